@@ -1,12 +1,11 @@
 """Build a graph on disk from an edge list: dense ids, degrees, and adjacency in blocks.
 
-Each graph is built once.
-
-The edges are read twice, with one shuffle each time, and shuffled in blocks of bytes. In the first pass
-tasks partition the distinct hashes of ids by range. Each sorted range is a block of nodes, and a node's
-place among all is its dense id. Whole numbers that are close together are collected as bits, so a task
-sends each of them once (`NumberSet`). In the second pass tasks look up both ends of each edge in a mapped
-file, without a join, and partition the edges by the block of their destination, which then sorts them.
+Each graph is built once. The edges are read twice, with one shuffle each time, and shuffled in blocks of
+bytes. In the first pass (`build_nodes`) tasks partition the distinct hashes of ids by range. Each sorted
+range is a block of nodes, and a node's place among all is its dense id. Whole numbers that are close
+together are collected as bits, so a task sends each of them once (`NumberSet`). In the second pass tasks
+look up both ends of each edge in a mapped file, without a join, and partition the edges by the block of
+their destination, which then sorts them.
 
 A task holds a chunk of edges, or the edges into one block: 12 bytes an edge, three times. The driver holds
 a few numbers for each block. The files of a shuffle are removed as soon as they are read.
@@ -14,11 +13,10 @@ a few numbers for each block. The files of a shuffle are removed as soon as they
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,20 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import RDD, SparkContext
+from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.graph.edges import (
-    Piece,
-    RowSource,
-    count_tasks,
-    expand_lists,
-    open_rows,
-    parse_weights,
-    require_one_kind,
-)
+from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, Weight, open_inputs, read_edges
+from recbench_spark.graph.build_nodes import NodeBlockCounts, build_nodes, run_shuffle
+from recbench_spark.graph.edges import count_tasks
 from recbench_spark.graph.folders import (
     Graph,
     NodeBlock,
@@ -52,20 +43,14 @@ from recbench_spark.graph.folders import (
 from recbench_spark.kernels.graph.csr import build_csr, count_sources, edge_keys, find_blocks, group_edges
 from recbench_spark.kernels.graph.ids import (
     MOST_NODES,
-    NumberSet,
-    assign_blocks,
     build_index,
     hash_node_ids,
-    hash_texts,
     look_up_hashes,
     look_up_numbers,
-    sort_distinct,
     unhash_numbers,
 )
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.blocks import Block as Packed
-from recbench_spark.storage.blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.publish import replace_file
 
@@ -80,91 +65,6 @@ SPARSEST_NUMBERS = 8
 
 LOW_PLACES = 2
 """Places at the start of that file that hold the least number, which has 64 bits."""
-
-TASKS_A_CORE = 2
-"""Tasks that read a graph of whole numbers, for each core. Each of them may send all ids."""
-
-
-@dataclass(frozen=True)
-class GraphInputs:
-    """GraphInputs are the edges to read, and tables of nodes by side.
-
-    Attributes:
-        edges: rows with both ends of each edge.
-        names: columns of source, destination and weight; with lists, of neighbours, node and weights.
-        nodes: side, its table of ids, and the name of the column of ids.
-        numeric: by side, whether ids are whole numbers.
-        sides: names of the sides.
-        both_ways: whether messages also go from destination to source.
-        lists: whether a row is a node with its neighbours.
-        loops: whether self loops stay.
-        seed: seed of the hashes.
-    """
-
-    edges: RowSource
-    names: tuple[str, str, str | None]
-    nodes: tuple[tuple[int, RowSource, str], ...]
-    numeric: tuple[bool, ...]
-    sides: tuple[str, ...]
-    both_ways: bool
-    lists: bool
-    loops: bool
-    seed: int
-
-    @property
-    def bipartite(self) -> bool:
-        """Tell whether there are two sides."""
-        return len(self.sides) == 2
-
-
-class EdgeCounts(NamedTuple):
-    """EdgeCounts are the counts of the edges that a task read."""
-
-    edges: int = 0
-    null_ids: int = 0
-    bad_weights: int = 0
-    negative_weights: int = 0
-    zero_weights: int = 0
-    self_loops: int = 0
-
-
-def open_inputs(source: GraphSource) -> GraphInputs:
-    """Open the files of a graph. Only footers are read.
-
-    Raises:
-        DataError, SchemaError, ConfigError: a file or a column is missing, or ids are of two types.
-    """
-    canonical = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
-    src, dst, weight = (source.column(name) for name in canonical)
-    rows = open_rows(
-        source.edges,
-        [src, dst, *([weight] if source.weighted else [])],
-        "edges",
-        fmt=source.format,
-        ids={src: source.ids, dst: source.ids},
-        where=source.where,
-        partitions=source.partitions,
-    )
-    kinds = dict(rows.numeric)
-    if not source.bipartite:
-        require_one_kind(rows, (src, dst), "edges")
-    numeric = tuple(kinds[name] for name in (src, dst)[: len(source.sides)])
-    nodes = []
-    for side, path in source.nodes.items():
-        place, column = source.sides.index(side), source.node_column
-        ids = "numeric" if numeric[place] else "text"
-        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
-    return GraphInputs(
-        rows,
-        (src, dst, weight if source.weighted else None),
-        tuple(nodes),
-        numeric,
-        source.sides,
-        source.bipartite or not source.directed,
-        source.lists,
-        source.self_loops == "keep",
-        source.seed,
-    )
 
 
 def default_block_count(edges: int, cores: int) -> int:
@@ -192,7 +92,7 @@ def build_graph(
     cores = context.defaultParallelism
     per_side = blocks or default_block_count(inputs.edges.n, cores)
     folder.mkdir(parents=True, exist_ok=True)
-    counts, nodes = _build_nodes(context, inputs, folder, per_side)
+    counts, nodes = build_nodes(context, inputs, folder, per_side)
     _check_inputs(counts, nodes, source)
     graph = _assemble_graph(inputs, graph_id, folder, nodes)
     _index_nodes(context, graph)
@@ -244,145 +144,6 @@ def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: Grap
 
 
 # --------------------------------------------------------------------------------- nodes
-
-
-class NodeBlockCounts(NamedTuple):
-    """NodeBlockCounts are the number of a block of nodes, its rows, and its nodes without any edge."""
-
-    number: int
-    rows: int
-    isolated: int
-
-
-def _build_nodes(
-    context: SparkContext, inputs: GraphInputs, folder: Path, per_side: int
-) -> tuple[EdgeCounts, list[NodeBlockCounts]]:
-    """Write the sorted hashes of all nodes, one file for each block, and their texts beside them."""
-    total = per_side * len(inputs.sides)
-    readers = count_tasks(inputs.edges, context.defaultParallelism)
-    if all(inputs.numeric):  # few tasks, because each one sends the hash of a node at most once
-        readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
-    read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
-    packed = context.parallelize(range(readers), readers).mapPartitions(read)
-    write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
-    results = _run_shuffle(packed.partitionBy(total + 1, int), write)
-    counts = [result for result in results if isinstance(result, EdgeCounts)]
-    nodes = {result.number: result for result in results if isinstance(result, NodeBlockCounts)}
-    return EdgeCounts(*map(sum, zip(*counts, strict=True))), [
-        nodes.get(number, NodeBlockCounts(number, 0, 0)) for number in range(total)
-    ]
-
-
-def _run_shuffle(shuffled: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
-    """Run the tasks after a shuffle and remove its files. The next step needs the disk."""
-    results = shuffled.mapPartitionsWithIndex(write).collect()
-    java: Any = shuffled._jrdd
-    java.rdd().cleanShuffleDependencies(False)
-    return results
-
-
-def _partition_nodes(
-    numbers: Iterator[int], inputs: GraphInputs, readers: int, per_side: int
-) -> Iterator[Packed]:
-    """Yield distinct ids by block. The counts go to the partition after the last block."""
-    total = per_side * len(inputs.sides)
-    for number in numbers:
-        counted = EdgeCounts()
-        seen = [NumberSet() for _ in inputs.sides]
-        for ends, _, counts in _read_edges(inputs, inputs.edges.part(number, readers)):
-            counted = EdgeCounts(*map(sum, zip(counted, counts, strict=True)))
-            for side, ids in _pair_ids_with_side(inputs, ends):
-                if not (inputs.numeric[side] and seen[side].add(ids.to_numpy())):
-                    yield from _partition_ids(ids, side, per_side, inputs.seed, linked=True)
-        for side, numbers_seen in enumerate(seen):
-            for chunk in numbers_seen.numbers():
-                yield from _partition_ids(pa.array(chunk), side, per_side, inputs.seed, linked=True)
-        for side, ids in _read_extra_nodes(inputs, number, readers):
-            yield from _partition_ids(ids, side, per_side, inputs.seed, linked=False)
-        yield total, pickle.dumps(counted)
-
-
-def _read_extra_nodes(inputs: GraphInputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
-    """Yield nodes that belong to the graph even without an edge, by side.
-
-    They come from lists that may be empty, and from tables of nodes.
-    """
-    if inputs.lists:
-        for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):
-            yield 0, inputs.edges.ids(chunk, inputs.names[1]).drop_null()
-    for side, rows, column in inputs.nodes:
-        for chunk in rows.chunks(rows.part(number, readers)):
-            ids = rows.ids(chunk, column)
-            if ids.null_count:
-                raise DataError(
-                    f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL", "leave these rows out"
-                )
-            yield side, ids
-
-
-def _pair_ids_with_side(
-    inputs: GraphInputs, ends: tuple[pa.Array, pa.Array]
-) -> Iterator[tuple[int, pa.Array]]:
-    yield from zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True)
-
-
-def _partition_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
-    if pa.types.is_integer(ids.type):
-        hashes = sort_distinct(hash_node_ids(ids, seed))
-        columns: dict[str, Any] = {"hash": hashes}
-    else:
-        words = pc.unique(ids)
-        hashes = hash_texts(words.cast(pa.large_binary()), seed)
-        columns = {"hash": hashes, "text": words}
-    table = pa.table({**columns, "linked": np.full(len(hashes), linked)})
-    if len(hashes):
-        yield from partition_rows(table, assign_blocks(hashes, per_side) + side * per_side)
-
-
-def _write_nodes(
-    partition: int,
-    blocks: Iterable[Packed],
-    inputs: GraphInputs,
-    folder: str,
-    per_side: int,
-) -> Iterator[EdgeCounts | NodeBlockCounts]:
-    if partition == per_side * len(inputs.sides):
-        for _, counts in blocks:
-            yield pickle.loads(counts)
-        return
-    table = unpack_blocks(block for _, block in blocks)
-    if table is None:
-        return
-    hashes = table.column("hash").to_numpy()
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    first = np.append(True, hashes[1:] != hashes[:-1])
-    if not inputs.numeric[partition // per_side]:
-        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, partition)
-    linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
-    save_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
-    yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)))
-
-
-def _write_texts(
-    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, number: int
-) -> None:
-    """Write the text of each hash by dense id.
-
-    Raises:
-        DataError: two texts have one hash, which happens once in 7,000 graphs of 50 million nodes.
-    """
-    in_order = texts.take(pa.array(order))
-    pairs = np.flatnonzero(~first[1:])
-    before, after = (in_order.take(pa.array(pairs + shift)) for shift in (0, 1))
-    differ = np.flatnonzero(pc.not_equal(before, after).to_numpy(zero_copy_only=False))
-    if len(differ):
-        one, other = (texts[int(differ[0])].as_py() for texts in (before, after))
-        raise DataError(f"ids '{one}' and '{other}' have one hash", "choose another seed: graph.seed: 1")
-    path = Path(folder, "texts", f"{number:05d}.parquet")
-    first_texts = in_order.take(pa.array(np.flatnonzero(first)))
-    table = pa.table({"id": first_texts})
-    replace_file(path, lambda private: pq.write_table(table, private, write_statistics=False))
 
 
 def _assemble_graph(
@@ -466,63 +227,6 @@ class EdgeBlockCounts(NamedTuple):
     parts: int
 
 
-Ends = tuple[pa.Array, pa.Array]
-Weight = npt.NDArray[np.float32] | None
-
-
-def _read_edges(
-    inputs: GraphInputs, pieces: tuple[Piece, ...]
-) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
-    """Yield ids of source and destination of usable edges, their weights, and counts, chunk by chunk."""
-    src, dst, weight = inputs.names
-    for chunk in inputs.edges.chunks(pieces):
-        rows = chunk
-        if inputs.lists:
-            rows = expand_lists(chunk, dst, src, weight)
-            names = ("src", "dst", None if weight is None else "weight")
-        else:
-            names = (src, dst, weight)
-        ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
-        weights = (
-            None if names[2] is None else parse_weights(rows.column(names[2]), f"edges: column {weight}")
-        )
-        yield _filter_edges(inputs, ends, weights)
-
-
-def _filter_edges(
-    inputs: GraphInputs, ends: Ends, weights: npt.NDArray[np.float64] | None
-) -> tuple[Ends, Weight, EdgeCounts]:
-    n = len(ends[0])
-    if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
-        return ends, None, EdgeCounts(n, self_loops=0 if inputs.bipartite else _count_loops(ends))
-    missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
-    bad = negative = np.zeros(n, bool)
-    weight: Weight = None
-    if weights is not None:
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is refused below
-            weight = weights.astype(np.float32)
-        bad = ~np.isfinite(weight) & ~missing
-        negative = (weights < 0) & ~bad & ~missing
-    usable = ~(missing | bad | negative)
-    loops = np.zeros(n, bool)
-    if not inputs.bipartite:
-        loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & usable
-    zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & usable))
-    null, unusable, below = (int(np.count_nonzero(flags)) for flags in (missing, bad, negative))
-    counts = EdgeCounts(n, null, unusable, below, zero, int(loops.sum()))
-    if not inputs.loops:
-        usable &= ~loops
-    if not usable.all():
-        mask = pa.array(usable)
-        ends = (ends[0].filter(mask), ends[1].filter(mask))
-        weight = None if weight is None else weight[usable]
-    return ends, weight, counts
-
-
-def _count_loops(ends: Ends) -> int:
-    return int(pc.sum(pc.equal(*ends)).as_py() or 0)
-
-
 def _build_edges(
     context: SparkContext, inputs: GraphInputs, graph: Graph, drop: bool
 ) -> list[EdgeBlockCounts]:
@@ -531,7 +235,7 @@ def _build_edges(
     read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
     dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
-    return _run_shuffle(dealt_edges.partitionBy(len(graph.blocks), int), write)
+    return run_shuffle(dealt_edges.partitionBy(len(graph.blocks), int), write)
 
 
 def _partition_edges(
@@ -541,7 +245,7 @@ def _partition_edges(
     lasts = np.array([block.end for block in graph.blocks], np.int64)
     find = NodeFinder(graph)
     for number in numbers:
-        for ends, weight, _ in _read_edges(inputs, inputs.edges.part(number, readers)):
+        for ends, weight, _ in read_edges(inputs, inputs.edges.part(number, readers)):
             sides = (0, 1) if inputs.bipartite else (0, 0)
             dense = [find.ids(end, side) for end, side in zip(ends, sides, strict=True)]
             ways = [(0, 1), (1, 0)] if inputs.both_ways else [(0, 1)]

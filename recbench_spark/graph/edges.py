@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError, StoreError, nearest
+from recbench_spark.graph.csv_pieces import (
+    COMPRESSED_ENDINGS,
+    Piece,
+    detect_id_kind,
+    read_csv_tables,
+    read_head,
+    split_ranges,
+)
+from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.inputs import find_version
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
+from recbench_spark.kernels.ids import as_ids
 from recbench_spark.storage.delta_tables import list_files, open_table
 from recbench_spark.storage.local_files import parquet_error
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
 
-BYTES_A_CSV_PIECE = 1 << 24
-"""Bytes of a CSV file that a task reads at once: one to four million edges."""
 
 CSV_SAMPLE = 1 << 22
 """Bytes of a CSV file that determine the types of its columns. Later rows of another type are refused."""
-
-COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".lz4")
-"""Endings of files that one task reads from beginning to end."""
-
-
-class Piece(NamedTuple):
-    """Piece is the unit of reading of a task: a row group, or the lines of a CSV file in a range of bytes.
-
-    Attributes:
-        path: path of the file.
-        number: row group; for CSV -1 if the range begins with a line, -2 if it may begin within one.
-        rows: number of rows; -1 for CSV.
-        size: bytes of the piece.
-        first: for CSV, first byte of the range.
-    """
-
-    path: str
-    number: int
-    rows: int
-    size: int
-    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -286,14 +269,6 @@ def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool
 # --------------------------------------------------------------------------------- CSV
 
 
-class _Head(NamedTuple):
-    """_Head is the beginning of a CSV file: names of columns, delimiter, and first byte of the rows."""
-
-    names: tuple[str, ...]
-    delimiter: str
-    first: int
-
-
 def is_list(kind: pa.DataType) -> bool:
     """Tell whether a column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
@@ -309,7 +284,7 @@ def _open_csv(
     """Open CSV files. If the first line holds a number, there is no header, and the columns are the wanted
     ones in order.
     """
-    heads = [_read_head(path, columns, what) for path in files]
+    heads = [read_head(path, columns, what) for path in files]
     for path, head in zip(files, heads, strict=True):
         _require_columns(head.names, [*columns, *where], f"{what} {path}")
         if head.delimiter != heads[0].delimiter:
@@ -323,7 +298,7 @@ def _open_csv(
                 f"{message}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
             )
     pieces = tuple(
-        piece for path, head in zip(files, heads, strict=True) for piece in _split_ranges(path, head.first)
+        piece for path, head in zip(files, heads, strict=True) for piece in split_ranges(path, head.first)
     )
     names, delimiter, _ = heads[0]
     others = tuple(name for name in names if name not in columns)
@@ -332,79 +307,19 @@ def _open_csv(
     )
     if not ids:
         return rows
-    sample = next(_read_csv_tables(rows, pieces[0], CSV_SAMPLE), None)
-    kinds = {name: _detect_id_kind(sample, name, kind, what) for name, kind in ids.items()}
+    wanted = list(dict.fromkeys([*columns, *where]))
+    sample = next(read_csv_tables(pieces[0], wanted, names, delimiter, CSV_SAMPLE), None)
+    kinds = {name: detect_id_kind(sample, name, kind, what) for name, kind in ids.items()}
     numeric = tuple((name, kind != "text") for name, kind in kinds.items())
     floats = frozenset(name for name, kind in kinds.items() if kind == "floats")
     return replace(rows, numeric=numeric, floats=floats)
 
 
-def _read_head(path: str, columns: Sequence[str], what: str) -> _Head:
-    with pa.input_stream(path) as stream:
-        begin = stream.read(1 << 16)
-    at = 3 if begin.startswith(b"\xef\xbb\xbf") else 0
-    while begin[at : at + 1] == b"#":  # comments at the top of an edge list
-        at = begin.find(b"\n", at) + 1 or len(begin)
-    line = begin[at:].splitlines(keepends=True)[:1]
-    if not line or not line[0].strip():
-        raise DataError(f"{what}: {path} is empty", f"a line a row: {','.join(columns)}")
-    text = line[0].decode("utf-8", "replace").strip("\r\n")
-    delimiter = next((mark for mark in ("\t", ",", ";", " ") if mark in text), ",")
-    # Any number of blanks separates two columns. With other delimiters each one counts.
-    fields = [field.strip().strip('"') for field in text.split(None if delimiter == " " else delimiter)]
-    if any(_is_number(field) for field in fields) and not set(columns) <= set(fields):
-        more = (f"column_{n}" for n in range(len(columns), len(fields)))
-        return _Head(tuple([*columns, *more][: len(fields)]), delimiter, at)
-    return _Head(tuple(fields), delimiter, at + len(line[0]))
-
-
-def _split_ranges(path: str, first: int) -> Iterator[Piece]:
-    size = Path(path).stat().st_size
-    if path.endswith(COMPRESSED_ENDINGS):
-        yield Piece(path, -1, -1, size, first)
-        return
-    for at in range(first, max(size, first + 1), BYTES_A_CSV_PIECE):
-        yield Piece(path, -1 - (at > first), -1, min(BYTES_A_CSV_PIECE, max(size - at, 0)), at)
-
-
-def _detect_id_kind(sample: pa.Table | None, name: str, requested: str, what: str) -> str:
-    """Return the kind of ids in a column of texts: `whole` numbers, `floats` that are whole, or `text`."""
-    if requested == "text" or sample is None:
-        return "whole" if requested == "numeric" else "text"
-    values = sample.column(name).drop_null()
-    if not len(values):
-        return "whole" if requested == "numeric" else "text"
-    if _match_all(values, CANONICAL_INTEGER):
-        return "whole"
-    if _match_all(values, WHOLE_FLOAT):
-        return "floats"
-    bare = pc.utf8_trim_whitespace(values)
-    if requested == "auto" and _match_all(bare, CANONICAL_INTEGER):
-        example = values.filter(pc.not_equal(bare, values))[0].as_py()
-        raise DataError(
-            f"{what}: column {name} has white space around its ids, e.g. {example!r}",
-            "remove it, or take ids as they are written: ids: text (--ids text)",
-        )
-    return "whole" if requested == "numeric" else "text"
-
-
-def _match_all(texts: pa.ChunkedArray, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
-    if piece.number < 0:
-        yield from _read_csv_tables(rows, piece)
-        return
     columns = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
+    if piece.number < 0:
+        yield from read_csv_tables(piece, columns, rows.header, rows.delimiter)
+        return
     try:
         file = pq.ParquetFile(piece.path, memory_map=True)
         for batch in file.iter_batches(ROWS_A_CHUNK, [piece.number], columns, use_threads=False):
@@ -413,219 +328,7 @@ def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
 
 
-def _read_csv_tables(rows: RowSource, piece: Piece, most: int | None = None) -> Iterator[pa.Table]:
-    """Yield the rows of a piece. All fields are texts; an empty one is NULL.
-
-    Args:
-        rows: columns and delimiter.
-        piece: range of bytes.
-        most: largest number of bytes to read.
-    """
-    include = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
-    wrong: list[pacsv.InvalidRow] = []
-    read = pacsv.ReadOptions(use_threads=False, block_size=1 << 30, column_names=list(rows.header))
-
-    def refuse(row: pacsv.InvalidRow) -> str:
-        wrong.append(row)
-        return "error"
-
-    parse = pacsv.ParseOptions(delimiter=rows.delimiter, invalid_row_handler=refuse)
-    convert = pacsv.ConvertOptions(
-        column_types=dict.fromkeys(include, pa.string()),
-        include_columns=include,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        null_values=[""],
-    )
-    for lines in _read_lines(piece, most):
-        _require_whole_lines(lines, piece.path)
-        even = _collapse_blanks(lines) if rows.delimiter == " " else lines
-        try:
-            yield pacsv.read_csv(pa.BufferReader(even), read, parse, convert)
-        except (OSError, pa.ArrowException) as error:
-            raise _csv_error(piece.path, wrong, error) from None
-
-
-def _collapse_blanks(lines: pa.Buffer) -> pa.Buffer:
-    """Return lines with one blank between columns and none at the ends.
-
-    A line with quotes is not changed, because the blanks within quotes belong to the value.
-    """
-    text = lines.to_pybytes()
-    if not BLANKS.search(text):
-        return lines
-    collapsed = (line if b'"' in line else b" ".join(line.split()) for line in text.split(b"\n"))
-    return pa.py_buffer(b"\n".join(collapsed))
-
-
-BLANKS = re.compile(rb"  |^ | \r?$", re.MULTILINE)
-
-
-def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> DataError:
-    if not wrong:
-        return DataError(f"{path}: {str(error).strip()}", "save it as CSV in UTF-8")
-    row = wrong[0]
-    return DataError(
-        f"{path}: a line has {row.actual_columns} fields, the first has {row.expected_columns}: "
-        f"{row.text.strip()[:80]!r}",
-        "as many fields in every line",
-    )
-
-
-def _read_lines(piece: Piece, most: int | None) -> Iterator[pa.Buffer]:
-    """Yield whole lines: those that begin in a range of bytes, or all lines of a compressed file."""
-    if piece.path.endswith(COMPRESSED_ENDINGS):
-        yield from _decompress_lines(piece, most or BYTES_A_CSV_PIECE, once=most is not None)
-        return
-    with pa.memory_map(piece.path) as file:
-        size = file.size()
-        begin = piece.first if piece.number == -1 else _find_line_start(file, piece.first, size)
-        end = min(piece.first + piece.size, begin + (most or size))
-        end = _find_line_start(file, end, size) if end < size else size
-        if end > begin:
-            file.seek(begin)
-            yield file.read_buffer(end - begin)
-
-
-def _find_line_start(file: pa.NativeFile, at: int, size: int) -> int:
-    """Return the first byte at or after `at` where a line begins."""
-    file.seek(at - 1)
-    while at <= size:
-        chunk = file.read(1 << 16)
-        if not chunk:
-            break
-        place = chunk.find(b"\n")
-        if place >= 0:
-            return int(at + place)
-        at += len(chunk)
-    return size
-
-
-def _decompress_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
-    rest = b""
-    with pa.input_stream(piece.path) as stream:
-        stream.read(piece.first)
-        while chunk := stream.read(most):
-            whole, mark, after = (rest + chunk).rpartition(b"\n")
-            rest = after if mark else whole + after
-            if mark:
-                yield pa.py_buffer(whole + mark)
-                if once:
-                    return
-    if rest:
-        yield pa.py_buffer(rest)
-
-
-def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
-    """Refuse a quoted value that contains a line end, because ranges are cut at line ends.
-
-    Without such values each line has an even number of quotes, and no line begins within quotes.
-    """
-    place = np.frombuffer(lines, np.uint8)
-    quotes = np.flatnonzero(place == ord('"'))
-    if not len(quotes):
-        return
-    ends = np.append(np.flatnonzero(place == ord("\n")), len(place))
-    line_q = np.searchsorted(ends, quotes)
-    odd = np.flatnonzero(np.bincount(line_q) % 2)
-    if len(odd):
-        line = int(odd[0])
-        begin = int(ends[line - 1]) + 1 if line else 0
-        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "replace")
-        raise DataError(
-            f"{path}: a value in quotes goes over the end of a line: {text!r}",
-            "ids hold no line ends; write a quote within quotes twice, or write Parquet",
-        )
-
-
 # --------------------------------------------------------------------------------- values
-
-
-def to_id_array(
-    column: pa.ChunkedArray | pa.Array, numeric: bool, what: str = "ids", *, floats: bool = False
-) -> pa.Array:
-    """Return ids as int64 or as texts, in one chunk, by the rules of `kernels.ids`.
-
-    NULL and NaN become NULL.
-
-    Args:
-        column: values of one type.
-        numeric: whether ids are whole numbers; texts must then spell them (`7`, never `07`).
-        what: name of the ids in errors.
-        floats: whether texts spell whole floats (`10.0`).
-
-    Raises:
-        DataError: a value is no id, or no whole number.
-    """
-    chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    ids = as_ids(_parse_whole_floats(chunks, what) if floats else chunks, what)
-    if numeric and not pa.types.is_integer(ids.type):
-        ids = _parse_whole_numbers(ids, what)
-    array = ids.cast(pa.int64() if numeric else pa.string()).combine_chunks()
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-
-
-def _parse_whole_numbers(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    """Parse texts as whole numbers. Raise DataError for other texts."""
-    hint = "ids of a graph are all whole numbers or all texts: ids: text (--ids text)"
-    try:
-        parsed = texts.cast(pa.int64())
-        odd = pc.not_equal(parsed.cast(pa.string()), texts)
-    except pa.ArrowInvalid:
-        odd = pc.invert(pc.match_substring_regex(texts, CANONICAL_INTEGER))
-        parsed = None
-    wrong = texts.filter(pc.fill_null(odd, False))
-    if parsed is None or len(wrong):
-        example = wrong[0].as_py() if len(wrong) else texts.drop_null()[0].as_py()
-        raise DataError(f"{what}: {len(wrong)} ids are no whole numbers, e.g. {example!r}", hint)
-    return parsed
-
-
-def _parse_whole_floats(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    odd = texts.filter(pc.fill_null(pc.invert(pc.match_substring_regex(texts, WHOLE_FLOAT)), False))
-    if len(odd):
-        raise DataError(
-            f"{what}: {len(odd)} ids are not written as the others, e.g. {odd[0].as_py()!r} beside 10.0",
-            "one spelling for all, or take them as they are written: ids: text (--ids text)",
-        )
-    return texts.cast(pa.float64())
-
-
-def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.float64]:
-    """Return a column of weights as (r,) float64; NULL becomes NaN.
-
-    Raises:
-        DataError: a text is no number. SchemaError: the type holds no numbers.
-    """
-    chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    kind = chunks.type
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
-    if not (pa.types.is_string(kind) or any(test(kind) for test in tests)):
-        raise SchemaError(f"{what} is of type {kind}", "weights are numbers")
-    if pa.types.is_string(kind):
-        chunks = pc.utf8_trim_whitespace(chunks)
-        missing = pc.is_in(pc.utf8_lower(chunks), pa.array(MISSING_NUMBERS))
-        chunks = pc.if_else(missing, pa.scalar(None, pa.string()), chunks)
-    try:
-        parsed = chunks.cast(pa.float64(), safe=False)
-    except pa.ArrowInvalid:
-        odd = next(filter(_is_no_number, chunks))
-        raise DataError(f"{what}: {odd.as_py()!r} is no number", "mend it; weights are numbers") from None
-    values: npt.NDArray[np.float64] = pc.fill_null(parsed, float("nan")).to_numpy()
-    return values
-
-
-def _is_no_number(text: pa.Scalar) -> bool:
-    """Tell whether Arrow refuses a text as a number. Python would accept `1_0`."""
-    try:
-        text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return True
-    return False
-
-
-MISSING_NUMBERS = ("na", "n/a", "null", "none", "nan")
-"""Spellings of a missing number, in small letters."""
 
 
 def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:

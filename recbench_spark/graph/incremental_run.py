@@ -15,6 +15,7 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
+from recbench_spark.graph.estimates import estimate_passes
 from recbench_spark.graph.folders import MANIFEST, map_array, read_graph
 from recbench_spark.graph.incremental import (
     GraphNight,
@@ -25,15 +26,10 @@ from recbench_spark.graph.incremental import (
     restore_vectors,
 )
 from recbench_spark.graph.message_passing import ReusedFiles
-from recbench_spark.graph.pipeline import (
-    NIGHT_NOTE,
-    PreparedGraphModel,
-    estimate_passes,
-    files_folder,
-    layer_places,
-    model_family,
-)
+from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel
+from recbench_spark.graph.pipeline import layer_places, model_family
 from recbench_spark.graph.runner import plan_passes
+from recbench_spark.graph.stored_graphs import files_folder
 from recbench_spark.kernels.graph import costs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS

@@ -10,7 +10,7 @@ from recbench_spark.config.graph import GraphSource, NeighbourhoodSettings
 from recbench_spark.graph.distributed_walks import walk_distributed
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import NeighbourFile, WalkWay, adjacency_bytes, walk_locally
-from recbench_spark.graph.pipeline import ensure_graph, prefix_split_id, write_graph_checks
+from recbench_spark.graph.stored_graphs import ensure_graph, prefix_split_id, write_graph_checks
 from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEIGHBOURHOODS
