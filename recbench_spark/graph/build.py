@@ -134,7 +134,7 @@ def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: Grap
         raise DataError(
             f"none of the {sum(block.rows for block in nodes):,} nodes has a neighbour, so there is nothing"
             f" to pool over ({source.edges})",
-            "walks find nobody where no two items share a user: another split, or a model without walks",
+            "walks need items that share users: use another split, or a model without walks",
         )
     if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
         raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
@@ -234,8 +234,8 @@ def _build_edges(
     readers = count_tasks(inputs.edges, context.defaultParallelism)
     read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
-    dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
-    return run_shuffle(dealt_edges.partitionBy(len(graph.blocks), int), write)
+    partitioned = context.parallelize(range(readers), readers).mapPartitions(read)
+    return run_shuffle(partitioned.partitionBy(len(graph.blocks), int), write)
 
 
 def _partition_edges(

@@ -43,7 +43,7 @@ def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
     fits = needs < MAPPED_SHARE * has
     way: WalkWay = "local" if requested == "local" or (requested == "auto" and fits) else "join"
     why = (
-        "as asked"
+        "as requested"
         if requested != "auto"
         else f"{'below' if fits else 'not below'} {MAPPED_SHARE:.0%} of it"
     )

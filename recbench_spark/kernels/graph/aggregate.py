@@ -117,9 +117,7 @@ def finish_sums(
         return acc
     if kind == "gcn":
         assert own is not None
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # checked where vectors are computed from the sums
+        with np.errstate(over="ignore", invalid="ignore"):  # checked by the user of the sums
             acc += own.astype(np.float32)
         counts = counts + 1
     divisor = (weights if kind == "importance" else counts).astype(np.float32)

@@ -287,11 +287,9 @@ class _Fit:
         self.optimiser.zero_grad()
         value = sum_gradients(self.task.module, self._backward(size, batch), self.shard)
         if not math.isfinite(value):
-            checkpoint = (
-                "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
-            )
+            last = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
-                f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {checkpoint}",
+                f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {last}",
                 "a smaller rate, a longer warm-up, or features without huge numbers",
             )
         self.optimiser.step()
@@ -308,9 +306,8 @@ class _Fit:
         return float(loss.detach())
 
     def _finish_epoch(self, result: EpochResult) -> None:
-        better = (
-            not result.worth <= self.result.worth
-        )  # without a validation part the last epoch counts as the best
+        # Without a validation part the score is NaN, and the last epoch counts as the best.
+        better = not result.worth <= self.result.worth
         self.result.epochs.append(result)
         self.result.best = result.epoch if better else self.result.best
         self.total, self.at = 0.0, Step(result.epoch + 1, 0)
