@@ -69,7 +69,7 @@ def build_nodes(
 
 
 def run_shuffle(shuffled: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
-    """Run the tasks after a shuffle and remove its files. The next step needs the disk."""
+    """Run the tasks after a shuffle, then remove its files, because the next step needs the disk."""
     results = shuffled.mapPartitionsWithIndex(write).collect()
     java: Any = shuffled._jrdd
     java.rdd().cleanShuffleDependencies(False)

@@ -281,9 +281,7 @@ def _open_csv(
     where: Mapping[str, str],
     what: str,
 ) -> RowSource:
-    """Open CSV files. If the first line holds a number, there is no header, and the columns are the wanted
-    ones in order.
-    """
+    """Open CSV files, with or without a header."""
     heads = [read_head(path, columns, what) for path in files]
     for path, head in zip(files, heads, strict=True):
         _require_columns(head.names, [*columns, *where], f"{what} {path}")

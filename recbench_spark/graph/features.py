@@ -24,7 +24,7 @@ SHOWN = 5
 
 
 class ReadFeatures(NamedTuple):
-    """ReadFeatures are the counts of a task that read a table of vectors.
+    """ReadFeatures holds the counts of a task that read a table of vectors.
 
     Attributes:
         rows: rows that were read.

@@ -395,9 +395,9 @@ def _write_result(
 
 @lru_cache(maxsize=1)
 def _freeze_garbage() -> None:
-    """Exempt all objects of now from garbage collection, which PySpark runs after every task.
+    """Exempt all existing objects from garbage collection, which PySpark runs after every task.
 
-    numba and torch have loaded many.
+    numba and torch have made many.
     """
     gc.freeze()
 

@@ -12,7 +12,7 @@ from recbench_spark.models.networks.settings import FittedModel
 
 
 class FittedLayers(FittedModel):
-    """FittedLayers are the settings of equal layers over a graph and of their training.
+    """FittedLayers holds the settings of equal layers over a graph and of their training.
 
     `neighbour_dropout`: the probability that an item has no neighbours in a minibatch, in any of the
     layers. Without it training never includes an item without edges, and such items get poor vectors.

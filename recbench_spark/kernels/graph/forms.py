@@ -17,7 +17,7 @@ SCATTERABLE = (*LINEAR, "max")
 
 @dataclass(frozen=True)
 class LayerForm:
-    """LayerForm are the settings of a layer.
+    """LayerForm holds the settings of a layer.
 
     Attributes:
         form: `convolve` or `sage`.

@@ -80,7 +80,7 @@ class Walks:
 
 
 class MostVisited(NamedTuple):
-    """MostVisited are the most visited nodes of some starts.
+    """MostVisited holds the most visited nodes of some starts.
 
     Attributes:
         indptr: (r + 1,) place where each start's neighbours begin.

@@ -9,7 +9,7 @@ from recbench_spark.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """TrainingPlan are the settings of a fit.
+    """TrainingPlan holds the settings of a fit.
 
     Attributes:
         epochs: largest number of epochs.

@@ -14,7 +14,7 @@ Steps = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class FittedModel(ModelConfig):
-    """FittedModel are the settings of training; see `plans.TrainingPlan`.
+    """FittedModel holds the settings of training; see `plans.TrainingPlan`.
 
     `validation`: share of the training rows that are set aside by hash. The epoch that is best on them is
     kept, and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
@@ -77,7 +77,7 @@ class FittedModel(ModelConfig):
 
 
 class FactorModelConfig(FittedModel):
-    """FactorModelConfig are the settings of vectors of users and items, fitted to interactions.
+    """FactorModelConfig holds the settings of vectors of users and items, fitted to interactions.
 
     `negatives`: negatives for each example. `shared`: so many examples share their negatives, which makes
     hundreds of them cheap.

@@ -86,7 +86,7 @@ class GraphInput:
 
 @dataclass(frozen=True)
 class PairObjective:
-    """PairObjective are the settings of the loss of pairs.
+    """PairObjective holds the settings of the loss of pairs.
 
     Attributes:
         loss: `max_margin` (PinSage), or `co_occurrence` (GraphSAGE without labels).
