@@ -224,8 +224,6 @@ def fit(
 
 
 class _Fit:
-    """_Fit is the state of a fit."""
-
     def __init__(
         self, task: Task, plan: TrainingPlan, folder: Path | None, report: Report, shard: Shard
     ) -> None:
