@@ -1,1 +1,1 @@
-"""Graphs of nodes and edges: laid out once, embedded layer by layer, by Python tasks over mapped files."""
+"""Build graphs once, and embed their nodes layer by layer, by Python tasks over mapped files."""

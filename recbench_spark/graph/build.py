@@ -1,20 +1,22 @@
-"""From an edge list to a graph on disk: dense ids, degrees, adjacency in blocks. Once a graph.
+"""Build a graph on disk from an edge list: dense ids, degrees, and adjacency in blocks.
 
-Two passes over the edges, one shuffle each, in blocks of bytes. First, tasks deal the distinct hashes of
-ids out by range; each range sorted is a block of nodes, and a node's place among all is its dense id. Whole
-numbers that lie close are met as bits and leave a task once, however many edges it reads (`Seen`). Then
-tasks look up both ends of each edge in a mapped file (no join) and deal the edges out by the block of their
-destination, which sorts them. A task holds a chunk of edges, or the edges into one block: 12 bytes an edge,
-three times. The driver holds a few numbers a block. Files of a shuffle are removed as soon as it is read.
+Each graph is built once. The edges are read twice, with one shuffle each time, and shuffled in blocks of
+bytes. In the first pass (`build_nodes`) tasks partition the distinct hashes of ids by range. Each sorted
+range is a block of nodes, and a node's place among all is its dense id. Whole numbers that are close
+together are collected as bits, so a task sends each of them once (`NumberSet`). In the second pass tasks
+look up both ends of each edge in a mapped file, without a join, and partition the edges by the block of
+their destination, which then sorts them.
+
+A task holds a chunk of edges, or the edges into one block: 12 bytes an edge, three times. The driver holds
+a few numbers for each block. The files of a shuffle are removed as soon as they are read.
 """
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,20 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import RDD, SparkContext
+from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.graph.edges import (
-    Piece,
-    RowSource,
-    count_tasks,
-    flatten_lists,
-    open_rows,
-    parse_weights,
-    require_one_kind,
-)
+from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, Weight, open_inputs, read_edges
+from recbench_spark.graph.build_nodes import NodeBlockCounts, build_nodes, run_shuffle
+from recbench_spark.graph.edges import count_tasks
 from recbench_spark.graph.folders import (
     Graph,
     NodeBlock,
@@ -48,147 +43,56 @@ from recbench_spark.graph.folders import (
 from recbench_spark.kernels.graph.csr import build_csr, count_sources, edge_keys, find_blocks, group_edges
 from recbench_spark.kernels.graph.ids import (
     MOST_NODES,
-    NumberSet,
-    assign_blocks,
     build_index,
     hash_node_ids,
-    hash_texts,
     look_up_hashes,
     look_up_numbers,
-    sort_distinct,
     unhash_numbers,
 )
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.blocks import Block as Packed
-from recbench_spark.storage.blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.publish import replace_file
 
-if TYPE_CHECKING:  # workers import this module, and need no settings
+if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
 
 EDGES_A_BLOCK = 1 << 22
-"""Edges into a block, about: some 100 MB in the task that sorts them."""
+"""Approximate number of edges into a block. The task that sorts them needs some 100 MB."""
 
 SPARSEST_NUMBERS = 8
-"""Whole numbers that lie closer than this get a file of dense ids by number, while edges are laid out."""
+"""Largest range of whole numbers for each node. Below it a file of dense ids by number serves the build."""
 
 LOW_PLACES = 2
-"""Places of that file that hold the least number, 64 bits."""
-
-TASKS_A_CORE = 2
-"""Tasks that meet the ids of a graph of whole numbers: each may send all of them."""
-
-
-@dataclass(frozen=True)
-class GraphInputs:
-    """What is read: the edges, and tables of nodes by side.
-
-    Attributes:
-        edges: rows with both ends of each edge.
-        names: source, destination and weight column (of lists: neighbours, node, weights).
-        nodes: side -> its table of ids and the name of their column.
-        numeric: by side, whether ids are whole numbers.
-        sides: their names.
-        both_ways: whether messages also go from destination to source.
-        lists: whether a row is a node with its neighbours.
-        loops: whether self loops are kept.
-        seed: of the hashes.
-    """
-
-    edges: RowSource
-    names: tuple[str, str, str | None]
-    nodes: tuple[tuple[int, RowSource, str], ...]
-    numeric: tuple[bool, ...]
-    sides: tuple[str, ...]
-    both_ways: bool
-    lists: bool
-    loops: bool
-    seed: int
-
-    @property
-    def bipartite(self) -> bool:
-        """Whether there are two sides."""
-        return len(self.sides) == 2
-
-
-class EdgeCounts(NamedTuple):
-    """What a task saw of the edges it read."""
-
-    edges: int = 0
-    null_ids: int = 0
-    bad_weights: int = 0
-    negative_weights: int = 0
-    zero_weights: int = 0
-    self_loops: int = 0
-
-
-def open_inputs(source: GraphSource) -> GraphInputs:
-    """The files of a graph; reads footers only.
-
-    Raises:
-        DataError, SchemaError, ConfigError: nothing there, a column is missing, ids of two types.
-    """
-    ours = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
-    src, dst, weight = (source.column(name) for name in ours)
-    rows = open_rows(
-        source.edges,
-        [src, dst, *([weight] if source.weighted else [])],
-        "edges",
-        fmt=source.format,
-        ids={src: source.ids, dst: source.ids},
-        where=source.where,
-        partitions=source.partitions,
-    )
-    kinds = dict(rows.numeric)
-    if not source.bipartite:
-        require_one_kind(rows, (src, dst), "edges")
-    numeric = tuple(kinds[name] for name in (src, dst)[: len(source.sides)])
-    nodes = []
-    for side, path in source.nodes.items():
-        place, column = source.sides.index(side), source.node_column
-        ids = "numeric" if numeric[place] else "text"
-        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
-    return GraphInputs(
-        rows,
-        (src, dst, weight if source.weighted else None),
-        tuple(nodes),
-        numeric,
-        source.sides,
-        source.bipartite or not source.directed,
-        source.lists,
-        source.self_loops == "keep",
-        source.seed,
-    )
+"""Places at the start of that file that hold the least number, which has 64 bits."""
 
 
 def default_block_count(edges: int, cores: int) -> int:
-    """Blocks of a side: some 4 million edges each, and work for all cores."""
+    """Return the number of blocks of a side: some 4 million edges each, and work for all cores."""
     return max(2 * cores, -(-edges // EDGES_A_BLOCK))
 
 
 def build_graph(
     context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int | None = None
 ) -> Graph:
-    """Lay out the graph of a source.
+    """Build the graph of a source.
 
     Args:
-        context: Spark's.
-        source: where edges lie.
-        graph_id: its name, a hash of its inputs.
-        folder: for its files; the caller's alone.
+        context: the Spark context.
+        source: edges, node tables and their settings.
+        graph_id: name of the graph, a hash of its inputs.
+        folder: folder of its files, which no other run writes to.
         blocks: blocks of each side.
 
     Raises:
-        DataError: ids or weights that cannot be used, no edges, two texts of one hash.
+        DataError: ids or weights cannot be used, there are no edges, or two texts have one hash.
     """
     started = time.monotonic()
     inputs = open_inputs(source)
     cores = context.defaultParallelism
     per_side = blocks or default_block_count(inputs.edges.n, cores)
     folder.mkdir(parents=True, exist_ok=True)
-    counts, nodes = _build_nodes(context, inputs, folder, per_side)
+    counts, nodes = build_nodes(context, inputs, folder, per_side)
     _check_inputs(counts, nodes, source)
     graph = _assemble_graph(inputs, graph_id, folder, nodes)
     _index_nodes(context, graph)
@@ -196,16 +100,16 @@ def build_graph(
     for side in range(len(graph.sides)):
         graph.numbers(side).unlink(missing_ok=True)
     whole = tuple(
-        replace(block, edges=found.edges, sources=found.sources, parts=found.parts)
-        for block, found in zip(graph.blocks, sorted(into), strict=True)
+        replace(block, edges=block_counts.edges, sources=block_counts.sources, parts=block_counts.parts)
+        for block, block_counts in zip(graph.blocks, sorted(into), strict=True)
     )
     checks = {
         **counts._asdict(),
         "nodes": graph.nodes,
         "isolated_nodes": sum(n.isolated for n in nodes),
-        "duplicate_edges": sum(found.doubles for found in into),
+        "duplicate_edges": sum(block_counts.doubles for block_counts in into),
         "stored_edges": sum(block.edges for block in whole),
-        "most_edges_of_a_node": max(found.most for found in into),
+        "most_edges_of_a_node": max(block_counts.most for block_counts in into),
     }
     done = replace(graph, blocks=whole, checks=checks, seconds=time.monotonic() - started)
     done.write()
@@ -213,28 +117,28 @@ def build_graph(
 
 
 def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: GraphSource) -> None:
-    """Refuse what no graph can be made of; with `bad_rows: drop` such rows are left out and counted."""
-    words = {
+    """Refuse inputs without a usable graph. With `bad_rows: drop` bad rows are left out and counted."""
+    descriptions = {
         "null_ids": "edges with an id that is NULL",
         "bad_weights": "edges whose weight is NULL, NaN or infinite",
         "negative_weights": "edges of negative weight",
     }
-    for name, what in words.items():
-        found = getattr(counts, name)
-        if found and source.bad_rows == "error":
+    for name, what in descriptions.items():
+        count = getattr(counts, name)
+        if count and source.bad_rows == "error":
             raise DataError(
-                f"{source.edges}: {found} of {counts.edges} {what}",
+                f"{source.edges}: {count} of {counts.edges} {what}",
                 "mend them, or leave them out: bad_rows: drop (--drop-bad-rows)",
             )
     if source.lists and not counts.edges:
         raise DataError(
-            f"none of the {sum(found.rows for found in nodes):,} nodes has a neighbour, so there is nothing"
+            f"none of the {sum(block.rows for block in nodes):,} nodes has a neighbour, so there is nothing"
             f" to pool over ({source.edges})",
-            "walks find nobody where no two items share a user: another split, or a model without walks",
+            "walks need items that share users: use another split, or a model without walks",
         )
     if counts.edges == counts.null_ids + counts.bad_weights + counts.negative_weights:
         raise DataError(f"{source.edges}: no edges that can be used", "check the path, columns and where")
-    if not any(found.rows for found in nodes):
+    if not any(block.rows for block in nodes):
         hint = "keep them, or name nodes (--node-table)"
         raise DataError(f"{source.edges}: all edges are self loops, which are left out: no nodes", hint)
 
@@ -242,152 +146,16 @@ def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: Grap
 # --------------------------------------------------------------------------------- nodes
 
 
-class NodeBlockCounts(NamedTuple):
-    """A block of nodes: number, rows, how many of them have no edge at all."""
-
-    number: int
-    rows: int
-    isolated: int
-
-
-def _build_nodes(
-    context: SparkContext, inputs: GraphInputs, folder: Path, per_side: int
-) -> tuple[EdgeCounts, list[NodeBlockCounts]]:
-    """Hashes of all nodes, sorted, a file a block; texts beside them."""
-    total = per_side * len(inputs.sides)
-    readers = count_tasks(inputs.edges, context.defaultParallelism)
-    if all(inputs.numeric):  # few tasks, each of which sends a node's hash once
-        readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
-    read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
-    packed = context.parallelize(range(readers), readers).mapPartitions(read)
-    write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
-    results = _run_shuffle(packed.partitionBy(total + 1, int), write)
-    counts = [found for found in results if isinstance(found, EdgeCounts)]
-    nodes = {found.number: found for found in results if isinstance(found, NodeBlockCounts)}
-    return EdgeCounts(*map(sum, zip(*counts, strict=True))), [
-        nodes.get(number, NodeBlockCounts(number, 0, 0)) for number in range(total)
-    ]
-
-
-def _run_shuffle(moved: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
-    """What tasks make of a shuffle, whose files are removed then: a layer needs the disk."""
-    found = moved.mapPartitionsWithIndex(write).collect()
-    java: Any = moved._jrdd
-    java.rdd().cleanShuffleDependencies(False)
-    return found
-
-
-def _partition_nodes(
-    numbers: Iterator[int], inputs: GraphInputs, readers: int, per_side: int
-) -> Iterator[Packed]:
-    """Distinct ids by block; what was counted goes to the partition after the last block."""
-    total = per_side * len(inputs.sides)
-    for number in numbers:
-        counted = EdgeCounts()
-        seen = [NumberSet() for _ in inputs.sides]
-        for ends, _, counts in _read_edges(inputs, inputs.edges.part(number, readers)):
-            counted = EdgeCounts(*map(sum, zip(counted, counts, strict=True)))
-            for side, ids in _pair_ids_with_side(inputs, ends):
-                if not (inputs.numeric[side] and seen[side].add(ids.to_numpy())):
-                    yield from _partition_ids(ids, side, per_side, inputs.seed, linked=True)
-        for side, met in enumerate(seen):
-            for found in met.numbers():
-                yield from _partition_ids(pa.array(found), side, per_side, inputs.seed, linked=True)
-        for side, ids in _read_extra_nodes(inputs, number, readers):
-            yield from _partition_ids(ids, side, per_side, inputs.seed, linked=False)
-        yield total, pickle.dumps(counted)
-
-
-def _read_extra_nodes(inputs: GraphInputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
-    """Nodes that belong to the graph though they may have no edge: of lists, those with none; of tables."""
-    if inputs.lists:
-        for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):
-            yield 0, inputs.edges.ids(chunk, inputs.names[1]).drop_null()
-    for side, rows, column in inputs.nodes:
-        for chunk in rows.chunks(rows.part(number, readers)):
-            ids = rows.ids(chunk, column)
-            if ids.null_count:
-                raise DataError(
-                    f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL", "leave these rows out"
-                )
-            yield side, ids
-
-
-def _pair_ids_with_side(
-    inputs: GraphInputs, ends: tuple[pa.Array, pa.Array]
-) -> Iterator[tuple[int, pa.Array]]:
-    yield from zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True)
-
-
-def _partition_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
-    if pa.types.is_integer(ids.type):
-        hashes = sort_distinct(hash_node_ids(ids, seed))
-        columns: dict[str, Any] = {"hash": hashes}
-    else:
-        words = pc.unique(ids)
-        hashes = hash_texts(words.cast(pa.large_binary()), seed)
-        columns = {"hash": hashes, "text": words}
-    table = pa.table({**columns, "linked": np.full(len(hashes), linked)})
-    if len(hashes):
-        yield from partition_rows(table, assign_blocks(hashes, per_side) + side * per_side)
-
-
-def _write_nodes(
-    partition: int,
-    blocks: Iterable[Packed],
-    inputs: GraphInputs,
-    folder: str,
-    per_side: int,
-) -> Iterator[EdgeCounts | NodeBlockCounts]:
-    if partition == per_side * len(inputs.sides):
-        for _, counts in blocks:
-            yield pickle.loads(counts)
-        return
-    table = unpack_blocks(block for _, block in blocks)
-    if table is None:
-        return
-    hashes = table.column("hash").to_numpy()
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    first = np.append(True, hashes[1:] != hashes[:-1])
-    if not inputs.numeric[partition // per_side]:
-        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, partition)
-    linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
-    save_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
-    yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)))
-
-
-def _write_texts(
-    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, number: int
-) -> None:
-    """One text a hash, by dense id.
-
-    Raises:
-        DataError: two texts of one hash, which happens once in 7,000 graphs of 50 million nodes.
-    """
-    in_order = texts.take(pa.array(order))
-    pairs = np.flatnonzero(~first[1:])
-    before, after = (in_order.take(pa.array(pairs + shift)) for shift in (0, 1))
-    differ = np.flatnonzero(pc.not_equal(before, after).to_numpy(zero_copy_only=False))
-    if len(differ):
-        one, other = (texts[int(differ[0])].as_py() for texts in (before, after))
-        raise DataError(f"ids '{one}' and '{other}' have one hash", "choose another seed: graph.seed: 1")
-    path = Path(folder, "texts", f"{number:05d}.parquet")
-    kept = in_order.take(pa.array(np.flatnonzero(first)))
-    table = pa.table({"id": kept})
-    replace_file(path, lambda private: pq.write_table(table, private, write_statistics=False))
-
-
 def _assemble_graph(
     inputs: GraphInputs, graph_id: str, folder: Path, nodes: list[NodeBlockCounts]
 ) -> Graph:
-    total = sum(found.rows for found in nodes)
+    total = sum(block.rows for block in nodes)
     if total >= MOST_NODES:
         raise StoreError(f"{total} nodes, and a graph holds {MOST_NODES - 1}", "cut it into graphs")
     per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
-    for found in nodes:
-        blocks.append(NodeBlock(found.number, found.number // per_side, at, found.rows))
-        at += found.rows
+    for block in nodes:
+        blocks.append(NodeBlock(block.number, block.number // per_side, at, block.rows))
+        at += block.rows
     return Graph(
         graph_id, str(folder), inputs.sides, inputs.numeric, tuple(blocks),
         inputs.names[2] is not None, inputs.seed, {},
@@ -395,7 +163,7 @@ def _assemble_graph(
 
 
 def _index_nodes(context: SparkContext, graph: Graph) -> None:
-    """One file of the hashes of all nodes, and where prefixes begin in each side."""
+    """Write one file of the hashes of all nodes, and an index of their prefixes for each side."""
     create_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
     sides = range(len(graph.sides))
     context.parallelize(sides, len(sides)).foreach(partial(_index_side, graph=graph))
@@ -414,11 +182,16 @@ def _index_side(side: int, graph: Graph) -> None:
 
 
 def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
-    """Dense ids by number where numbers lie close: one look into a small file an end of an edge."""
+    """Write dense ids by number where the numbers are close together.
+
+    The end of an edge is then found by one look into a small file.
+    """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     ends = [
-        (found.min(), found.max())
-        for found in (unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks)
+        (block_numbers.min(), block_numbers.max())
+        for block_numbers in (
+            unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks
+        )
     ]
     low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
     rows = sum(block.rows for block in blocks)
@@ -442,7 +215,9 @@ def _write_numbers(
 
 
 class EdgeBlockCounts(NamedTuple):
-    """The edges into a block: their number, repeated pairs, most of one node, and how they are spread."""
+    """EdgeBlockCounts are counts of the edges into a block: edges, repeated pairs, largest
+    degree, sources.
+    """
 
     number: int
     edges: int
@@ -452,72 +227,15 @@ class EdgeBlockCounts(NamedTuple):
     parts: int
 
 
-Ends = tuple[pa.Array, pa.Array]
-Weight = npt.NDArray[np.float32] | None
-
-
-def _read_edges(
-    inputs: GraphInputs, pieces: tuple[Piece, ...]
-) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
-    """Source and destination ids of usable edges, their weights, and what was counted, chunk by chunk."""
-    src, dst, weight = inputs.names
-    for chunk in inputs.edges.chunks(pieces):
-        rows = chunk
-        if inputs.lists:
-            rows = flatten_lists(chunk, dst, src, weight)
-            names = ("src", "dst", None if weight is None else "weight")
-        else:
-            names = (src, dst, weight)
-        ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
-        weights = (
-            None if names[2] is None else parse_weights(rows.column(names[2]), f"edges: column {weight}")
-        )
-        yield _filter_edges(inputs, ends, weights)
-
-
-def _filter_edges(
-    inputs: GraphInputs, ends: Ends, weights: npt.NDArray[np.float64] | None
-) -> tuple[Ends, Weight, EdgeCounts]:
-    n = len(ends[0])
-    if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
-        return ends, None, EdgeCounts(n, self_loops=0 if inputs.bipartite else _count_loops(ends))
-    missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
-    bad = negative = np.zeros(n, bool)
-    weight: Weight = None
-    if weights is not None:
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, and refused
-            weight = weights.astype(np.float32)
-        bad = ~np.isfinite(weight) & ~missing
-        negative = (weights < 0) & ~bad & ~missing
-    kept = ~(missing | bad | negative)
-    loops = np.zeros(n, bool)
-    if not inputs.bipartite:
-        loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & kept
-    zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & kept))
-    null, unusable, below = (int(np.count_nonzero(flags)) for flags in (missing, bad, negative))
-    counts = EdgeCounts(n, null, unusable, below, zero, int(loops.sum()))
-    if not inputs.loops:
-        kept &= ~loops
-    if not kept.all():
-        mask = pa.array(kept)
-        ends = (ends[0].filter(mask), ends[1].filter(mask))
-        weight = None if weight is None else weight[kept]
-    return ends, weight, counts
-
-
-def _count_loops(ends: Ends) -> int:
-    return int(pc.sum(pc.equal(*ends)).as_py() or 0)
-
-
 def _build_edges(
     context: SparkContext, inputs: GraphInputs, graph: Graph, drop: bool
 ) -> list[EdgeBlockCounts]:
-    """Adjacency of each block."""
+    """Write the adjacency of each block."""
     readers = count_tasks(inputs.edges, context.defaultParallelism)
     read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
-    dealt_edges = context.parallelize(range(readers), readers).mapPartitions(read)
-    return _run_shuffle(dealt_edges.partitionBy(len(graph.blocks), int), write)
+    partitioned = context.parallelize(range(readers), readers).mapPartitions(read)
+    return run_shuffle(partitioned.partitionBy(len(graph.blocks), int), write)
 
 
 def _partition_edges(
@@ -527,14 +245,14 @@ def _partition_edges(
     lasts = np.array([block.end for block in graph.blocks], np.int64)
     find = NodeFinder(graph)
     for number in numbers:
-        for ends, weight, _ in _read_edges(inputs, inputs.edges.part(number, readers)):
+        for ends, weight, _ in read_edges(inputs, inputs.edges.part(number, readers)):
             sides = (0, 1) if inputs.bipartite else (0, 0)
             dense = [find.ids(end, side) for end, side in zip(ends, sides, strict=True)]
             ways = [(0, 1), (1, 0)] if inputs.both_ways else [(0, 1)]
             for way, (one, other) in enumerate(ways):
                 src, dst, w = dense[one], dense[other], weight
                 block = find_blocks(dst, lasts)
-                if way == 1 and not inputs.bipartite:  # a loop is its own way back
+                if way == 1 and not inputs.bipartite:  # a loop is the same edge in both directions
                     once = src != dst
                     src, dst, block = src[once], dst[once], block[once]
                     w = None if w is None else w[once]
@@ -542,7 +260,7 @@ def _partition_edges(
 
 
 class NodeFinder:
-    """Dense ids of hashes, by the mapped files of a graph."""
+    """NodeFinder looks up dense ids by hash in the mapped files of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.hashes = graph, graph.hashes()
@@ -551,7 +269,7 @@ class NodeFinder:
         self.numbers = [map_array(table) if table.exists() else None for table in tables]
 
     def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
-        """(r,) the same of raw ids."""
+        """Return the (r,) dense ids of raw ids; `ids.NOT_THERE` where the side has no such node."""
         table = self.numbers[side]
         if table is None:
             return self(hash_node_ids(ids, self.graph.seed), side)
@@ -560,24 +278,24 @@ class NodeFinder:
         )
 
     def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
-        """(r,) dense ids; `ids.NOT_THERE` where the side has no such node."""
+        """Return the (r,) dense ids of hashes; `ids.NOT_THERE` where the side has no such node."""
         first, end = self.graph.side_range(side)
-        found = look_up_hashes(hashes, self.hashes[first:end], self.index[side])
-        there = found < MOST_NODES
-        found[there] += np.uint32(first)
-        return found
+        dense_r = look_up_hashes(hashes, self.hashes[first:end], self.index[side])
+        there = dense_r < MOST_NODES
+        dense_r[there] += np.uint32(first)
+        return dense_r
 
 
 def _group_by_block(
     block: npt.NDArray[np.int32], dst: Any, src: Any, weight: Weight, firsts: npt.NDArray[np.int64]
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     local = (dst - firsts[block]).astype(np.uint32)
-    found = group_edges(block, edge_keys(local, src), weight, len(firsts))
+    grouped = group_edges(block, edge_keys(local, src), weight, len(firsts))
     begin = 0
-    for number, end in enumerate(found.ends):
+    for number, end in enumerate(grouped.ends):
         if end > begin:
-            weights = b"" if found.weight is None else found.weight[begin:end].tobytes()
-            yield number, (found.keys[begin:end].tobytes(), weights)
+            weights = b"" if grouped.weight is None else grouped.weight[begin:end].tobytes()
+            yield number, (grouped.keys[begin:end].tobytes(), weights)
         begin = end
 
 
@@ -604,7 +322,9 @@ def _write_block(
 
 
 def write_node_table(context: SparkContext, graph: Graph, folder: str) -> None:
-    """The nodes of a graph into `graph_nodes`, a file a block, one commit, once a graph."""
+    """Write the nodes of a graph to `graph_nodes` in one commit, once for each graph: one file
+    for each block.
+    """
     partition = {"graph_id": graph.graph_id}
     name = f"graph_nodes/{graph.graph_id}"
     if delta_files.is_committed(folder, name):
@@ -632,7 +352,7 @@ def _write_node_rows(block: NodeBlock, graph: Graph, folder: str, partition: dic
 
 
 def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
-    """Raw ids of a block's nodes, whole numbers or texts, by dense id."""
+    """Return the raw ids of a block's nodes by dense id: whole numbers or texts."""
     if graph.numeric[block.side]:
         return pa.array(unhash_numbers(graph.hashes()[block.first : block.end], graph.seed))
     if not block.rows:

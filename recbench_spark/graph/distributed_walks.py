@@ -1,9 +1,9 @@
-"""Walks where the adjacency does not fit on a host: an equi-join on (node, position), edge after edge.
+"""Walk where the adjacency does not fit on a host: an equi-join on (node, position), edge after edge.
 
-Each edge lies in the file of its position's hash, with its source's degree. A walker draws the position
-that it takes next and travels to that file; whether its node is a hub makes no difference. A task holds
-one file of edges (some 64 MB) and a few hundred thousand walkers, 20 bytes and 4 a hop each; one shuffle
-an edge of a walk.
+Each edge is in the file of its position's hash, with its source's degree. A walker draws the position that
+it takes next and is sent to that file, whether its node is a hub or not. A task holds one file of edges
+(some 64 MB) and a few hundred thousand walkers of 20 bytes and 4 bytes for each hop. There is one shuffle
+for each edge of a walk.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Packed = tuple[int, bytes]
 
 
 class WalkContext(NamedTuple):
-    """What every task is told."""
+    """WalkContext holds the inputs of every task: the graph, the walks, and the files."""
 
     graph: Graph
     what: Walks
@@ -61,11 +61,14 @@ class WalkContext(NamedTuple):
 def walk_distributed(
     context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
 ) -> list[NeighbourFile]:
-    """All nodes of a side by walkers that travel; a file of the table for some thousand nodes."""
+    """Walk from all nodes of a side by walkers that are sent between tasks.
+
+    Some thousand nodes become a file.
+    """
     write_names(context, graph)
     _write_degrees(context, graph)
     pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
-    # Each run has positions of its own: another one may walk over the same graph, and ends at another time.
+    # Each run has its own files of positions, because several runs may walk over one graph at once.
     with private_path(Path(graph.folder, "positions")) as positions_folder:
         files = _write_position_files(context, graph, positions_folder)
         journey = WalkContext(graph, what, files, pieces, positions_folder)
@@ -76,18 +79,18 @@ def _run_walk(
     context: SparkContext, journey: WalkContext, folder: str, partition: Mapping[str, str]
 ) -> list[NeighbourFile]:
     what, pieces = journey.what, journey.pieces
-    walking = context.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
+    moving = context.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
         partial(_start_walkers, journey=journey)
     )
     for number in range(what.hops * what.edges):
         move = partial(_move_walkers, journey=journey, number=number)
-        walking = walking.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
+        moving = moving.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
     write = partial(_write_neighbours, journey=journey, folder=folder, partition=partition)
-    return walking.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
+    return moving.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect()
 
 
 def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
-    """Some thousand nodes each, with the block's own number."""
+    """Yield parts of some thousand nodes each, with the block's own number."""
     for first in range(block.first, block.end, NODES_A_PIECE):
         yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
 
@@ -96,7 +99,7 @@ def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
 
 
 def _write_degrees(context: SparkContext, graph: Graph) -> None:
-    """(nodes,) edges into each node, once a graph."""
+    """Write the (nodes,) number of edges into each node, once for each graph."""
     make_folder_once(Path(graph.folder, "degrees"), partial(_fill_degrees, context, graph))
 
 
@@ -113,23 +116,23 @@ def _write_block_degrees(block: NodeBlock, graph: Graph, folder: Path) -> None:
 
 
 def map_degrees(graph: Graph) -> Any:
-    """See `_write_degrees`; mapped."""
+    """Return the (nodes,) degrees of `_write_degrees`, mapped."""
     return map_array(Path(graph.folder, "degrees", "degrees.npy"))
 
 
 def _write_position_files(context: SparkContext, graph: Graph, folder: Path) -> int:
-    """Edges by the hash of their position; how many files there are."""
+    """Write the edges to files by the hash of their position. Return the number of files."""
     files = max(2 * context.defaultParallelism, -(-graph.edges // EDGES_A_FILE))
-    dealt = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
+    partitioned = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
         partial(_partition_positions, graph=graph, files=files)
     )
     write = partial(_write_position_file, graph=graph, folder=folder)
-    dealt.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_ignore)
+    partitioned.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_ignore)
     return files
 
 
 def _ignore(_: Any) -> None:
-    """What is left to do with a file that was written."""
+    """Do nothing with the number of a written file."""
 
 
 def _partition_positions(
@@ -148,7 +151,7 @@ def _partition_positions(
 
 
 def _group_by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
-    """Which rows go to each file."""
+    """Yield the rows that go to each file."""
     order = np.argsort(file_e, kind="stable")
     ends = np.cumsum(np.bincount(file_e, minlength=files)).tolist()
     begin = 0
@@ -159,9 +162,9 @@ def _group_by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
 
 
 def _write_position_file(
-    number: int, dealt: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: Path
+    number: int, packets: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: Path
 ) -> Iterator[int]:
-    received = [packed for _, packed in dealt]
+    received = [packed for _, packed in packets]
     keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64)
     src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
     order = np.argsort(keys, kind="stable")
@@ -176,7 +179,7 @@ def _write_position_file(
 
 
 def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Packed]:
-    """Walkers of a piece's nodes, on their way to the positions that they drew first."""
+    """Yield the walkers of a piece's nodes, addressed to the positions that they draw first."""
     graph, what = journey.graph, journey.what
     size = max(1, WALKERS_AT_ONCE // what.walks)
     for number in numbers:
@@ -187,54 +190,56 @@ def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Pac
 
 
 def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
-    """Walkers to the files of the edges that they drew; after the last edge, home."""
+    """Yield walkers, addressed to the file of the edge they drew, or at the end to the piece of
+    their start.
+    """
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
     if hop == what.hops:
         firsts = np.array([piece.first for piece in journey.pieces])
         to = (np.searchsorted(firsts, group["start"], side="right") - 1).astype(np.int32)
-        of = len(firsts)
+        targets = len(firsts)
     else:
         hashes = graph.hashes()[group["start"]]
         if part == 0:
             begin_hop(group, hashes, hop, what)
-        to, of = (
+        to, targets = (
             assign_files(readonly(draw_positions(group, hashes, hop, part + 1, what)), journey.files),
             journey.files,
         )
-    for file, chosen in _group_by_file(to, of):
+    for file, chosen in _group_by_file(to, targets):
         yield file, group[chosen].tobytes()
 
 
 def _receive_walkers(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
-    """Walkers as they arrive, some hundred thousand together."""
-    held: list[bytes] = []
+    """Yield received walkers in groups of some hundred thousand."""
+    buffer: list[bytes] = []
     size, kind = 0, np.dtype(walker_type(hops))
-    for _, some in packed:
-        held.append(some)
-        size += len(some)
+    for _, data in packed:
+        buffer.append(data)
+        size += len(data)
         if size >= WALKERS_AT_ONCE * kind.itemsize:
-            yield np.frombuffer(b"".join(held), kind).copy()
-            held, size = [], 0
-    if held:
-        yield np.frombuffer(b"".join(held), kind).copy()
+            yield np.frombuffer(b"".join(buffer), kind).copy()
+            buffer, size = [], 0
+    if buffer:
+        yield np.frombuffer(b"".join(buffer), kind).copy()
 
 
 def _move_walkers(
     file: int, packed: Iterable[Packed], journey: WalkContext, number: int
 ) -> Iterator[Packed]:
-    """One edge on, and to the next file."""
+    """Move walkers along one edge and send them to their next file."""
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
     folder = journey.positions / f"{file:05d}"
     keys, src, degree = (map_array(folder / f"{name}.npy") for name in ("keys", "src", "degree"))
     for group in _receive_walkers(packed, what.hops):
-        asked = draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
-        there = (group["degree"] > 0) & (group["at"] != NOWHERE)
-        place = np.searchsorted(keys, asked[there])
-        found, degrees_w = np.full(len(group), NOWHERE), np.zeros(len(group), np.uint32)
-        found[there], degrees_w[there] = src[place], degree[place]
-        move_walkers(group, found, degrees_w, hop, part + 1 == what.edges)
+        key_w = draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
+        has_edge = (group["degree"] > 0) & (group["at"] != NOWHERE)
+        place = np.searchsorted(keys, key_w[has_edge])
+        node_w, degrees_w = np.full(len(group), NOWHERE), np.zeros(len(group), np.uint32)
+        node_w[has_edge], degrees_w[has_edge] = src[place], degree[place]
+        move_walkers(group, node_w, degrees_w, hop, part + 1 == what.edges)
         yield from _send_walkers(group, number + 1, journey)
 
 
@@ -245,5 +250,5 @@ def _write_neighbours(
     visits = np.full((piece.rows, what.walks, what.hops), NOWHERE)
     for group in _receive_walkers(packed, what.hops):
         visits[group["start"] - piece.first, group["walk"]] = group["path"]
-    found: MostVisited = find_most_visited(visits.reshape(piece.rows, -1), what.top)
-    yield write_lists(journey.graph, piece, iter([(piece.first, found)]), folder, partition)
+    most: MostVisited = find_most_visited(visits.reshape(piece.rows, -1), what.top)
+    yield write_lists(journey.graph, piece, iter([(piece.first, most)]), folder, partition)

@@ -1,7 +1,8 @@
-"""How far embeddings moved since the night before: cosines in quantiles, neighbours that stayed.
+"""Measure how far embeddings moved since the night before: quantiles of cosines, and neighbours that
+stayed.
 
-Nodes are matched by the hash of their ids. Cosines are counted in bins of a thousandth, so that no node
-reaches the driver; neighbours are those of the first nodes by hash, which are a fair draw.
+Nodes are matched by the hash of their ids. Cosines are counted in bins of a thousandth, so that no single
+node reaches the driver. Neighbours are those of the first nodes by hash, which are a random sample.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ SAMPLE_NODES, NEIGHBOURS = 200, 10
 def measure_drift(
     context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str
 ) -> list[tuple[str, str, float]]:
-    """Facts of each side: (side, fact, value).
+    """Return the facts of each side: (side, fact, value).
 
-    drift_common: share of nodes that were there the night before; drift_cosine_p01, _p10, _p50: quantiles
-    of the cosine between a node's two vectors, to 0.001 (a vector of zeros has 1 with itself, else 0);
+    drift_common: share of nodes that existed the night before. drift_cosine_p01, _p10, _p50: quantiles of
+    the cosine between a node's two vectors, to 0.001 (a vector of zeros has 1 with itself, else 0).
     drift_neighbours_kept: share of a node's ten nearest by cosine that were among its ten nearest before.
 
     Args:
-        context: Spark's.
-        graph: tonight's; before: last night's.
-        vectors: file of tonight's vectors by dense id; old: of last night's.
-        before: see graph.
-        old: see vectors.
+        context: the Spark context.
+        graph: tonight's graph.
+        vectors: file of tonight's vectors by dense id.
+        before: last night's graph.
+        old: file of last night's vectors by dense id.
     """
-    found = []
+    facts = []
     for side, name in enumerate(graph.sides):
         blocks = [block for block in graph.side_blocks(side) if block.rows]
         count = partial(_count_cosines, graph=graph, vectors=vectors, before=before, old=old)
@@ -48,21 +49,21 @@ def measure_drift(
             context.parallelize(blocks, max(1, len(blocks))).map(count).collect(), np.zeros(BINS + 1)
         )
         first, end = graph.side_range(side)
-        found.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
+        facts.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
         if bins.sum():
-            found += [(name, f"drift_cosine_p{q * 100:02.0f}", _find_quantile(bins, q)) for q in QUANTILES]
-            found.append(
+            facts += [(name, f"drift_cosine_p{q * 100:02.0f}", _find_quantile(bins, q)) for q in QUANTILES]
+            facts.append(
                 (
                     name,
                     "drift_neighbours_kept",
                     _measure_overlap(context, graph, vectors, before, old, side),
                 )
             )
-    return found
+    return facts
 
 
 def _find_quantile(bins: npt.NDArray[Any], q: float) -> float:
-    """The smallest bin with at least this share at or below it."""
+    """Return the smallest bin with at least this share of the counts at or below it."""
     place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
     return place * 2 / BINS - 1
 
@@ -74,7 +75,7 @@ def _normalise_rows(rows: Any) -> npt.NDArray[np.float32]:
 def _count_cosines(
     block: NodeBlock, graph: Graph, vectors: str, before: Graph, old: str
 ) -> npt.NDArray[Any]:
-    """(bins,) how many of a block's nodes have each cosine."""
+    """Count the nodes of a block by the bin of their cosine, (bins,)."""
     place = NodeFinder(before)(graph.hashes()[block.first : block.end], block.side)
     there = np.flatnonzero(place < MOST_NODES)
     counts = np.zeros(BINS + 1)
@@ -91,7 +92,7 @@ def _count_cosines(
 def _measure_overlap(
     context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, side: int
 ) -> float:
-    """Share of neighbours that stayed, of the first DRAWN nodes that both nights have."""
+    """Return the share of neighbours that stayed, of the first SAMPLE_NODES nodes that both nights have."""
     first, end = graph.side_range(side)
     hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * SAMPLE_NODES)])
     place = NodeFinder(before)(hashes, side)
@@ -105,7 +106,10 @@ def _measure_overlap(
 def _find_nearest(
     context: SparkContext, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.uint64]]:
-    """By node the hashes of its nearest others of its side; ties to the smaller dense id."""
+    """Return the hashes of the nearest other nodes of the side, for each node.
+
+    Ties go to the smaller dense id.
+    """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     search = partial(_find_nearest_in_block, graph=graph, vectors=vectors, nodes=nodes)
     parts = context.parallelize(blocks, len(blocks)).map(search).collect()

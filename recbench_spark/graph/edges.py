@@ -1,72 +1,55 @@
-"""Edge lists and tables of ids that Python tasks read piece by piece: Parquet, Delta, CSV."""
+"""Read edge lists and tables of ids piece by piece in Python tasks: Parquet, Delta and CSV."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError, StoreError, nearest
+from recbench_spark.graph.csv_pieces import (
+    COMPRESSED_ENDINGS,
+    Piece,
+    detect_id_kind,
+    read_csv_tables,
+    read_head,
+    split_ranges,
+)
+from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.inputs import find_version
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids
+from recbench_spark.kernels.ids import as_ids
 from recbench_spark.storage.delta_tables import list_files, open_table
 from recbench_spark.storage.local_files import parquet_error
 
 ROWS_A_CHUNK = 1 << 21
-"""Rows that a task holds at once, some 100 MB."""
+"""Rows that a task holds at once: some 100 MB."""
 
-BYTES_A_CSV_PIECE = 1 << 24
-"""Of a CSV file that a task reads at once: one to four million edges."""
 
 CSV_SAMPLE = 1 << 22
-"""Bytes of a CSV file that say what its columns hold; a later row that is otherwise is refused."""
-
-COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".lz4")
-"""Endings of files that one task reads from beginning to end."""
-
-
-class Piece(NamedTuple):
-    """What one task may read by itself: a row group, or the lines of a CSV file that begin in a range.
-
-    Attributes:
-        path: of the file.
-        number: row group; of CSV -1 where the range begins with a line, -2 where it may begin within one.
-        rows: known rows; -1 of CSV.
-        size: bytes of the file that are its.
-        first: of CSV, where the range begins.
-    """
-
-    path: str
-    number: int
-    rows: int
-    size: int
-    first: int = 0
+"""Bytes of a CSV file that determine the types of its columns. Later rows of another type are refused."""
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows of some columns, in pieces.
+    """RowSource reads some columns of files, in pieces.
 
     Attributes:
         pieces: a few values each, held by the driver and sent to all tasks.
         columns: names to read, in order.
-        where: column -> the one text kept.
-        numeric: by column, whether ids are whole numbers; other columns are left as they are.
-        header: names of a CSV file's columns, in its order; () of other files.
-        delimiter: of CSV.
+        where: column -> the text that a row must have there.
+        numeric: by column, whether ids are whole numbers; other columns are not converted.
+        header: names of a CSV file's columns, in its order; () for other files.
+        delimiter: delimiter of a CSV file.
         floats: columns of a CSV file whose whole numbers are written as floats (`10.0`).
-        what: how errors name them.
+        what: name of the rows in errors.
         others: names of the file's columns that are not read.
     """
 
@@ -82,15 +65,15 @@ class RowSource:
 
     @property
     def n(self) -> int:
-        """Rows, of CSV an estimate by its bytes."""
+        """Return the number of rows. For CSV it is an estimate by bytes."""
         return sum(piece.rows if piece.rows >= 0 else piece.size // 16 for piece in self.pieces)
 
-    def part(self, number: int, of: int) -> tuple[Piece, ...]:
-        """The pieces of one of so many tasks."""
-        return self.pieces[number::of]
+    def part(self, number: int, tasks: int) -> tuple[Piece, ...]:
+        """Return the pieces of task `number` of `tasks`."""
+        return self.pieces[number::tasks]
 
     def chunks(self, pieces: Sequence[Piece]) -> Iterator[pa.Table]:
-        """The rows of some pieces, ROWS_A_CHUNK or fewer at a time."""
+        """Yield the rows of some pieces, at most ROWS_A_CHUNK at a time."""
         for piece in pieces:
             for whole in _read_batches(self, piece):
                 table = whole
@@ -100,15 +83,15 @@ class RowSource:
                     yield table.select(list(self.columns))
 
     def ids(self, table: pa.Table, column: str, name: str | None = None) -> pa.Array:
-        """A column of ids as int64 or as texts, in one chunk; NULL where there is none.
+        """Return a column of ids as int64 or as texts, in one chunk; NULL where there is none.
 
         Args:
             table: rows.
-            column: ours or theirs, as it is called in the table.
-            name: its name among `columns`, where it is called otherwise.
+            column: name of the column in `table`.
+            name: name of the column among `columns`, if that is another one.
 
         Raises:
-            DataError: a value that is no id (`kernels.ids`), or no whole number where ids are.
+            DataError: a value is no id (`kernels.ids`), or no whole number where ids are numeric.
         """
         name = name or column
         what, values = f"{self.what}: column {name}", table.column(column)
@@ -125,19 +108,19 @@ def open_rows(
     where: Mapping[str, str] | None = None,
     partitions: Mapping[str, str] | None = None,
 ) -> RowSource:
-    """Rows of a file, a folder of files or a Delta table. Reads footers and, of CSV, the first lines.
+    """Open a file, a folder of files or a Delta table. Footers are read, and the first lines of CSV.
 
     Args:
         path: CSV, Parquet or Delta.
-        columns: names that must be there.
-        what: how errors name it.
-        fmt: csv, parquet or delta; by the files' names where it is not given.
+        columns: names that must exist.
+        what: name of the rows in errors.
+        fmt: csv, parquet or delta; None: by the names of the files.
         ids: columns of ids -> auto, numeric or text.
-        where: column -> the one text kept.
+        where: column -> the text that a row must have there.
         partitions: of a Delta table, column -> value.
 
     Raises:
-        DataError: nothing there, or it cannot be read. SchemaError: a column is missing.
+        DataError: the path does not exist or cannot be read. SchemaError: a column is missing.
     """
     if "://" in path:
         raise DataError(f"{what}: {path} is not on a disk", "tasks map files: mount it, or copy it")
@@ -155,7 +138,7 @@ def open_rows(
 
 
 def detect_format(place: Path) -> str:
-    """What a path holds, by its name or those of its files."""
+    """Return the format of a path by its name or the names of its files."""
     if (place / "_delta_log").is_dir():
         return "delta"
     names = [place.name, *(entry.name for entry in place.iterdir())] if place.is_dir() else [place.name]
@@ -166,7 +149,7 @@ def detect_format(place: Path) -> str:
 
 
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".edges")
-"""Endings of text files; one of COMPRESSED may follow."""
+"""Endings of text files. One of COMPRESSED_ENDINGS may follow."""
 
 
 def _list_plain_files(place: Path, what: str) -> list[str]:
@@ -184,7 +167,7 @@ def _list_plain_files(place: Path, what: str) -> list[str]:
 
 
 def _list_delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
-    # Here: workers import this module and need none of it.
+    # Imported here, because workers import this module and do not need it.
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
@@ -230,19 +213,19 @@ def _open_parquet(
 
 
 def _are_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether values of both types are read alike: equal types, or numbers."""
+    """Tell whether values of two types are read alike: the types are equal, or both are numbers."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     return one == other or all(any(test(kind) for test in tests) for kind in (one, other))
 
 
 def _read_footer(path: str, what: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
     try:
-        found = pq.read_metadata(path)
+        metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        told = parquet_error(f"{what} {path}", path, error)
-        raise DataError(told.message, f"{told.hint}; see --format") from None
-    groups = [found.row_group(number) for number in range(found.num_row_groups)]
-    return found.schema.to_arrow_schema(), [(group.num_rows, group.total_byte_size) for group in groups]
+        refusal = parquet_error(f"{what} {path}", path, error)
+        raise DataError(refusal.message, f"{refusal.hint}; see --format") from None
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    return metadata.schema.to_arrow_schema(), [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) -> None:
@@ -255,7 +238,7 @@ def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) ->
 
 
 def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
-    """Where a column can be given another name."""
+    """Return a hint on how to give a column another name."""
     if what.startswith("features"):
         return "the vectors' column is called vector, that of ids as in features.id_column"
     if what.startswith("nodes"):
@@ -264,35 +247,30 @@ def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
     return f"name it in columns (--columns ours=theirs){headless}"
 
 
-def _is_numeric(found: pa.DataType, asked: str, name: str, what: str) -> bool:
-    """Whether ids of a type are whole numbers; of text where a graph's are, they must spell them."""
-    if is_list(found):
-        found = found.value_type
-    if pa.types.is_dictionary(found):
-        found = found.value_type
+def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool:
+    """Tell whether ids of a type are read as whole numbers.
+
+    Texts are read as numbers if the ids of the graph are numbers; each text must then be one.
+    """
+    if is_list(kind):
+        kind = kind.value_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     try:
-        as_ids(pa.chunked_array([], found), f"{what}: column {name}")
+        as_ids(pa.chunked_array([], kind), f"{what}: column {name}")
     except pa.ArrowNotImplementedError:
         raise SchemaError(
-            f"{what}: column {name} is {found}, which holds no ids", "ids are whole numbers or texts"
+            f"{what}: column {name} is {kind}, which holds no ids", "ids are whole numbers or texts"
         ) from None
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return asked == "numeric" or (asked == "auto" and any(test(found) for test in tests))
+    return requested == "numeric" or (requested == "auto" and any(test(kind) for test in tests))
 
 
 # --------------------------------------------------------------------------------- CSV
 
 
-class _Head(NamedTuple):
-    """How a CSV file begins: its columns' names, their delimiter, and where its rows begin."""
-
-    names: tuple[str, ...]
-    delimiter: str
-    first: int
-
-
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a column holds lists."""
+    """Tell whether a column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -303,22 +281,22 @@ def _open_csv(
     where: Mapping[str, str],
     what: str,
 ) -> RowSource:
-    """A CSV file whose first line holds a number has no header: its columns are ours, in order."""
-    heads = [_read_head(path, columns, what) for path in files]
+    """Open CSV files, with or without a header."""
+    heads = [read_head(path, columns, what) for path in files]
     for path, head in zip(files, heads, strict=True):
         _require_columns(head.names, [*columns, *where], f"{what} {path}")
         if head.delimiter != heads[0].delimiter:
-            told = (
+            message = (
                 f"{what}: {path} is separated by {head.delimiter!r}, {files[0]} by {heads[0].delimiter!r}"
             )
-            raise SchemaError(told, "one separator in all files")
+            raise SchemaError(message, "one separator in all files")
         if head[:2] != heads[0][:2]:
-            told = f"{what}: {path} has columns {', '.join(head.names)}"
+            message = f"{what}: {path} has columns {', '.join(head.names)}"
             raise SchemaError(
-                f"{told}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
+                f"{message}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
             )
     pieces = tuple(
-        piece for path, head in zip(files, heads, strict=True) for piece in _split_ranges(path, head.first)
+        piece for path, head in zip(files, heads, strict=True) for piece in split_ranges(path, head.first)
     )
     names, delimiter, _ = heads[0]
     others = tuple(name for name in names if name not in columns)
@@ -327,79 +305,19 @@ def _open_csv(
     )
     if not ids:
         return rows
-    sample = next(_read_csv_tables(rows, pieces[0], CSV_SAMPLE), None)
-    kinds = {name: _detect_id_kind(sample, name, kind, what) for name, kind in ids.items()}
+    wanted = list(dict.fromkeys([*columns, *where]))
+    sample = next(read_csv_tables(pieces[0], wanted, names, delimiter, CSV_SAMPLE), None)
+    kinds = {name: detect_id_kind(sample, name, kind, what) for name, kind in ids.items()}
     numeric = tuple((name, kind != "text") for name, kind in kinds.items())
     floats = frozenset(name for name, kind in kinds.items() if kind == "floats")
     return replace(rows, numeric=numeric, floats=floats)
 
 
-def _read_head(path: str, columns: Sequence[str], what: str) -> _Head:
-    with pa.input_stream(path) as stream:
-        begin = stream.read(1 << 16)
-    at = 3 if begin.startswith(b"\xef\xbb\xbf") else 0
-    while begin[at : at + 1] == b"#":  # what a list of edges says of itself
-        at = begin.find(b"\n", at) + 1 or len(begin)
-    line = begin[at:].splitlines(keepends=True)[:1]
-    if not line or not line[0].strip():
-        raise DataError(f"{what}: {path} is empty", f"a line a row: {','.join(columns)}")
-    text = line[0].decode("utf-8", "replace").strip("\r\n")
-    delimiter = next((mark for mark in ("\t", ",", ";", " ") if mark in text), ",")
-    # Blanks set columns apart in any number; other marks stand for themselves.
-    fields = [field.strip().strip('"') for field in text.split(None if delimiter == " " else delimiter)]
-    if any(_is_number(field) for field in fields) and not set(columns) <= set(fields):
-        more = (f"column_{n}" for n in range(len(columns), len(fields)))
-        return _Head(tuple([*columns, *more][: len(fields)]), delimiter, at)
-    return _Head(tuple(fields), delimiter, at + len(line[0]))
-
-
-def _split_ranges(path: str, first: int) -> Iterator[Piece]:
-    size = Path(path).stat().st_size
-    if path.endswith(COMPRESSED_ENDINGS):
-        yield Piece(path, -1, -1, size, first)
-        return
-    for at in range(first, max(size, first + 1), BYTES_A_CSV_PIECE):
-        yield Piece(path, -1 - (at > first), -1, min(BYTES_A_CSV_PIECE, max(size - at, 0)), at)
-
-
-def _detect_id_kind(sample: pa.Table | None, name: str, asked: str, what: str) -> str:
-    """What ids a column of text fields holds: `whole` numbers, `floats` that are whole, or `text`."""
-    if asked == "text" or sample is None:
-        return "whole" if asked == "numeric" else "text"
-    known = sample.column(name).drop_null()
-    if not len(known):
-        return "whole" if asked == "numeric" else "text"
-    if _match_all(known, CANONICAL_INTEGER):
-        return "whole"
-    if _match_all(known, WHOLE_FLOAT):
-        return "floats"
-    bare = pc.utf8_trim_whitespace(known)
-    if asked == "auto" and _match_all(bare, CANONICAL_INTEGER):
-        example = known.filter(pc.not_equal(bare, known))[0].as_py()
-        raise DataError(
-            f"{what}: column {name} has white space around its ids, e.g. {example!r}",
-            "remove it, or take ids as they are written: ids: text (--ids text)",
-        )
-    return "whole" if asked == "numeric" else "text"
-
-
-def _match_all(texts: pa.ChunkedArray, pattern: str) -> bool:
-    return bool(pc.all(pc.match_substring_regex(texts, pattern)).as_py())
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
-    if piece.number < 0:
-        yield from _read_csv_tables(rows, piece)
-        return
     columns = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
+    if piece.number < 0:
+        yield from read_csv_tables(piece, columns, rows.header, rows.delimiter)
+        return
     try:
         file = pq.ParquetFile(piece.path, memory_map=True)
         for batch in file.iter_batches(ROWS_A_CHUNK, [piece.number], columns, use_threads=False):
@@ -408,224 +326,14 @@ def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
         raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
 
 
-def _read_csv_tables(rows: RowSource, piece: Piece, most: int | None = None) -> Iterator[pa.Table]:
-    """The rows of a piece, all fields as texts, an empty one as NULL.
-
-    Args:
-        rows: how they are read.
-        piece: a range of bytes.
-        most: bytes that are read at most.
-    """
-    include = list(dict.fromkeys([*rows.columns, *(name for name, _ in rows.where)]))
-    wrong: list[pacsv.InvalidRow] = []
-    read = pacsv.ReadOptions(use_threads=False, block_size=1 << 30, column_names=list(rows.header))
-
-    def refuse(row: pacsv.InvalidRow) -> str:
-        wrong.append(row)
-        return "error"
-
-    parse = pacsv.ParseOptions(delimiter=rows.delimiter, invalid_row_handler=refuse)
-    convert = pacsv.ConvertOptions(
-        column_types=dict.fromkeys(include, pa.string()),
-        include_columns=include,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        null_values=[""],
-    )
-    for lines in _read_lines(piece, most):
-        _require_whole_lines(lines, piece.path)
-        even = _collapse_blanks(lines) if rows.delimiter == " " else lines
-        try:
-            yield pacsv.read_csv(pa.BufferReader(even), read, parse, convert)
-        except (OSError, pa.ArrowException) as error:
-            raise _csv_error(piece.path, wrong, error) from None
-
-
-def _collapse_blanks(lines: pa.Buffer) -> pa.Buffer:
-    """Lines whose columns are set apart by blanks, one blank each and none at their ends.
-
-    A line with quotes is left as it is: blanks within them are of its value.
-    """
-    text = lines.to_pybytes()
-    if not BLANKS.search(text):
-        return lines
-    kept = (line if b'"' in line else b" ".join(line.split()) for line in text.split(b"\n"))
-    return pa.py_buffer(b"\n".join(kept))
-
-
-BLANKS = re.compile(rb"  |^ | \r?$", re.MULTILINE)
-
-
-def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> DataError:
-    if not wrong:
-        return DataError(f"{path}: {str(error).strip()}", "save it as CSV in UTF-8")
-    row = wrong[0]
-    return DataError(
-        f"{path}: a line has {row.actual_columns} fields, the first has {row.expected_columns}: "
-        f"{row.text.strip()[:80]!r}",
-        "as many fields in every line",
-    )
-
-
-def _read_lines(piece: Piece, most: int | None) -> Iterator[pa.Buffer]:
-    """Whole lines: those that begin in a range of bytes; of a compressed file all, some at a time."""
-    if piece.path.endswith(COMPRESSED_ENDINGS):
-        yield from _decompress_lines(piece, most or BYTES_A_CSV_PIECE, once=most is not None)
-        return
-    with pa.memory_map(piece.path) as file:
-        size = file.size()
-        begin = piece.first if piece.number == -1 else _find_line_start(file, piece.first, size)
-        end = min(piece.first + piece.size, begin + (most or size))
-        end = _find_line_start(file, end, size) if end < size else size
-        if end > begin:
-            file.seek(begin)
-            yield file.read_buffer(end - begin)
-
-
-def _find_line_start(file: pa.NativeFile, at: int, size: int) -> int:
-    """Where the first line begins that begins at a byte or behind it."""
-    file.seek(at - 1)
-    while at <= size:
-        found = file.read(1 << 16)
-        if not found:
-            break
-        place = found.find(b"\n")
-        if place >= 0:
-            return int(at + place)
-        at += len(found)
-    return size
-
-
-def _decompress_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
-    rest = b""
-    with pa.input_stream(piece.path) as stream:
-        stream.read(piece.first)
-        while found := stream.read(most):
-            whole, mark, after = (rest + found).rpartition(b"\n")
-            rest = after if mark else whole + after
-            if mark:
-                yield pa.py_buffer(whole + mark)
-                if once:
-                    return
-    if rest:
-        yield pa.py_buffer(rest)
-
-
-def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
-    """Refuse a value in quotes that goes over the end of a line: ranges are cut there.
-
-    A line has an even number of quotes where none does: then no line begins within quotes.
-    """
-    place = np.frombuffer(lines, np.uint8)
-    quotes = np.flatnonzero(place == ord('"'))
-    if not len(quotes):
-        return
-    ends = np.append(np.flatnonzero(place == ord("\n")), len(place))
-    of_line = np.searchsorted(ends, quotes)
-    odd = np.flatnonzero(np.bincount(of_line) % 2)
-    if len(odd):
-        line = int(odd[0])
-        begin = int(ends[line - 1]) + 1 if line else 0
-        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "replace")
-        raise DataError(
-            f"{path}: a value in quotes goes over the end of a line: {text!r}",
-            "ids hold no line ends; write a quote within quotes twice, or write Parquet",
-        )
-
-
 # --------------------------------------------------------------------------------- values
 
 
-def to_id_array(
-    column: pa.ChunkedArray | pa.Array, numeric: bool, what: str = "ids", *, floats: bool = False
-) -> pa.Array:
-    """Ids as int64 or as texts, in one chunk, by the rule of `kernels.ids`; NULL and NaN are NULL.
-
-    Args:
-        column: of one type.
-        numeric: whether they are whole numbers; text must spell them (`7`, never `07`).
-        what: how errors name them.
-        floats: whether text spells whole floats (`10.0`).
+def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:
+    """Turn nodes with lists of neighbours into edges: src is the neighbour, dst the node.
 
     Raises:
-        DataError: a value that is no id, or no whole number.
-    """
-    chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    found = as_ids(_parse_whole_floats(chunks, what) if floats else chunks, what)
-    if numeric and not pa.types.is_integer(found.type):
-        found = _parse_whole_numbers(found, what)
-    array = found.cast(pa.int64() if numeric else pa.string()).combine_chunks()
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-
-
-def _parse_whole_numbers(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    """Texts as the whole numbers that they spell."""
-    hint = "ids of a graph are all whole numbers or all texts: ids: text (--ids text)"
-    try:
-        found = texts.cast(pa.int64())
-        odd = pc.not_equal(found.cast(pa.string()), texts)
-    except pa.ArrowInvalid:
-        odd = pc.invert(pc.match_substring_regex(texts, CANONICAL_INTEGER))
-        found = None
-    wrong = texts.filter(pc.fill_null(odd, False))
-    if found is None or len(wrong):
-        example = wrong[0].as_py() if len(wrong) else texts.drop_null()[0].as_py()
-        raise DataError(f"{what}: {len(wrong)} ids are no whole numbers, e.g. {example!r}", hint)
-    return found
-
-
-def _parse_whole_floats(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    odd = texts.filter(pc.fill_null(pc.invert(pc.match_substring_regex(texts, WHOLE_FLOAT)), False))
-    if len(odd):
-        raise DataError(
-            f"{what}: {len(odd)} ids are not written as the others, e.g. {odd[0].as_py()!r} beside 10.0",
-            "one spelling for all, or take them as they are written: ids: text (--ids text)",
-        )
-    return texts.cast(pa.float64())
-
-
-def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.float64]:
-    """(r,) a column of weights; NULL is NaN.
-
-    Raises:
-        DataError: a text that is no number. SchemaError: a type that holds none.
-    """
-    chunks = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    kind = chunks.type
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
-    if not (pa.types.is_string(kind) or any(test(kind) for test in tests)):
-        raise SchemaError(f"{what} is of type {kind}", "weights are numbers")
-    if pa.types.is_string(kind):
-        chunks = pc.utf8_trim_whitespace(chunks)
-        missing = pc.is_in(pc.utf8_lower(chunks), pa.array(MISSING_NUMBERS))
-        chunks = pc.if_else(missing, pa.scalar(None, pa.string()), chunks)
-    try:
-        found = chunks.cast(pa.float64(), safe=False)
-    except pa.ArrowInvalid:
-        odd = next(filter(_is_no_number, chunks))
-        raise DataError(f"{what}: {odd.as_py()!r} is no number", "mend it; weights are numbers") from None
-    values: npt.NDArray[np.float64] = pc.fill_null(found, float("nan")).to_numpy()
-    return values
-
-
-def _is_no_number(text: pa.Scalar) -> bool:
-    """Whether Arrow does not take a text for a number (Python takes `1_0`)."""
-    try:
-        text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return True
-    return False
-
-
-MISSING_NUMBERS = ("na", "n/a", "null", "none", "nan")
-"""How a number that is missing is written, in small letters."""
-
-
-def flatten_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:
-    """Rows of a node with its neighbours as edges: src the neighbour, dst the node.
-
-    Raises:
-        DataError: a node has more weights than neighbours, or fewer. SchemaError: no lists.
+        DataError: a node has not as many weights as neighbours. SchemaError: a column holds no lists.
     """
     for name in (neighbours, *([] if weights is None else [weights])):
         if not is_list(table.column(name).type):
@@ -638,15 +346,15 @@ def flatten_lists(table: pa.Table, node: str, neighbours: str, weights: str | No
     owner = table.column(node).combine_chunks().take(pa.array(np.repeat(np.arange(len(counts)), counts)))
     columns: dict[str, Any] = {"src": lists.flatten(), "dst": owner}
     if weights is not None:
-        given = table.column(weights).combine_chunks()
-        if not np.array_equal(pc.fill_null(pc.list_value_length(given), 0).to_numpy(), counts):
+        weight_lists = table.column(weights).combine_chunks()
+        if not np.array_equal(pc.fill_null(pc.list_value_length(weight_lists), 0).to_numpy(), counts):
             raise DataError("a node has not as many weights as neighbours", "one weight a neighbour")
-        columns["weight"] = given.flatten()
+        columns["weight"] = weight_lists.flatten()
     return pa.table(columns)
 
 
 def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
-    """ConfigError where ids of one side are numbers in one column and texts in another."""
+    """Raise ConfigError if ids of one side are numbers in one column and texts in another."""
     kinds = dict(rows.numeric)
     if len({kinds[name] for name in names}) > 1:
         raise ConfigError(
@@ -656,5 +364,5 @@ def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
 
 
 def count_tasks(rows: RowSource, cores: int) -> int:
-    """Tasks that read: as many as pieces, in whole rounds of the cores where there are more."""
+    """Return the number of reading tasks: one for each piece, or full rounds of the cores for many rows."""
     return max(1, min(len(rows.pieces), cores * max(1, -(-rows.n // (cores * 4 * ROWS_A_CHUNK)))))

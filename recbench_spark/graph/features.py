@@ -1,4 +1,4 @@
-"""What nodes are known by before the first layer, as one mapped matrix by dense id."""
+"""Write the features of nodes, the input of the first layer, to one mapped matrix by dense id."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids, hash_numbers
 
 SHOWN = 5
-"""Ids that an error names."""
+"""Number of ids that an error names."""
 
 
 class ReadFeatures(NamedTuple):
-    """What a task saw of a table of vectors: rows, those of no node, and what cannot be used.
+    """ReadFeatures holds the counts of a task that read a table of vectors.
 
     Attributes:
-        rows: read.
-        unknown: of no node.
-        faults: what is wrong -> how often, and an example.
+        rows: rows that were read.
+        unknown: rows whose id is no node.
+        faults: fault -> number of its rows, and an example.
     """
 
     rows: int
@@ -38,10 +38,15 @@ class ReadFeatures(NamedTuple):
 
 
 def open_features(path: str, id_column: str, kind: str) -> RowSource:
-    """A table of vectors (id, vector): Parquet or Delta; reads footers only. kind: numeric, text or auto.
+    """Open a table of vectors (id, vector) in Parquet or Delta. Only footers are read.
+
+    Args:
+        path: the table.
+        id_column: name of the column of ids.
+        kind: kind of ids: numeric, text or auto.
 
     Raises:
-        DataError, SchemaError: nothing there, or a column is missing.
+        DataError, SchemaError: the table or a column is missing.
     """
     rows = open_rows(path, [id_column, "vector"], "features", ids={id_column: kind})
     if rows.header:
@@ -50,10 +55,11 @@ def open_features(path: str, id_column: str, kind: str) -> RowSource:
 
 
 def count_dimensions(rows: RowSource) -> int:
-    """Length of the first vector.
+    """Return the length of the first vector.
 
     Raises:
-        DataError: no vectors, or the first is NULL. SchemaError: no lists of numbers.
+        DataError: there are no vectors, or the first is NULL.
+        SchemaError: the column holds no lists of numbers.
     """
     lengths = _read_first_lengths(rows)
     if not lengths or not lengths[0]:
@@ -62,10 +68,10 @@ def count_dimensions(rows: RowSource) -> int:
 
 
 def require_equal_lengths(rows: RowSource) -> RowSource:
-    """The table, whose first rows are of one length: what can be known before Spark starts.
+    """Return the table if its first rows are of one length. This check does not need Spark.
 
     Raises:
-        DataError: they are not. SchemaError: no lists of numbers.
+        DataError: the lengths differ. SchemaError: the column holds no lists of numbers.
     """
     lengths = _read_first_lengths(rows)
     other = next((length for length in lengths if length and length != lengths[0]), None)
@@ -82,42 +88,43 @@ def _read_first_lengths(rows: RowSource) -> list[int]:
 
 
 def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
-    """Of the first vector, and then every other one that there is; 0: NULL or empty."""
+    """Return the length of the first vector, then all different lengths; 0 for NULL or an empty one."""
     kind = vectors.type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not is_list(kind) or not any(test(kind.value_type) for test in tests):
         raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers an id")
-    found = pc.fill_null(pc.list_value_length(vectors), 0)
-    return [] if not len(found) else [found[0].as_py(), *pc.unique(found).to_pylist()]
+    lengths = pc.fill_null(pc.list_value_length(vectors), 0)
+    return [] if not len(lengths) else [lengths[0].as_py(), *pc.unique(lengths).to_pylist()]
 
 
 def fill_from_table(
     context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, path: Path, missing: str
 ) -> dict[str, int]:
-    """A table of vectors into the matrix of all nodes; rows of the other side stay zero.
+    """Copy a table of vectors into the matrix of all nodes. Rows of the other side stay zero.
 
     Args:
-        context: Spark's.
-        graph: whose dense ids are rows of the matrix.
+        context: the Spark context.
+        graph: graph whose dense ids are the rows of the matrix.
         rows: id and vector.
-        side: whose ids these are.
+        side: side of these ids.
         dims: length of a vector.
-        path: of the matrix, there already and full of zeros.
+        path: file of the matrix, which exists and is full of zeros.
         missing: `error`, or `zero`: nodes without a vector get zeros.
 
     Returns:
-        What was counted.
+        Counts by name.
 
     Raises:
-        DataError: vectors of another length, NULL or not finite, ids twice or NULL, nodes without one.
+        DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a node
+            has no vector.
     """
     flags = path.with_name("present.npy")
     create_matrix(flags, (graph.nodes,), np.bool_)
     readers = count_tasks(rows, context.defaultParallelism)
     fill = partial(_fill_rows, graph=graph, rows=rows, side=side, dims=dims, path=path, readers=readers)
-    found = context.parallelize(range(readers), readers).mapPartitions(fill).collect()
-    read, unknown = sum(part.rows for part in found), sum(part.unknown for part in found)
-    _refuse_faults(found, read)
+    parts = context.parallelize(range(readers), readers).mapPartitions(fill).collect()
+    read, unknown = sum(part.rows for part in parts), sum(part.unknown for part in parts)
+    _refuse_faults(parts, read)
     if read == unknown:
         both = _quote_ids(rows, graph, side)
         raise DataError(
@@ -128,41 +135,41 @@ def fill_from_table(
         partial(_find_absent, graph=graph, flags=flags)
     )
     absent = present.collect()
-    lacking, first, end = sum(n for n, _ in absent), *graph.side_range(side)
-    doubles = read - unknown - (end - first - lacking)
+    without, first, end = sum(n for n, _ in absent), *graph.side_range(side)
+    doubles = read - unknown - (end - first - without)
     if doubles:
         look = partial(_find_repeated, graph=graph, rows=rows, side=side, flags=flags)
         (example,) = context.parallelize([0], 1).map(look).collect()
         raise DataError(
             f"features: {doubles} ids stand more than once, e.g. {example}", "keep one vector an id"
         )
-    if lacking and missing == "error":
+    if without and missing == "error":
         names = ", ".join([name for _, names in absent for name in names][:SHOWN])
         raise DataError(
-            f"features: {lacking} of {end - first} nodes of side {graph.sides[side]} have none: {names}"
-            + (" ..." if lacking > SHOWN else ""),
+            f"features: {without} of {end - first} nodes of side {graph.sides[side]} have none: {names}"
+            + (" ..." if without > SHOWN else ""),
             "add them, or give them zeros: features.missing: zero (--missing zero)",
         )
     flags.unlink()
-    return {"features_of_no_node": unknown, "nodes_without_features": lacking}
+    return {"features_of_no_node": unknown, "nodes_without_features": without}
 
 
-def _refuse_faults(found: list[ReadFeatures], read: int) -> None:
-    """One line for what is wrong most basically: how often, and an example."""
+def _refuse_faults(parts_read: list[ReadFeatures], read: int) -> None:
+    """Raise DataError for the most basic fault, with its number of rows and an example."""
     for what, hint in FAULTS.items():
-        parts = [part.faults[what] for part in found if what in part.faults]
+        parts = [part.faults[what] for part in parts_read if what in part.faults]
         if parts:
-            told = f"features: {sum(n for n, _ in parts)} of {read} {what}"
-            raise DataError(f"{told}{parts[0][1]}", hint)
+            message = f"features: {sum(n for n, _ in parts)} of {read} {what}"
+            raise DataError(f"{message}{parts[0][1]}", hint)
 
 
 def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
-    """A few ids of the table and of the graph."""
-    theirs = next(rows.chunks(rows.pieces[:1]))[:3]
+    """Return a few ids of the table and of the graph."""
+    table_rows = next(rows.chunks(rows.pieces[:1]))[:3]
     block = next(block for block in graph.side_blocks(side) if block.rows)
-    ours = read_names(graph, block, np.arange(min(3, block.rows)))
-    listed = ", ".join(map(str, rows.ids(theirs, rows.columns[0]).to_pylist()))
-    return f"{listed} ... against {', '.join(ours)} ..."
+    graph_ids = read_names(graph, block, np.arange(min(3, block.rows)))
+    table_ids = ", ".join(map(str, rows.ids(table_rows, rows.columns[0]).to_pylist()))
+    return f"{table_ids} ... against {', '.join(graph_ids)} ..."
 
 
 def _fill_rows(
@@ -197,7 +204,7 @@ FAULTS = {
 
 
 def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]]:
-    """What of a chunk cannot be used; the first kind of it alone."""
+    """Return the first kind of fault of a chunk with its number of rows and an example, or nothing."""
     lengths = pc.fill_null(pc.list_value_length(vectors), dims).to_numpy(zero_copy_only=False)
     null, missing, uneven, wrong = FAULTS
     for what, flags in (
@@ -207,9 +214,14 @@ def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int,
     ):
         if flags.any():
             at = int(flags.argmax())
-            more = f" ({dims})" if what == uneven else ""
-            of = f" of {lengths[at]}" if what == uneven else ""
-            return {what: (int(flags.sum()), more + ("" if what == null else f", e.g. id {ids[at]}{of}"))}
+            dims_note = f" ({dims})" if what == uneven else ""
+            length_note = f" of {lengths[at]}" if what == uneven else ""
+            return {
+                what: (
+                    int(flags.sum()),
+                    dims_note + ("" if what == null else f", e.g. id {ids[at]}{length_note}"),
+                )
+            }
     with np.errstate(over="ignore"):
         values = pc.fill_null(vectors.flatten().cast(pa.float32(), safe=False), float("nan"))
     bad = ~np.isfinite(values.to_numpy(zero_copy_only=False)).reshape(-1, dims).all(axis=1)
@@ -217,43 +229,43 @@ def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int,
 
 
 def _find_repeated(_: int, graph: Graph, rows: RowSource, side: int, flags: Path) -> str:
-    """An id that a table has twice; its rows are read again, by one task."""
+    """Find an id that a table has twice. One task reads the rows again."""
     seen, find = map_writable(flags), NodeFinder(graph)
     seen[:] = False
     for chunk in rows.chunks(rows.pieces):
         ids = rows.ids(chunk, rows.columns[0])
         dense = find(hash_node_ids(ids, graph.seed), side)
-        known = np.flatnonzero(dense < MOST_NODES)
-        order = known[np.argsort(dense[known], kind="stable")]
+        known_rows = np.flatnonzero(dense < MOST_NODES)
+        order = known_rows[np.argsort(dense[known_rows], kind="stable")]
         again = np.append(False, dense[order][1:] == dense[order][:-1]) | seen[dense[order]]
         if again.any():
             return str(ids[int(order[again.argmax()])])
-        seen[dense[known]] = True
+        seen[dense[known_rows]] = True
     return "?"
 
 
 def _find_absent(block: NodeBlock, graph: Graph, flags: Path) -> tuple[int, list[str]]:
-    lacking = np.flatnonzero(~map_array(flags)[block.first : block.end])
-    return len(lacking), read_names(graph, block, lacking[:SHOWN])
+    absent = np.flatnonzero(~map_array(flags)[block.first : block.end])
+    return len(absent), read_names(graph, block, absent[:SHOWN])
 
 
 def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
-    """Raw ids, as text, of some nodes of a block, by their place in it."""
+    """Return the raw ids, as text, of some nodes of a block, by their place in it."""
     return [str(name) for name in read_ids(graph, block).take(pa.array(local_r)).to_pylist()]
 
 
 def fill_generated(
     context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, path: Path
 ) -> None:
-    """Degrees, a constant or hashed numbers into the matrix of all nodes.
+    """Fill the matrix of all nodes with degrees, a constant or hashed numbers.
 
     Args:
-        context: Spark's.
+        context: the Spark context.
         graph: the graph.
         kind: `degrees`, `constant` (dims 1) or `hashed`.
-        dims: of a vector.
-        seed: of hashed numbers.
-        path: of the matrix.
+        dims: length of a vector.
+        seed: seed of the hashed numbers.
+        path: file of the matrix.
     """
     make = partial(_fill_block, graph=graph, kind=kind, dims=dims, seed=seed, path=path)
     context.parallelize(graph.blocks, len(graph.blocks)).foreach(make)
@@ -271,7 +283,7 @@ def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int,
 
 
 def generate_features(graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, node_r: Any) -> Any:
-    """(r, dims) float32 features of some nodes of a block, by dense id."""
+    """Return the (r, dims) float32 features of some nodes of a block, by dense id."""
     if kind == "constant":
         return np.ones((len(node_r), 1), np.float32)
     if kind == "degrees":

@@ -1,4 +1,4 @@
-"""Where a graph's and a model's files lie: a folder that the driver and all workers see under one path."""
+"""Read and write files of graphs and models. The driver and all workers see their folder under one path."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MANIFEST = "graph.json"
 
 @dataclass(frozen=True)
 class NodeBlock:
-    """A range of dense ids: the nodes of one side whose hashes are in one range.
+    """NodeBlock is a range of dense ids: the nodes of one side whose hashes are in one range.
 
     Attributes:
-        number: of all blocks.
+        number: number among all blocks.
         side: place of its side.
         first: dense id of its first node.
-        rows: nodes.
+        rows: number of nodes.
         edges: edges into them.
-        sources: distinct sources of these.
+        sources: distinct sources of these edges.
         parts: pairs of a node and a block that has sources of it.
     """
 
@@ -45,24 +45,24 @@ class NodeBlock:
 
     @property
     def end(self) -> int:
-        """Dense id after its last node."""
+        """Return the dense id after the last node."""
         return self.first + self.rows
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph laid out: what a task needs to know of it, a few numbers a block.
+    """Graph describes a graph on disk. A task needs no more than this: a few numbers for each block.
 
     Attributes:
         graph_id: hash of its inputs.
-        folder: of its files.
+        folder: folder of its files.
         sides: names of its sides.
         numeric: by side, whether ids are whole numbers.
-        blocks: by number; those of a side stand together.
+        blocks: blocks by number; those of a side follow one another.
         weighted: whether edges have weights.
-        seed: of the hashes.
-        checks: what was counted.
-        seconds: wall time of the layout.
+        seed: seed of the hashes.
+        checks: counts of the build, by name.
+        seconds: wall time of the build.
     """
 
     graph_id: str
@@ -77,35 +77,38 @@ class Graph:
 
     @property
     def nodes(self) -> int:
-        """Nodes of all sides."""
+        """Return the number of nodes of all sides."""
         return self.blocks[-1].end
 
     @property
     def edges(self) -> int:
-        """Edges as they are stored: both ways counts twice."""
+        """Return the number of stored edges. An edge that goes both ways counts twice."""
         return sum(block.edges for block in self.blocks)
 
     def side_range(self, side: int) -> tuple[int, int]:
-        """Dense ids of a side."""
+        """Return the first dense id of a side and the one after its last."""
         own = [block for block in self.blocks if block.side == side]
         return own[0].first, own[-1].end
 
     def side_blocks(self, side: int | None) -> tuple[NodeBlock, ...]:
-        """Blocks of a side, or all."""
+        """Return the blocks of a side, or all for None."""
         return tuple(block for block in self.blocks if side is None or block.side == side)
 
     def hashes(self) -> Hashes:
-        """(nodes,) hash of each node's id, mapped."""
+        """Return the (nodes,) hashes of the nodes' ids, mapped."""
         return map_array(Path(self.folder, "hashes.npy"))
 
     def csr(self, block: NodeBlock) -> Csr:
-        """The edges into a block, mapped."""
+        """Return the edges into a block, mapped."""
         place = Path(self.folder, "blocks", f"{block.number:05d}")
         weight = map_array(place / "weight.npy") if self.weighted else None
         return Csr(map_array(place / "indptr.npy"), map_array(place / "src.npy"), weight)
 
     def halo(self, block: NodeBlock) -> Halo:
-        """What a block needs of others; worked out by the first that asks, and kept."""
+        """Return the sources that a block needs of other blocks.
+
+        The first call computes them and writes them to disk.
+        """
         place = Path(self.folder, "blocks", f"{block.number:05d}")
         if not (place / "place.npy").exists():
             halo = build_halo(self.csr(block))
@@ -114,28 +117,31 @@ class Graph:
         return Halo(map_array(place / "need.npy"), map_array(place / "place.npy"))
 
     def index(self, side: int) -> npt.NDArray[np.int64]:
-        """Where hashes begin (`ids.build_index`), mapped."""
+        """Return the index of the hashes of a side (`ids.build_index`), mapped."""
         return map_array(Path(self.folder, f"index-{side}.npy"))
 
     def numbers(self, side: int) -> Path:
-        """Dense ids by whole number, plus 1, while edges are laid out; there where numbers lie close."""
+        """Return the file of dense ids plus 1 by whole number.
+
+        It exists during the build, where numbers are close together.
+        """
         return Path(self.folder, f"numbers-{side}.npy")
 
     def texts(self, block: NodeBlock) -> Path:
-        """The texts of a block's ids, by dense id."""
+        """Return the file of the texts of a block's ids, by dense id."""
         return Path(self.folder, "texts", f"{block.number:05d}.parquet")
 
     def write(self) -> None:
-        """Write the manifest, last of all files: a graph that has one is whole.
+        """Write the manifest as the last file. A graph with a manifest is complete.
 
-        It does not say where it lies: the warehouse may be moved.
+        The manifest does not contain the folder, because the warehouse may be moved.
         """
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
         replace_text(Path(self.folder, MANIFEST), json.dumps(fields))
 
 
 def read_graph(folder: Path) -> Graph | None:
-    """A graph by its manifest; None where there is none, or one that was cut short."""
+    """Read a graph by its manifest, or return None if there is no manifest or an incomplete one."""
     try:
         fields: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         blocks = tuple(NodeBlock(**block) for block in fields["blocks"])
@@ -147,10 +153,10 @@ def read_graph(folder: Path) -> Graph | None:
 
 
 def map_array(path: Path) -> npt.NDArray[Any]:
-    """A `.npy` file, mapped read-only.
+    """Map a `.npy` file read-only.
 
     Raises:
-        StoreError: it is not there.
+        StoreError: the file does not exist or is damaged.
     """
     try:
         if path.stat().st_size <= 1 << 12:  # an empty file cannot be mapped, a small one need not be
@@ -167,7 +173,7 @@ def map_array(path: Path) -> npt.NDArray[Any]:
 
 
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array as a `.npy` file that is there whole or not at all.
+    """Write an array as a `.npy` file that exists completely or not at all.
 
     A second attempt of a task replaces the file by one with the same bytes.
     """
@@ -180,7 +186,7 @@ def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def create_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-    """Make a `.npy` file of zeros that tasks fill, each its own rows; a file that is there stays."""
+    """Create a `.npy` file of zeros. Each task fills its own rows. A file that exists stays."""
     if not path.exists():
         publish_file(path, partial(_write_zeros, shape=shape, dtype=dtype))
 
@@ -190,12 +196,12 @@ def _write_zeros(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def map_writable(path: Path) -> npt.NDArray[Any]:
-    """A matrix that a task fills; two attempts write the same bits to the same rows."""
+    """Map a matrix for writing. Two attempts of a task write the same bits to the same rows."""
     return np.load(path, mmap_mode="r+", allow_pickle=False)  # type: ignore[no-any-return]
 
 
 def make_file_path(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, Path]:
-    """A new Parquet file of a table's partition: its path within the table's folder, and where that is."""
+    """Return a new Parquet file of a table's partition: its path within the table, and its full path."""
     directory = "/".join(f"{column}={value}" for column, value in partition.items())
     file = f"{directory}/{name}-{uuid.uuid4()}.parquet"
     path = Path(folder, file)

@@ -1,14 +1,15 @@
-"""Tonight's graph beside that of the night before: which nodes a layer must compute again.
+"""Compare tonight's graph with that of the night before and mark the nodes that a layer must compute again.
 
-A node's vector after a pass hangs on its sources' vectors before it, its own (a layer's; a pool has none),
-and its list of neighbours. With A_0 the nodes that are new or have new features, C those with another list,
+A node's vector after a pass depends on its sources' vectors before it, on its own vector (in a layer, not
+in a pool), and on its list of neighbours. With A_0 the nodes that are new or have new features, and C those
+with another list,
 
     A_p = C u (A_(p-1) where the pass reads a node's own vector) u {v : N(v) meets A_(p-1)},
 
-of the side that the pass is of; in mode projected these are the layers' A_k. Flags are files of one byte a
-node, filled by a task a block. Whoever is not in A_p keeps last night's vector, found by the hash of the
-id: the bits of a full run. Pools between two layers of mode bipartite are in no table: those that the layer
-after them reads are pooled anew, touched or not, and no others.
+over the side that the pass computes. In mode projected these are the layers' A_k. Flags are files of one
+byte for each node, filled by one task for each block. A node that is not in A_p keeps last night's vector,
+which is looked up by the hash of its id: the bits of a full run. Pools between two layers of mode bipartite
+are in no table. Those that the next layer reads are pooled again, changed or not, and no others.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from recbench_spark.kernels.graph.ids import MOST_NODES
 
 @dataclass(frozen=True)
 class LayerFiles:
-    """Where the vectors of a layer are.
+    """LayerFiles tell where the vectors of a layer are.
 
     Attributes:
-        folder: of the table.
-        partition: all columns but the side.
-        sides: whose vectors they are, by place in the graph.
-        by_side: whether the table has a partition a side.
+        folder: folder of the table.
+        partition: all partition columns but the side.
+        sides: sides of these vectors, by place in the graph.
+        by_side: whether the table has a partition for each side.
     """
 
     folder: str
@@ -50,26 +51,26 @@ class LayerFiles:
     by_side: bool
 
     def files(self, graph: Graph) -> dict[int, str]:
-        """File of each block that is there."""
-        found: dict[int, str] = {}
+        """Return the file of each block that is in the table."""
+        files: dict[int, str] = {}
         for side in self.sides if self.by_side else (None,):
             more = {} if side is None else {"side": graph.sides[side]}
-            found |= list_committed(self.folder, {**self.partition, **more}, len(graph.blocks))
-        return found
+            files |= list_committed(self.folder, {**self.partition, **more}, len(graph.blocks))
+        return files
 
     def blocks(self, graph: Graph) -> list[NodeBlock]:
-        """The blocks that ought to be there."""
+        """Return the blocks that a complete table has."""
         return [block for block in graph.blocks if block.side in self.sides]
 
 
 @dataclass(frozen=True)
 class GraphNight:
-    """A night that is done: graph, features, and the tables that hold its layers.
+    """GraphNight is a finished run: its graph, its features, and the tables that hold its layers.
 
     Attributes:
-        graph: laid out.
+        graph: the graph on disk.
         features: file of its nodes' first vectors.
-        places: of each layer's vectors, from 1.
+        places: files of each layer's vectors, from layer 1.
     """
 
     graph: Graph
@@ -79,7 +80,9 @@ class GraphNight:
 
 @dataclass(frozen=True)
 class LayerChanges:
-    """How much of a layer must be computed: nodes, edges into them, sources that they need."""
+    """LayerChanges are the changed nodes of a layer, the edges into them, and the sources that
+    they need.
+    """
 
     nodes: int
     edges: int
@@ -89,14 +92,14 @@ class LayerChanges:
 def mark_changes(
     context: SparkContext, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: Path
 ) -> list[LayerChanges]:
-    """Flags of all passes as files, and how much each must compute.
+    """Write the flags of all passes to files, and count the work of each pass.
 
     Args:
-        context: Spark's.
-        graph: tonight's.
-        steps: the passes of the model, in order; the first reads tonight's features.
-        before: the night before; sides, kinds of ids and seed are the same.
-        folder: for the files.
+        context: the Spark context.
+        graph: tonight's graph.
+        steps: passes of the model, in order; the first reads tonight's features.
+        before: the night before; its sides, kinds of ids and seed are the same.
+        folder: folder for the files.
     """
     create_matrix(folder / "places.npy", (graph.nodes,), np.uint32)
     for name in (
@@ -109,36 +112,41 @@ def mark_changes(
     blocks.foreach(
         partial(_mark_changed_inputs, graph=graph, features=steps[0].h, before=before, folder=folder)
     )
-    makers = {steps[0].h: 0}
+    writers = {steps[0].h: 0}
     for p, step in enumerate(steps, 1):
-        sources = makers[step.h if step.projects or step.z == step.h else step.z]
-        own = makers[step.h] if step.kind == "layer" else None
-        into = context.parallelize(found := graph.side_blocks(step.side), len(found))
+        sources = writers[step.h if step.projects or step.z == step.h else step.z]
+        own = writers[step.h] if step.kind == "layer" else None
+        into = context.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
         into.foreach(partial(_spread_changes, graph=graph, p=p, sources=sources, own=own, folder=folder))
         if step.out is not None:
-            makers[step.out] = p
+            writers[step.out] = p
     return _mark_needed(context, graph, steps, folder)
 
 
 def _mark_needed(
     context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: Path
 ) -> list[LayerChanges]:
-    """From the last pass to the first: which sources each reads, and so what a pool must make for it."""
-    found: list[LayerChanges] = []
+    """Mark the sources that each pass reads, from the last pass to the first.
+
+    A pool must compute them for the next pass.
+    """
+    changes: list[LayerChanges] = []
     for p, step in reversed(list(enumerate(steps, 1))):
         if step.target is None:
             shutil.copyfile(folder / f"needed-{p + 1}.npy", folder / f"touched-{p}.npy")
         into, whole = (context.parallelize(b, len(b)) for b in (graph.side_blocks(step.side), graph.blocks))
         parts = into.map(partial(_mark_sources, graph=graph, p=p, folder=folder)).collect()
         sources = sum(whole.map(partial(_count_flags, path=folder / f"needed-{p}.npy")).collect())
-        found.append(LayerChanges(sum(n for n, _ in parts), sum(e for _, e in parts), sources))
-    return found[::-1]
+        changes.append(LayerChanges(sum(n for n, _ in parts), sum(e for _, e in parts), sources))
+    return changes[::-1]
 
 
 def _mark_changed_inputs(
     block: NodeBlock, graph: Graph, features: str, before: GraphNight, folder: Path
 ) -> None:
-    """Of a block: last night's dense ids, whose list differs, and who is new or has other features."""
+    """Write last night's dense ids of a block. Mark nodes that are new or have other neighbours
+    or features.
+    """
     hashes = graph.hashes()[block.first : block.end]
     old_r = NodeFinder(before.graph)(hashes, block.side)
     map_writable(folder / "places.npy")[block.first : block.end] = old_r
@@ -159,23 +167,25 @@ def _mark_changed_inputs(
 
 
 def compare_lists(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.NDArray[np.bool_]:
-    """(r,) whether two lists of neighbours differ, in an id, a weight or their number.
+    """Return (r,) whether two lists of neighbours differ in an id, a weight or their length.
 
     Args:
-        one: edges into some nodes; other: into the same nodes, the night before.
-        one_hash: hashes of ids by dense id; other_hash: those of the night before.
+        one: edges into some nodes.
+        one_hash: hashes of ids by dense id.
+        other: edges into the same nodes, the night before.
+        other_hash: hashes of ids by dense id, the night before.
     """
     counts = np.diff(one.indptr)
     differ: npt.NDArray[np.bool_] = counts != np.diff(other.indptr)
     same = np.flatnonzero(~differ & (counts > 0))
-    mine, theirs = (
+    place_one, place_other = (
         np.arange(counts[same].sum())
         + np.repeat(csr.indptr[same] - _find_starts(counts[same]), counts[same])
         for csr in (one, other)
     )
-    unequal = one_hash[one.src[mine]] != other_hash[other.src[theirs]]
+    unequal = one_hash[one.src[place_one]] != other_hash[other.src[place_other]]
     if one.weight is not None and other.weight is not None:
-        unequal |= one.weight[mine] != other.weight[theirs]
+        unequal |= one.weight[place_one] != other.weight[place_other]
     if len(same):
         differ[same] = np.logical_or.reduceat(unequal, _find_starts(counts[same]))
     return differ
@@ -188,7 +198,9 @@ def _find_starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _spread_changes(
     block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, folder: Path
 ) -> None:
-    """A_p of a block; `sources` and `own`: the passes that made what p reads."""
+    """Mark A_p of a block. `sources` and `own` are the numbers of the passes that computed what pass p
+    reads.
+    """
     part = slice(block.first, block.end)
     flags = map_array(folder / "lists.npy")[part].copy()
     if own is not None:
@@ -198,7 +210,10 @@ def _spread_changes(
 
 
 def _mark_sources(block: NodeBlock, graph: Graph, p: int, folder: Path) -> tuple[int, int]:
-    """The sources that a block's touched nodes read, and these nodes; how many of them, and their edges."""
+    """Mark the changed nodes of a block and the sources that they read.
+
+    Return the number of nodes and of edges.
+    """
     flags = map_array(folder / f"touched-{p}.npy")[block.first : block.end]
     csr = graph.csr(block)
     counts = np.diff(csr.indptr)
@@ -215,14 +230,14 @@ def _count_flags(block: NodeBlock, path: Path) -> int:
 def restore_vectors(
     context: SparkContext, before: GraphNight, places: Sequence[LayerFiles], path: Path, dtype: str
 ) -> None:
-    """Last night's vectors of a layer as a file, by last night's dense ids.
+    """Write last night's vectors of a layer to a file, by last night's dense ids.
 
     Args:
-        context: Spark's.
-        before: last night's.
-        places: where they are; zeros for sides that are nowhere.
-        path: of the file.
-        dtype: of the numbers.
+        context: the Spark context.
+        before: the night before.
+        places: files of the vectors. Sides without files get zeros.
+        path: file to write.
+        dtype: type of the numbers.
     """
     wanted = []
     for place in places:
@@ -243,7 +258,7 @@ def _restore_block(wanted: tuple[NodeBlock, str], path: Path) -> None:
 
 
 def has_all_vectors(before: GraphNight) -> bool:
-    """Whether all vectors of all layers of a night are there."""
+    """Tell whether all vectors of all layers of a night exist."""
     return all(
         {block.number for block in place.blocks(before.graph)} <= place.files(before.graph).keys()
         for place in before.places
@@ -251,7 +266,7 @@ def has_all_vectors(before: GraphNight) -> bool:
 
 
 def list_reused_files(folder: Path, p: int, step: Pass) -> ReusedFiles:
-    """Where the files of a pass are."""
+    """Return the files that a pass reuses."""
     before = "" if step.target is None else str(folder / f"before-{step.layer}.npy")
     touched_p, needed_p = (str(folder / f"{kind}-{p}.npy") for kind in ("touched", "needed"))
     return ReusedFiles(touched_p, needed_p, before, str(folder / "places.npy"))

@@ -1,4 +1,7 @@
-"""Tonight's embeddings from last night's: the touched computed, the rest taken over; and the drift."""
+"""Compute tonight's embeddings from those of last night: only changed nodes are computed again.
+
+Report the drift.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
+from recbench_spark.graph.estimates import estimate_passes
 from recbench_spark.graph.folders import MANIFEST, map_array, read_graph
 from recbench_spark.graph.incremental import (
     GraphNight,
@@ -22,15 +26,10 @@ from recbench_spark.graph.incremental import (
     restore_vectors,
 )
 from recbench_spark.graph.message_passing import ReusedFiles
-from recbench_spark.graph.pipeline import (
-    NIGHT_NOTE,
-    PreparedGraphModel,
-    estimate_passes,
-    files_folder,
-    layer_places,
-    model_family,
-)
+from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel
+from recbench_spark.graph.pipeline import layer_places, model_family
 from recbench_spark.graph.runner import plan_passes
+from recbench_spark.graph.stored_graphs import files_folder
 from recbench_spark.kernels.graph import costs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS
@@ -40,10 +39,10 @@ from recbench_spark.storage.store import Store
 
 
 def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
-    """A model that has been embedded, and the name of its settings without its graph.
+    """Return an embedded model and the hash of its settings without its graph.
 
     Raises:
-        ConfigError: no such model in this warehouse, or its graph's files are gone.
+        ConfigError: the model is not in this warehouse, or the files of its graph are gone.
     """
     file = files_folder(store) / "models" / model_id / NIGHT_NOTE
     if not file.is_file():
@@ -55,75 +54,80 @@ def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
     graph = read_graph(folder)
     for mark in (file, folder / MANIFEST):
         if mark.is_file():
-            os.utime(mark)  # for retention: in use
+            os.utime(mark)  # retention keeps what was used lately
     if graph is None or not features.exists():
         raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
     return GraphNight(graph, str(features), layer_places(store, graph, note)), note["family"]
 
 
 def _resolve_stored_path(root: Path, stored: str) -> Path:
-    """Return a path of a note: below `graph_files`, or absolute in the notes of older versions."""
+    """Return a path of a note. Notes hold paths below `graph_files`; those of older versions are
+    absolute.
+    """
     return resolve_path(stored, root.parent, root.name) if stored.startswith("/") else root / stored
 
 
 def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Sequence[str]) -> str | None:
-    """The name of this model on an earlier night: of the same settings and weights over another split.
+    """Return the name of this model on an earlier night: equal settings and weights, another split.
 
     Args:
         store: the warehouse.
-        prepared: tonight's.
-        splits: of earlier nights, the newest first; None comes of tonight's own, since which nothing moved.
+        prepared: tonight's model.
+        splits: splits of earlier nights, the newest first. If tonight's own split comes first, nothing has
+            changed and the result is None.
     """
     own, folder = prepared.settings.graph.partitions.get("split_id"), files_folder(store) / "models"
     for split_id in splits:
         if split_id == own:
             return None
         for file in sorted(folder.glob(f"{split_id}-*/{NIGHT_NOTE}")):
-            found = json.loads(file.read_text(encoding="utf-8"))
-            if found["family"] == model_family(prepared):
-                return str(found["model_id"])
+            note = json.loads(file.read_text(encoding="utf-8"))
+            if note["family"] == model_family(prepared):
+                return str(note["model_id"])
     return None
 
 
 def plan_refresh(
     store: Store, prepared: PreparedGraphModel, previous: str, rates: costs.Rates, journal: Journal
 ) -> tuple[PreparedGraphModel, str]:
-    """The model, told what to take over from an earlier one where that is cheaper; and a sentence on it.
+    """Return the model with the files that it can reuse of an earlier one, and a sentence on that.
+
+    If a full run is cheaper, the model is returned unchanged.
 
     Raises:
-        ConfigError: another mode, other settings, or a graph of another kind.
+        ConfigError: the earlier model has another mode, other settings or another kind of graph.
     """
-    before, of = read_model_night(store, previous)
-    _check_compatible(prepared, before, of, previous)
+    before, family = read_model_night(store, previous)
+    _check_compatible(prepared, before, family, previous)
     if not has_all_vectors(before):
         return prepared, f"previous {previous}: its layers are not all there, so all is computed"
     context, steps = store.spark.sparkContext, plan_passes(prepared.model, prepared.graph)
     folder = Path(prepared.model.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with journal.stage("compare", f"compare with {previous}", previous=previous):
-        found = mark_changes(context, prepared.graph, steps, before, folder)
-    full, less = _predict_seconds(prepared, found, rates, context.defaultParallelism)
-    listed = ", ".join(
-        f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, found, strict=True)
+        changes = mark_changes(context, prepared.graph, steps, before, folder)
+    full, less = _predict_seconds(prepared, changes, rates, context.defaultParallelism)
+    counts = ", ".join(
+        f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, changes, strict=True)
     )
-    told = f"previous {previous}: of {prepared.graph.nodes:,} nodes touched are {listed}; "
+    message = f"previous {previous}: of {prepared.graph.nodes:,} nodes touched are {counts}; "
     if less >= full:
-        return prepared, f"{told}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
+        return prepared, f"{message}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
     for k, place in enumerate(before.places, 1):
         kind = "float32" if place.by_side else prepared.model.dtype
         restore_vectors(context, before, [place], folder / f"before-{k}.npy", kind)
-    kept: dict[tuple[int, str], ReusedFiles] = {
+    reused: dict[tuple[int, str], ReusedFiles] = {
         (step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)
     }
-    model = replace(prepared.model, kept=kept)
+    model = replace(prepared.model, reused=reused)
     return replace(
         prepared, model=model
-    ), f"{told}these alone are computed ({less:.2f} s against {full:.2f} s)"
+    ), f"{message}these alone are computed ({less:.2f} s against {full:.2f} s)"
 
 
-def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, of: str, previous: str) -> None:
+def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, family: str, previous: str) -> None:
     graph, old = prepared.graph, before.graph
-    if of != model_family(prepared):
+    if family != model_family(prepared):
         raise ConfigError(
             f"model {previous} has other layers, weights, features' settings or seed",
             "run without --previous",
@@ -140,11 +144,11 @@ def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, of: str,
 
 
 def _predict_seconds(
-    prepared: PreparedGraphModel, found: list[LayerChanges], rates: costs.Rates, cores: int
+    prepared: PreparedGraphModel, changes: list[LayerChanges], rates: costs.Rates, cores: int
 ) -> tuple[float, float]:
-    """Predicted seconds of all nodes, and of those that are touched with all others copied."""
+    """Predict the seconds of a full run, and of a run that copies the nodes without changes."""
     full = less = 0.0
-    for one, part in zip(estimate_passes(prepared, rates, cores, "R"), found, strict=True):
+    for one, part in zip(estimate_passes(prepared, rates, cores, "R"), changes, strict=True):
         whole = one.size.amounts("R", one.size.item)
         share = part.edges / max(one.size.edges, 1)
         nodes = part.nodes / max(one.size.nodes, 1)
@@ -157,7 +161,7 @@ def _predict_seconds(
 def report_drift(
     store: Store, prepared: PreparedGraphModel, previous: str, journal: Journal
 ) -> list[tuple[str, str, float]]:
-    """How far embeddings moved since an earlier model: printed, and facts in `manifests`."""
+    """Measure how far embeddings moved since an earlier model. Print it and append it to `manifests`."""
     before, _ = read_model_night(store, previous)
     now, _ = read_model_night(store, prepared.model.model_id)
     last, context = len(prepared.model.layers) - 1, store.spark.sparkContext

@@ -1,9 +1,10 @@
-"""The most visited neighbours of every node, as rows of `neighbourhoods`: blocks of nodes as tasks.
+"""Find the most visited neighbours of every node by walks over a mapped adjacency. Tasks are blocks of
+nodes.
 
-local: all hosts map the whole adjacency (8 bytes a node, 4 an edge), a task walks from the nodes of its
-block, nothing is shuffled. join: edges lie in files by the hash of (node, position); walkers travel to
-the file that holds the position they drew, so a hub's walkers spread over all files. Both make the same
-draws, and the same rows bit for bit.
+The results are rows of `neighbourhoods`. local: all hosts map the whole adjacency (8 bytes a node, 4 an
+edge), a task walks from the nodes of its block, and nothing is shuffled. join (`distributed_walks`): edges
+are in files by the hash of (node, position), and walkers are sent to the file that holds the position they
+drew, so a hub's walkers spread over all files. Both make the same draws and the same rows, bit for bit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from recbench_spark.storage.leases import make_folder_once
 WalkWay = Literal["local", "join"]
 
 NODES_A_PIECE = 1 << 12
-"""Nodes whose neighbours are held together."""
+"""Nodes whose neighbours a task holds at once."""
 
 LISTS = pa.schema(
     [
@@ -50,7 +51,7 @@ LISTS = pa.schema(
 
 
 class NeighbourFile(NamedTuple):
-    """What a task wrote: its file, nodes, those without neighbours, neighbours in all."""
+    """NeighbourFile is a written file with its nodes, its nodes without neighbours, and its neighbours."""
 
     file: File
     nodes: int
@@ -59,18 +60,21 @@ class NeighbourFile(NamedTuple):
 
 
 def adjacency_bytes(graph: Graph) -> int:
-    """What a host maps to walk by itself."""
+    """Return the bytes that a host maps for local walks."""
     return 8 * (graph.nodes + 1) + 4 * graph.edges
 
 
 def map_adjacency(graph: Graph) -> tuple[Any, Any]:
-    """(nodes + 1,) offsets and (edges,) sources of the whole graph, mapped; see `write_adjacency`."""
+    """Return (nodes + 1,) offsets and (edges,) sources of `write_adjacency`, mapped."""
     folder = Path(graph.folder, "walks")
     return map_array(folder / "indptr.npy"), map_array(folder / "src.npy")
 
 
 def write_adjacency(context: SparkContext, graph: Graph) -> None:
-    """The adjacency of all blocks end to end, once a graph; each task fills its block's part."""
+    """Write the adjacency of all blocks end to end, once for each graph.
+
+    Each task fills its block's part.
+    """
     make_folder_once(Path(graph.folder, "walks"), partial(_fill_adjacency, context, graph))
 
 
@@ -96,7 +100,7 @@ def _write_adjacency_part(part: tuple[NodeBlock, int], graph: Graph, folder: Pat
 
 
 def write_names(context: SparkContext, graph: Graph) -> None:
-    """The texts of all ids end to end, with their offsets, to look up a few: once a graph."""
+    """Write the texts of all ids end to end with their offsets, once for each graph."""
     if not all(graph.numeric):
         make_folder_once(Path(graph.folder, "names"), partial(_fill_names, context, graph))
 
@@ -112,7 +116,7 @@ def _fill_names(context: SparkContext, graph: Graph, folder: Path) -> None:
 
 
 def _encode_names(graph: Graph, block: NodeBlock) -> tuple[Any, Any]:
-    """Offsets from 0 and bytes of a block's texts."""
+    """Return offsets from 0 and the bytes of a block's texts."""
     words = read_ids(graph, block).cast(pa.large_binary())
     offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset : words.offset + len(words) + 1]
     text = np.frombuffer(words.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -131,7 +135,7 @@ def _write_names_part(part: tuple[NodeBlock, int], graph: Graph, folder: Path) -
 
 
 def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
-    """Raw ids, as text, of any nodes of a side, by dense id."""
+    """Return the raw ids, as text, of any nodes of a side, by dense id."""
     if graph.numeric[side]:
         hashes = np.ascontiguousarray(graph.hashes()[node_e])
         return pa.array(unhash_numbers(hashes, graph.seed)).cast(pa.string())
@@ -145,23 +149,23 @@ def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
 # ------------------------------------------------------------------------------------------ tables
 
 
-def make_list_rows(graph: Graph, block: NodeBlock, first: int, found: MostVisited) -> pa.RecordBatch:
-    """Rows of consecutive nodes of a block, from dense id `first`."""
-    n = len(found.distinct)
-    offsets = pa.array(found.indptr.astype(np.int32))
+def make_list_rows(graph: Graph, block: NodeBlock, first: int, most: MostVisited) -> pa.RecordBatch:
+    """Return the rows of consecutive nodes of a block, from dense id `first`."""
+    n = len(most.distinct)
+    offsets = pa.array(most.indptr.astype(np.int32))
     lists = (
         pa.ListArray.from_arrays(offsets, values)
         for values in (
-            look_up_names(graph, found.node, block.side),
-            pa.array(visit_shares(found)),
-            pa.array(found.visits.astype(np.int32)),
+            look_up_names(graph, most.node, block.side),
+            pa.array(visit_shares(most)),
+            pa.array(most.visits.astype(np.int32)),
         )
     )
     columns = [
         pa.array([graph.sides[block.side]] * n, pa.string()),
         look_up_names(graph, np.arange(first, first + n), block.side),
         *lists,
-        pa.array(found.distinct.astype(np.int32)),
+        pa.array(most.distinct.astype(np.int32)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=LISTS)
 
@@ -173,23 +177,23 @@ def write_lists(
     folder: str,
     partition: Mapping[str, str],
 ) -> NeighbourFile:
-    """A file of the table: nodes of a block, piece by piece."""
+    """Write the nodes of a block to a file of the table, piece by piece."""
     file, path = make_file_path(folder, partition)
     nodes = alone = neighbours = 0
     options = {"use_dictionary": ["side"], "write_statistics": False, "store_schema": False}
     with pq.ParquetWriter(path, LISTS, **options) as out:
-        for first, found in pieces:
-            out.write_batch(make_list_rows(graph, block, first, found))
-            nodes += len(found.distinct)
-            alone += int(np.count_nonzero(found.distinct == 0))
-            neighbours += len(found.node)
+        for first, most in pieces:
+            out.write_batch(make_list_rows(graph, block, first, most))
+            nodes += len(most.distinct)
+            alone += int(np.count_nonzero(most.distinct == 0))
+            neighbours += len(most.node)
     return NeighbourFile(File(file, path.stat().st_size, nodes), nodes, alone, neighbours)
 
 
 def walk_locally(
     context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
 ) -> list[NeighbourFile]:
-    """All nodes of a side by walks over the mapped adjacency; a file a block."""
+    """Walk from all nodes of a side over the mapped adjacency. Each block becomes a file."""
     write_adjacency(context, graph)
     write_names(context, graph)
     blocks = [block for block in graph.side_blocks(side) if block.rows]

@@ -1,12 +1,18 @@
-"""What a task does in a pass over a graph, under three plans that give the same bits.
+"""Run the tasks of a pass over a graph, under three plans that give the same bits.
 
-R: vectors lie in one file that every host maps; a task reads what it needs, nothing is shuffled.
-G: the task that has a block's vectors sends each block of destinations the distinct ones that it needs.
-S: it adds up what it has for each destination and sends the sums; for linear and max aggregators.
+R (replicated): vectors are in one file that every host maps. A task reads what it needs, and nothing is
+shuffled.
 
-Under R and G a destination takes in its sources' vectors one after the other by ascending dense id, from a
-file or from what was gathered in that order: the same additions. Under S it adds sums of blocks in order:
-the same bits where additions are exact and for max, else the same to float32's precision.
+G (gathered): the task that has a block's vectors sends each block of destinations the distinct ones that it
+needs.
+
+S (scattered): a task adds up what it has for each destination and sends the sums. Linear and max
+aggregators allow this.
+
+Under R and G a destination adds its sources' vectors one after the other by ascending dense id, from a file
+or from the gathered vectors in that order, so the additions are the same. Under S it adds sums of blocks in
+order: the bits are the same where additions are exact and for max, and else equal to the precision of
+float32.
 """
 
 from __future__ import annotations
@@ -34,11 +40,11 @@ PassPlan = Literal["G", "R", "S"]
 
 @dataclass(frozen=True)
 class Target:
-    """A Delta table that a pass writes to, one file a block.
+    """Target is a Delta table that a pass writes to, one file for each block.
 
     Attributes:
-        folder: of the table.
-        partition: columns that no file holds; `side` is filled in by block.
+        folder: folder of the table.
+        partition: columns that no file holds. `side` is added for each block.
         kind: `vectors` (bytes, as they are stored) or `embeddings` (ids and float32 arrays).
     """
 
@@ -47,28 +53,28 @@ class Target:
     kind: Literal["vectors", "embeddings"]
 
     def block_partition(self, graph: Graph, block: NodeBlock) -> dict[str, str]:
-        """The partition of a block's file."""
+        """Return the partition of a block's file."""
         more = {"side": graph.sides[block.side]} if self.kind == "embeddings" else {}
         return {**self.partition, **more}
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One aggregation over some destinations.
+    """Pass is one aggregation over some destinations.
 
     Attributes:
-        layer: its number, from 1.
-        kind: `layer` combines with a node's own vector; `pool` only pools.
-        side: whose nodes are destinations; None: all.
-        sources: whose nodes are sources; None: all.
+        layer: number of the layer, from 1.
+        kind: `layer` combines the aggregate with a node's own vector; `pool` only pools.
+        side: side of the destinations; None: all nodes.
+        sources: side of the sources; None: all nodes.
         module: the layer.
         projects: whether messages must be projected from h first; else `z` holds them.
-        ends: dense layers after it.
+        output_layers: dense layers after it.
         h: file of the nodes' own vectors.
         z: file of the messages; h itself where nothing is projected.
-        out: file that the vectors are written to; None: only to the target.
-        dtype: of stored vectors.
-        target: table they are committed to; None: only to the file.
+        out: file that the vectors are written to; None: only the target is written.
+        dtype: type of stored vectors.
+        target: table that the vectors are committed to; None: only the file is written.
     """
 
     layer: int
@@ -80,25 +86,25 @@ class Pass:
     h: str
     z: str
     dtype: str
-    ends: tuple[Dense, ...] = ()
+    output_layers: tuple[Dense, ...] = ()
     out: str | None = None
     target: Target | None = None
 
     @property
     def width(self) -> int:
-        """Dimensions that come out, given those of a message for a pool."""
-        return len(self.ends[-1].bias) if self.ends else self.module.width
+        """Return the dimensions of the new vectors. For a pool these are the dimensions of the module."""
+        return len(self.output_layers[-1].bias) if self.output_layers else self.module.width
 
 
 @dataclass(frozen=True)
 class ReusedFiles:
-    """What a pass takes over from the night before (`incremental`).
+    """ReusedFiles are the files that a pass reuses of the night before (see `incremental`).
 
     Attributes:
-        touched: file of flags: nodes to be computed.
-        needed: file of flags: sources whose messages they need.
-        before: file of last night's vectors of this layer, by last night's dense ids; empty where none are
-            kept: then nodes that are not to be computed are not read either.
+        touched: file of flags: nodes to compute.
+        needed: file of flags: sources whose messages these nodes need.
+        before: file of last night's vectors of this layer, by last night's dense ids. It is empty where no
+            vectors are reused: then nodes that are not computed are not read either.
         places: file of last night's dense id of each node.
     """
 
@@ -109,7 +115,7 @@ class ReusedFiles:
 
 
 class BlockResult(NamedTuple):
-    """What a task made of a block."""
+    """BlockResult describes what a task computed for a block."""
 
     number: int
     nodes: int
@@ -120,30 +126,30 @@ class BlockResult(NamedTuple):
 
 @dataclass(frozen=True)
 class PassWork:
-    """What every task of a pass is told.
+    """PassWork holds the inputs of every task of a pass.
 
     Attributes:
         graph: the graph.
         step: the pass.
-        batch: destinations worked on at once.
+        batch: destinations that are computed together.
         destinations: blocks of destinations that tasks send to, in order.
-        kept: what is taken over from the night before; None: all is computed.
+        reused: files of the night before; None: all nodes are computed.
     """
 
     graph: Graph
     step: Pass
     batch: int
     destinations: tuple[NodeBlock, ...] = field(default=())
-    kept: ReusedFiles | None = None
+    reused: ReusedFiles | None = None
 
 
 class Sources(NamedTuple):
-    """Messages that a block of destinations takes in.
+    """Sources are the messages that a block of destinations aggregates.
 
     Attributes:
-        csr: edges into them; `src` are rows of z.
+        csr: edges into the destinations; `src` are rows of z.
         z: messages.
-        hashes: hashes of their nodes' ids, a row each.
+        hashes: hashes of the sources' ids, one for each row of z.
         own: the destinations' own messages (GCN), or the whole of z by dense id.
     """
 
@@ -154,12 +160,12 @@ class Sources(NamedTuple):
 
 
 def project_messages(block: NodeBlock, work: PassWork) -> int:
-    """Plan R: messages of a block's nodes into the file of messages; how many."""
+    """Write the messages of a block's nodes to the file of messages (plan R) and return their number."""
     step = work.step
     h, out = map_array(Path(step.h)), map_writable(Path(step.z))
     wanted = np.arange(block.first, block.end)
-    if work.kept is not None:
-        wanted = wanted[map_array(Path(work.kept.needed))[block.first : block.end]]
+    if work.reused is not None:
+        wanted = wanted[map_array(Path(work.reused.needed))[block.first : block.end]]
     for at in range(0, len(wanted), work.batch):
         nodes = wanted[at : at + work.batch]
         z = np.empty((len(nodes), out.shape[1]), out.dtype)
@@ -169,14 +175,17 @@ def project_messages(block: NodeBlock, work: PassWork) -> int:
 
 
 def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
-    """Plan R: a block of destinations, all messages mapped, once for all blocks of a process."""
+    """Compute a block of destinations under plan R.
+
+    The map of messages is shared by all blocks of a process.
+    """
     z = _map_cached(work.step.z, Path(work.step.z).stat().st_ino)
     csr = work.graph.csr(block)
-    if work.kept is not None:
-        flags = map_array(Path(work.kept.touched))[block.first : block.end]
+    if work.reused is not None:
+        flags = map_array(Path(work.reused.touched))[block.first : block.end]
         edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
         return _write_result(
-            block, work, _merge_with_reused(block, work, csr, z, work.kept), nodes, edges, 0
+            block, work, _merge_with_reused(block, work, csr, z, work.reused), nodes, edges, 0
         )
     own = z[block.first : block.end]
     return _aggregate_block(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
@@ -184,18 +193,21 @@ def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
 
 @lru_cache(maxsize=1)
 def _map_cached(path: str, inode: int) -> Any:
-    """A file that most blocks read all over: mapped anew, its pages would fault in again block by block."""
-    del inode  # another file under this path is another key
+    """Map a file that most blocks read all over, once for each process.
+
+    If it were mapped again for each block, its pages would fault in again each time.
+    """
+    del inode  # part of the cache key: a new file under this path is mapped anew
     return map_array(Path(path))
 
 
 def _merge_with_reused(
-    block: NodeBlock, work: PassWork, csr: Csr, z: Any, kept: ReusedFiles
+    block: NodeBlock, work: PassWork, csr: Csr, z: Any, reused: ReusedFiles
 ) -> Iterator[tuple[int, Any]]:
-    """Last night's vectors, and new ones of the nodes that are touched."""
-    flags = map_array(Path(kept.touched))[block.first : block.end]
-    places = map_array(Path(kept.places))[block.first : block.end]
-    before = map_array(Path(kept.before)) if kept.before else None
+    """Yield last night's vectors, with new ones for the changed nodes."""
+    flags = map_array(Path(reused.touched))[block.first : block.end]
+    places = map_array(Path(reused.places))[block.first : block.end]
+    before = map_array(Path(reused.before)) if reused.before else None
     hashes, step, h = work.graph.hashes(), work.step, map_array(Path(work.step.h))
     for first in range(0, block.rows, work.batch):
         flag = np.asarray(flags[first : first + work.batch])
@@ -211,7 +223,10 @@ def _merge_with_reused(
 
 
 def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
-    """(rows, m) messages of a block of sources, as they are stored: each vector projected here, once."""
+    """Return the (rows, m) messages of a block of sources, as they are stored.
+
+    Each vector is projected once.
+    """
     step = work.step
     h = map_array(Path(step.h))[block.first : block.end]
     if not step.projects:
@@ -228,7 +243,7 @@ Sent = tuple[int, tuple[int, bytes, bytes, bytes]]
 
 
 def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
-    """Plan G, from a block of sources: to each block of destinations the messages that it needs."""
+    """Send each block of destinations the messages that it needs from blocks of sources (plan G)."""
     for block in blocks:
         z = _compute_messages(block, work)
         for place, into in enumerate(work.destinations):
@@ -241,7 +256,10 @@ def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]
 
 
 def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
-    """Plan G, to a block of destinations: what arrived, in the order of blocks, is what it needs."""
+    """Aggregate the messages that a block of destinations received (plan G).
+
+    They are in the order of blocks.
+    """
     block = work.destinations[place]
     parts = sorted(value for _, value in sent)
     width = _message_width(work)
@@ -257,7 +275,10 @@ def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iter
 def _unpack_own_messages(
     parts: list[tuple[int, bytes, bytes, bytes]], block: NodeBlock, width: int, work: PassWork
 ) -> Any:
-    """(rows, m) the destinations' own messages for `gcn`; a block without nodes was sent none."""
+    """Return the (rows, m) messages of the destinations themselves for `gcn`, else None.
+
+    A block without nodes received none.
+    """
     if work.step.module.aggregator != "gcn":
         return None
     packed = b"".join(part[3] for part in parts)
@@ -271,7 +292,7 @@ def _message_width(work: PassWork) -> int:
 
 
 def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
-    """Plan S, from a block of sources: to each block of destinations sums over these sources."""
+    """Send each block of destinations the sums over blocks of sources (plan S)."""
     kind = work.step.module.aggregator
     for block in blocks:
         z = _compute_messages(block, work)
@@ -284,14 +305,14 @@ def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
 
 
 def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
-    """Plan S, to a block of destinations: sums are put together in the order of blocks."""
+    """Add up the sums that a block of destinations received, in the order of blocks (plan S)."""
     block, kind = work.destinations[place], work.step.module.aggregator
     parts, width = sorted(value for _, value in sent), _message_width(work)
     acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
     for _, packed, sums, _ in parts:
-        rows, found = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
-        with np.errstate(over="ignore", invalid="ignore"):  # `compute_vectors` tells of it in words
-            acc[rows] = np.maximum(acc[rows], found) if kind == "max" else acc[rows] + found
+        rows, values = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
+        with np.errstate(over="ignore", invalid="ignore"):  # `compute_vectors` reports it
+            acc[rows] = np.maximum(acc[rows], values) if kind == "max" else acc[rows] + values
     csr = work.graph.csr(block)
     finish_sums(kind, acc, *count_edges(csr), _unpack_own_messages(parts, block, width, work))
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
@@ -321,7 +342,7 @@ def _combine_sums(block: NodeBlock, work: PassWork, n: Any) -> Iterator[tuple[in
 def _combine_batches(
     block: NodeBlock, work: PassWork, pooled: Iterator[tuple[int, Any]]
 ) -> Iterator[tuple[int, Any]]:
-    """New vectors of a block's nodes from what they got of their neighbours, float32."""
+    """Yield new vectors of a block's nodes, float32, computed from their aggregates."""
     step = work.step
     h = map_array(Path(step.h)) if step.kind == "layer" else None
     for first, n in pooled:
@@ -329,7 +350,7 @@ def _combine_batches(
 
 
 def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
-    """(r, o) float32 vectors that a pass makes of some nodes.
+    """Return the (r, o) float32 vectors that a pass computes for some nodes.
 
     Args:
         step: the pass.
@@ -337,12 +358,13 @@ def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
         n: (r, m) float32, the aggregate over their neighbours.
 
     Raises:
-        DataError: a sum over neighbours is infinite or NaN; `relu` would hide it, since -inf becomes 0.
+        DataError: a sum over neighbours is infinite or NaN. It is checked here, because `relu` would turn
+            -inf into 0.
     """
     check_finite(n, f"layer {step.layer}, sums over neighbours")
     out = n if own is None else step.module.combine(own, n)
-    for end in step.ends:
-        out = end.of(out)
+    for layer in step.output_layers:
+        out = layer.apply(out)
     return out
 
 
@@ -356,8 +378,8 @@ def _write_result(
 ) -> BlockResult:
     _freeze_garbage()
     step, target = work.step, work.step.target
-    kept = None if step.out is None else map_writable(Path(step.out))
-    stored_rows = _store_rows(rows, step, kept, as_float=target is not None and target.kind == "embeddings")
+    out = None if step.out is None else map_writable(Path(step.out))
+    stored_rows = _store_rows(rows, step, out, as_float=target is not None and target.kind == "embeddings")
     if target is None:
         for _ in stored_rows:
             pass
@@ -373,16 +395,19 @@ def _write_result(
 
 @lru_cache(maxsize=1)
 def _freeze_garbage() -> None:
-    """PySpark collects garbage after every task: from here on not among all that numba and torch loaded."""
+    """Exempt all existing objects from garbage collection, which PySpark runs after every task.
+
+    numba and torch have made many.
+    """
     gc.freeze()
 
 
 def _store_rows(
-    rows: Iterator[tuple[int, Any]], step: Pass, kept: Any, as_float: bool
+    rows: Iterator[tuple[int, Any]], step: Pass, out: Any, as_float: bool
 ) -> Iterator[tuple[int, Any]]:
-    """Rows as they are stored, written to the file on the way."""
+    """Yield rows as they are stored, and write them to the file."""
     for first, vectors in rows:
-        place = None if kept is None else kept[first : first + len(vectors)]
+        place = None if out is None else out[first : first + len(vectors)]
         if as_float and place is None:
             yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))
             continue

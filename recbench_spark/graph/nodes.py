@@ -1,7 +1,9 @@
-"""A few nodes' embeddings on demand, in this process: those of the nightly run, bit for bit.
+"""Compute the embeddings of a few nodes on demand, in this process.
 
-What a node needs of the layer before is worked out from its neighbours, layer after layer; each vector of a
-layer is computed once.
+They equal those of the nightly run bit for bit.
+
+The sources that a node needs of the layer before follow from its neighbours, layer by layer. Each vector of
+a layer is computed once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Vectors = npt.NDArray[Any]
 
 
 def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
-    """The edges into some nodes, in their order; sources are dense ids."""
+    """Return the edges into some nodes, in the order of the nodes. Sources are dense ids."""
     firsts = np.array([block.first for block in graph.blocks if block.rows])
     blocks = [block for block in graph.blocks if block.rows]
     which = np.searchsorted(firsts, node_r, side="right") - 1
@@ -49,27 +51,27 @@ def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
 
 
 def embed_nodes(graph: Graph, model: Model, node_r: Nodes) -> Vectors:
-    """(r, o) float32 embeddings of some nodes.
+    """Return the (r, o) float32 embeddings of some nodes.
 
     Args:
-        graph: laid out.
-        model: with its features laid out.
+        graph: the graph on disk.
+        model: the model with its file of features.
         node_r: dense ids, ascending.
     """
     steps = plan_passes(model, graph)
-    found: Vectors = np.empty((0, 0), np.float32)
+    embeddings: Vectors = np.empty((0, 0), np.float32)
     for side in range(len(graph.sides)):
         first, end = graph.side_range(side)
         own = node_r[(node_r >= first) & (node_r < end)]
         if len(own):
             last = [step for step in steps if step.side in (None, side)][-1]
             vectors = check_finite(_compute_vectors(graph, steps, last, own), f"layer {last.layer}")
-            found = vectors if not len(found) else np.vstack([found, vectors])
-    return found
+            embeddings = vectors if not len(embeddings) else np.vstack([embeddings, vectors])
+    return embeddings
 
 
 def _compute_vectors(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes) -> Vectors:
-    """(r, o) float32 what a pass makes of some destinations."""
+    """Return the (r, o) float32 vectors that a pass computes for some destinations."""
     csr = collect_edges(graph, node_r)
     need = np.unique(csr.src[: csr.edges]).astype(np.int64)
     place = np.zeros(len(csr.src), np.uint32)
@@ -83,8 +85,8 @@ def _compute_vectors(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes)
     sources = z[np.searchsorted(wanted, need)]
     edges = Csr(csr.indptr, place, csr.weight)
     n = step.module.aggregate(edges, sources, own, hashes[node_r], hashes[need])
-    found: Vectors = compute_vectors(step, read(step.h, node_r) if step.kind == "layer" else None, n)
-    return found
+    vectors: Vectors = compute_vectors(step, read(step.h, node_r) if step.kind == "layer" else None, n)
+    return vectors
 
 
 def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r: Nodes) -> Vectors:
@@ -97,7 +99,10 @@ def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r:
 
 
 def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
-    """Stored vectors of some nodes: of the features' file, or computed by the pass that would write it."""
+    """Return a function that gives stored vectors of some nodes.
+
+    They come from the features' file or are computed by an earlier pass.
+    """
     makers = {maker.out: maker for maker in steps if maker.out is not None}
 
     def read(file: str, node_r: Nodes) -> Vectors:
@@ -105,8 +110,8 @@ def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, 
         if maker is None:
             return np.ascontiguousarray(map_array(Path(file))[node_r])
         computed = _compute_vectors(graph, steps, maker, node_r)
-        found = np.empty(computed.shape, maker.dtype)
-        store(computed, found, f"layer {maker.layer}")
-        return found
+        stored = np.empty(computed.shape, maker.dtype)
+        store(computed, stored, f"layer {maker.layer}")
+        return stored
 
     return read

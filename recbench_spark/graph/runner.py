@@ -1,8 +1,8 @@
-"""Layer after layer over a laid-out graph: a pass a layer, committed by groups of blocks, begun again where
-it stopped.
+"""Run the layers of a model over a graph, one pass after the other. A run that stopped is continued.
 
-The driver holds a few numbers a block. A task holds the messages that its block needs (G), a block of
-partial sums (S), or nothing but its batch (R); vectors and adjacency are mapped files.
+Blocks are committed in groups. The driver holds a few numbers for each block. A task holds the messages
+that its block needs (plan G), a block of partial sums (S), or only its batch (R). Vectors and adjacency are
+mapped files.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from recbench_spark.kernels.graph.layers import Layer
 from recbench_spark.storage import delta_files
 
 MOST_COMMIT_TRIES = 5
-"""Times that a commit is tried when another writer was faster."""
+"""Attempts to commit when another writer is faster."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its weights, over a laid-out graph.
+    """Model is a model with its weights over a graph on disk.
 
     Attributes:
-        model_id: its name.
-        layers: with their weights.
-        ends: dense layers after the last one.
+        model_id: name of the model.
+        layers: layers with their weights.
+        output_layers: dense layers after the last one.
         mode: `projected` or `bipartite`.
-        dtype: of stored vectors and of those on the wire.
+        dtype: type of stored vectors and of shuffled ones.
         features: file of the nodes' first vectors.
-        folder: for its files while it runs.
-        vectors: folder of the table of layers' vectors.
+        folder: folder of its files while it runs.
+        vectors: folder of the table of the layers' vectors.
         embeddings: folder of the table of embeddings; None: the last layer's vectors are `vectors` too.
-        batch: destinations worked on at once.
-        group: blocks committed together; None: by the number of cores.
-        kept: by layer and kind of pass, what is taken over from the night before, under plan R; empty: all
-            is computed.
+        batch: destinations that are computed together.
+        group: blocks that are committed together; None: by the number of cores.
+        reused: by layer and kind of pass, files of the night before, under plan R; empty: all nodes are
+            computed.
     """
 
     model_id: str
     layers: tuple[Layer, ...]
-    ends: tuple[Dense, ...]
+    output_layers: tuple[Dense, ...]
     mode: str
     dtype: str
     features: str
@@ -74,24 +74,24 @@ class Model:
     embeddings: str | None
     batch: int = 4096
     group: int | None = None
-    kept: Mapping[tuple[int, str], ReusedFiles] = field(default_factory=dict)
+    reused: Mapping[tuple[int, str], ReusedFiles] = field(default_factory=dict)
 
 
 class LayerRun(NamedTuple):
-    """What a pass did.
+    """LayerRun describes a finished pass.
 
     Attributes:
-        layer: its number.
+        layer: number of the layer.
         kind: layer or pool.
-        aggregator: of the layer.
-        plan: of the pass.
-        nodes: destinations computed now; those committed before are not.
-        edges: aggregated over.
-        width: of a message.
+        aggregator: aggregator of the layer.
+        plan: plan of the pass.
+        nodes: destinations that were computed now, without those committed before.
+        edges: edges that were aggregated.
+        width: dimensions of a message.
         projected: vectors that went through a projection.
         shuffled: bytes of vectors or sums that tasks received.
         seconds: wall time.
-        started: when it began, seconds since 1970.
+        started: start, in seconds since 1970.
     """
 
     layer: int
@@ -108,30 +108,30 @@ class LayerRun(NamedTuple):
 
 
 def plan_passes(model: Model, graph: Graph) -> list[Pass]:
-    """The passes of a model, in order; files of the layers between are named by number."""
-    found: list[Pass] = []
+    """Return the passes of a model, in order. Files between the layers are named by number."""
+    passes: list[Pass] = []
     h, last = model.features, len(model.layers)
     for k, layer in enumerate(model.layers, 1):
         width = layer.message_width(map_array(Path(h)).shape[1] if k == 1 else model.layers[k - 2].width)
         projects = layer.project is not None
         z = f"{model.folder}/messages-{k}-{width}.npy" if projects else h
         bipartite = model.mode == "bipartite"
-        ends = model.ends if k == last else ()
+        output_layers = model.output_layers if k == last else ()
         out = f"{model.folder}/layer-{k}.npy" if k < last or bipartite else None
         target = _choose_target(model, k)
-        base = Pass(k, "layer", None, None, layer, projects, h, z, model.dtype, ends, out, target)
+        base = Pass(k, "layer", None, None, layer, projects, h, z, model.dtype, output_layers, out, target)
         if bipartite:
-            boards = f"{model.folder}/pools-{k}-{width}.npy"
-            pool = replace(base, kind="pool", side=0, sources=1, ends=(), out=boards, target=None)
-            found += [pool, replace(base, side=1, sources=0, projects=False, z=boards)]
+            pools = f"{model.folder}/pools-{k}-{width}.npy"
+            pool = replace(base, kind="pool", side=0, sources=1, output_layers=(), out=pools, target=None)
+            passes += [pool, replace(base, side=1, sources=0, projects=False, z=pools)]
         else:
-            found.append(base)
+            passes.append(base)
         h = out or h
     if model.mode == "bipartite":
-        last_width = len(model.ends[-1].bias) if model.ends else model.layers[-1].width
+        last_width = len(model.output_layers[-1].bias) if model.output_layers else model.layers[-1].width
         assert last_width
         target = _choose_target(model, last + (model.embeddings is None))
-        found.append(
+        passes.append(
             Pass(
                 last + 1,
                 "pool",
@@ -147,11 +147,11 @@ def plan_passes(model: Model, graph: Graph) -> list[Pass]:
                 target,
             )
         )
-    return found
+    return passes
 
 
 def _make_pooling_layer(model: Model) -> Layer:
-    """How nodes of the first side get their vectors: as pools of those of the second one."""
+    """Return the layer that pools vectors of the second side into those of the first one."""
     return replace(model.layers[-1], project=None)
 
 
@@ -162,7 +162,7 @@ def _choose_target(model: Model, layer: int) -> Target:
 
 
 def output_width(step: Pass) -> int:
-    """Dimensions of the vectors that a pass makes."""
+    """Return the dimensions of the vectors that a pass computes."""
     if step.kind == "layer":
         return step.width
     stored = int(map_array(Path(step.h)).shape[1])
@@ -170,7 +170,7 @@ def output_width(step: Pass) -> int:
 
 
 class Pending(NamedTuple):
-    """A pass and the blocks that it has still to do."""
+    """Pending is a pass with the blocks that are still to be computed, and the files of the others."""
 
     step: Pass
     blocks: tuple[NodeBlock, ...]
@@ -178,7 +178,7 @@ class Pending(NamedTuple):
 
 
 def find_pending(graph: Graph, step: Pass) -> Pending:
-    """What of a pass is not committed; all blocks of a pass without a table."""
+    """Find the blocks of a pass that are not committed. Of a pass without a table these are all blocks."""
     blocks = graph.side_blocks(step.side)
     if step.target is None:
         return Pending(step, blocks, {})
@@ -195,19 +195,19 @@ def run_model(
     graph: Graph,
     model: Model,
     choose: Callable[[Pass], PassPlan],
-    tell: Callable[[LayerRun], None] = lambda _: None,
-    keep: Callable[[LayerRun], None] = lambda _: None,
+    report: Callable[[LayerRun], None] = lambda _: None,
+    record: Callable[[LayerRun], None] = lambda _: None,
 ) -> list[LayerRun]:
-    """All passes of a model that are not done; a second run does nothing.
+    """Run all passes of a model that are not done. A second run does nothing.
 
     Args:
-        context: Spark's.
-        graph: laid out.
-        model: with its weights.
-        choose: plan of a pass.
-        tell: called after each pass.
-        keep: called before the last vectors of a pass are committed, again where that run was killed then:
-            what is told of a pass is there before all of it is.
+        context: the Spark context.
+        graph: the graph on disk.
+        model: the model with its weights.
+        choose: returns the plan of a pass.
+        report: called after each pass.
+        record: called before the last vectors of a pass are committed, and again if that run was killed.
+            So a complete pass always has its record.
     """
     done: list[LayerRun] = []
     if has_result(graph, model):  # retention may have removed the layers before the result
@@ -221,14 +221,14 @@ def run_model(
         if todo.step.target is None and not _is_needed(steps, number):
             continue
         if todo.blocks:
-            plan = "R" if model.kept else choose(todo.step)
-            done.append(_run_recorded_pass(context, graph, model, todo, plan, keep))
-            tell(done[-1])
+            plan = "R" if model.reused else choose(todo.step)
+            done.append(_run_recorded_pass(context, graph, model, todo, plan, record))
+            report(done[-1])
     return done
 
 
 def has_result(graph: Graph, model: Model) -> bool:
-    """Return whether the table holds all vectors of a model's result."""
+    """Tell whether the table holds all vectors of a model's result."""
     last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
     return not any(_has_work(find_pending(graph, step)) for step in last)
 
@@ -238,12 +238,12 @@ def _has_work(todo: Pending) -> bool:
 
 
 def _is_needed(steps: Sequence[Pending], number: int) -> bool:
-    """Whether what a pass without a table makes is read by a pass that has work to do."""
+    """Tell whether a pass that has work to do reads the output of a pass without a table."""
     return any(later.step.z == steps[number].step.out and later.blocks for later in steps[number + 1 :])
 
 
 def _prepare_output(graph: Graph, todo: Pending) -> None:
-    """The file that a pass writes, with what is committed already."""
+    """Create the file that a pass writes, and fill in the committed vectors."""
     step = todo.step
     if step.out is None:
         return
@@ -261,21 +261,21 @@ def _run_recorded_pass(
     model: Model,
     todo: Pending,
     plan: PassPlan,
-    keep: Callable[[LayerRun], None],
+    record: Callable[[LayerRun], None],
 ) -> LayerRun:
-    """A pass run; kept before the last of it is committed."""
-    told = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
+    """Run a pass. It is recorded before its last group is committed."""
+    summarise = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
 
-    def almost(results: list[BlockResult], projected: int) -> None:
-        keep(told(results, projected))
+    def record_early(results: list[BlockResult], projected: int) -> None:
+        record(summarise(results, projected))
 
-    return told(*run_pass(context, graph, todo.step, todo.blocks, plan, model, almost))
+    return summarise(*run_pass(context, graph, todo.step, todo.blocks, plan, model, record_early))
 
 
 def _summarise_pass(
     step: Pass, plan: str, started: float, begun: float, results: list[BlockResult], projected: int
 ) -> LayerRun:
-    """What a pass did; started, begun: by the wall's clock, and by one that only goes forward."""
+    """Summarise a pass. `started` is the time of day, `begun` that of a clock that never goes back."""
     width = map_array(Path(step.h if step.projects else step.z)).shape[1]
     return LayerRun(
         step.layer,
@@ -299,36 +299,41 @@ def run_pass(
     blocks: Sequence[NodeBlock],
     plan: PassPlan,
     model: Model,
-    almost: Callable[[list[BlockResult], int], None] = lambda *_: None,
+    before_last: Callable[[list[BlockResult], int], None] = lambda *_: None,
 ) -> tuple[list[BlockResult], int]:
-    """One pass over some blocks, committed group by group; what tasks did, and vectors projected.
+    """Run one pass over some blocks and commit it group by group.
 
-    `almost` is told the same before the last group is committed.
+    `before_last` is called with the same values before the last group is committed.
+
+    Returns:
+        Results of the blocks, and the number of projected vectors.
 
     Raises:
-        ConfigError: plan S of an aggregator whose parts cannot be put together.
+        ConfigError: plan S with an aggregator whose sums cannot be combined.
     """
     if plan == "S" and step.module.aggregator not in SCATTERABLE:
         raise ConfigError(f"plan S cannot take {step.module.aggregator} apart", "plan: G or R")
-    kept = model.kept.get((step.layer, step.kind))
-    work = PassWork(graph, step, model.batch, tuple(blocks), kept)
+    reused = model.reused.get((step.layer, step.kind))
+    work = PassWork(graph, step, model.batch, tuple(blocks), reused)
     start, projected = _prepare_tasks(context, work, plan)
     results: list[BlockResult] = []
     size = model.group or 8 * context.defaultParallelism
     for group in group_blocks(blocks, size):
-        found = start(group)
-        results += found
+        group_results = start(group)
+        results += group_results
         if group[-1] == blocks[-1]:
-            almost(results, projected)
+            before_last(results, projected)
         if step.target is not None:
-            _commit_group(graph, step.target, group, found)
+            _commit_group(graph, step.target, group, group_results)
     return results, projected
 
 
 def _prepare_tasks(
     context: SparkContext, work: PassWork, plan: PassPlan
 ) -> tuple[Callable[[tuple[NodeBlock, ...]], list[BlockResult]], int]:
-    """What runs a group of blocks under a plan, once each vector is projected."""
+    """Project each vector once. Return a function that runs a group of blocks, and the number of projected
+    vectors.
+    """
     graph, step = work.graph, work.step
     from_blocks = graph.side_blocks(step.sources)
     projected = sum(block.rows for block in from_blocks) if step.projects else 0
@@ -346,8 +351,8 @@ def _prepare_tasks(
         halos.foreach(partial(_make_halo, graph=graph))
     send, receive = (send_messages, aggregate_messages) if plan == "G" else (send_sums, aggregate_sums)
     sent = context.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
-    moved = sent.partitionBy(len(work.destinations), int)
-    return partial(_run_group, context, moved, partial(receive, work=work), work.destinations), projected
+    shuffled = sent.partitionBy(len(work.destinations), int)
+    return partial(_run_group, context, shuffled, partial(receive, work=work), work.destinations), projected
 
 
 def _make_halo(block: NodeBlock, graph: Graph) -> None:
@@ -356,15 +361,18 @@ def _make_halo(block: NodeBlock, graph: Graph) -> None:
 
 def _run_group(
     context: SparkContext,
-    moved: RDD[Any],
+    shuffled: RDD[Any],
     receive: Callable[[int, Iterable[Any]], Iterable[BlockResult]],
     destinations: tuple[NodeBlock, ...],
     group: tuple[NodeBlock, ...],
 ) -> list[BlockResult]:
-    """The shuffle's first half is done once: Spark keeps what it sent for the groups that follow."""
+    """Aggregate a group of blocks.
+
+    The sending half of the shuffle runs once, and Spark keeps its files for later groups.
+    """
     places = [destinations.index(block) for block in group]
-    taken = moved.mapPartitionsWithIndex(receive)
-    return context.runJob(taken, _return_unchanged, places)
+    results = shuffled.mapPartitionsWithIndex(receive)
+    return context.runJob(results, _return_unchanged, places)
 
 
 def _return_unchanged(done: Iterable[BlockResult]) -> Iterable[BlockResult]:
@@ -374,13 +382,13 @@ def _return_unchanged(done: Iterable[BlockResult]) -> Iterable[BlockResult]:
 def _commit_group(
     graph: Graph, target: Target, group: tuple[NodeBlock, ...], done: Sequence[BlockResult]
 ) -> None:
-    """Files of a group into the table, all or none, once."""
+    """Commit the files of a group to the table: all or none, once."""
     files = [result.file for result in done if result.file is not None]
     partition = target.block_partition(graph, group[0])
     delta_files.require_visible(target.folder, files)
     numbers = ",".join(str(block.number) for block in group)
-    named = hashlib.sha256(f"{len(graph.blocks)}:{numbers}".encode()).hexdigest()[:16]
-    name = "/".join([*partition.values(), named])
+    digest = hashlib.sha256(f"{len(graph.blocks)}:{numbers}".encode()).hexdigest()[:16]
+    name = "/".join([*partition.values(), digest])
     for attempt in range(1, MOST_COMMIT_TRIES + 1):
         try:
             if not delta_files.commit(target.folder, files, partition, name):
@@ -395,7 +403,7 @@ def _commit_group(
 def _check_committed(
     graph: Graph, target: Target, group: tuple[NodeBlock, ...], partition: Mapping[str, str]
 ) -> None:
-    """Another run was faster with the same group; or its rows were deleted since."""
+    """Check that another run has committed the same group, and that its rows were not deleted since."""
     there = list_committed(target.folder, partition, len(graph.blocks))
     if not {block.number for block in group} <= there.keys():
         raise StoreError(

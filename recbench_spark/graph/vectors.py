@@ -1,7 +1,7 @@
-"""Vectors of a block as Parquet files, committed to Delta by groups, each block once.
+"""Write vectors of a block as Parquet files. They are committed to Delta by groups, each block once.
 
-A file's name holds its block's number: what a table has of a layer is read from its log alone. A task that
-is tried again, or a run that is begun again, writes the same bits.
+The name of a file holds the number of its block, so the log of the table tells which blocks of a layer
+exist. A task that is tried again, or a run that is continued, writes the same bits.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def write_vectors(
     blocks: int,
     rows: Iterable[tuple[int, Any]],
 ) -> File:
-    """Vectors as bytes (`graph_vectors`), some thousand nodes a row.
+    """Write vectors as bytes (`graph_vectors`), some thousand nodes for each row.
 
     Args:
-        folder: of the table.
+        folder: folder of the table.
         partition: model_id and layer.
-        block: whose these are.
-        blocks: of the whole graph; a run that goes on must have as many.
+        block: block of the nodes.
+        blocks: number of blocks of the whole graph; a run that is continued must have as many.
         rows: dense id of the first node, and vectors (r, d) as they are stored.
     """
     file, path = make_file_path(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
@@ -80,13 +80,13 @@ def write_embeddings(
     ids: pa.Array,
     rows: Iterable[tuple[int, Any]],
 ) -> File:
-    """Vectors as arrays with their nodes' ids (`embeddings`).
+    """Write vectors as arrays with the ids of their nodes (`embeddings`).
 
     Args:
-        folder: of the table.
+        folder: folder of the table.
         partition: model_id and side.
-        block: whose these are.
-        blocks: of the whole graph; a run that goes on must have as many.
+        block: block of the nodes.
+        blocks: number of blocks of the whole graph; a run that is continued must have as many.
         ids: (rows,) raw ids, by dense id.
         rows: dense id of the first node, and vectors (r, d) float32.
     """
@@ -111,27 +111,27 @@ def write_embeddings(
 
 
 def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[int, str]:
-    """Blocks of a partition that are in the table, and the file of each.
+    """Return the blocks of a partition that are in the table, and the file of each.
 
     Raises:
-        StoreError: it was begun with another number of blocks.
+        StoreError: the partition was written with another number of blocks.
     """
-    found = {}
+    files = {}
     for file in sorted(list_files(folder, partition)):
         name = file.rsplit("/", 1)[1]
         if name.startswith(PREFIX):
-            number, _, of = name[len(PREFIX) :].split("-")[0].partition("of")
-            if int(of) != blocks:
+            number, _, count = name[len(PREFIX) :].split("-")[0].partition("of")
+            if int(count) != blocks:
                 raise StoreError(
-                    f"{dict(partition)} was begun over {of} blocks, and the graph has {blocks} now",
+                    f"{dict(partition)} was begun over {count} blocks, and the graph has {blocks} now",
                     "go on with the same number of blocks (--blocks, a side's)",
                 )
-            found[int(number)] = file
-    return found
+            files[int(number)] = file
+    return files
 
 
 def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
-    """What `write_vectors` or `write_embeddings` wrote: dense id of the first node, and vectors."""
+    """Yield dense ids of first nodes and their vectors, as written by this module."""
     first = block.first
     for batch in pq.ParquetFile(file).iter_batches(1 << 14):
         if "vectors" in batch.schema.names:
@@ -145,10 +145,10 @@ def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
 
 
 def group_blocks(blocks: Sequence[NodeBlock], size: int) -> list[tuple[NodeBlock, ...]]:
-    """Blocks in groups of one side each, committed together."""
-    found: list[list[NodeBlock]] = []
+    """Split blocks into groups of one side each, which are committed together."""
+    groups: list[list[NodeBlock]] = []
     for block in blocks:
-        if not found or len(found[-1]) >= size or found[-1][-1].side != block.side:
-            found.append([])
-        found[-1].append(block)
-    return [tuple(group) for group in found]
+        if not groups or len(groups[-1]) >= size or groups[-1][-1].side != block.side:
+            groups.append([])
+        groups[-1].append(block)
+    return [tuple(group) for group in groups]

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from recbench_spark.graph.pipeline import FOLDER, NIGHT_NOTE
+from recbench_spark.graph.model_inputs import NIGHT_NOTE
+from recbench_spark.graph.stored_graphs import FOLDER
 from recbench_spark.maintenance.retention import RetentionRule, find_old_folders, remove_folders
 from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
 from recbench_spark.storage.store import Store

@@ -13,7 +13,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from recbench_spark.graph.folders import MANIFEST
-from recbench_spark.graph.pipeline import FOLDER, NIGHT_NOTE
+from recbench_spark.graph.model_inputs import NIGHT_NOTE
+from recbench_spark.graph.stored_graphs import FOLDER
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work

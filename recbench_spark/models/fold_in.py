@@ -1,8 +1,8 @@
-"""Folding users in: the vector of a user whom training has not seen, with item factors held fixed.
+"""Fold users in: compute the vector of a user whom training has not seen, with fixed item factors.
 
-One ridge solve per user, the user half-step of alternating least squares. Explicit (Zhou et al.,
-"Large-scale Parallel Collaborative Filtering for the Netflix Prize", AAIM 2008, section 3.1), as Spark
-MLlib weighs it:
+One ridge regression is solved for each user: the user half-step of alternating least squares. Explicit
+(Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize", AAIM 2008, section 3.1),
+weighted as in Spark MLlib:
 
     x_u = (Y_u' Y_u + lambda n_u I)^-1 Y_u' r_u        Y_u: the factors of the n_u items rated
 
@@ -11,7 +11,8 @@ equation 4), with confidence c = 1 + alpha |r| and preference p = 1 where r > 0,
 
     x_u = (Y' Y + Y_u' (C_u - I) Y_u + lambda n_u I)^-1 Y_u' C_u p_u        n_u: items with r > 0
 
-and a user without items gets zeros in both. By symmetry the same folds items in, with user factors fixed.
+A user without items gets zeros in both. By symmetry the same functions fold items in, with fixed user
+factors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from recbench_spark.kernels.arrays import Floats, Ints
 def fold_in_explicit(
     offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float
 ) -> Floats:
-    """Vectors of users by ridge regression on what they rated. Zeros for users without items.
+    """Compute vectors of users by ridge regression on their ratings. Users without items get zeros.
 
     Args:
         offsets: (u + 1,) bounds of each user's rows in `items` and `ratings`.
@@ -44,7 +45,9 @@ def fold_in_explicit(
 def fold_in_implicit(
     offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float, alpha: float
 ) -> Floats:
-    """Vectors of users by confidence-weighted ridge regression on all items. Zeros without items.
+    """Compute vectors of users by confidence-weighted ridge regression on all items.
+
+    Users without items get zeros.
 
     Args:
         offsets: (u + 1,) bounds of each user's rows in `items` and `ratings`.
@@ -72,21 +75,23 @@ def _solve_users(
     ridge_u: Floats,
     gram_dd: Floats | None,
 ) -> Floats:
-    """Solves (gram + sum_p left_p y_p y_p' + ridge_u I) x = sum_p right_p y_p for each user."""
+    """Solve (gram + sum_p left_p y_p y_p' + ridge_u I) x = sum_p right_p y_p for each user."""
     factors_id = factors_id.astype(np.float64, copy=False)
     d = factors_id.shape[1]
-    found_ud = np.zeros((len(offsets) - 1, d))
+    vectors_ud = np.zeros((len(offsets) - 1, d))
     for u in np.flatnonzero(np.diff(offsets)):
         rows = slice(offsets[u], offsets[u + 1])
         y_pd, left_p, right_p = factors_id[items[rows]], weights[0][rows], weights[1][rows]
         a_dd = (y_pd.T * left_p) @ y_pd + ridge_u[u] * np.eye(d)
         a_dd = a_dd if gram_dd is None else a_dd + gram_dd
-        found_ud[u] = _solve_system(a_dd, y_pd.T @ right_p)
-    return found_ud
+        vectors_ud[u] = _solve_system(a_dd, y_pd.T @ right_p)
+    return vectors_ud
 
 
 def _solve_system(a_dd: Floats, b_d: Floats) -> Floats:
-    """The solution; the shortest one where the system is singular (no ridge and few ratings)."""
+    """Solve a linear system. Return the shortest solution where it is singular (no ridge and few
+    ratings).
+    """
     try:
         return np.asarray(np.linalg.solve(a_dd, b_d), np.float64)
     except np.linalg.LinAlgError:

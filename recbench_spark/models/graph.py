@@ -1,4 +1,4 @@
-"""Embeddings over the graph of a split's training part: the settings of `kind: graph`."""
+"""Define the settings of `kind: graph`: embeddings over the graph of a split's training part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recbench_spark.config.graph import Features, GraphLayers
 from recbench_spark.config.models import ModelConfig
 
 SIDES = ("user", "item")
-"""Of a split's graph: messages go both ways."""
+"""Sides of a split's graph. Messages go both ways."""
 
 DRIFT = (
     "drift_common",
@@ -19,17 +19,17 @@ DRIFT = (
     "drift_cosine_p50",
     "drift_neighbours_kept",
 )
-"""How far embeddings moved since the night before, by side (`graph.drift`)."""
+"""Facts on how far embeddings moved since the night before, by side (`graph.drift`)."""
 
 
 class GraphNet(GraphLayers, ModelConfig):
-    """Users and items of the training part, embedded by layers of PinSage or GraphSAGE.
+    """GraphNet embeds users and items of the training part by layers of PinSage or GraphSAGE.
 
-    Edges are the rows of part `train`, each once for messages either way; no held-out row is read.
-    `weighted`: their ratings are the weights. `features` as in docs/graph.md, by default hashed ids; an
-    item (or user) that stands in a table of features and has no training row is a node without edges and
-    has an embedding, with all other features it has none, and is not ranked. `similarity`: what a score is
-    of both vectors.
+    Edges are the rows of part `train`, each once for messages either way. No held-out row is read.
+    `weighted`: the ratings are the weights. `features`: see docs/graph.md; the default is hashed ids. An
+    item (or user) that is in a table of features and has no training row is a node without edges and has an
+    embedding. With all other features it has none and is not ranked. `similarity`: function of both vectors
+    that gives the score.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path", "weights")

@@ -1,4 +1,4 @@
-"""GraphSAGE trained on the graph of users and items: the settings of `kind: graphsage`."""
+"""Define the settings of `kind: graphsage`: GraphSAGE trained on the graph of users and items."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from recbench_spark.models.pinsage import FittedLayers
 
 
 class GraphSageModel(FittedLayers):
-    """GraphSAGE without labels (Hamilton et al. 2017): users near their items, far from drawn ones.
+    """GraphSageModel is GraphSAGE without labels (Hamilton et al. 2017).
 
-    `samples`: neighbours drawn in each layer, the first one first, fresh in each minibatch; vectors of
-    the end are of all neighbours. `weight`: Q, of the drawn items in the loss. `final`: dense layers at the
-    end; without one vectors end in a ReLU, and most products of two are 0. `neighbour_dropout` is off by
-    default, because it costs items with edges more than 1 % of their hit rate (docs/graph_models.md).
+    Users are near their items and far from random ones. `samples`: neighbours drawn in each layer, the
+    first one first, anew for each minibatch. The final vectors use all neighbours. `weight`: Q, the weight
+    of the negative items in the loss. `final`: dense layers at the end. Without one the vectors end in a
+    ReLU, and most products of two are 0. `neighbour_dropout` is off by default, because it costs items with
+    edges more than 1 % of their hit rate (docs/graph_models.md).
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
@@ -40,7 +41,7 @@ class GraphSageModel(FittedLayers):
         return self
 
     def over(self, weights: str | None) -> GraphLayers:
-        """What is computed over the split's graph."""
+        """Return the layers that are computed over the split's graph."""
         layers = self.make_layers("sage", self.aggregator)
         return GraphLayers(
             features=self.features, layers=layers, final=self.final, seed=self.seed, weights=weights

@@ -1,4 +1,4 @@
-"""Item-based nearest neighbours (Deshpande and Karypis, TOIS 2004) on a user x item matrix."""
+"""Find item-based nearest neighbours (Deshpande and Karypis, TOIS 2004) on a user x item matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class SimilarItems:
-    """The most similar items of a block of items: n rows, by item, then falling weight.
+    """SimilarItems are the most similar items of a block of items: n rows, by item, then falling weight.
 
     Attributes:
         items: (n,) the item whose score is raised.
@@ -25,44 +25,47 @@ class SimilarItems:
 
 
 def cosine_neighbours(
-    users_of_i: Any, items_of_u: Any, n_i: npt.NDArray[np.int64], block: range, k: int
+    items_by_users: Any, users_by_items: Any, n_i: npt.NDArray[np.int64], block: range, k: int
 ) -> SimilarItems:
-    """s_ij = |U_i and U_j| / sqrt(n_i n_j); each item i of the block keeps its k largest, j != i.
+    """Return the k items j != i of largest s_ij = |U_i and U_j| / sqrt(n_i n_j) for each item i of a block.
 
-    Equal similarities go to the smaller item index. They are equal numbers where their squares are
-    equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided by roots, differ in the last bit, so
-    the root is taken of |U_i and U_j|^2 / (n_i n_j), which float64 rounds by its value alone.
+    Equal similarities go to the smaller item index. They are equal numbers where their squares are equal
+    fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided by roots, differ in the last bit. So the root
+    is taken of |U_i and U_j|^2 / (n_i n_j), which float64 rounds by its value alone.
 
     Args:
-        users_of_i: (items, users) binary CSR matrix.
-        items_of_u: (users, items) binary CSR matrix, its transpose.
+        items_by_users: (items, users) binary CSR matrix.
+        users_by_items: (users, items) binary CSR matrix, its transpose.
         n_i: (items,) users of each item.
-        block: items whose neighbours are wanted.
-        k: neighbours kept.
+        block: items whose neighbours are computed.
+        k: neighbours of each item.
     """
-    together = (users_of_i[block.start : block.stop] @ items_of_u).tocsr()
-    rows = np.repeat(np.arange(block.start, block.stop), np.diff(together.indptr))
-    columns = together.indices.astype(np.int64)
+    common = (items_by_users[block.start : block.stop] @ users_by_items).tocsr()
+    rows = np.repeat(np.arange(block.start, block.stop), np.diff(common.indptr))
+    columns = common.indices.astype(np.int64)
     other = rows != columns
-    rows, columns, counts = rows[other], columns[other], together.data[other]
+    rows, columns, counts = rows[other], columns[other], common.data[other]
     weights = np.sqrt(
         _divide_exactly(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns])
     )
     order = np.lexsort((columns, -weights, rows))
     rows, columns, weights = rows[order], columns[order], weights[order]
     place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
-    kept = place < k
-    return SimilarItems(rows[kept], columns[kept], weights[kept])
+    nearest = place < k
+    return SimilarItems(rows[nearest], columns[nearest], weights[nearest])
 
 
 EXACT = 1 << 53
-"""Whole numbers below it are float64 numbers."""
+"""Whole numbers below it are exact in float64."""
 
 
 def _divide_exactly(
     above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Fractions as float64: equal ones, equal numbers. Those of larger numbers are reduced first."""
+    """Divide whole numbers so that equal fractions give equal float64 numbers.
+
+    Large ones are reduced first.
+    """
     large = below_n >= EXACT
     if large.any():
         divisor = np.gcd(above_n[large], below_n[large])
@@ -73,10 +76,10 @@ def _divide_exactly(
     return quotient_n
 
 
-def normalise_weights(given: SimilarItems) -> SimilarItems:
-    """The same neighbours with the weights of each item divided by their sum: s_ij / sum_j s_ij."""
-    sums = np.bincount(given.items, given.weights) if len(given.items) else np.zeros(0)
-    return SimilarItems(given.items, given.neighbours, given.weights / sums[given.items])
+def normalise_weights(similar: SimilarItems) -> SimilarItems:
+    """Divide the weights of each item by their sum: s_ij / sum_j s_ij."""
+    sums = np.bincount(similar.items, similar.weights) if len(similar.items) else np.zeros(0)
+    return SimilarItems(similar.items, similar.neighbours, similar.weights / sums[similar.items])
 
 
 def centring_bias(
@@ -85,28 +88,28 @@ def centring_bias(
     items_n: npt.NDArray[np.int64],
     weights_n: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """(i,) b_i = mean_i - sum_j s_ij mean_j, so that sum_j s_ij r_uj + b_i is the centred score.
+    """Return (i,) b_i = mean_i - sum_j s_ij mean_j, so that sum_j s_ij r_uj + b_i is the centred score.
 
-    mean_i + sum_j s_ij (r_uj - mean_j) multiplied out: the part that does not depend on the user.
+    It is the part of mean_i + sum_j s_ij (r_uj - mean_j) that does not depend on the user.
 
     Args:
         mean_i: (i,) mean of each item's column over all users.
-        offsets_j: (i + 1,) bounds of row j, the items that item j speaks for.
+        offsets_j: (i + 1,) bounds of row j: the items that have item j as a neighbour.
         items_n: (n,) these items.
         weights_n: (n,) similarities s_ij.
     """
     expected_n = np.repeat(mean_i, np.diff(offsets_j)) * weights_n
-    # By size, so that items with the same terms have the same sum, whatever their order.
+    # Terms are added by size, so that items with the same terms in another order have the same sum.
     order_n = np.lexsort((expected_n, items_n))
     return mean_i - np.bincount(items_n[order_n], expected_n[order_n], minlength=len(mean_i))
 
 
 def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], n_items: int) -> Any:
-    """A user x item CSR matrix of ones from its row bounds and item indices.
+    """Return a user x item CSR matrix of ones from its row bounds and item indices.
 
-    Whole numbers: sums of float32 stand still at 2^24 users.
+    Its type is int32, because sums of ones in float32 stop growing at 2^24 users.
     """
-    from scipy import sparse  # noqa: PLC0415 (half a second that few need)
+    from scipy import sparse  # noqa: PLC0415 (takes half a second, and few runs need it)
 
     ones = np.ones(len(indices), dtype=np.int32)
     return sparse.csr_matrix((ones, indices, indptr), shape=(len(indptr) - 1, n_items))

@@ -1,4 +1,4 @@
-"""Factors smoothed over the graph of users and items: the settings of `kind: lightgcn`."""
+"""Define the settings of `kind: lightgcn`: factors smoothed over the graph of users and items."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from recbench_spark.models.networks.settings import FactorModelConfig
 
 
 class LightGcnModel(FactorModelConfig):
-    """LightGCN (He et al. 2020): MF-BPR over the mean of 0 to `layers` normalised sums over neighbours.
+    """LightGcnModel is LightGCN (He et al. 2020).
 
-    The whole graph is smoothed in each minibatch: larger ones take fewer of these.
+    It is MF-BPR over the mean of 0 to `layers` normalised sums over neighbours. The whole graph is smoothed
+    in each minibatch, so fewer and larger minibatches are faster.
     """
 
     kind: Literal["lightgcn"]

@@ -1,4 +1,4 @@
-"""Means of users and items as a model of a night: a sum a user and item, on the cluster."""
+"""Define means of users and items as a model of a night, computed on the cluster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from recbench_spark.models.rating.means import MeansSettings
 
 
 class MeansModel(MeansSettings, ModelConfig):
-    """r_ui = mu + b_i + b_u, means of items and users, shrunk: the settings of `rating.means`.
+    """MeansModel predicts r_ui = mu + b_i + b_u, with shrunk means of items and users.
 
-    A night fits it on the cluster (`training.means`); among many fits it is one task like the others.
+    The settings are those of `rating.means`. A night fits the model on the cluster (`training.means`).
+    Among many fits it is one task like the others.
     """
 
     kind: Literal["means"]

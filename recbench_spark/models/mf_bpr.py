@@ -1,4 +1,4 @@
-"""Matrix factorisation fitted to pairwise ranking: the settings of `kind: mf_bpr`."""
+"""Define the settings of `kind: mf_bpr`: matrix factorisation fitted to pairwise ranking."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from recbench_spark.models.networks.settings import FactorModelConfig
 
 
 class MfBprModel(FactorModelConfig):
-    """MF-BPR (Rendle et al. 2009): a user's relevant items above items it does not have.
+    """MfBprModel is MF-BPR (Rendle et al. 2009): a user's relevant items rank above items it does not have.
 
-    `penalty` is that of squared lengths, an example's half of it; `spread` of the first random vectors.
+    `penalty`: factor of squared lengths; the loss of an example has half of it. `spread`: spread of the
+    first random vectors.
     """
 
     kind: Literal["mf_bpr"]
 
     @property
     def layers(self) -> int:
-        """None over the graph."""
+        """Return 0: there are no layers over the graph."""
         return 0

@@ -1,4 +1,4 @@
-"""PinSage trained on what users have together: the settings of `kind: pinsage`."""
+"""Define the settings of `kind: pinsage`: PinSage trained on items that share users."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from recbench_spark.models.networks.settings import FittedModel
 
 
 class FittedLayers(FittedModel):
-    """Layers over a graph, all alike, and what they are fitted by.
+    """FittedLayers holds the settings of equal layers over a graph and of their training.
 
     `neighbour_dropout`: the probability that an item has no neighbours in a minibatch, in any of the
-    layers. Without it a fit never meets an item without edges, and does not learn what to make of one.
+    layers. Without it training never includes an item without edges, and such items get poor vectors.
     """
 
-    # Another default changes numbers: raise the revisions `graphsage` and `pinsage` with it.
+    # A new default changes the results: raise the revisions `graphsage` and `pinsage` with it.
     added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"neighbour_dropout"}
 
     features: Features = Features(kind="hashed")
@@ -32,18 +32,20 @@ class FittedLayers(FittedModel):
     similarity: Literal["dot", "cosine"] = "dot"
 
     def make_layers(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:
-        """The layers as a model over a graph takes them."""
+        """Return the settings of the layers as a model over a graph takes them."""
         one = {"form": form, "aggregator": aggregator, "width": self.width, "hidden": self.hidden}
         return (LayerSettings.model_validate({**one, "join": self.join}),) * self.depth
 
 
 class PinSageModel(FittedLayers):
-    """PinSage over items that random walks connect (Ying et al. 2018); a user is the mean of its items.
+    """PinSageModel is PinSage over items linked by random walks (Ying et al. 2018).
+
+    A user is the mean of its items.
 
     Neighbourhoods: the `top` items most visited by `walks` walks of `hops` hops (`jobs/neighbourhoods.py`).
-    Pairs: each of a user's items with the `pairs` next ones in an order by hash. `curriculum`: epoch n
-    has n - 1 hard negatives a pair, of `hard_ranks` by personalised PageRank; `per_pair`: negatives are
-    not shared.
+    Pairs: each of a user's items with the `pairs` next ones in an order by hash. `curriculum`: epoch n has
+    n - 1 hard negatives for each pair, with `hard_ranks` by personalised PageRank. `per_pair`: negatives
+    are not shared.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
@@ -68,13 +70,13 @@ class PinSageModel(FittedLayers):
         return self
 
     @model_validator(mode="after")
-    def _of_items(self) -> PinSageModel:
+    def _check_side(self) -> PinSageModel:
         if self.features.side not in (None, "item"):
             raise ValueError(f"features.side: {self.features.side}, and items are the only nodes")
         return self
 
     def over(self, weights: str | None) -> GraphLayers:
-        """What is computed over the neighbourhoods."""
+        """Return the layers that are computed over the neighbourhoods."""
         layers = self.make_layers("convolve", self.aggregator)
         features = self.features.model_copy(update={"side": None})  # items are the only nodes
         return GraphLayers(

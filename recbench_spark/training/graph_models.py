@@ -14,17 +14,16 @@ from pyspark.sql import functions as F
 from recbench_spark.config.graph import GraphLayers, GraphModel
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.graph.estimates import fit_rates
 from recbench_spark.graph.incremental_run import find_earlier_model, plan_refresh, report_drift
-from recbench_spark.graph.pipeline import (
+from recbench_spark.graph.model_inputs import (
     PreparedGraphModel,
     compute_model_id,
     describe_files,
-    embed,
-    fit_rates,
-    open_model_work,
     prepare_model,
-    split_source,
 )
+from recbench_spark.graph.pipeline import embed, open_model_work
+from recbench_spark.graph.stored_graphs import split_source
 from recbench_spark.models.graph import SIDES, GraphNet
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, MANIFESTS

@@ -26,16 +26,10 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
 from recbench_spark.graph.folders import Graph, map_array, save_array
 from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
+from recbench_spark.graph.model_inputs import build_features, describe_files, prepare_model
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, neighbourhood_source
-from recbench_spark.graph.pipeline import (
-    build_features,
-    describe_files,
-    embed,
-    ensure_graph,
-    open_model_work,
-    prepare_model,
-    split_source,
-)
+from recbench_spark.graph.pipeline import embed, open_model_work
+from recbench_spark.graph.stored_graphs import ensure_graph, split_source
 from recbench_spark.kernels.graph.ids import hash_node_ids, hash_numbers
 from recbench_spark.kernels.graph.samples import Band, rank_bands
 from recbench_spark.models.graphsage import GraphSageModel

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.errors import ConfigError, DataError, SchemaError
-from recbench_spark.graph import edges
-from recbench_spark.graph.edges import RowSource, flatten_lists, open_rows, parse_weights, require_one_kind
+from recbench_spark.graph import csv_pieces, edges
+from recbench_spark.graph.edge_values import parse_weights
+from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, require_one_kind
 from tests.id_rule import BAD, GOOD, id_of
 
 BOTH = {"src": "auto", "dst": "auto"}
@@ -51,7 +52,7 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
     pairs = [(draw.randrange(-50, 10 ** draw.randrange(1, 15)), draw.randrange(99)) for _ in range(40)]
     lines = [f"{s}{mark}{d}" for s, d in pairs]
     (tmp_path / "e.csv").write_bytes((head + end.join(lines) + (end if last else "")).encode())
-    monkeypatch.setattr(edges, "BYTES_A_CSV_PIECE", size)
+    monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
     names_swapped = "dst;src" in head
     want = [(d, s) for s, d in pairs] if names_swapped else pairs
     for readers in (1, 3, 17):
@@ -62,7 +63,7 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
 
 @pytest.mark.parametrize("size", [1, 5, 8, 1 << 24])
 def test_values_in_quotes_hold_marks_and_quotes_and_no_line_ends(size, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(edges, "BYTES_A_CSV_PIECE", size)
+    monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
     (tmp_path / "good.csv").write_text('src,dst\n"a,1","say ""b"""\n"",x\n,y\n')
     assert rows_of(tmp_path / "good.csv") == [("a,1", 'say "b"'), ("", "x"), (None, "y")]
     (tmp_path / "bad.csv").write_text('src,dst\nx,"a\nb,c"\nd,e\n')
@@ -168,9 +169,9 @@ def test_weights_that_are_missing_or_no_numbers() -> None:
 
 def test_lists_must_be_lists() -> None:
     with pytest.raises(SchemaError, match="column n is of type int64, and lists are expected"):
-        flatten_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
+        expand_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
     with pytest.raises(DataError, match="not as many weights as neighbours"):
-        flatten_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
+        expand_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
 
 
 def test_what_lies_elsewhere_is_not_looked_for_here() -> None:

@@ -131,7 +131,7 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
             SC, before, [found], folder / f"before-{k}.npy", "float32" if found.by_side else wire
         )
     kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
-    done = run_model(SC, again, replace(two, kept=kept), lambda _: "R")
+    done = run_model(SC, again, replace(two, reused=kept), lambda _: "R")
     computed = [one.nodes for one in done]
     assert computed == by_hand() if mode == "bipartite" else max(computed) < 20
     assert len(wanted := results(whole, full)) == 43 + 41
@@ -157,6 +157,6 @@ def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode)
     for k, found in enumerate(before.places, 1):
         restore_vectors(SC, before, [found], folder / f"before-{k}.npy", "float32")
     kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
-    done = run_model(SC, again, replace(two, kept=kept), lambda _: "R")
+    done = run_model(SC, again, replace(two, reused=kept), lambda _: "R")
     assert sum(one.nodes for one in done) > 0
     assert results(two, again) == results(whole, full)

@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 from recbench_spark import cli
 from recbench_spark.commands import embed
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph import pipeline, runner
-from recbench_spark.graph.build import open_inputs
-from recbench_spark.graph.pipeline import warn_unread_weights
+from recbench_spark.graph import pipeline, runner, stored_graphs
+from recbench_spark.graph.build_inputs import open_inputs
+from recbench_spark.graph.stored_graphs import warn_unread_weights
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import model_weight_shapes, random_weights
 from recbench_spark.storage import delta_files
@@ -211,11 +211,11 @@ def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
     [
-        (pipeline, "_append_nodes", 0),
-        (pipeline, "_append_graph", 0),
-        (runner, "_commit", 0),
-        (runner, "_commit", 1),
-        (pipeline, "_remember", 0),
+        (stored_graphs, "_append_nodes", 0),
+        (stored_graphs, "_append_graph", 0),
+        (runner, "_commit_group", 0),
+        (runner, "_commit_group", 1),
+        (pipeline, "_write_note", 0),
     ],
 )
 def test_what_is_told_of_a_graph_is_there_after_a_kill(

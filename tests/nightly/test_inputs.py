@@ -18,7 +18,7 @@ from recbench_spark.config.evaluation import Propensities
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import DataError
-from recbench_spark.graph.pipeline import ensure_graph
+from recbench_spark.graph.stored_graphs import ensure_graph
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly import split as splitting
 from recbench_spark.nightly.night_status import find_finished_night

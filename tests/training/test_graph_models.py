@@ -21,7 +21,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.graph import incremental_run
 from recbench_spark.graph.build import read_ids
 from recbench_spark.graph.folders import read_graph
-from recbench_spark.graph.pipeline import read_weights
+from recbench_spark.graph.model_inputs import read_weights
 from recbench_spark.kernels.graph.layers import LayerForm, model_weight_shapes, random_weights
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.storage.store import Store

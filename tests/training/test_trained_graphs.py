@@ -18,7 +18,7 @@ from recbench_spark import revisions
 from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graph.folders import Graph, NodeBlock, save_array
-from recbench_spark.graph.pipeline import read_weights
+from recbench_spark.graph.model_inputs import read_weights
 from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.models.networks.layers import GraphNetwork

@@ -16,24 +16,17 @@ from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
 from recbench_spark.data.readers.files import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
-from recbench_spark.graph.build import NodeFinder, open_inputs, read_ids
-from recbench_spark.graph.edges import to_id_array
+from recbench_spark.graph.build import NodeFinder, read_ids
+from recbench_spark.graph.build_inputs import open_inputs
+from recbench_spark.graph.edge_values import to_id_array
+from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.incremental_run import plan_refresh, report_drift
+from recbench_spark.graph.model_inputs import PreparedGraphModel, describe_files, prepare_model
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.pipeline import (
-    FOLDER,
-    PreparedGraphModel,
-    describe_files,
-    embed,
-    estimate_passes,
-    explain_costs,
-    fit_rates,
-    open_model_work,
-    prepare_model,
-    split_source,
-)
+from recbench_spark.graph.pipeline import embed, open_model_work
+from recbench_spark.graph.stored_graphs import FOLDER, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
 from recbench_spark.nightly.gates import gate_checks, gate_error

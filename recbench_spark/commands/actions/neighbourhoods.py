@@ -18,7 +18,7 @@ from recbench_spark.config import parse
 from recbench_spark.config.graph import NeighbourhoodSettings
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, make_walks
-from recbench_spark.graph.pipeline import split_source
+from recbench_spark.graph.stored_graphs import split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session

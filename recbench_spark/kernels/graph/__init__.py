@@ -1,1 +1,1 @@
-"""Graphs as arrays: dense ids, adjacency, aggregation, layers, costs. No Spark."""
+"""Kernels of graphs on arrays: dense ids, adjacency, aggregation, layers and costs. No Spark."""

@@ -1,9 +1,9 @@
-"""Aggregators over the neighbours of a block of nodes, in float32, in one order that never changes.
+"""Aggregate over the neighbours of a block of nodes, in float32, in one order that never changes.
 
-A row takes its edges in one after the other, by ascending source (see `ids`), those of a hub in segments:
-neither the size of a block nor of a batch, nor where a source's vector lies, changes a bit. Sources:
-Hamilton, Ying and Leskovec 2017, section 3.3 (mean, GCN, LSTM, pool); Ying et al. 2018, algorithm 1 and
-section 3.1 (importance pooling).
+A row adds its edges one after the other, by ascending source (see `ids`), and those of a hub in segments.
+The size of a block or a batch, or the place of a source's vector, does not change a bit. Sources: Hamilton,
+Ying and Leskovec 2017, section 3.3 (mean, GCN, LSTM, pool); Ying et al. 2018, algorithm 1 and section 3.1
+(importance pooling).
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from recbench_spark.kernels.graph.simd import (
 from recbench_spark.kernels.hashing import Hashes, stream
 
 SEGMENT = 2048
-"""Edges of a node that are added up by themselves, counted from its first: the rounding of a hub's sum
-grows with this and with the number of segments, not with all its edges."""
+"""Edges of a node that are added up by themselves, counted from its first.
+
+The rounding of a hub's sum grows with this and with the number of segments, not with all its edges.
+"""
 
 Vectors = npt.NDArray[Any]
 """(nodes, dims) float32 or float16."""
 
 
 def view_flat(vectors: Vectors) -> Any:
-    """Vectors as kernels take them: read-only, end to end, halves as their bits."""
+    """Return vectors as kernels take them: read-only, end to end, halves as their bits."""
     flat = np.ascontiguousarray(vectors).reshape(-1)
     return readonly(flat.view(np.uint16) if vectors.dtype == np.float16 else flat)
 
@@ -50,7 +52,7 @@ def view_flat(vectors: Vectors) -> Any:
 def pool_neighbours(
     kind: Aggregator, csr: Csr, z: Vectors, own: Vectors | None = None
 ) -> npt.NDArray[np.float32]:
-    """(r, m) what each destination gets of its neighbours; zeros where it has none.
+    """Return the (r, m) aggregate over the neighbours of each destination; zeros where it has none.
 
     sum: sum z_u; mean: sum z_u / n; importance: sum a z_u / sum a (zero where all a are 0); max: the
     largest of each column; gcn: (sum z_u + z_v) / (n + 1).
@@ -61,13 +63,15 @@ def pool_neighbours(
         z: (s, m) vectors of sources.
         own: (r, m) the destinations' own vectors, for `gcn`.
     """
-    found = sum_sources(kind, csr, z)
+    sums = sum_sources(kind, csr, z)
     counts, weights = count_edges(csr)
-    return finish_sums(kind, found, counts, weights, own)
+    return finish_sums(kind, sums, counts, weights, own)
 
 
 def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float32]:
-    """(r, m) sums (importance: weighted; max: largest, -inf without neighbours) of some sources."""
+    """Return (r, m) sums over some sources: weighted for importance, maxima for max (-inf
+    without neighbours).
+    """
     rows, dims = len(csr.indptr) - 1, z.shape[1]
     out = np.full((rows, dims), -np.inf if kind == "max" else 0.0, np.float32)
     args = (readonly(csr.indptr), readonly(csr.src), view_flat(z), dims, out.reshape(-1))
@@ -81,7 +85,7 @@ def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float3
 
 
 def count_edges(csr: Csr) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """(r,) edges and sum of weights of each destination."""
+    """Return the (r,) edges and the (r,) sums of weights of each destination."""
     counts = np.diff(csr.indptr)
     if csr.weight is None:
         return counts, counts.astype(np.float64)
@@ -97,13 +101,13 @@ def finish_sums(
     weights: npt.NDArray[np.float64],
     own: Vectors | None = None,
 ) -> npt.NDArray[np.float32]:
-    """(r, m) from sums to means; in place.
+    """Turn sums into the aggregate, (r, m), in place.
 
     Args:
         kind: the aggregator.
-        acc: (r, m) as `sum_sources` gives it, over all sources.
+        acc: (r, m) from `sum_sources` over all sources.
         counts: (r,) edges.
-        weights: (r,) sum of weights.
+        weights: (r,) sums of weights.
         own: (r, m) for `gcn`.
     """
     if kind == "sum":
@@ -113,7 +117,7 @@ def finish_sums(
         return acc
     if kind == "gcn":
         assert own is not None
-        with np.errstate(over="ignore", invalid="ignore"):  # who makes vectors of the sums looks for it
+        with np.errstate(over="ignore", invalid="ignore"):  # checked by the user of the sums
             acc += own.astype(np.float32)
         counts = counts + 1
     divisor = (weights if kind == "importance" else counts).astype(np.float32)
@@ -224,10 +228,10 @@ def lstm(
     most: int,
     seed: int,
 ) -> npt.NDArray[np.float32]:
-    """(r, h) last state of an LSTM over each destination's neighbours, at most `most` of them.
+    """Return the (r, h) last state of an LSTM over each destination's neighbours, at most `most` of them.
 
-    Their order is that of a hash of seed, destination and source; the first `most` are taken. With gates
-    i, f, g, o in torch.nn.LSTM's order, c = sigma(f) c + sigma(i) tanh(g) and h = sigma(o) tanh(c).
+    Their order is that of a hash of seed, destination and source; the first `most` are read. With gates i,
+    f, g, o in torch.nn.LSTM's order, c = sigma(f) c + sigma(i) tanh(g) and h = sigma(o) tanh(c).
 
     Args:
         csr: edges into the destinations; `src` are rows of gates and of source_hash.
@@ -235,8 +239,8 @@ def lstm(
         recurrent_t: (h, 4 h) W_hh transposed.
         own_hash: (r,) hashes of the destinations' raw ids.
         source_hash: (s,) hashes of the sources' raw ids.
-        most: neighbours taken.
-        seed: of the order.
+        most: neighbours that are read.
+        seed: seed of the order.
     """
     hidden = recurrent_t.shape[0]
     out = np.zeros((len(csr.indptr) - 1, hidden), np.float32)
@@ -247,14 +251,14 @@ def lstm(
 
 
 def order_for_lstm(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, seed: int) -> Csr:
-    """The sources that `lstm` reads of each destination, in its order; without weights.
+    """Return the sources that `lstm` reads of each destination, in its order and without weights.
 
     Args:
         csr: edges into the destinations; `src` are rows of source_hash.
         own_hash: (r,) hashes of the destinations' raw ids.
         source_hash: (s,) hashes of the sources' raw ids.
-        most: neighbours taken.
-        seed: of the order.
+        most: neighbours that are read.
+        seed: seed of the order.
     """
     hashes = (readonly(np.asarray(own_hash)), readonly(np.asarray(source_hash)))
     order = _order_for_lstm(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
@@ -266,15 +270,15 @@ def order_for_lstm(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, s
 
 @compile_kernel
 def _order_for_lstm(indptr: Any, src: Any, own_hash: Any, source_hash: Any, seed: np.uint64) -> Any:
-    """(e,) the sources of each destination in the order they are read."""
-    found = src.copy()
+    """Return the (e,) sources of each destination in the order of reading."""
+    ordered = src.copy()
     for r in range(len(indptr) - 1):
         a, b = indptr[r], indptr[r + 1]
         keys, own = np.empty(b - a, np.uint64), stream(seed, own_hash[r])
         for e in range(a, b):
             keys[e - a] = stream(own, source_hash[src[e]])
-        found[a:b] = src[a:b][np.argsort(keys, kind="mergesort")]
-    return found
+        ordered[a:b] = src[a:b][np.argsort(keys, kind="mergesort")]
+    return ordered
 
 
 @compile_kernel

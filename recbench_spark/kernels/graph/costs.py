@@ -1,9 +1,9 @@
-"""What a pass over a graph costs, before it runs: bytes by counting, seconds by a line fitted to runs.
+"""Predict the cost of a pass before it runs: bytes by counting, seconds by a line fitted to runs.
 
 Seconds are a sum of amounts times rates, all rates at least 0 (non-negative least squares, Lawson and
-Hanson 1974), each run weighed by 1 / its seconds, so that the error that is made small is relative. One
-amount is no count: a vector read at random takes longer the less of its file the caches hold, so bytes
-that are read weigh what a probe (`graph/read_throughput.py`) found them to take.
+Hanson 1974). Each run is weighted by 1 / its seconds, so that the relative error is minimised. One amount
+is not only a count: a random read of a vector takes longer if the caches hold less of its file. So the
+bytes that are read are scaled by the measured time to read a byte (`graph/read_throughput.py`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 from recbench_spark.errors import ConfigError
 
 FRAME_BYTES = 120
-"""Bytes that Spark and pickle add to a value of a shuffle, about."""
+"""Approximate bytes that Spark and pickle add to a value of a shuffle."""
 
 
 class Amounts(NamedTuple):
-    """What a pass has to do.
+    """Amounts are the work of a pass.
 
     Attributes:
-        read: bytes of messages taken in, an edge at a time, as many as take as long at the pace PACE.
+        read: bytes of messages that are read edge by edge, scaled to DEFAULT_READ_SECONDS for each.
         flops: multiplications and additions of dense products.
-        written: bytes that come out, in files and table.
+        written: bytes of results, in files and table.
         moved: bytes that go through a shuffle.
-        tasks: their number.
+        tasks: number of tasks.
         passes: 1.
     """
 
@@ -42,36 +42,39 @@ class Amounts(NamedTuple):
 
 
 DEFAULT_SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4)
-"""Of one core of a 2.5 GHz machine, where no runs were measured: passes whole, the rest shared by cores."""
+"""Seconds of each amount on one core of a 2.5 GHz machine, used where no runs exist.
+
+The cores share all but `passes`.
+"""
 
 DEFAULT_READ_SECONDS = DEFAULT_SECONDS.read
-"""Seconds a byte of a core that takes vectors in, where no probe was made."""
+"""Seconds of a core to read a byte of vectors, used where nothing was measured."""
 
 UNKNOWN_FACTOR = 2.0
-"""Factor either side of a prediction that rests on no runs."""
+"""Factor of the interval on either side of a prediction without runs."""
 
 FEWEST_RUNS = len(DEFAULT_SECONDS)
 
 LEAST_SPREAD = 0.1
-"""The interval is at least this share either side."""
+"""Smallest relative half width of the interval."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of each amount, and by what factor predictions were off."""
+    """Rates are the seconds of each amount, and the factor by which predictions were wrong."""
 
     seconds: Amounts
     factor: float
     runs: int
 
     def predict(self, amounts: Amounts, cores: int) -> float:
-        """Seconds of wall time."""
+        """Return the predicted seconds of wall time."""
         *shared, passes = amounts
         work = sum(a * s for a, s in zip(shared, self.seconds[:-1], strict=True))
         return float(work / cores + passes * self.seconds.passes)
 
     def interval(self, seconds: float) -> tuple[float, float]:
-        """Where the truth lies 19 times in 20, as the runs fitted to have it."""
+        """Return the interval that holds the true seconds 19 times in 20, judging by the fitted runs."""
         return seconds / self.factor, seconds * self.factor
 
 
@@ -79,9 +82,10 @@ DEFAULT_RATES = Rates(DEFAULT_SECONDS, UNKNOWN_FACTOR, 0)
 
 
 def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
-    """Rates from runs: amounts, seconds, cores; DEFAULT where there are too few.
+    """Fit rates to runs: amounts, seconds, cores. With too few runs return DEFAULT_RATES.
 
-    The factor is exp(2 s) of the residuals' spread s in logarithms, a degree of freedom for each rate.
+    The factor is exp(2 s), with s the spread of the residuals in logarithms. Each rate takes a degree of
+    freedom.
     """
     if len(runs) < FEWEST_RUNS:
         return DEFAULT_RATES
@@ -89,7 +93,7 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     took = np.array([seconds for _, seconds, _ in runs])
     scaled = rows / took[:, None]
     sizes = np.where(scaled.max(axis=0) > 0, scaled.max(axis=0), 1)
-    from scipy.optimize import nnls  # noqa: PLC0415 (half a second that few need)
+    from scipy.optimize import nnls  # noqa: PLC0415 (takes half a second, and few runs need it)
 
     rates, _ = nnls(scaled / sizes, np.ones(len(runs)))
     rates = rates / sizes
@@ -102,29 +106,33 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
 
 
 def expected_copies(blocks: int, degree: float) -> float:
-    """Blocks that need a vector of so many edges, dealt to blocks by hash: P (1 - (1 - 1/P)^degree)."""
+    """Return the blocks that need a vector of some degree: P (1 - (1 - 1/P)^degree).
+
+    Edges go to blocks by hash.
+    """
     return float(blocks * (1 - (1 - 1 / blocks) ** degree))
 
 
 @dataclass(frozen=True)
 class PassSize:
-    """A pass as its cost sees it.
+    """PassSize describes a pass for the prediction of its cost.
 
     Attributes:
         nodes: destinations.
-        edges: into them.
+        edges: edges into them.
         sources: nodes that may send.
         needed: distinct sources, summed over blocks of destinations.
         parts: pairs of a destination and a block of sources.
-        blocks: of destinations; `source_blocks` of sources.
+        blocks: blocks of destinations.
+        source_blocks: blocks of sources.
         d: dimensions of a node's own vector.
-        m: of a message.
-        o: of what comes out.
+        m: dimensions of a message.
+        o: dimensions of a new vector.
         item: bytes of a stored number.
         projects: whether messages are projected.
         own: whether a node's own message is needed (GCN).
         combines: whether there are dense products at the destination.
-        pace: seconds of a core to take in a byte of messages, by a probe.
+        pace: seconds of a core to read a byte of messages, as measured.
     """
 
     nodes: int
@@ -144,19 +152,19 @@ class PassSize:
     pace: float = DEFAULT_READ_SECONDS
 
     def bytes_moved(self, plan: str) -> int:
-        """Payload of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
+        """Return the bytes of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
         own = self.nodes * self.m * self.item if self.own and plan != "R" else 0
         if plan == "G":
             return self.needed * self.m * self.item + own
         return self.parts * (4 * self.m + 4) + own if plan == "S" else 0
 
     def flops(self) -> float:
-        """Of all dense products."""
+        """Return the multiplications and additions of all dense products."""
         projected = 2.0 * self.sources * self.d * self.m if self.projects else 0.0
         return projected + (2.0 * self.nodes * (self.d + self.m) * self.o if self.combines else 0.0)
 
     def amounts(self, plan: str, item_out: int) -> Amounts:
-        """What it has to do under a plan."""
+        """Return the work of the pass under a plan."""
         messages = self.sources * self.m * self.item if self.projects and plan == "R" else 0
         framed = self.blocks * self.source_blocks * FRAME_BYTES if plan != "R" else 0
         tasks = self.blocks + (self.source_blocks if plan != "R" or self.projects else 0)
@@ -170,7 +178,7 @@ class PassSize:
         )
 
     def worker_bytes(self, plan: str, batch: int) -> int:
-        """Memory of a task, mapped files apart: what it gathers or sums, and its batch."""
+        """Return the bytes of memory of a task without mapped files: its vectors or sums, and its batch."""
         batches = batch * (self.d + 2 * self.m + 2 * self.o) * 4
         rows = -(-self.nodes // max(self.blocks, 1))
         if plan == "G":
@@ -182,15 +190,15 @@ class PassSize:
 def choose_plan(
     size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, mapped_bytes: int
 ) -> str:
-    """The plan of least predicted seconds.
+    """Return the plan with the least predicted seconds.
 
     Args:
-        size: of the pass.
-        rates: fitted.
-        cores: tasks at once.
-        item_out: bytes of a number that comes out.
-        scattered: whether the aggregator can be taken apart.
-        mapped_bytes: that a host can map at once; R needs the messages within.
+        size: size of the pass.
+        rates: fitted rates.
+        cores: tasks that run at once.
+        item_out: bytes of a new number.
+        scattered: whether partial aggregates can be combined.
+        mapped_bytes: bytes that a host can map at once; under R the messages must fit.
     """
     plans = ["R"] if size.sources * size.m * size.item <= mapped_bytes else []
     plans += ["G", "S"] if scattered else ["G"]
@@ -198,6 +206,6 @@ def choose_plan(
 
 
 def check_plan(plan: str, aggregator: str, scattered: bool) -> None:
-    """ConfigError where a plan cannot do an aggregator."""
+    """Raise ConfigError if a plan does not support an aggregator."""
     if plan == "S" and not scattered:
         raise ConfigError(f"plan S cannot take {aggregator} apart", "plan: G or R (--plan)")

@@ -1,7 +1,8 @@
-"""Adjacency of a block of destinations: edges dealt out, sorted, as offsets and sources (CSR).
+"""Store the adjacency of a block of destinations as offsets and sources (CSR).
 
-An edge travels as one number, its destination within the block in the high half and its source's dense id
-in the low one: sorting numbers sorts edges by destination, then by source, the order of adding them.
+Edges are partitioned by block and then sorted. An edge is shuffled as one number: its destination within
+the block in the high half and its source's dense id in the low one. Sorting these numbers sorts edges by
+destination, then by source, which is the order of adding them.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Weights = npt.NDArray[np.float32]
 
 
 class Csr(NamedTuple):
-    """The edges into a block of destinations.
+    """Csr holds the edges into a block of destinations.
 
     Attributes:
-        indptr: (rows + 1,) where each destination's edges begin.
-        src: (edges + AHEAD,) dense ids of sources, ascending within a destination; then AHEAD zeros, which
+        indptr: (rows + 1,) place where each destination's edges begin.
+        src: (edges + PREFETCH_EDGES,) dense ids of sources, ascending within a destination; then zeros that
             are fetched ahead and never used.
-        weight: (edges,) float32, or None: every edge weighs 1. Edges of one pair by rising weight.
+        weight: (edges,) float32, or None: every edge weighs 1. Edges of one pair are by rising weight.
     """
 
     indptr: npt.NDArray[np.int64]
@@ -34,17 +35,17 @@ class Csr(NamedTuple):
 
     @property
     def edges(self) -> int:
-        """Number of edges."""
+        """Return the number of edges."""
         return int(self.indptr[-1])
 
 
 def edge_keys(local_e: npt.NDArray[np.uint32], src_e: npt.NDArray[np.uint32]) -> Keys:
-    """(e,) destination within the block and source in one number."""
+    """Pack the destination within the block and the source into one number, (e,)."""
     return (local_e.astype(np.uint64) << np.uint64(32)) | src_e.astype(np.uint64)
 
 
 class GroupedEdges(NamedTuple):
-    """Edges put together by block: those of block b are `ends[b - 1]` to `ends[b]`."""
+    """GroupedEdges are edges sorted by block: those of block b are `ends[b - 1]` to `ends[b]`."""
 
     keys: Keys
     weight: Weights | None
@@ -54,20 +55,20 @@ class GroupedEdges(NamedTuple):
 def group_edges(
     block_e: npt.NDArray[np.int32], keys: Keys, weight: Weights | None, blocks: int
 ) -> GroupedEdges:
-    """Edges by block, in the order given within each.
+    """Group edges by block and keep their order within each.
 
     Args:
         block_e: (e,) block of each edge.
-        keys: (e,) as `edge_keys` makes them.
+        keys: (e,) from `edge_keys`.
         weight: (e,) or None.
-        blocks: their number.
+        blocks: number of blocks.
     """
     ends = np.cumsum(np.bincount(block_e, minlength=blocks)).astype(np.int64)
     begins = np.insert(ends[:-1], 0, 0)
     keys_out = np.empty_like(keys)
     weight_out = np.empty(0 if weight is None else len(keys), np.float32)
-    given = np.empty(0, np.float32) if weight is None else weight
-    _group_edges(readonly(block_e), readonly(keys), readonly(given), begins, keys_out, weight_out)
+    weights = np.empty(0, np.float32) if weight is None else weight
+    _group_edges(readonly(block_e), readonly(keys), readonly(weights), begins, keys_out, weight_out)
     return GroupedEdges(keys_out, None if weight is None else weight_out, ends)
 
 
@@ -84,13 +85,13 @@ def _group_edges(block_e: Any, keys: Any, weight: Any, at: Any, keys_out: Any, w
 def build_csr(
     rows: int, keys: Keys, weight: Weights | None, drop_duplicates: bool = False
 ) -> tuple[Csr, int]:
-    """The edges of a block as CSR, and how many repeat a pair.
+    """Return the edges of a block as CSR, and the number of repeated pairs.
 
     Args:
         rows: destinations of the block.
         keys: (e,) edges in any order; sorted in place where they have no weights.
         weight: (e,) or None.
-        drop_duplicates: keep one edge a pair, the one of largest weight.
+        drop_duplicates: keep one edge of each pair, the one of largest weight.
     """
     if weight is None:
         keys.sort()
@@ -100,8 +101,8 @@ def build_csr(
     repeats = keys[1:] == keys[:-1]
     duplicates = int(np.count_nonzero(repeats))
     if drop_duplicates and duplicates:
-        kept = np.append(~repeats, True)
-        keys, weight = keys[kept], None if weight is None else weight[kept]
+        last_of_pair = np.append(~repeats, True)
+        keys, weight = keys[last_of_pair], None if weight is None else weight[last_of_pair]
     firsts = np.arange(rows + 1, dtype=np.uint64) << np.uint64(32)
     indptr = np.searchsorted(keys, firsts).astype(np.int64)
     src = np.zeros(len(keys) + PREFETCH_EDGES, np.uint32)
@@ -110,11 +111,11 @@ def build_csr(
 
 
 class Halo(NamedTuple):
-    """What a block needs of other blocks.
+    """Halo names the sources that a block needs of other blocks.
 
     Attributes:
-        need: (u,) distinct dense ids of its sources, ascending: those of one block stand together.
-        place: (edges + AHEAD,) where each edge's source stands in `need`.
+        need: (u,) distinct dense ids of its sources, ascending: those of one block follow one another.
+        place: (edges + PREFETCH_EDGES,) place of each edge's source in `need`.
     """
 
     need: npt.NDArray[np.uint32]
@@ -122,7 +123,7 @@ class Halo(NamedTuple):
 
 
 def build_halo(csr: Csr) -> Halo:
-    """The distinct sources of a block, and each edge's place among them."""
+    """Return the distinct sources of a block, and each edge's place among them."""
     sources = csr.src[: csr.edges]
     need = np.sort(sources)
     need = need[np.append(True, need[1:] != need[:-1])] if len(need) else need
@@ -132,11 +133,11 @@ def build_halo(csr: Csr) -> Halo:
 
 
 def select_rows(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
-    """The edges into some destinations of a block, in the order asked for.
+    """Return the edges into some destinations of a block, in the order of `row_r`.
 
     Args:
         csr: the block.
-        row_r: rows of it.
+        row_r: rows of the block.
     """
     begins, ends = csr.indptr[row_r], csr.indptr[np.asarray(row_r) + 1]
     counts = ends - begins
@@ -148,11 +149,11 @@ def select_rows(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
 
 
 def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
-    """Return the same destinations, of which the chosen ones have no edges.
+    """Return the same destinations, where the chosen ones have no edges.
 
     Args:
         csr: edges into r destinations.
-        row_r: (r,) the ones that lose their edges.
+        row_r: (r,) destinations that lose their edges.
     """
     if not row_r.any():
         return csr
@@ -165,14 +166,14 @@ def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
 
 
 def window(csr: Csr, first: int, end: int) -> Csr:
-    """The edges into destinations `first` to `end` of a block; nothing is copied but offsets."""
+    """Return the edges into destinations `first` to `end` of a block. Only offsets are copied."""
     a, b = int(csr.indptr[first]), int(csr.indptr[end])
     weight = None if csr.weight is None else csr.weight[a:b]
     return Csr(csr.indptr[first : end + 1] - a, csr.src[a : b + PREFETCH_EDGES], weight)
 
 
 def tile(csr: Csr, low: int, high: int) -> tuple[npt.NDArray[np.int64], Csr]:
-    """The edges of a block whose sources are `low` to `high`, sources counted from `low`.
+    """Return the edges of a block whose sources are `low` to `high`, with sources counted from `low`.
 
     Returns:
         (t,) destinations that have any, and their edges.
@@ -197,15 +198,15 @@ def _find_ranges(indptr: Any, src: Any, low: int, high: int, begins: Any, ends: 
 
 
 def count_sources(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """How far a block's sources are spread.
+    """Count the sources of a block.
 
     Args:
         csr: the block.
-        nodes: of the whole graph.
+        nodes: number of nodes of the whole graph.
         ends: (blocks,) dense id after each block's last node.
 
     Returns:
-        Distinct sources; pairs of a destination and a block that holds sources of it.
+        Number of distinct sources, and of pairs of a destination and a block that holds sources of it.
     """
     seen = np.zeros(nodes, np.bool_)
     seen[csr.src[: csr.edges]] = True
@@ -215,19 +216,22 @@ def count_sources(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[in
 
 
 def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """(r,) the block of each dense id.
+    """Return the (r,) block of each dense id.
 
     Args:
-        node_r: below the last end.
+        node_r: dense ids below the last end.
         ends: (blocks,) dense id after each block's last node.
     """
-    found = np.empty(len(node_r), np.int32)
-    _find_blocks(readonly(node_r), readonly(ends), *_find_block_starts(ends), found)
-    return found
+    block_r = np.empty(len(node_r), np.int32)
+    _find_blocks(readonly(node_r), readonly(ends), *_find_block_starts(ends), block_r)
+    return block_r
 
 
 def _find_block_starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """The block of the first of each 2^shift nodes, some tens of these a block."""
+    """Return the block of the first of each 2^shift nodes, and the shift.
+
+    Each block has some tens of these places.
+    """
     shift = max(0, int(ends[-1] // (32 * len(ends))).bit_length() - 1)
     firsts = np.arange((int(ends[-1]) >> shift) + 1, dtype=np.int64) << shift
     return np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1), shift
@@ -242,42 +246,42 @@ def _find_block(node: np.int64, ends: Any, starts: Any, shift: int) -> int:
 
 
 @compile_kernel
-def _find_blocks(node_r: Any, ends: Any, starts: Any, shift: int, found: Any) -> None:
+def _find_blocks(node_r: Any, ends: Any, starts: Any, shift: int, block_r: Any) -> None:
     for r in range(len(node_r)):
-        found[r] = _find_block(np.int64(node_r[r]), ends, starts, shift)
+        block_r[r] = _find_block(np.int64(node_r[r]), ends, starts, shift)
 
 
 @compile_kernel
 def _count_parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> int:
-    found = 0
+    parts = 0
     for r in range(len(indptr) - 1):
         block = -1
         for e in range(indptr[r], indptr[r + 1]):
             if block < 0 or src[e] >= ends[block]:
                 block = _find_block(np.int64(src[e]), ends, starts, shift)
-                found += 1
-    return found
+                parts += 1
+    return parts
 
 
 def mark_touched(
     csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """(r,) destinations that are flagged themselves or have a flagged source.
+    """Return (r,) destinations that are flagged themselves or have a flagged source.
 
     Args:
-        csr: edges into them.
+        csr: edges into the destinations.
         flag_n: (nodes,) by dense id.
         own_r: (r,) the destinations' own flags.
     """
-    found = own_r.copy()
-    _mark_touched(readonly(csr.indptr), readonly(csr.src), readonly(np.asarray(flag_n)), found)
-    return found
+    touched_r = own_r.copy()
+    _mark_touched(readonly(csr.indptr), readonly(csr.src), readonly(np.asarray(flag_n)), touched_r)
+    return touched_r
 
 
 @compile_kernel
-def _mark_touched(indptr: Any, src: Any, flag_n: Any, found: Any) -> None:
-    for r in range(len(found)):
+def _mark_touched(indptr: Any, src: Any, flag_n: Any, touched_r: Any) -> None:
+    for r in range(len(touched_r)):
         e = indptr[r]
-        while not found[r] and e < indptr[r + 1]:
-            found[r] = flag_n[src[e]]
+        while not touched_r[r] and e < indptr[r + 1]:
+            touched_r[r] = flag_n[src[e]]
             e += 1

@@ -1,8 +1,8 @@
-"""Dense products whose bits hang on nothing but a row and the weights.
+"""Compute dense products whose bits depend only on a row and the weights.
 
 Libraries of linear algebra choose another order of additions for another number of rows. Here each element
-is a chain of fused multiply-adds by rising index, rounded after each: the same on every machine, for every
-batch. Four rows at a time share what is loaded of the weights; one thread a task.
+is a chain of fused multiply-adds by rising index, rounded after each: the same on every machine and for
+every batch. Four rows at a time share the loaded weights, and each task has one thread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from recbench_spark.kernels.graph.simd import as_single, as_stored, fma
 Matrix = npt.NDArray[np.float32]
 
 HALF_MOST = 65504.0
-"""The largest number in half precision."""
+"""Largest number in half precision."""
 
 SINGLE_MOST = float(np.finfo(np.float32).max)
-"""The largest number in single precision."""
+"""Largest number in single precision."""
 
 
 class Dense(NamedTuple):
-    """x W^T + b, and relu where asked for.
+    """Dense is a layer x W^T + b, with an optional relu.
 
     Attributes:
         weight_t: (d_in, d_out) the weights transposed, end to end.
@@ -38,22 +38,22 @@ class Dense(NamedTuple):
     bias: Matrix
     relu: bool
 
-    def of(self, x: npt.NDArray[Any]) -> Matrix:
-        """(r, d_out) float32 of (r, d_in) float32 or float16."""
+    def apply(self, x: npt.NDArray[Any]) -> Matrix:
+        """Apply the layer to (r, d_in) float32 or float16. Return (r, d_out) float32."""
         out = np.repeat(self.bias[None, :], len(x), axis=0)
         add_product(x, self.weight_t, out)
         return np.maximum(out, 0, out=out) if self.relu else out
 
 
 def make_dense(weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None, relu: bool = False) -> Dense:
-    """From weights (d_out, d_in) as torch keeps them."""
+    """Make a layer from weights (d_out, d_in) as torch stores them."""
     weight_t = np.ascontiguousarray(weight.T, np.float32)
     zeros = np.zeros(weight_t.shape[1], np.float32)
     return Dense(weight_t, zeros if bias is None else np.ascontiguousarray(bias, np.float32), relu)
 
 
 def add_product(x: npt.NDArray[Any], weight_t: Matrix, out: Matrix) -> None:
-    """Out + x weight_t, in place.
+    """Add x weight_t to out, in place.
 
     Args:
         x: (r, d_in) float32 or float16.
@@ -108,7 +108,7 @@ def _read_four(row: Any, k: int) -> tuple[np.float32, np.float32, np.float32, np
 
 
 def normalise(x: Matrix) -> Matrix:
-    """Divide each row by its length, in place; a row of zeros stays as it is."""
+    """Divide each row by its length, in place. A row of zeros does not change."""
     _normalise(x)
     return x
 
@@ -120,7 +120,7 @@ def _normalise(x: Any) -> None:
         for j in range(x.shape[1]):
             total += np.float64(x[r, j]) * np.float64(x[r, j])
         length = np.float32(np.sqrt(total))
-        if np.isinf(length):  # longer than a float32 can be, or infinite itself
+        if np.isinf(length):  # the length is too large for float32, or a number is infinite
             for j in range(x.shape[1]):
                 x[r, j] = np.float64(x[r, j]) / np.sqrt(total)
         elif total > 0:
@@ -129,18 +129,18 @@ def _normalise(x: Any) -> None:
 
 
 def store(x: Matrix, out: npt.NDArray[Any], what: str) -> None:
-    """Write float32 rows as they are stored, rounded to the nearest half where that is float16.
+    """Write float32 rows to an array, rounded to the nearest half where that is float16.
 
     Raises:
-        DataError: a number that is infinite, NaN or too large for half precision.
+        DataError: a number is infinite, NaN or too large for half precision.
     """
-    kept = out.view(np.uint16) if out.dtype == np.float16 else out
+    target = out.view(np.uint16) if out.dtype == np.float16 else out
     most = HALF_MOST if out.dtype == np.float16 else SINGLE_MOST
-    _refuse(_store(readonly(np.ascontiguousarray(x)), kept, np.float32(most)), most, what)
+    _refuse(_store(readonly(np.ascontiguousarray(x)), target, np.float32(most)), most, what)
 
 
 def check_finite(x: Matrix, what: str) -> Matrix:
-    """Return the rows as they are when all numbers of them are finite.
+    """Return the rows unchanged if all their numbers are finite.
 
     Args:
         x: (r, d) float32.

@@ -1,4 +1,4 @@
-"""What layers there are, by name: settings know them without a compiler."""
+"""Name the kinds of layers and their settings. Settings import this module without a compiler."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ Aggregator = Literal["sum", "mean", "importance", "max", "gcn", "lstm"]
 AGGREGATORS: tuple[str, ...] = get_args(Aggregator)
 
 LINEAR = ("sum", "mean", "importance", "gcn")
-"""Aggregators that a matrix may be applied before or after."""
+"""Aggregators that allow a matrix before or after them with the same result."""
 
 SCATTERABLE = (*LINEAR, "max")
-"""Aggregators whose parts can be put together."""
+"""Aggregators whose partial results can be combined."""
 
 
 @dataclass(frozen=True)
 class LayerForm:
-    """A layer as it is asked for.
+    """LayerForm holds the settings of a layer.
 
     Attributes:
         form: `convolve` or `sage`.
-        aggregator: `convolve` knows sum, mean, importance and max.
-        width: dimensions that come out.
+        aggregator: `convolve` supports sum, mean, importance and max.
+        width: dimensions of the new vectors.
         hidden: dimensions of z (convolve, max) or of the LSTM's state.
-        join: own vector and aggregate one after the other, or added (of one length).
+        join: own vector and aggregate are concatenated, or added (then both have one length).
         relu: whether negative numbers become 0.
         normalise: whether vectors get length 1.
         most: neighbours that the LSTM reads.

@@ -1,7 +1,7 @@
-"""Sums and largest values over edges with their gradients, for layers that are fitted: float32 or float64.
+"""Compute sums and maxima over edges with their gradients, for layers that are trained: float32 or float64.
 
-One thread, edge by edge in their order: the same bits whatever threads a library has, and nothing is as
-large as edges times dimensions. `aggregate` has the same sums for inference.
+One thread adds edge by edge in their order. The bits do not depend on the threads of a library, and no
+array is as large as edges times dimensions. `aggregate` has the same sums for inference.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Array = npt.NDArray[Any]
 
 
 def sum_rows(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) -> Array:
-    """(r, m) sums of sources' rows, weighted where there are weights.
+    """Return (r, m) sums of sources' rows, weighted where there are weights.
 
     Args:
-        indptr: (r + 1,) where each destination's edges begin.
+        indptr: (r + 1,) place where each destination's edges begin.
         place_e: (e,) rows of z.
         weight_e: (e,) or None.
         z: (n, m).
@@ -33,13 +33,13 @@ def sum_rows(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) ->
 def sum_rows_gradient(
     indptr: Array, place_e: Array, weight_e: Array | None, grad: Array, rows: int
 ) -> Array:
-    """(n, m) gradient of `sum_rows` by z, of (r, m) that of what it gave.
+    """Return the (n, m) gradient of `sum_rows` by z.
 
     Args:
         indptr: see `sum_rows`.
         place_e: see `sum_rows`.
         weight_e: see `sum_rows`.
-        grad: (r, m).
+        grad: (r, m) gradient of its result.
         rows: n.
     """
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
@@ -48,8 +48,10 @@ def sum_rows_gradient(
 
 
 def max_rows(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
-    """(r, m) the largest of each column over sources' rows, and the row it is of, the first one among equal
-    ones; zeros of row -1 without edges."""
+    """Return the (r, m) maxima of each column over sources' rows, and the row of each.
+
+    Among equal rows it is the first one. Destinations without edges get zeros and row -1.
+    """
     out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
     row = np.full(out.shape, -1, np.int32)
     _max_rows(readonly(indptr), readonly(place_e), readonly(z), out, row)
@@ -57,7 +59,7 @@ def max_rows(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
 
 
 def max_rows_gradient(row: Array, grad: Array, rows: int) -> Array:
-    """(n, m) gradient of `max_rows` by z, of (r, m) that of what it gave."""
+    """Return the (n, m) gradient of `max_rows` by z, from the (r, m) gradient of its result."""
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
     _max_rows_gradient(readonly(row), readonly(grad), out)
     return out

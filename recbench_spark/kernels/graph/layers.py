@@ -1,4 +1,5 @@
-"""Layers of PinSage and GraphSAGE as two steps: every vector projected once, then pooled and combined.
+"""Compute layers of PinSage and GraphSAGE in two steps: each vector is projected once, then pooled and
+combined.
 
 Equations (Ying et al. 2018, algorithm 1; Hamilton et al. 2017, algorithm 1 and section 3.3), with n_v the
 aggregate over the neighbours of v:
@@ -9,8 +10,8 @@ aggregate over the neighbours of v:
     sage gcn        h'_v = relu(W n_v(h) + w), n over the neighbours and v itself
     sage lstm       h'_v = relu(W [h_v ; LSTM(h)] + w)
 
-then h' / |h'| where asked for. `join: add` takes W (h_v + n_v) for W [h_v ; n_v]. A linear aggregate is
-taken of the smaller vectors: W n(h) = n(W h).
+then h' / |h'| if `normalise` is set. `join: add` takes W (h_v + n_v) for W [h_v ; n_v]. A linear aggregate
+is computed over the smaller vectors: W n(h) = n(W h).
 """
 
 from __future__ import annotations
@@ -36,29 +37,29 @@ Shape = tuple[int, ...]
 
 
 def weight_shapes(form: LayerForm, d: int) -> dict[str, Shape]:
-    """Name and shape of each weight of a layer, as torch keeps them (out, in).
+    """Return the name and shape of each weight of a layer, as torch stores them (out, in).
 
     Args:
-        form: the layer.
-        d: dimensions that go in.
+        form: settings of the layer.
+        d: dimensions of the input.
 
     Raises:
-        ConfigError: vectors to be added are of two lengths.
+        ConfigError: vectors of two lengths would be added.
     """
     inner = form.hidden if _has_projection(form) else d
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     if form.form == "convolve":
-        found |= {"Q.weight": (form.hidden, d), "Q.bias": (form.hidden,)}
+        shapes |= {"Q.weight": (form.hidden, d), "Q.bias": (form.hidden,)}
     elif form.aggregator == "max":
-        found |= {"pool.weight": (form.hidden, d), "pool.bias": (form.hidden,)}
+        shapes |= {"pool.weight": (form.hidden, d), "pool.bias": (form.hidden,)}
     elif form.aggregator == "lstm":
         gates = 4 * form.hidden
-        found |= {"lstm.weight_ih_l0": (gates, d), "lstm.weight_hh_l0": (gates, form.hidden)}
-        found |= {"lstm.bias_ih_l0": (gates,), "lstm.bias_hh_l0": (gates,)}
+        shapes |= {"lstm.weight_ih_l0": (gates, d), "lstm.weight_hh_l0": (gates, form.hidden)}
+        shapes |= {"lstm.bias_ih_l0": (gates,), "lstm.bias_hh_l0": (gates,)}
     if form.join == "add" and inner != d:
         raise ConfigError(f"join: add of {d} and {inner} dimensions", f"hidden: {d}, or join: concat")
     columns = d if form.join == "add" or form.aggregator == "gcn" else d + inner
-    return found | {"W.weight": (form.width, columns), "W.bias": (form.width,)}
+    return shapes | {"W.weight": (form.width, columns), "W.bias": (form.width,)}
 
 
 def _has_projection(form: LayerForm) -> bool:
@@ -66,71 +67,74 @@ def _has_projection(form: LayerForm) -> bool:
 
 
 def model_weight_shapes(forms: tuple[LayerForm, ...], final: tuple[int, ...], d: int) -> dict[str, Shape]:
-    """Name and shape of each weight of a model: `layers.0.W.weight` ..., `final.0.weight` ..."""
-    found: dict[str, Shape] = {}
+    """Return the name and shape of each weight of a model: `layers.0.W.weight` ..., `final.0.weight` ..."""
+    shapes: dict[str, Shape] = {}
     for k, form in enumerate(forms):
-        found |= {f"layers.{k}.{name}": shape for name, shape in weight_shapes(form, d).items()}
+        shapes |= {f"layers.{k}.{name}": shape for name, shape in weight_shapes(form, d).items()}
         d = form.width
     for k, width in enumerate(final):
-        found |= {f"final.{k}.weight": (width, d), f"final.{k}.bias": (width,)}
+        shapes |= {f"final.{k}.weight": (width, d), f"final.{k}.bias": (width,)}
         d = width
-    return found
+    return shapes
 
 
 def random_weights(wanted: Mapping[str, Shape], seed: int) -> dict[str, Matrix]:
-    """Weights of Glorot and Bengio's uniform law (2010, eq. 16), by hash of seed and name; biases 0."""
-    found = {}
+    """Draw weights from Glorot and Bengio's uniform law (2010, eq. 16), by hash of seed and name.
+
+    Biases are 0.
+    """
+    weights = {}
     for name, shape in wanted.items():
         key = int.from_bytes(name.encode(), "little") % (2**61 - 1)
         hashes = hash_numbers(np.arange(math.prod(shape)) + key, seed)
         uniform = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
         bound = 0.0 if len(shape) == 1 else math.sqrt(6 / sum(shape))
-        found[name] = (uniform * bound).reshape(shape).astype(np.float32)
-    return found
+        weights[name] = (uniform * bound).reshape(shape).astype(np.float32)
+    return weights
 
 
-def check_weights(given: Weights, wanted: Mapping[str, Shape], where: str) -> dict[str, Matrix]:
-    """The weights of a model in float32; a bias that is not given is 0.
+def check_weights(weights: Weights, wanted: Mapping[str, Shape], where: str) -> dict[str, Matrix]:
+    """Return the weights of a model in float32. A missing bias is 0.
 
     Raises:
-        ConfigError: one is missing, of another shape, not finite, or not known.
+        ConfigError: a weight is missing, unknown, not finite, or of another shape.
     """
-    for name in given:
+    for name in weights:
         if name not in wanted:
             raise ConfigError(f"{where}: the model has no weight {name}", nearest(name, wanted))
-    found = {}
+    checked = {}
     for name, shape in wanted.items():
-        if name not in given:
+        if name not in weights:
             if not (name.endswith("bias") or ".bias_" in name):
-                raise ConfigError(f"{where}: no weight {name} of shape {shape}", nearest(name, given))
-            found[name] = np.zeros(shape, np.float32)
+                raise ConfigError(f"{where}: no weight {name} of shape {shape}", nearest(name, weights))
+            checked[name] = np.zeros(shape, np.float32)
             continue
-        if tuple(given[name].shape) != shape:
+        if tuple(weights[name].shape) != shape:
             raise ConfigError(
-                f"{where}: {name} is of shape {tuple(given[name].shape)}, and {shape} is needed",
+                f"{where}: {name} is of shape {tuple(weights[name].shape)}, and {shape} is needed",
                 "rows are dimensions that come out, columns those that go in; see layers and features",
             )
-        found[name] = np.ascontiguousarray(given[name], np.float32)
-        if not np.isfinite(found[name]).all():
+        checked[name] = np.ascontiguousarray(weights[name], np.float32)
+        if not np.isfinite(checked[name]).all():
             raise ConfigError(f"{where}: {name} holds NaN or infinite numbers")
-    return found
+    return checked
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer with its weights, in the order of its work.
+    """Layer is a layer with its weights, in the order of its work.
 
     Attributes:
         aggregator: how messages are pooled.
-        project: what each source's vector goes through, once; None: it is the message itself.
-        own_t: (d, o) what is made of a node's own vector; None: nothing.
-        pooled_t: (m, o) what is made of the aggregate; None: it is added as it is.
+        project: projection of each source's vector, applied once; None: the vector itself is the message.
+        own_t: (d, o) weights of a node's own vector; None: it is not used.
+        pooled_t: (m, o) weights of the aggregate; None: it is added as it is.
         bias: (o,).
         relu: see `LayerForm`.
         normalise: see `LayerForm`.
         recurrent_t: (h, 4 h) of the LSTM.
         most: see `LayerForm`.
-        seed: of the LSTM's order.
+        seed: seed of the LSTM's order.
     """
 
     aggregator: Aggregator
@@ -146,22 +150,22 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Dimensions that come out."""
+        """Return the dimensions of the new vectors."""
         return len(self.bias)
 
     def message_width(self, d: int) -> int:
-        """Dimensions of a message, of d dimensions that go in."""
+        """Return the dimensions of a message, for d dimensions of the input."""
         return d if self.project is None else len(self.project.bias)
 
     def messages(self, h: Vectors) -> Matrix:
-        """(r, m) what nodes send, of their vectors (r, d)."""
+        """Return the (r, m) messages of nodes from their vectors (r, d)."""
         assert self.project is not None
-        return self.project.of(h)
+        return self.project.apply(h)
 
     def aggregate(
         self, csr: Csr, z: Vectors, z_own: Vectors | None, own_hash: Hashes, source_hash: Hashes
     ) -> Matrix:
-        """(r, m') what each destination gets of its neighbours.
+        """Return the (r, m') aggregate over the neighbours of each destination.
 
         Args:
             csr: edges into the destinations; `src` are rows of z and source_hash.
@@ -176,17 +180,17 @@ class Layer:
         return pool_neighbours(self.aggregator, csr, z, z_own)
 
     def combine(self, h: Vectors, n: Matrix) -> Matrix:
-        """(r, o) new vectors of nodes.
+        """Return the (r, o) new vectors of nodes.
 
         Args:
             h: (r, d) their vectors.
-            n: (r, m') what `aggregate` gave.
+            n: (r, m') result of `aggregate`.
         """
         out = np.repeat(self.bias[None, :], len(h), axis=0)
         if self.own_t is not None:
             add_product(h, self.own_t, out)
         if self.pooled_t is None:
-            with np.errstate(over="ignore", invalid="ignore"):  # who stores the rows looks for it
+            with np.errstate(over="ignore", invalid="ignore"):  # checked where the rows are stored
                 out += n
         else:
             add_product(n, self.pooled_t, out)
@@ -196,13 +200,13 @@ class Layer:
 
 
 def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Layer:
-    """A layer from its weights, named as `weight_shapes` names them.
+    """Make a layer from its weights, named as by `weight_shapes`.
 
     Args:
-        form: the layer.
+        form: settings of the layer.
         weights: float32, checked.
-        d: dimensions that go in.
-        seed: of the LSTM's order.
+        d: dimensions of the input.
+        seed: seed of the LSTM's order.
     """
     w, bias = weights["W.weight"], weights["W.bias"]
     own, other = (w, w) if form.join == "add" or form.aggregator == "gcn" else (w[:, :d], w[:, d:])
@@ -237,14 +241,14 @@ def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Laye
 def make_layers(
     forms: tuple[LayerForm, ...], final: tuple[int, ...], weights: Weights, d: int, seed: int
 ) -> tuple[tuple[Layer, ...], tuple[Dense, ...]]:
-    """All layers of a model, and the dense ones that end it (Ying et al., algorithm 2)."""
+    """Make all layers of a model, and the dense layers at its end (Ying et al., algorithm 2)."""
     layers = []
     for k, form in enumerate(forms):
         own = {name: weights[f"layers.{k}.{name}"] for name in weight_shapes(form, d)}
         layers.append(make_layer(form, own, d, seed + k))
         d = form.width
-    ends = tuple(
+    output_layers = tuple(
         make_dense(weights[f"final.{k}.weight"], weights[f"final.{k}.bias"], relu=k < len(final) - 1)
         for k in range(len(final))
     )
-    return tuple(layers), ends
+    return tuple(layers), output_layers

@@ -1,8 +1,7 @@
-"""Neighbours drawn evenly, of fixed number; and nodes by personalised PageRank, for negatives that are
-hard.
+"""Sample a fixed number of neighbours of each node, and rank nodes by PageRank for hard negatives.
 
 Every draw is a hash of the node's id, the sample's seed and the draw's number. Sources: Hamilton et al.
-2017, section 3.1 (samples of fixed size, a fresh one each layer); Andersen, Chung and Lang 2006
+2017, section 3.1 (samples of fixed size, a fresh one for each layer); Andersen, Chung and Lang 2006
 (pushes); Ying et al. 2018, section 3.3 (items ranked 2,000 to 5,000 as hard negatives).
 """
 
@@ -24,15 +23,18 @@ Nodes = npt.NDArray[np.int64]
 
 
 def sample_neighbours(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
-    """`size` neighbours of each node: different edges, or with replacement where it has fewer.
+    """Sample `size` neighbours of each node: different edges, or with replacement where it has fewer.
 
-    Another layer or epoch is another seed. A node without edges gets none.
+    Another layer or epoch takes another seed. A node without edges gets none.
 
     Args:
         csr: edges into the nodes.
         hash_r: (r,) hashes of their ids.
-        size: neighbours of each.
-        seed: of the draws.
+        size: neighbours for each node.
+        seed: seed of the draws.
+
+    Raises:
+        ConfigError: size is below 1.
     """
     if size < 1:
         raise ConfigError(f"a sample of {size} neighbours", "give at least 1")
@@ -64,7 +66,7 @@ def _sample_neighbours(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edg
 
 @compile_kernel
 def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
-    """Different edges, every set as likely as any other (Floyd's algorithm; Bentley and Floyd 1987)."""
+    """Draw different edges, all sets with the same probability (Floyd; Bentley and Floyd 1987)."""
     size = len(edge)
     for i in range(size):
         last = degree - size + i
@@ -76,12 +78,12 @@ def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> Non
 
 
 def draw_nodes(hash_r: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """(r,) nodes that a draw by hash chooses, each with the same probability.
+    """Draw nodes by hash, each with the same probability. Return (r,) flags.
 
     Args:
         hash_r: (r,) hashes of their ids.
         share: the probability, from 0 to 1.
-        seed: of the draws; another minibatch is another one.
+        seed: seed of the draws; each minibatch has its own.
     """
     out = np.empty(len(hash_r), np.bool_)
     _draw_nodes(readonly(hash_r), share, np.uint64(seed), out)
@@ -98,16 +100,16 @@ def _draw_nodes(hash_r: Any, share: float, seed: np.uint64, out: Any) -> None:
 
 
 WAITS, REACHED, TOUCHED = np.uint8(1), np.uint8(2), np.uint8(4)
-"""What is known of a node while mass is pushed."""
+"""Flags of a node while mass is pushed."""
 
 
 class Band(NamedTuple):
-    """Nodes of some ranks by personalised PageRank from each query.
+    """Band holds nodes of some ranks by personalised PageRank from each query.
 
     Attributes:
-        indptr: (q + 1,) where each query's nodes begin.
+        indptr: (q + 1,) place where each query's nodes begin.
         node: (e,) dense ids by rank.
-        fallback: (q,) whether fewer nodes were reached than the band asks for, and its share was taken.
+        fallback: (q,) whether fewer nodes than the band needs were reached, and a share of them was taken.
     """
 
     indptr: Nodes
@@ -118,10 +120,10 @@ class Band(NamedTuple):
 def push_pagerank(
     indptr: Nodes, src: Any, start: int, restart: float, least: float
 ) -> tuple[Nodes, npt.NDArray[np.float64]]:
-    """Nodes reached from a start and their personalised PageRank, by pushes; each value short by little.
+    """Return the nodes that are reached from a start and their personalised PageRank, by pushes.
 
-    The mass that is not spread at the end is at most `least` a unit of degree at every node. A node
-    without edges gives its mass back to the start.
+    Each value is slightly too small: the mass that is not spread at the end is at most `least` for each
+    unit of degree at every node. A node without edges gives its mass back to the start.
 
     Args:
         indptr: (nodes + 1,) adjacency.
@@ -131,8 +133,8 @@ def push_pagerank(
         least: epsilon.
     """
     mass, rest, flag = _allocate_state(len(indptr) - 1)
-    found = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest, flag)
-    return found, mass[found]
+    reached = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest, flag)
+    return reached, mass[reached]
 
 
 def rank_bands(
@@ -143,9 +145,11 @@ def rank_bands(
     restart: float = 0.5,
     least: float = 1e-6,
 ) -> Band:
-    """Nodes of a side ranked low to high (from 1, high not included) by each query; never the query itself.
+    """Return the nodes of a side ranked low to high (from 1, high not included) by each query, without the
+    query.
 
-    Where fewer than `high` are reached, the band is low / high to 1 of what is: at least the last one.
+    Where fewer than `high` are reached, the band is low / high to 1 of the reached nodes: at least the last
+    one.
 
     Args:
         adjacency: indptr and src.
@@ -154,13 +158,16 @@ def rank_bands(
         ranks: low and high.
         restart: see `push_pagerank`.
         least: see `push_pagerank`.
+
+    Raises:
+        ConfigError: the ranks are no band.
     """
     low, high = ranks
     if not 1 <= low < high:
         raise ConfigError(f"ranks {low} to {high} are no band", "e.g. 2000 to 5000")
     indptr, src = (readonly(np.asarray(array)) for array in adjacency)
     mass, rest, flag = _allocate_state(len(indptr) - 1)
-    found, fallback = [], np.zeros(len(query_q), np.bool_)
+    bands, fallback = [], np.zeros(len(query_q), np.bool_)
     for q, start in enumerate(query_q):
         reached = _push(indptr, src, int(start), restart, least, mass, rest, flag)
         ranked = reached[(reached >= side[0]) & (reached < side[1]) & (reached != start)]
@@ -168,14 +175,13 @@ def rank_bands(
         mass[reached] = 0.0
         fallback[q] = len(ranked) < high - 1
         begin = min(len(ranked) * low // high, max(len(ranked) - 1, 0)) if fallback[q] else low - 1
-        found.append(ranked[begin : high - 1].astype(np.uint32))
-    indptr_q = np.concatenate([[0], np.cumsum([len(nodes) for nodes in found])]).astype(np.int64)
-    return Band(indptr_q, np.concatenate([*found, np.empty(0, np.uint32)]), fallback)
+        bands.append(ranked[begin : high - 1].astype(np.uint32))
+    indptr_q = np.concatenate([[0], np.cumsum([len(nodes) for nodes in bands])]).astype(np.int64)
+    return Band(indptr_q, np.concatenate([*bands, np.empty(0, np.uint32)]), fallback)
 
 
 def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
-    """What each node keeps, what it holds, and what is known of it: for `_push`, which leaves the last two
-    as they were."""
+    """Allocate mass, rest and flag of each node for `_push`, which resets the last two."""
     return np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.uint8)
 
 
@@ -183,7 +189,10 @@ def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
 def _push(
     indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any, flag: Any
 ) -> Any:
-    """Spread until no node holds more than `least` a unit of degree; nodes that kept some, in order."""
+    """Spread mass until no node holds more than `least` for each unit of degree.
+
+    Return the nodes that kept some, in order.
+    """
     queue, touched = [np.int64(start)], [np.int64(start)]
     rest[start] = 1.0
     flag[start] = WAITS | TOUCHED
@@ -209,9 +218,9 @@ def _push(
         if at > 1 << 16:
             queue = queue[at:]
             at = 0
-    found = np.array([u for u in touched if flag[u] & REACHED])
+    reached = np.array([u for u in touched if flag[u] & REACHED])
     for u in touched:
         rest[u] = 0.0
         flag[u] = 0
-    found.sort()
-    return found
+    reached.sort()
+    return reached

@@ -1,7 +1,7 @@
-"""What numba has no word for: fused multiply-add, half precision, and one row of a sum held in registers.
+"""Provide what numba lacks: fused multiply-add, half precision, and one row of a sum held in registers.
 
-A lane is a column of a vector; lanes never meet, so how many of them a machine works on at once changes no
-bit. Along a lane terms are added one after the other, in the order given.
+A lane is a column of a vector. Lanes never mix, so the number of lanes that a machine handles at once
+changes no bit. Along a lane terms are added one after the other, in the given order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ intrinsic: Callable[[Function], Any] = extending.intrinsic
 overload: Callable[[Any], Callable[[Function], Function]] = extending.overload
 
 LANES = 16
-"""Columns in a vector of registers; a machine with narrower ones takes several."""
+"""Columns in a vector of registers. A machine with narrower registers uses several."""
 
 FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
 @intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, rounded once, on every machine (float32)."""
+    """Return a b + c, rounded once, on every machine (float32)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
@@ -34,8 +34,8 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
-def widen_half(context: Any, bits: Any) -> Any:
-    """Half precision, as its 16 bits, in float32."""
+def half_to_single(context: Any, bits: Any) -> Any:
+    """Convert half precision, as its 16 bits, to float32."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], HALF), FLOAT)
@@ -44,8 +44,8 @@ def widen_half(context: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def narrow_to_half(context: Any, number: Any) -> Any:
-    """float32 as the 16 bits of the nearest half (ties to even)."""
+def single_to_half(context: Any, number: Any) -> Any:
+    """Convert float32 to the 16 bits of the nearest half (ties to even)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(builder.fptrunc(arguments[0], HALF), I16)
@@ -54,42 +54,43 @@ def narrow_to_half(context: Any, number: Any) -> Any:
 
 
 def as_single(x: Any) -> Any:
-    """A stored number in float32, whether it is stored so or as the bits of a half."""
+    """Convert a stored number to float32, from float32 or from the bits of a half."""
     raise NotImplementedError("inside compiled functions only")
 
 
 @overload(as_single)
 def _as_single(x: Any) -> Any:
-    def of_half(x: Any) -> Any:
-        return widen_half(x)
+    def from_half(x: Any) -> Any:
+        return half_to_single(x)
 
-    def as_it_is(x: Any) -> Any:
+    def pass_through(x: Any) -> Any:
         return x
 
-    return of_half if x == types.uint16 else as_it_is
+    return from_half if x == types.uint16 else pass_through
 
 
 def as_stored(x: Any, like: Any) -> Any:
-    """A float32 as it is stored in an array of the type of `like`."""
+    """Convert a float32 to the type of `like`, an element of the array that it is stored in."""
     raise NotImplementedError("inside compiled functions only")
 
 
 @overload(as_stored)
 def _as_stored(x: Any, like: Any) -> Any:
     def as_half(x: Any, like: Any) -> Any:
-        return narrow_to_half(x)
+        return single_to_half(x)
 
-    def as_it_is(x: Any, like: Any) -> Any:
+    def pass_through(x: Any, like: Any) -> Any:
         return x
 
-    return as_half if like == types.uint16 else as_it_is
+    return as_half if like == types.uint16 else pass_through
 
 
 def _make_row_kernel(kind: str, vectors: int) -> Any:
-    """An intrinsic (out, at, x, column, d, src, w, a, b): lanes of one row over edges a to b.
+    """Make an intrinsic (out, at, x, column, d, src, w, a, b): lanes of one row over edges a to b.
 
-    `out[at : at + 16 vectors]` is read, the edges' source vectors are taken in one after the other, and it
-    is written: `sum` adds them, `weighted` adds w times them by fused multiply-add, `max` keeps the larger.
+    `out[at : at + 16 vectors]` is read, the edges' source vectors are aggregated one after the other, and
+    the result is written. `sum` adds them, `weighted` adds w times them by fused multiply-add, `max` keeps
+    the larger.
     """
 
     @intrinsic
@@ -106,7 +107,7 @@ def _make_row_kernel(kind: str, vectors: int) -> Any:
 
 
 PREFETCH_EDGES = 16
-"""Edges ahead whose vectors are fetched into the cache."""
+"""Number of edges whose vectors are fetched into the cache ahead of use."""
 
 
 def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str, vectors: int) -> Any:
@@ -127,8 +128,8 @@ def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind
     edge = builder.phi(I64)
     sums = [builder.phi(vector) for _ in range(vectors)]
     edge.add_incoming(a, entry)
-    for found, start in zip(sums, first, strict=True):
-        found.add_incoming(start, entry)
+    for lane_sum, start in zip(sums, first, strict=True):
+        lane_sum.add_incoming(start, entry)
     builder.cbranch(builder.icmp_signed("<", edge, b), body, end)
     builder.position_at_end(body)
     row = _point_to_source(builder, x, src, edge, d, column)
@@ -136,21 +137,21 @@ def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind
     _prefetch(builder, ahead, vectors, halves)
     weight = _broadcast(builder, builder.load(builder.gep(w, [edge]))) if kind == "weighted" else None
     after = [
-        _accumulate(builder, kind, found, _load_vector(builder, row, v, halves), weight)
-        for v, found in enumerate(sums)
+        _accumulate(builder, kind, lane_sum, _load_vector(builder, row, v, halves), weight)
+        for v, lane_sum in enumerate(sums)
     ]
     edge.add_incoming(builder.add(edge, I64(1)), builder.block)
-    for found, value in zip(sums, after, strict=True):
-        found.add_incoming(value, builder.block)
+    for lane_sum, value in zip(sums, after, strict=True):
+        lane_sum.add_incoming(value, builder.block)
     builder.branch(head)
     builder.position_at_end(end)
-    for found, place in zip(sums, places, strict=True):
-        builder.store(found, place, align=4)
+    for lane_sum, place in zip(sums, places, strict=True):
+        builder.store(lane_sum, place, align=4)
     return context.get_dummy_value()
 
 
 def _point_to_source(builder: Any, x: Any, src: Any, edge: Any, d: Any, column: Any) -> Any:
-    """Where the source vector of an edge begins."""
+    """Return the address of the source vector of an edge."""
     source = builder.zext(builder.load(builder.gep(src, [edge])), I64)
     return builder.gep(x, [builder.add(builder.mul(source, d), column)])
 
@@ -159,8 +160,8 @@ def _prefetch(builder: Any, row: Any, vectors: int, halves: bool) -> None:
     byte = builder.bitcast(row, ir.IntType(8).as_pointer())
     kind = ir.FunctionType(ir.VoidType(), [byte.type, I32, I32, I32])
     name = "llvm.prefetch.p0"
-    known = builder.module.globals
-    fetch = known[name] if name in known else ir.Function(builder.module, kind, name)
+    declared = builder.module.globals
+    fetch = declared[name] if name in declared else ir.Function(builder.module, kind, name)
     size = vectors * LANES * (2 if halves else 4)
     for start in range(0, size, 64):
         builder.call(fetch, [builder.gep(byte, [I64(start)]), I32(0), I32(3), I32(1)])
@@ -180,16 +181,16 @@ def _broadcast(builder: Any, number: Any) -> Any:
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
 
 
-def _accumulate(builder: Any, kind: str, found: Any, value: Any, weight: Any) -> Any:
+def _accumulate(builder: Any, kind: str, current: Any, value: Any, weight: Any) -> Any:
     if kind == "sum":
-        return builder.fadd(found, value)
+        return builder.fadd(current, value)
     if kind == "max":
-        return builder.select(builder.fcmp_ordered(">", value, found), value, found)
+        return builder.select(builder.fcmp_ordered(">", value, current), value, current)
     name = f"llvm.fma.v{LANES}f32"
-    known = builder.module.globals
-    kinds = ir.FunctionType(found.type, [found.type] * 3)
-    fused = known[name] if name in known else ir.Function(builder.module, kinds, name)
-    return builder.call(fused, [weight, value, found])
+    declared = builder.module.globals
+    kinds = ir.FunctionType(current.type, [current.type] * 3)
+    fused = declared[name] if name in declared else ir.Function(builder.module, kinds, name)
+    return builder.call(fused, [weight, value, current])
 
 
 sum_row_8, sum_row_4, sum_row_1 = (_make_row_kernel("sum", vectors) for vectors in (8, 4, 1))

@@ -1,15 +1,15 @@
-"""Short random walks with restart over an adjacency, and the nodes that they visit most.
+"""Take short random walks with restart over an adjacency, and find the nodes that they visit most.
 
-A walk goes in hops. A hop follows one edge of a graph of one side, two edges of a bipartite one (to the
-other side and back), each drawn evenly from the edges into the node where the walk stands: against the
-messages, towards what the node can hear of. Before each hop but the first the walk is back at its start
+A walk goes in hops. A hop follows one edge of a graph of one side, or two edges of a bipartite one (to the
+other side and back). Each edge is drawn evenly from the edges into the node where the walk is: against the
+messages, towards the nodes that can send to it. Before each hop but the first the walk is back at its start
 with probability `restart`. After each hop a visit is counted, but never of the start itself. With P one hop
 and e the start, hop t ends at p_t = (restart e + (1 - restart) p_(t-1)) P, p_1 = e P. A walk whose node has
 no edges visits nothing in that hop and begins the next one at its start.
 
-Every draw is a hash of the start's id, walk, hop, edge of the hop and seed: no block, batch or retry
-changes it, and more or longer walks keep the draws of those before them. Sources: Eksombatchai et al.
-2018 (visit counts, restarts); Ying et al. 2018, section 3.2 (the T most visited as neighbourhood).
+Every draw is a hash of the start's id, walk, hop, edge of the hop and seed. No block, batch or retry
+changes it, and more or longer walks keep the draws of those before them. Sources: Eksombatchai et al. 2018
+(visit counts, restarts); Ying et al. 2018, section 3.2 (the T most visited as neighbourhood).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Nodes = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
 NOWHERE = np.uint32(2**32 - 1)
-"""In place of a visit: the start itself, or a node without edges."""
+"""Value in place of a visit: for the start itself, or a node without edges."""
 
 MOST_HOPS = 1 << 14
 DRAWS_A_HOP = 4
-"""Room in the numbering of draws: restart, first edge, second edge."""
+"""Numbers that a hop takes in the numbering of draws: restart, first edge, second edge, and one spare."""
 
 
 @dataclass(frozen=True)
 class Walks:
-    """What walks there are.
+    """Walks are the settings of random walks.
 
     Attributes:
-        walks: from each node.
-        hops: of each walk.
+        walks: walks from each node.
+        hops: hops of each walk.
         restart: probability of being back at the start before a hop.
-        edges: of a hop: 1, or 2 in a bipartite graph.
-        top: neighbours kept, T.
-        seed: of all draws.
+        edges: edges of a hop: 1, or 2 in a bipartite graph.
+        top: number of neighbours to return, T.
+        seed: seed of all draws.
     """
 
     walks: int = 200
@@ -56,7 +56,7 @@ class Walks:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """ConfigError for numbers that mean nothing."""
+        """Raise ConfigError for numbers out of range."""
         for name, low, high in (
             ("walks", 1, 1 << 24),
             ("hops", 1, MOST_HOPS),
@@ -70,23 +70,23 @@ class Walks:
 
     @property
     def visits(self) -> int:
-        """Visits that a node's walks make at most."""
+        """Return the largest number of visits of a node's walks."""
         return self.walks * self.hops
 
     @property
     def steps(self) -> int:
-        """Edges that a node's walks follow at most."""
+        """Return the largest number of edges that a node's walks follow."""
         return self.visits * self.edges
 
 
 class MostVisited(NamedTuple):
-    """The most visited nodes of some starts.
+    """MostVisited holds the most visited nodes of some starts.
 
     Attributes:
-        indptr: (r + 1,) where each start's neighbours begin.
+        indptr: (r + 1,) place where each start's neighbours begin.
         node: (e,) by falling count, then by dense id.
-        visits: (e,) of each.
-        distinct: (r,) different nodes visited.
+        visits: (e,) visits of each.
+        distinct: (r,) number of different nodes that were visited.
     """
 
     indptr: npt.NDArray[np.int64]
@@ -98,57 +98,57 @@ class MostVisited(NamedTuple):
 def find_neighbourhoods(
     indptr: npt.NDArray[np.int64], src: Nodes, hash_r: Hashes, first: int, what: Walks
 ) -> MostVisited:
-    """The most visited nodes of consecutive starts, by walks over the whole adjacency.
+    """Find the most visited nodes of consecutive starts, by walks over the whole adjacency.
 
     Args:
-        indptr: (nodes + 1,) where each node's edges begin.
+        indptr: (nodes + 1,) place where each node's edges begin.
         src: (edges,) dense ids.
         hash_r: (r,) hashes of the starts' ids.
         first: dense id of the first start.
-        what: the walks.
+        what: settings of the walks.
     """
     rows = len(hash_r)
     node = np.empty(rows * what.top, np.uint32)
     count = np.empty(rows * what.top, np.uint32)
-    kept, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    sizes, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
     shape = (what.walks, what.hops, what.edges, what.top)
     _find_all(
         readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
-        np.uint64(what.seed), (node, count, kept, distinct),
+        np.uint64(what.seed), (node, count, sizes, distinct),
     )  # fmt: skip
-    return _pack_lists(node, count, kept, distinct)
+    return _pack_lists(node, count, sizes, distinct)
 
 
-def _pack_lists(node: Nodes, count: Counts, kept: Any, distinct: Any) -> MostVisited:
-    """From so many places a start to those that are used."""
-    indptr = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
-    used = np.arange(len(node) // max(len(kept), 1))[None, :] < kept[:, None]
+def _pack_lists(node: Nodes, count: Counts, sizes: Any, distinct: Any) -> MostVisited:
+    """Remove the unused places of each start."""
+    indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    used = np.arange(len(node) // max(len(sizes), 1))[None, :] < sizes[:, None]
     return MostVisited(indptr, node.reshape(used.shape)[used], count.reshape(used.shape)[used], distinct)
 
 
 def find_most_visited(visit_rv: Nodes, top: int) -> MostVisited:
-    """The most visited nodes from visits as they were made.
+    """Find the most visited nodes from a list of visits.
 
     Args:
         visit_rv: (r, visits) dense ids, NOWHERE where there is none.
-        top: neighbours kept.
+        top: number of neighbours to return.
     """
     rows = len(visit_rv)
     node, count = np.empty(rows * top, np.uint32), np.empty(rows * top, np.uint32)
-    kept, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    _count_all(readonly(visit_rv), top, (node, count, kept, distinct))
-    return _pack_lists(node, count, kept, distinct)
+    sizes, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    _count_all(readonly(visit_rv), top, (node, count, sizes, distinct))
+    return _pack_lists(node, count, sizes, distinct)
 
 
-def visit_shares(found: MostVisited) -> npt.NDArray[np.float32]:
-    """(e,) counts over the sum of a start's counts: they sum to 1 (L1)."""
-    sums = np.add.reduceat(np.append(found.visits, 0).astype(np.int64), found.indptr[:-1])
-    sizes = np.diff(found.indptr)
-    return np.asarray(found.visits / np.repeat(sums, sizes), np.float32)
+def visit_shares(most: MostVisited) -> npt.NDArray[np.float32]:
+    """Return (e,) counts over the sum of a start's counts; they sum to 1 (L1)."""
+    sums = np.add.reduceat(np.append(most.visits, 0).astype(np.int64), most.indptr[:-1])
+    sizes = np.diff(most.indptr)
+    return np.asarray(most.visits / np.repeat(sums, sizes), np.float32)
 
 
 def list_visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> Nodes:
-    """(r, walks, hops) where each hop of consecutive starts ends; NOWHERE for the start and for no edge."""
+    """Return the (r, walks, hops) nodes where hops end; NOWHERE for the start and for no edge."""
     out = np.empty((len(hash_r), what.walks, what.hops), np.uint32)
     shape = (what.walks, what.hops, what.edges)
     _list_visits(readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
@@ -161,14 +161,14 @@ def list_visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks
 
 @compile_kernel
 def draw(base: np.uint64, walk: int, hop: int, part: int) -> np.uint64:
-    """The number of a walk's draw, of 64 bits; part 0 restarts, parts 1 and 2 choose edges."""
+    """Return the number of a walk's draw, of 64 bits. Part 0 restarts; parts 1 and 2 choose edges."""
     number = (np.uint64(walk) * np.uint64(MOST_HOPS) + np.uint64(hop)) * np.uint64(DRAWS_A_HOP)
     return mix(base + (number + np.uint64(part) + np.uint64(1)) * GAMMA)
 
 
 @compile_kernel
 def to_share(number: np.uint64) -> float:
-    """A draw as a number in [0, 1), of 53 bits."""
+    """Convert a draw to a number in [0, 1), of 53 bits."""
     return (number >> np.uint64(11)) * 2.0**-53
 
 
@@ -179,7 +179,7 @@ def to_share(number: np.uint64) -> float:
 def _take_hop(
     indptr: Any, src: Any, base: np.uint64, start: int, hop: int, how: Any, at: Any, edge: Any
 ) -> None:
-    """All walks of a start one hop on; `at` is -1 for a walk that found no edge.
+    """Take all walks of a start one hop on; `at` is -1 for a walk that had no edge.
 
     Walks go side by side, so that the machine waits for many of their places in memory at once.
     """
@@ -203,7 +203,7 @@ def _find_all(
     indptr: Any, src: Any, hash_r: Any, first: int, shape: Any, restart: float, seed: np.uint64, out: Any
 ) -> None:
     walks, hops, edges, top = shape
-    node, count, kept, distinct = out
+    node, count, sizes, distinct = out
     at, edge = np.empty(walks, np.int64), np.empty(walks, np.int64)
     table = _make_table(walks * hops)
     for r in range(len(hash_r)):
@@ -216,7 +216,9 @@ def _find_all(
                 if at[w] >= 0 and at[w] != start:
                     used = _add_visit(table, np.uint32(at[w]), used)
         distinct[r] = used
-        kept[r] = _take_top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])
+        sizes[r] = _take_top(
+            table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top]
+        )
 
 
 @compile_kernel
@@ -238,24 +240,24 @@ def _list_visits(
 
 
 def walker_type(hops: int) -> npt.DTypeLike:
-    """A walker on its way from task to task: where it is, and where its hops ended."""
+    """Return the type of a walker that is sent between tasks: its node, and the ends of its hops."""
     words = [(name, "<u4") for name in ("start", "walk", "at", "degree", "start_degree")]
     return np.dtype([*words, ("path", "<u4", (hops,))])
 
 
 def make_walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
-    """(r walks,) walkers that stand at their starts, of consecutive dense ids."""
-    found = np.zeros(len(start_r) * what.walks, walker_type(what.hops))
+    """Return (r walks,) walkers at their starts, of consecutive dense ids."""
+    group = np.zeros(len(start_r) * what.walks, walker_type(what.hops))
     for name in ("start", "at"):
-        found[name] = np.repeat(start_r, what.walks)
+        group[name] = np.repeat(start_r, what.walks)
     for name in ("degree", "start_degree"):
-        found[name] = np.repeat(degree_r, what.walks)
-    found["walk"] = np.tile(np.arange(what.walks, dtype=np.uint32), len(start_r))
-    return found
+        group[name] = np.repeat(degree_r, what.walks)
+    group["walk"] = np.tile(np.arange(what.walks, dtype=np.uint32), len(start_r))
+    return group
 
 
 def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
-    """Walkers that restart, or that found no edge, are back at their starts; in place."""
+    """Return walkers that restart, or that had no edge, to their starts; in place."""
     back = group["at"] == NOWHERE
     if hop:
         back |= _draw_restarts(readonly(hash_w), readonly(group["walk"].copy()), hop, what.restart,
@@ -265,55 +267,55 @@ def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
 
 
 def draw_positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks) -> Hashes:
-    """(w,) node and place among its edges that each walker drew, in one number."""
+    """Return the (w,) node and place among its edges that each walker draws, in one number."""
     walk_w, at_w, degree_w = (readonly(group[name].copy()) for name in ("walk", "at", "degree"))
     return np.asarray(
         _draw_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, np.uint64(what.seed))
     )
 
 
-def move_walkers(group: Any, found_w: Any, degree_w: Any, hop: int, last: bool) -> None:
-    """Walkers at the nodes that their edges lead to; the last edge of a hop makes a visit. In place.
+def move_walkers(group: Any, node_w: Any, degree_w: Any, hop: int, last: bool) -> None:
+    """Move walkers to the sources of their edges, in place. The last edge of a hop makes a visit.
 
     Args:
         group: walkers.
-        found_w: (w,) dense ids; NOWHERE without an edge.
+        node_w: (w,) dense ids; NOWHERE without an edge.
         degree_w: (w,) edges into these.
-        hop: its number.
+        hop: number of the hop.
         last: whether the hop ends here.
     """
-    group["at"], group["degree"] = found_w, degree_w
+    group["at"], group["degree"] = node_w, degree_w
     if last:
-        group["path"][:, hop] = np.where(found_w == group["start"], NOWHERE, found_w)
+        group["path"][:, hop] = np.where(node_w == group["start"], NOWHERE, node_w)
 
 
 @compile_kernel
 def _draw_restarts(hash_w: Any, walk_w: Any, hop: int, restart: float, seed: np.uint64) -> Any:
-    found = np.empty(len(walk_w), np.bool_)
+    restarts = np.empty(len(walk_w), np.bool_)
     for w in range(len(walk_w)):
-        found[w] = to_share(draw(stream(seed, hash_w[w]), walk_w[w], hop, 0)) < restart
-    return found
+        restarts[w] = to_share(draw(stream(seed, hash_w[w]), walk_w[w], hop, 0)) < restart
+    return restarts
 
 
 @compile_kernel
 def _draw_positions(
     hash_w: Any, walk_w: Any, at_w: Any, degree_w: Any, hop: int, part: int, seed: np.uint64
 ) -> Any:
-    found = np.empty(len(walk_w), np.uint64)
+    position_w = np.empty(len(walk_w), np.uint64)
     for w in range(len(walk_w)):
         share = to_share(draw(stream(seed, hash_w[w]), walk_w[w], hop, part))
         place = np.uint64(np.int64(share * degree_w[w]))
-        found[w] = (np.uint64(at_w[w]) << np.uint64(32)) | place
-    return found
+        position_w[w] = (np.uint64(at_w[w]) << np.uint64(32)) | place
+    return position_w
 
 
 @compile_kernel
 def assign_files(position_w: Any, files: int) -> Any:
-    """(w,) the file of each position: by its hash, so that a hub's edges lie in all files."""
-    found = np.empty(len(position_w), np.int32)
+    """Return the (w,) file of each position by its hash, which spreads a hub's edges over all files."""
+    file_w = np.empty(len(position_w), np.int32)
     for w in range(len(position_w)):
-        found[w] = ((mix(position_w[w] + GAMMA) >> np.uint64(32)) * np.uint64(files)) >> np.uint64(32)
-    return found
+        file_w[w] = ((mix(position_w[w] + GAMMA) >> np.uint64(32)) * np.uint64(files)) >> np.uint64(32)
+    return file_w
 
 
 # --------------------------------------------------------------------------------------- counting
@@ -321,7 +323,7 @@ def assign_files(position_w: Any, files: int) -> Any:
 
 @compile_kernel
 def _make_table(most: int) -> Any:
-    """A hash table for so many nodes: keys, counts, used places, room to sort."""
+    """Make a hash table for so many nodes: keys, counts, used places, room to sort."""
     size = 16
     while size < 2 * most:
         size *= 2
@@ -331,7 +333,7 @@ def _make_table(most: int) -> Any:
 
 @compile_kernel
 def _add_visit(table: Any, node: np.uint32, used: int) -> int:
-    """One visit more; how many different nodes there are now."""
+    """Add one visit and return the number of different nodes."""
     keys, counts, places, _ = table
     mask = np.uint32(len(keys) - 1)
     place = (node * np.uint32(0x9E3779B1)) >> np.uint32(7) & mask
@@ -347,30 +349,30 @@ def _add_visit(table: Any, node: np.uint32, used: int) -> int:
 
 @compile_kernel
 def _take_top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
-    """The nodes of the table by falling count and rising id, at most `top`; the table is empty then."""
+    """Take at most `top` nodes of the table by falling count and rising id, and empty the table."""
     keys, counts, places, order = table
     for i in range(used):
         place = places[i]
         order[i] = (np.uint64(counts[place]) << np.uint64(32)) | np.uint64(NOWHERE - keys[place])
         keys[place] = NOWHERE
         counts[place] = np.uint32(0)
-    found = order[:used]
+    ordered = order[:used]
     if used > 4 * top:
-        found = _select_largest(found, top)
-    found = np.sort(found)
-    kept = min(len(found), top)
-    for i in range(kept):
-        packed = found[len(found) - 1 - i]
+        ordered = _select_largest(ordered, top)
+    ordered = np.sort(ordered)
+    size = min(len(ordered), top)
+    for i in range(size):
+        packed = ordered[len(ordered) - 1 - i]
         node[i] = NOWHERE - np.uint32(packed & np.uint64(0xFFFFFFFF))
         count[i] = np.uint32(packed >> np.uint64(32))
-    return kept
+    return size
 
 
 @compile_kernel
 def _select_largest(order: Any, top: int) -> Any:
-    """The `top` largest of more than four times as many, and at most as many again: by a threshold.
+    """Return the `top` largest of more than four times as many, and at most as many again, by a threshold.
 
-    Packed numbers differ, so there is one above which `top` to 2 `top` of them lie: bisection meets it.
+    Packed numbers differ, so for some threshold `top` to 2 `top` of them are above it. Bisection finds it.
     """
     low, high = np.uint64(0), np.uint64(order.max())
     for _ in range(64):
@@ -390,7 +392,7 @@ def _select_largest(order: Any, top: int) -> Any:
 
 @compile_kernel
 def _count_all(visit_rv: Any, top: int, out: Any) -> None:
-    node, count, kept, distinct = out
+    node, count, sizes, distinct = out
     table = _make_table(visit_rv.shape[1])
     for r in range(len(visit_rv)):
         used = 0
@@ -398,4 +400,6 @@ def _count_all(visit_rv: Any, top: int, out: Any) -> None:
             if visit_rv[r, v] != NOWHERE:
                 used = _add_visit(table, visit_rv[r, v], used)
         distinct[r] = used
-        kept[r] = _take_top(table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top])
+        sizes[r] = _take_top(
+            table, used, top, node[r * top : (r + 1) * top], count[r * top : (r + 1) * top]
+        )

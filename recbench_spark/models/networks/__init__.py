@@ -1,2 +1,1 @@
-"""Models that are trained by gradients: layers over graphs, factors, their losses and the loop that fits
-them."""
+"""Models that are trained by gradients: layers over graphs, factors, losses and the training loop."""

@@ -1,4 +1,4 @@
-"""Where a fit computes: on a GPU or on the CPU. The one place that moves minibatches."""
+"""Choose the device of a fit, a GPU or the CPU, and move minibatches to it. No other module moves them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def choose_device(name: str) -> torch.device:
-    """The device by its name in settings; `auto`: a GPU where there is one.
+    """Return the device for a name in settings; `auto`: a GPU where there is one.
 
     Raises:
-        ConfigError: a GPU is asked for, and this process sees none.
+        ConfigError: a GPU is required, and this process sees none.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -28,9 +28,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def move_batch(batch: T, device: torch.device) -> T:
-    """A minibatch with all its tensors on a device: tuples, named ones and lists of them, however deep.
+    """Move all tensors of a minibatch to a device: tuples, named tuples and lists of them, at any depth.
 
-    What is no tensor stays as it is: dense ids in numpy, numbers, None.
+    Other values do not change: dense ids in numpy, numbers, None.
     """
     if isinstance(batch, torch.Tensor):
         return cast(T, batch.to(device))

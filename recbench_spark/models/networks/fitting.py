@@ -1,10 +1,10 @@
-"""The loop that fits a model by gradients: minibatches made ahead, checkpoints, early stopping, shards.
+"""Train a model by gradients, with checkpoints, early stopping and several processes.
 
-Everything drawn is a hash of seed, epoch and step, and a checkpoint holds weights, the optimiser's state
-and where it was: a fit that was killed goes on to the bits of one that was not (one device of CPU, as many
-threads). On a GPU module, optimiser and minibatches lie there, and the module is back on the CPU at the
-end. Several processes share each minibatch: losses are sums over examples, gradients are added and
-divided by the examples of all.
+Minibatches are made ahead. Everything random is a hash of seed, epoch and step, and a checkpoint holds the
+weights, the optimiser's state and the current step. So a fit that was killed continues to the same bits (on
+one CPU device with as many threads). On a GPU the module, optimiser and minibatches are on the device, and
+the module is back on the CPU at the end. Several processes share each minibatch: losses are sums over
+examples, and gradients are added and divided by the examples of all.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
-    """Where a fit is: epoch from 1, step of the epoch from 0; examples of its minibatch, of all processes
-    together (0: as many as a process has)."""
+    """Step is a place in a fit: the epoch from 1 and the step of the epoch from 0.
+
+    `size` is the number of examples of its minibatch in all processes together; 0: as many as this process
+    has.
+    """
 
     epoch: int
     step: int
@@ -44,41 +47,48 @@ class Step(NamedTuple):
 
 
 class Task(Protocol):
-    """What is fitted: a module, its examples, how a minibatch is made, its loss, what it is worth."""
+    """Task is the input of `fit`: a module with examples, minibatches, a loss and a validation score."""
 
     @property
     def module(self) -> nn.Module:
-        """The model."""
+        """Return the model."""
 
     @property
     def examples(self) -> int:
-        """Their number."""
+        """Return the number of examples."""
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
-        """A minibatch, made by another thread than the one that computes.
+        """Make a minibatch, in another thread than the one that computes.
 
         Args:
-            at: where the fit is.
+            at: place in the fit.
             row_b: (b,) examples, this process's share.
-            seed: of what the minibatch draws, the same in all processes.
+            seed: seed of the draws of the minibatch, equal in all processes.
         """
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Sum of the loss over a minibatch's examples; its tensors are on the module's device."""
+        """Return the sum of the loss over a minibatch's examples.
+
+        Its tensors are on the module's device.
+        """
 
     def worth(self) -> float:
-        """What the model is worth on its validation part, wherever the module is: the larger, the better;
-        NaN: there is no such part."""
+        """Return the score of the model on its validation part, on any device. A larger score is better.
+
+        NaN means that there is no validation part.
+        """
 
 
 @dataclass(frozen=True)
 class WatchedTask:
-    """A task whose model is also measured on test rows after each epoch: that is told, and chooses nothing.
+    """WatchedTask also scores its model on test rows after each epoch.
+
+    The score is reported and chooses nothing.
 
     Attributes:
         inner: the task.
-        measure: the name of what is measured.
-        test: what the module of now is worth on test rows; NaN: there are none.
+        measure: name of the score.
+        test: returns the current score on test rows; NaN: there are none.
     """
 
     inner: Task
@@ -87,47 +97,59 @@ class WatchedTask:
 
     @property
     def module(self) -> nn.Module:
-        """See `Task`."""
+        """Return the model."""
         return self.inner.module
 
     @property
     def examples(self) -> int:
-        """See `Task`."""
+        """Return the number of examples."""
         return self.inner.examples
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
-        """See `Task`."""
+        """Make a minibatch of the inner task."""
         return self.inner.batch(at, row_b, seed)
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """See `Task`."""
+        """Return the loss of the inner task."""
         return self.inner.loss(batch)
 
     def worth(self) -> float:
-        """See `Task`."""
+        """Return the validation score of the inner task."""
         return self.inner.worth()
 
 
 class Shard(NamedTuple):
-    """One of several processes: its number, how many there are, and its share of each minibatch.
+    """Shard is one of several processes.
 
-    begin, end: of a minibatch as shares of 1.
+    Attributes:
+        rank: number of the process, from 0.
+        processes: number of processes.
+        begin: begin of its share of each minibatch, as a share of 1.
+        end: end of its share.
     """
 
     rank: int = 0
-    of: int = 1
+    processes: int = 1
     begin: float = 0.0
     end: float = 1.0
 
     def rows(self, row_b: Rows) -> Rows:
-        """This process's rows of a minibatch; shares that meet leave no row out."""
+        """Return this process's rows of a minibatch. The shares of all processes cover all rows."""
         return row_b[math.floor(self.begin * len(row_b)) : math.floor(self.end * len(row_b))]
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """What an epoch told: mean loss, worth, examples a second, share of the time spent waiting; worth on
-    test rows where these are watched."""
+    """EpochResult describes an epoch. Checkpoints hold its fields.
+
+    Attributes:
+        epoch: number of the epoch, from 1.
+        loss: mean loss.
+        worth: validation score.
+        examples_a_second: speed.
+        waited: share of the time spent waiting for minibatches.
+        test: score on test rows, where these are watched.
+    """
 
     epoch: int
     loss: float
@@ -139,12 +161,14 @@ class EpochResult:
 
 @dataclass
 class FitResult:
-    """What came of a fit: the epochs, and which was best by the validation part.
+    """FitResult describes a fit: its epochs, and the best one by the validation part.
+
+    Checkpoints hold its fields.
 
     Attributes:
         epochs: one after the other.
-        best: number of the best one; its weights are in the module.
-        stopped: why it ended.
+        best: number of the best epoch; its weights are in the module.
+        stopped: reason of the end.
     """
 
     epochs: list[EpochResult] = field(default_factory=list)
@@ -153,11 +177,11 @@ class FitResult:
 
     @property
     def worth(self) -> float:
-        """Of the best epoch."""
+        """Return the validation score of the best epoch."""
         return next((e.worth for e in self.epochs if e.epoch == self.best), -math.inf)
 
     def on_test(self, measure: str) -> str:
-        """What was watched on test rows, in words that say what it is."""
+        """Describe the scores on test rows."""
         values = {e.epoch: e.test for e in self.epochs if e.test is not None and not math.isnan(e.test)}
         if not values:
             return "no test rows were watched"
@@ -176,38 +200,40 @@ def fit(
     task: Task,
     plan: TrainingPlan,
     folder: Path | None = None,
-    tell: Report = print,
+    report: Report = print,
     shard: Shard | None = None,
 ) -> FitResult:
-    """Fit a model; go on from the folder's checkpoint where there is one. Its module ends on the CPU.
+    """Fit a model. Continue from the folder's checkpoint if there is one. The module is on the CPU at the
+    end.
 
     Args:
         task: the model and its examples.
-        plan: how.
-        folder: of checkpoints; None: none are kept.
-        tell: called with a line an epoch.
-        shard: of several processes, joined by `torch.distributed`; rank 0 writes.
+        plan: settings of the training.
+        folder: folder of checkpoints; None: none are written.
+        report: called with one line for each epoch.
+        shard: share of this process, if several are joined by `torch.distributed`; rank 0 writes.
+
+    Returns:
+        The epochs and the best one.
 
     Raises:
-        ConfigError: the plan asks for a GPU, and there is none.
-        DataError: the loss is no number any more; the last good checkpoint is kept.
+        ConfigError: the plan requires a GPU, and there is none.
+        DataError: the loss is not finite any more; the last good checkpoint stays.
     """
-    return _Fit(task, plan, folder, tell, shard or Shard()).run()
+    return _Fit(task, plan, folder, report, shard or Shard()).run()
 
 
 class _Fit:
-    """The state of a fit."""
-
     def __init__(
-        self, task: Task, plan: TrainingPlan, folder: Path | None, tell: Report, shard: Shard
+        self, task: Task, plan: TrainingPlan, folder: Path | None, report: Report, shard: Shard
     ) -> None:
-        self.task, self.plan, self.tell, self.shard = task, plan, tell, shard
+        self.task, self.plan, self.report, self.shard = task, plan, report, shard
         self.folder, self.device = folder, choose_device(plan.device)
         task.module.to(self.device)
         self.optimiser = make_optimiser(task.module, plan)
         self.examples = min(plan.examples or task.examples, task.examples)
         self.steps = -(-self.examples // plan.batch)
-        self.found, self.at, self.total = FitResult(), Step(1, 0), 0.0
+        self.result, self.at, self.total = FitResult(), Step(1, 0), 0.0
         if task.examples < 1:
             raise DataError("no examples to train on", "a lower relevance threshold, or another split")
 
@@ -215,35 +241,35 @@ class _Fit:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._resume()
-        while not self.found.stopped:
+        while not self.result.stopped:
             if self.at.epoch > self.plan.epochs:
-                self.found.stopped = f"{self.plan.epochs} epochs"
+                self.result.stopped = f"{self.plan.epochs} epochs"
                 break
-            self._epoch()
-        self._take_best()
+            self._run_epoch()
+        self._restore_best()
         if isinstance(self.task, WatchedTask):
-            self.tell(self.found.on_test(self.task.measure))
-        return self.found
+            self.report(self.result.on_test(self.task.measure))
+        return self.result
 
-    def _epoch(self) -> None:
-        begun, waited, number = time.monotonic(), 0.0, self.at.epoch
+    def _run_epoch(self) -> None:
+        start, waited, number = time.monotonic(), 0.0, self.at.epoch
         examples = 0
-        made = prefetch(self._batches(), self.plan.ahead)
+        batches = prefetch(self._make_batches(), self.plan.ahead)
         while True:
-            asked = time.monotonic()
-            step, size, batch = next(made, (None, 0, None))
-            waited += time.monotonic() - asked
+            wait_start = time.monotonic()
+            step, size, batch = next(batches, (None, 0, None))
+            waited += time.monotonic() - wait_start
             if step is None:
                 break
-            self._step(Step(number, step), size, batch)
+            self._run_step(Step(number, step), size, batch)
             examples += size
-        seconds = max(time.monotonic() - begun, 1e-9)
+        seconds = max(time.monotonic() - start, 1e-9)
         loss, speed = self.total / self.examples, examples / seconds
         worth, test = broadcast_score(self.task, self.shard), measure_on_test(self.task, self.shard)
-        told = EpochResult(number, loss, worth, speed, waited / seconds, test)
-        self._ended(told)
+        result = EpochResult(number, loss, worth, speed, waited / seconds, test)
+        self._finish_epoch(result)
 
-    def _batches(self) -> Iterator[tuple[int, int, Any]]:
+    def _make_batches(self) -> Iterator[tuple[int, int, Any]]:
         order = permutation(self.task.examples, self.plan.seed, self.at.epoch)[: self.examples]
         for step in range(self.at.step, self.steps):
             rows = order[step * self.plan.batch : (step + 1) * self.plan.batch].astype(np.int64)
@@ -252,64 +278,67 @@ class _Fit:
             at, own = Step(self.at.epoch, step, len(rows)), self.shard.rows(rows)
             yield step, len(rows), self.task.batch(at, own, seed) if len(own) else None
 
-    def _step(self, at: Step, size: int, batch: Any) -> None:
+    def _run_step(self, at: Step, size: int, batch: Any) -> None:
         done = (at.epoch - 1) * self.steps + at.step
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.learning_rate(done, self.steps)
         self.optimiser.zero_grad()
         value = sum_gradients(self.task.module, self._backward(size, batch), self.shard)
         if not math.isfinite(value):
-            kept = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
+            last = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
-                f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {kept}",
+                f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {last}",
                 "a smaller rate, a longer warm-up, or features without huge numbers",
             )
         self.optimiser.step()
         self.total += value
         if self.plan.every and (at.step + 1) % self.plan.every == 0 and at.step + 1 < self.steps:
-            self._keep("last", Step(at.epoch, at.step + 1))
+            self._save("last", Step(at.epoch, at.step + 1))
 
     def _backward(self, size: int, batch: Any) -> float:
-        """Gradients of this process's share, over a minibatch's size; its loss."""
+        """Compute the gradients of this process's share over the minibatch's size, and return its loss."""
         if batch is None:  # a share without examples
             return 0.0
         loss = self.task.loss(move_batch(batch, self.device))
         (loss / size).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def _ended(self, told: EpochResult) -> None:
-        better = not told.worth <= self.found.worth  # without a validation part the last epoch is kept
-        self.found.epochs.append(told)
-        self.found.best = told.epoch if better else self.found.best
-        self.total, self.at = 0.0, Step(told.epoch + 1, 0)
-        if self.plan.patience and told.epoch - self.found.best >= self.plan.patience:
-            self.found.stopped = f"no better for {self.plan.patience} epochs"
+    def _finish_epoch(self, result: EpochResult) -> None:
+        # Without a validation part the score is NaN, and the last epoch counts as the best.
+        better = not result.worth <= self.result.worth
+        self.result.epochs.append(result)
+        self.result.best = result.epoch if better else self.result.best
+        self.total, self.at = 0.0, Step(result.epoch + 1, 0)
+        if self.plan.patience and result.epoch - self.result.best >= self.plan.patience:
+            self.result.stopped = f"no better for {self.plan.patience} epochs"
         if better:
-            self._keep("best", self.at)
-        self._keep("last", self.at)
-        best, test = " (best)" if better else "", self._on_test(told)
-        self.tell(
-            f"epoch {told.epoch}: loss {told.loss:.5f}, validation {told.worth:.5f}{best}{test}, "
-            f"{told.examples_a_second:,.0f} examples/s, "
-            f"{told.waited:.0%} of the time waiting for minibatches"
+            self._save("best", self.at)
+        self._save("last", self.at)
+        best, test = " (best)" if better else "", self._format_test(result)
+        self.report(
+            f"epoch {result.epoch}: loss {result.loss:.5f}, validation {result.worth:.5f}{best}{test}, "
+            f"{result.examples_a_second:,.0f} examples/s, "
+            f"{result.waited:.0%} of the time waiting for minibatches"
         )
 
-    def _on_test(self, told: EpochResult) -> str:
-        if told.test is None or not isinstance(self.task, WatchedTask):
+    def _format_test(self, result: EpochResult) -> str:
+        if result.test is None or not isinstance(self.task, WatchedTask):
             return ""
-        return f", test {self.task.measure} {told.test:.5f} (watched)"
+        return f", test {self.task.measure} {result.test:.5f} (watched)"
 
     # ------------------------------------------------------------------------- checkpoints
 
-    def _keep(self, name: str, at: Step) -> None:
+    def _save(self, name: str, at: Step) -> None:
         if not all(bool(torch.isfinite(w).all()) for w in self.task.module.parameters()):
             raise DataError(f"weights are no numbers any more in epoch {at.epoch}", "a smaller rate")
         if self.folder is None:
             if name == "best":
-                self.kept = {key: w.detach().clone() for key, w in self.task.module.state_dict().items()}
+                self.best_weights = {
+                    key: w.detach().clone() for key, w in self.task.module.state_dict().items()
+                }
             return
         if self.shard.rank == 0:
-            note = {"at": list(at), "total": self.total.hex(), "found": asdict(self.found)}
+            note = {"at": list(at), "total": self.total.hex(), "found": asdict(self.result)}
             write_checkpoint(self.folder / f"{name}.safetensors", self.task.module, self.optimiser, note)
 
     def _resume(self) -> None:
@@ -318,22 +347,27 @@ class _Fit:
         if not path.exists():
             return
         note = read_checkpoint(path, self.task.module, self.optimiser)
-        kept = note["found"]
-        self.found = FitResult([EpochResult(**e) for e in kept["epochs"]], kept["best"], kept["stopped"])
+        stored = note["found"]
+        self.result = FitResult(
+            [EpochResult(**e) for e in stored["epochs"]], stored["best"], stored["stopped"]
+        )
         self.at, self.total = Step(*note["at"]), float.fromhex(note["total"])
-        self.tell(f"going on at epoch {self.at.epoch}, step {self.at.step}")
+        self.report(f"going on at epoch {self.at.epoch}, step {self.at.step}")
 
-    def _take_best(self) -> None:
+    def _restore_best(self) -> None:
         if self.folder is not None:
             wait_for_others(self.shard)
             read_checkpoint(self.folder / "best.safetensors", self.task.module, None)
-        elif self.found.epochs:
-            self.task.module.load_state_dict(self.kept)
+        elif self.result.epochs:
+            self.task.module.load_state_dict(self.best_weights)
         self.task.module.cpu()
 
 
 def make_optimiser(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba 2015); of a module that is `sparse`, of the rows in a minibatch alone."""
+    """Make an Adam optimiser (Kingma and Ba 2015).
+
+    For a `sparse` module it updates only the rows of a minibatch.
+    """
     if getattr(module, "sparse", False):
         return torch.optim.SparseAdam(list(module.parameters()), lr=plan.rate)
     weights = module.parameters()
@@ -341,8 +375,8 @@ def make_optimiser(module: nn.Module, plan: TrainingPlan) -> torch.optim.Optimiz
 
 
 def sum_gradients(module: nn.Module, loss: float, shard: Shard) -> float:
-    """Gradients added over all processes, in place; the sum of their losses."""
-    if shard.of == 1:
+    """Add the gradients of all processes, in place, and return the sum of their losses."""
+    if shard.processes == 1:
         return loss
     from torch import distributed  # noqa: PLC0415
 
@@ -356,9 +390,11 @@ def sum_gradients(module: nn.Module, loss: float, shard: Shard) -> float:
 
 
 def broadcast_score(task: Task, shard: Shard) -> float:
-    """What the model is worth, as the first process has it: all go by one number, whatever hosts round."""
+    """Return the validation score of the first process in all processes, so that all take the
+    same decisions.
+    """
     worth = task.worth() if shard.rank == 0 else math.nan
-    if shard.of == 1:
+    if shard.processes == 1:
         return worth
     from torch import distributed  # noqa: PLC0415
 
@@ -368,27 +404,32 @@ def broadcast_score(task: Task, shard: Shard) -> float:
 
 
 def measure_on_test(task: Task, shard: Shard) -> float | None:
-    """What the model is worth on test rows, where these are watched: by the first process, which tells."""
+    """Return the score on test rows where these are watched.
+
+    Only the first process measures and reports it.
+    """
     return task.test() if isinstance(task, WatchedTask) and shard.rank == 0 else None
 
 
 def wait_for_others(shard: Shard) -> None:
     """Wait for the other processes."""
-    if shard.of > 1:
+    if shard.processes > 1:
         from torch import distributed  # noqa: PLC0415
 
         distributed.barrier()
 
 
-def prefetch(made: Iterator[Any], size: int) -> Iterator[Any]:
-    """What an iterator gives, made by a thread of its own, at most so many ahead; its errors are raised
-    here."""
+def prefetch(source: Iterator[Any], size: int) -> Iterator[Any]:
+    """Yield the values of an iterator that another thread runs, at most `size` ahead.
+
+    Its errors are raised here.
+    """
     queue: Queue[Any] = Queue(size)
     over = threading.Event()
 
     def produce() -> None:
         try:
-            for one in made:
+            for one in source:
                 queue.put((one, None))
                 if over.is_set():
                     return
@@ -415,7 +456,7 @@ def prefetch(made: Iterator[Any], size: int) -> Iterator[Any]:
 def write_checkpoint(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, note: dict[str, Any]
 ) -> None:
-    """Write weights, the optimiser's state and a note to a safetensors file, whole or not at all."""
+    """Write weights, the optimiser's state and a note to a safetensors file, completely or not at all."""
     from safetensors.torch import save  # noqa: PLC0415
 
     tensors = {f"weights/{name}": w.detach() for name, w in module.state_dict().items()}
@@ -429,10 +470,10 @@ def write_checkpoint(
 def read_checkpoint(
     path: Path, module: nn.Module, optimiser: torch.optim.Optimizer | None
 ) -> dict[str, Any]:
-    """What `write_checkpoint` wrote, into module and optimiser; the note.
+    """Load weights and the optimiser's state of `write_checkpoint`. Return the note.
 
     Raises:
-        DataError: it is of another model.
+        DataError: the checkpoint is of another model.
     """
     from safetensors import safe_open  # noqa: PLC0415
 

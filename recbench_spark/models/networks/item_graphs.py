@@ -1,4 +1,4 @@
-"""Graphs of items that users share, in memory: most visited by walks over pairs, or of largest cosine."""
+"""Build graphs of items that users share, in memory: by visits of walks, or by cosine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def build_bipartite(pairs: UserItemPairs) -> tuple[Ints, npt.NDArray[np.uint32]]:
-    """Adjacency of users, then items."""
+    """Return the adjacency of users, then items."""
     order = np.argsort(pairs.item, kind="stable")
     counts = np.bincount(pairs.item, minlength=pairs.items)
     indptr = np.concatenate([pairs.indptr, pairs.indptr[-1] + np.cumsum(counts)])
@@ -26,33 +26,44 @@ def build_bipartite(pairs: UserItemPairs) -> tuple[Ints, npt.NDArray[np.uint32]]
 
 
 def build_walk_graph(pairs: UserItemPairs, top: int, seed: int) -> Adjacency:
-    """The items that walks from each item visit most, weighed by visits; none for an item without pairs."""
+    """Link each item to those that its walks visit most, weighted by visits.
+
+    An item without pairs has none.
+    """
     return build_visit_graph(find_visited_items(pairs, top, seed), pairs)
 
 
 def find_visited_items(pairs: UserItemPairs, top: int, seed: int, walks: int = 200) -> MostVisited:
-    """The items that walks of five hops from each item visit most, dense ids after those of users."""
+    """Find the items that walks of five hops from each item visit most.
+
+    Their dense ids follow those of users.
+    """
     indptr, src = build_bipartite(pairs)
     hashes = hash_numbers(np.arange(pairs.items), 0)
     return find_neighbourhoods(indptr, src, hashes, pairs.users, Walks(walks, 5, 0.5, 2, top, seed))
 
 
 def build_visit_graph(most: MostVisited, pairs: UserItemPairs) -> Adjacency:
-    """Those items as a graph, weighed by their share of the visits."""
+    """Build a graph of these items, weighted by their share of the visits."""
     row = np.repeat(np.arange(pairs.items), np.diff(most.indptr))
     return make_adjacency(pairs.items, row, most.node.astype(np.int64) - pairs.users, visit_shares(most))
 
 
 def build_cosine_graph(pairs: UserItemPairs, top: int) -> Adjacency:
-    """The items of largest cosine to each (users of both over the root of the product), weighed by it."""
-    of_users = binary_matrix(pairs.indptr, pairs.item, pairs.items)
+    """Link each item to those of largest cosine, weighted by it.
+
+    The cosine is the number of users of both over the root of the product of their numbers.
+    """
+    user_rows = binary_matrix(pairs.indptr, pairs.item, pairs.items)
     counts = np.bincount(pairs.item, minlength=pairs.items)
-    found = cosine_neighbours(of_users.T.tocsr(), of_users, counts, range(pairs.items), top)
-    return make_adjacency(pairs.items, found.items, found.neighbours, found.weights.astype(np.float32))
+    neighbours = cosine_neighbours(user_rows.T.tocsr(), user_rows, counts, range(pairs.items), top)
+    return make_adjacency(
+        pairs.items, neighbours.items, neighbours.neighbours, neighbours.weights.astype(np.float32)
+    )
 
 
 def make_adjacency(items: int, row_e: Ints, node_e: Ints, weight_e: npt.NDArray[np.float32]) -> Adjacency:
-    """One block of edges from nodes into rows; dense ids hash as their numbers."""
+    """Make one block of edges from nodes into rows. Dense ids are hashed as their numbers."""
     order = np.lexsort((node_e, row_e))
     indptr = np.searchsorted(row_e[order], np.arange(items + 1)).astype(np.int64)
     padded = np.append(node_e[order], np.zeros(PREFETCH_EDGES, np.int64)).astype(np.uint32)

@@ -1,7 +1,8 @@
-"""PinSage's and GraphSAGE's layers in torch, under the equations and names of `kernels.graph.layers`.
+"""Define the layers of PinSage and GraphSAGE in torch.
 
-What is trained here goes into `jobs/embed.py` as it is: `state_dict` has the names of `all_shapes`.
-Sources: Ying et al. 2018, algorithm 1; Hamilton et al. 2017, algorithm 1 and section 3.3.
+Equations and names are those of `kernels.graph.layers`. Trained weights go into `jobs/embed.py` unchanged:
+`state_dict` has the names of `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et al.
+2017, algorithm 1 and section 3.3.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from recbench_spark.storage.publish import replace_bytes
 
 
 class GraphLayer(nn.Module):
-    """One layer; see `kernels.graph.layers.Layer`."""
+    """GraphLayer is one layer; see `kernels.graph.layers.Layer`."""
 
     def __init__(self, form: LayerForm, d: int) -> None:
         super().__init__()
@@ -45,9 +46,9 @@ class GraphLayer(nn.Module):
             self.lstm = nn.LSTM(d, form.hidden, batch_first=True)
 
     def forward(self, h: torch.Tensor, hop: Hop) -> torch.Tensor:
-        """(r, width) new vectors of a hop's destinations, of (n, d) those of the layer before."""
+        """Return the (r, width) new vectors of a hop's destinations, from (n, d) of the layer before."""
         own = take_rows(h, hop.own)
-        n = self._pooled(self._messages(h), hop, own)
+        n = self._pool(self._messages(h), hop, own)
         if self.form.aggregator == "gcn":
             joined = n
         else:
@@ -61,7 +62,7 @@ class GraphLayer(nn.Module):
             return torch.relu(self.Q(h))
         return torch.relu(self.pool(h)) if self.form.aggregator == "max" else h
 
-    def _pooled(self, z: torch.Tensor, hop: Hop, own: torch.Tensor) -> torch.Tensor:
+    def _pool(self, z: torch.Tensor, hop: Hop, own: torch.Tensor) -> torch.Tensor:
         kind = self.form.aggregator
         if kind == "lstm":
             return final_states(self.lstm, z, hop)
@@ -86,40 +87,41 @@ def _make_linear(shape: tuple[int, ...]) -> nn.Linear:
 
 
 def unit_rows(x: torch.Tensor) -> torch.Tensor:
-    """Rows of length 1; a row of zeros stays, with a gradient of zero."""
+    """Scale rows to length 1. A row of zeros does not change and has a gradient of zero."""
     total = (x * x).sum(dim=1, keepdim=True)
     return x / torch.where(total == 0, torch.ones_like(total), total).sqrt()
 
 
 def final_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """(r, hidden) last states over each destination's sources, in their order; zeros without any.
+    """Return the (r, hidden) last states over each destination's sources; zeros without any.
 
-    Sequences are packed: none runs on into padding, and none hangs on the others.
+    Sources are in their order. Sequences are packed: none runs on into padding, and none depends on the
+    others.
     """
     counts = hop.counts
-    some = torch.nonzero(counts > 0).flatten()
+    with_sources = torch.nonzero(counts > 0).flatten()
     out = z.new_zeros(len(counts), lstm.hidden_size)
-    if not len(some):
+    if not len(with_sources):
         return out
-    rows = torch.split(take_rows(z, hop.place), counts[some].tolist())
+    rows = torch.split(take_rows(z, hop.place), counts[with_sources].tolist())
     packed = nn.utils.rnn.pack_sequence(list(rows), enforce_sorted=False)
     _, (state, _) = lstm(packed)
-    return out.index_copy(0, some, state[0])
+    return out.index_copy(0, with_sources, state[0])
 
 
 class GraphNetwork(nn.Module):
-    """Layers one after the other, and the dense ones that end them (Ying et al., algorithm 2)."""
+    """GraphNetwork is a sequence of layers, and of dense layers at its end (Ying et al., algorithm 2)."""
 
     def __init__(self, forms: Sequence[LayerForm], final: Sequence[int], d: int) -> None:
         super().__init__()
-        self.forms, self.ends, self.dims = tuple(forms), tuple(final), d
+        self.forms, self.output_layers, self.dims = tuple(forms), tuple(final), d
         widths = [d, *(form.width for form in forms)]
         self.layers = nn.ModuleList(GraphLayer(form, w) for form, w in zip(forms, widths, strict=False))
         ins = [widths[-1], *final]
         self.final = nn.ModuleList(nn.Linear(a, b) for a, b in zip(ins, final, strict=False))
 
     def forward(self, features: torch.Tensor, batch: Subgraph) -> torch.Tensor:
-        """(r, o) vectors of a minibatch's nodes, of (n, d) features of its inputs."""
+        """Return the (r, o) vectors of a minibatch's nodes, from the (n, d) features of its inputs."""
         h = features
         for layer, hop in zip(self.layers, batch.hops, strict=True):
             h = layer(h, hop)
@@ -129,29 +131,29 @@ class GraphNetwork(nn.Module):
         return h
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of each weight, as `kernels.graph.layers` names them."""
-        return model_weight_shapes(self.forms, self.ends, self.dims)
+        """Return the name and shape of each weight, as `kernels.graph.layers` names them."""
+        return model_weight_shapes(self.forms, self.output_layers, self.dims)
 
     def initialise(self, seed: int) -> None:
-        """Random weights by hash of seed and name: those of inference without a file."""
-        self.take(random_weights(self.shapes(), seed), "random weights")
+        """Set random weights by hash of seed and name. Inference without a file uses the same."""
+        self.load_weights(random_weights(self.shapes(), seed), "random weights")
 
-    def take(self, weights: Mapping[str, Any], where: str) -> None:
-        """Weights by name.
+    def load_weights(self, weights: Mapping[str, Any], where: str) -> None:
+        """Set the weights by name.
 
         Raises:
-            ConfigError: one is missing, of another shape, not finite, or not known.
+            ConfigError: a weight is missing, unknown, not finite, or of another shape.
         """
-        kept = check_weights(weights, self.shapes(), where)
+        checked = check_weights(weights, self.shapes(), where)
         like = next(self.parameters()).dtype
-        self.load_state_dict({name: torch.from_numpy(array).to(like) for name, array in kept.items()})
+        self.load_state_dict({name: torch.from_numpy(array).to(like) for name, array in checked.items()})
 
     def given(self) -> dict[str, np.ndarray]:
-        """Weights by name, float32."""
+        """Return the weights by name, float32."""
         return {name: w.detach().to(torch.float32).numpy() for name, w in self.state_dict().items()}
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file for `jobs/embed.py --weights`, there whole or not at all."""
+        """Write a safetensors file for `jobs/embed.py --weights`, completely or not at all."""
         from safetensors.numpy import save  # noqa: PLC0415
 
         content = save({name: np.ascontiguousarray(w) for name, w in self.given().items()})

@@ -1,7 +1,7 @@
-"""What models of graphs and factors are trained by.
+"""Compute the losses that models of graphs and factors are trained by.
 
-Each loss is a sum over its examples, so that shards add: divided by the number of examples of all shards,
-the gradient is that of one process.
+Each loss is a sum over its examples, so that processes can add theirs. Divided by the number of examples of
+all processes, the gradient is that of one process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def max_margin(
     hard: torch.Tensor | None,
     margin: float,
 ) -> torch.Tensor:
-    """Sum over pairs of the mean over negatives n of max(0, q . n - q . i + margin).
+    """Return the sum over pairs of the mean over negatives n of max(0, q . n - q . i + margin).
 
     Ying et al. 2018, equation 1: `shared` are the minibatch's negatives, `hard` those of each pair.
 
@@ -31,7 +31,7 @@ def max_margin(
         margin: at least 0.
 
     Raises:
-        ConfigError: a negative margin, or no negatives at all.
+        ConfigError: the margin is negative, or there are no negatives.
     """
     if margin < 0:
         raise ConfigError(f"margin: {margin} is negative", "a margin is 0 or more, e.g. 0.1")
@@ -47,25 +47,25 @@ def max_margin(
 def bayesian_ranking(
     positive: torch.Tensor, negative: torch.Tensor, known: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Sum of -log sigma(positive - negative) (Rendle et al. 2009).
+    """Return the sum of -log sigma(positive - negative) (Rendle et al. 2009).
 
     Args:
         positive: (b, 1) scores.
         negative: (b, n) scores.
-        known: (b, n) true where a negative is none: then the sum over rows of their means over the rest, 0
-            where nothing is left. None: the sum over all.
+        known: (b, n) true where a negative is an item of the user: the result is then the sum over
+            rows of the mean over the others, 0 where nothing is left. None: the sum over all.
     """
-    found = functional.softplus(negative - positive)
+    losses = functional.softplus(negative - positive)
     if known is None:
-        return found.sum()
+        return losses.sum()
     left = (~known).sum(dim=1).clamp(min=1)
-    return (found.masked_fill(known, 0).sum(dim=1) / left).sum()
+    return (losses.masked_fill(known, 0).sum(dim=1) / left).sum()
 
 
 def co_occurrence(
     one: torch.Tensor, other: torch.Tensor, negatives: torch.Tensor, times: float
 ) -> torch.Tensor:
-    """Sum over pairs met on walks of -log sigma(u . v) - Q mean over n of log sigma(-u . n).
+    """Return the sum over pairs met on walks of -log sigma(u . v) - Q mean over n of log sigma(-u . n).
 
     Hamilton et al. 2017, equation 1.
 
@@ -81,9 +81,11 @@ def co_occurrence(
 
 
 def cross_entropy(scores: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Sum of -log softmax(scores)[label]; (b, classes) and (b,), or labels (b, classes) of 0 and 1 by
-    sigmoid."""
+    """Return the sum of -log softmax(scores)[label], with scores (b, classes) and labels (b,).
+
+    Labels (b, classes) of 0 and 1 use the sigmoid instead, with the mean over classes.
+    """
     if label.dim() == 2:
-        found = functional.binary_cross_entropy_with_logits(scores, label.to(scores.dtype), reduction="sum")
-        return found / scores.shape[1]
+        total = functional.binary_cross_entropy_with_logits(scores, label.to(scores.dtype), reduction="sum")
+        return total / scores.shape[1]
     return functional.cross_entropy(scores, label, reduction="sum")

@@ -1,4 +1,4 @@
-"""How a model is fitted by gradients, as settings know it: without torch."""
+"""Define the settings of training by gradients, without torch."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from recbench_spark.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How a model is fitted.
+    """TrainingPlan holds the settings of a fit.
 
     Attributes:
-        epochs: at most.
+        epochs: largest number of epochs.
         batch: examples of a minibatch, of all processes together.
-        rate: of Adam, after the warm-up.
+        rate: learning rate of Adam after the warm-up.
         warm_up: steps in which the rate grows to it, evenly.
-        decay: by which factor the rate falls in each epoch after that.
-        patience: epochs without a better worth before it stops; 0: never.
-        seed: of all draws.
+        decay: factor by which the rate falls in each epoch after that.
+        patience: epochs without a better validation score before the fit stops; 0: never.
+        seed: seed of all draws.
         ahead: minibatches made ahead.
         every: steps between checkpoints; 0: only at the end of an epoch.
-        weight_decay: times which a weight is added to its gradient (of the mean loss) in each step.
+        weight_decay: times each weight that is added to its gradient (of the mean loss) in each step.
         device: `auto` (a GPU where PyTorch finds one), `cpu` or `cuda`.
-        examples: of an epoch, drawn without replacement and anew in each; 0: all.
+        examples: examples of an epoch, drawn anew in each without replacement; 0: all.
     """
 
     epochs: int = 10
@@ -40,9 +40,9 @@ class TrainingPlan:
     examples: int = 0
 
     def __post_init__(self) -> None:
-        """ConfigError for numbers that mean nothing."""
-        least_of = {"epochs": 1, "batch": 1, "warm_up": 0, "patience": 0, "ahead": 1, "examples": 0}
-        for name, least in least_of.items():
+        """Raise ConfigError for numbers out of range."""
+        least_values = {"epochs": 1, "batch": 1, "warm_up": 0, "patience": 0, "ahead": 1, "examples": 0}
+        for name, least in least_values.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: {getattr(self, name)} is less than {least}")
         if not (self.rate > 0 and 0 < self.decay <= 1):
@@ -51,11 +51,11 @@ class TrainingPlan:
             raise ConfigError(f"weight_decay: {self.weight_decay} is negative")
 
     def learning_rate(self, number: int, steps: int) -> float:
-        """The rate of a step, counted over all epochs: gradual warm-up, then exponential decay.
+        """Return the learning rate of a step: gradual warm-up, then exponential decay over all epochs.
 
         Args:
-            number: steps before it.
-            steps: of an epoch.
+            number: steps before it, over all epochs.
+            steps: steps of an epoch.
         """
         if number < self.warm_up:
             return self.rate * (number + 1) / self.warm_up

@@ -1,4 +1,4 @@
-"""Rows, sums and largest values over a hop's edges in torch: by kernels on a CPU, else by torch's own."""
+"""Take rows, sums and maxima over a hop's edges in torch: by kernels on a CPU, else by torch itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from recbench_spark.models.networks.subgraphs import Hop
 
 
 def take_rows(z: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """(..., m) rows of (n, m), of any shape. The gradient of `z[rows]` is added by several threads in
-    whatever order they come; of a lookup it is added in the order of `rows`."""
+    """Return the (..., m) rows of (n, m), of any shape.
+
+    The gradient of `z[rows]` would be added by several threads in any order. The gradient of a lookup is
+    added in the order of `rows`.
+    """
     return functional.embedding(rows, z)
 
 
 def sum_edges(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.Tensor:
-    """(r, m) sums of sources' rows, weighted where there are weights."""
+    """Return (r, m) sums of sources' rows, weighted where there are weights."""
     weights = None if weight is None else weight.to(z.dtype)
     if z.device.type == "cpu":
         return cast(torch.Tensor, _Sum.apply(z, hop.indptr, hop.place, weights))
@@ -27,7 +30,7 @@ def sum_edges(z: torch.Tensor, hop: Hop, weight: torch.Tensor | None) -> torch.T
 
 
 def max_edges(z: torch.Tensor, hop: Hop) -> torch.Tensor:
-    """(r, m) the largest of each column; zeros without neighbours."""
+    """Return the (r, m) maxima of each column; zeros without neighbours."""
     if z.device.type == "cpu":
         return cast(torch.Tensor, _Largest.apply(z, hop.indptr, hop.place))
     rows = torch.repeat_interleave(hop.counts)[:, None].expand(-1, z.shape[1])
@@ -36,7 +39,7 @@ def max_edges(z: torch.Tensor, hop: Hop) -> torch.Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """See `sum_edges`."""
+    """_Sum is `sum_edges` on a CPU, with its gradient."""
 
     @staticmethod
     def forward(
@@ -49,23 +52,23 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         indptr, place, weight = ctx.edges
-        found = gathering.sum_rows_gradient(indptr, place, weight, _array(grads[0]), ctx.rows)
-        return torch.from_numpy(found), None, None, None
+        gradient = gathering.sum_rows_gradient(indptr, place, weight, _array(grads[0]), ctx.rows)
+        return torch.from_numpy(gradient), None, None, None
 
 
 class _Largest(torch.autograd.Function):
-    """See `max_edges`."""
+    """_Largest is `max_edges` on a CPU, with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, z: torch.Tensor, indptr: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        found, ctx.row = gathering.max_rows(_array(indptr), _array(place), _array(z))
+        maxima, ctx.row = gathering.max_rows(_array(indptr), _array(place), _array(z))
         ctx.rows = len(z)
-        return torch.from_numpy(found)
+        return torch.from_numpy(maxima)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        found = gathering.max_rows_gradient(ctx.row, _array(grads[0]), ctx.rows)
-        return torch.from_numpy(found), None, None
+        gradient = gathering.max_rows_gradient(ctx.row, _array(grads[0]), ctx.rows)
+        return torch.from_numpy(gradient), None, None
 
 
 def _array(x: torch.Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Negatives by hash: shared by a minibatch, of one user, and those that are hard."""
+"""Draw negatives by hash: shared by a minibatch, for one user, or hard ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from recbench_spark.kernels.hashing import stream
 Nodes = npt.NDArray[np.int64]
 
 TRIES = 64
-"""Draws until a user's negative is taken as it is: for users who have nearly all items."""
+"""Draws after which a user's negative is accepted as it is. Users who have nearly all items need them."""
 
 
 def draw_shared_negatives(first: int, end: int, size: int, seed: int) -> Nodes:
-    """(size,) dense ids from `first` to `end`, evenly, with replacement: the same in all processes."""
+    """Draw (size,) dense ids from `first` to `end`, evenly, with replacement: the same in all processes."""
     out = np.empty(size, np.int64)
     _draw_evenly(np.uint64(seed), first, end, out)
     return out
@@ -32,15 +32,15 @@ def _draw_evenly(seed: np.uint64, first: int, end: int, out: Any) -> None:
 
 
 def draw_unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, seed: int) -> Nodes:
-    """(b,) an item for each user that its training items do not hold.
+    """Draw an item for each user, (b,), that is not among its training items.
 
     Args:
-        indptr: (users + 1,) where each user's items begin.
+        indptr: (users + 1,) place where each user's items begin.
         item_e: (e,) ascending within a user.
         user_b: (b,) users.
-        key_b: (b,) numbers of the examples, which draws hang on.
-        items: their number.
-        seed: of the draws.
+        key_b: (b,) numbers of the examples, which determine the draws.
+        items: number of items.
+        seed: seed of the draws.
     """
     out = np.empty(len(user_b), np.int64)
     begins, own_e, users, keys = (readonly(np.asarray(x)) for x in (indptr, item_e, user_b, key_b))
@@ -65,10 +65,10 @@ def _draw_unseen(
 def find_owned_items(
     indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes
 ) -> npt.NDArray[np.bool_]:
-    """(b, n) whether each user has each of its group's items in training.
+    """Return (b, n) whether each user has each of its group's items in training.
 
     Args:
-        indptr: (users + 1,) where each user's items begin.
+        indptr: (users + 1,) place where each user's items begin.
         item_e: (e,) items.
         user_b: (b,) users.
         group_b: (b,) group of each.
@@ -96,15 +96,15 @@ def _find_owned_items(
 
 
 def draw_hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, seed: int) -> Nodes:
-    """(b, size) nodes of each query's band, drawn with replacement; of `others` where the band is empty.
+    """Draw (b, size) nodes of each query's band, with replacement; from `others` where the band is empty.
 
     Args:
         band: by number of the query.
         query_b: (b,) numbers of queries.
         key_b: (b,) numbers of the examples.
-        size: of each.
-        others: first and end of dense ids drawn from where nothing is reached.
-        seed: of the draws.
+        size: nodes for each query.
+        others: first and end of the dense ids to draw from where nothing is reached.
+        seed: seed of the draws.
     """
     out = np.empty((len(query_b), size), np.int64)
     columns = (band.indptr, band.node, query_b, key_b)

@@ -1,4 +1,4 @@
-"""Settings that all fitted models of graphs and factors share."""
+"""Define the settings that all trained models of graphs and factors share."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Steps = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class FittedModel(ModelConfig):
-    """How a model is fitted: see `fitting.Plan`.
+    """FittedModel holds the settings of training; see `plans.TrainingPlan`.
 
-    `validation` of the training rows are cut from them by hash; the epoch that is best there is kept, and
-    the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
-    `examples`: of an epoch, drawn anew in each (0: all): where all take hours, validation and checkpoints
-    come sooner. `weight_decay` times each weight is added to its gradient in each step. `processes` share
-    each minibatch (`training.multiprocess_fit`): more than one give another model, to rounding the same.
-    `device`: where one process computes; `auto` takes a GPU where PyTorch finds one. `watch`: the
-    value of each epoch on test rows is reported as well, and chooses nothing.
+    `validation`: share of the training rows that are set aside by hash. The epoch that is best on them is
+    kept, and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
+    `examples`: examples of an epoch, drawn anew in each (0: all). With fewer of them validation and
+    checkpoints come sooner. `weight_decay` times each weight is added to its gradient in each step.
+    `processes` share each minibatch (`training.multiprocess_fit`): more than one give another model, equal
+    to rounding. `device`: device of a single process; `auto` takes a GPU where PyTorch finds one. `watch`:
+    each epoch's score on test rows is reported too, and chooses nothing.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset(
@@ -53,14 +53,14 @@ class FittedModel(ModelConfig):
         return self
 
     def check(self, reader: str) -> None:
-        """A GPU that is asked for must be there before hours are spent."""
+        """Check that a required GPU exists, before hours are spent."""
         if self.device == "cuda":
             from recbench_spark.models.networks.devices import choose_device  # noqa: PLC0415
 
             choose_device(self.device)
 
     def plan(self) -> TrainingPlan:
-        """As the loop takes it."""
+        """Return the settings as the training loop takes them."""
         return TrainingPlan(
             self.epochs,
             self.batch,
@@ -77,9 +77,10 @@ class FittedModel(ModelConfig):
 
 
 class FactorModelConfig(FittedModel):
-    """Vectors of users and items, fitted to which items users have, each beside `negatives` others.
+    """FactorModelConfig holds the settings of vectors of users and items, fitted to interactions.
 
-    `shared`: so many examples have their negatives in common, which makes hundreds of them cheap.
+    `negatives`: negatives for each example. `shared`: so many examples share their negatives, which makes
+    hundreds of them cheap.
     """
 
     added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared"}
@@ -92,5 +93,5 @@ class FactorModelConfig(FittedModel):
 
     @property
     def groups(self) -> int:
-        """Groups of a minibatch that share negatives; 0: each example has its own."""
+        """Return the groups of a minibatch that share negatives; 0: each example has its own."""
         return -(-self.batch // self.shared) if self.shared > 1 else 0

@@ -1,7 +1,7 @@
-"""Small graphs of a minibatch: the nodes that some layers need, numbered anew, deepest layer first.
+"""Build the small graph of a minibatch: the nodes that some layers need, renumbered, deepest layer first.
 
-The layers of a minibatch see the edges that layer-by-layer inference sees, in its order, so that both give
-the same vectors (to float32).
+The layers of a minibatch see the same edges as layer-by-layer inference, in the same order, so that both
+give the same vectors (to float32).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from recbench_spark.kernels.hashing import Hashes
 
 Nodes = npt.NDArray[np.int64]
 Neighbours = Callable[[int, Nodes], Csr]
-"""Edges into some nodes for a layer (from 0); sources are dense ids."""
+"""Function that returns the edges into some nodes for a layer (from 0). Sources are dense ids."""
 
 
 class Hop(NamedTuple):
-    """Edges of one layer of a minibatch.
+    """Hop holds the edges of one layer of a minibatch.
 
     Attributes:
-        indptr: (r + 1,) where each destination's edges begin.
+        indptr: (r + 1,) place where each destination's edges begin.
         place: (e,) rows of the sources among the nodes of the layer before.
         weight: (e,) or None.
         own: (r,) rows of the destinations themselves.
@@ -44,17 +44,17 @@ class Hop(NamedTuple):
 
     @property
     def counts(self) -> torch.Tensor:
-        """(r,) edges."""
+        """Return the (r,) numbers of edges."""
         return self.indptr.diff()
 
 
 class Subgraph(NamedTuple):
-    """What some layers need to embed some nodes.
+    """Subgraph holds what some layers need to embed some nodes.
 
     Attributes:
-        inputs: (n,) dense ids whose features go in, ascending.
-        hops: a layer each, in the order of their work.
-        outputs: (r,) dense ids that come out, ascending.
+        inputs: (n,) dense ids whose features are the input, ascending.
+        hops: one for each layer, in the order of the layers.
+        outputs: (r,) dense ids of the output, ascending.
     """
 
     inputs: Nodes
@@ -64,11 +64,11 @@ class Subgraph(NamedTuple):
 
 @dataclass(frozen=True)
 class Adjacency:
-    """A graph in blocks of destinations, mapped or in memory.
+    """Adjacency is a graph in blocks of destinations, mapped or in memory.
 
     Attributes:
         firsts: (b,) first dense id of each block that has nodes, ascending.
-        blocks: their edges.
+        blocks: edges of the blocks.
         hashes: (nodes,) hashes of raw ids.
     """
 
@@ -77,7 +77,7 @@ class Adjacency:
     hashes: Hashes
 
     def edges_into(self, node_r: Nodes) -> Csr:
-        """The edges into some nodes (ascending), one block after the other."""
+        """Return the edges into some nodes (ascending), one block after the other."""
         parts = []
         ends = [*np.searchsorted(node_r, self.firsts)[1:].tolist(), len(node_r)]
         begin = 0
@@ -90,12 +90,12 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class ThinnedAdjacency(Adjacency):
-    """A graph in which some nodes have no neighbours, drawn by hash: the same ones in all layers.
+    """ThinnedAdjacency is a graph in which some nodes, drawn by hash, have no neighbours in any layer.
 
     Attributes:
-        share: of the nodes that may lose their neighbours, between 0 and 1.
-        nodes: first dense id of these and the one after the last.
-        seed: of the draws, another one for each minibatch.
+        share: probability that a node loses its neighbours, between 0 and 1.
+        nodes: first dense id of the nodes that may lose them, and the one after the last.
+        seed: seed of the draws, another one for each minibatch.
     """
 
     share: float
@@ -110,7 +110,7 @@ class ThinnedAdjacency(Adjacency):
 
 
 def join_blocks(parts: Sequence[Csr]) -> Csr:
-    """Edges of blocks one after the other."""
+    """Join the edges of blocks, one after the other."""
     if len(parts) == 1:
         return parts[0]
     counts = [np.diff(part.indptr) for part in parts]
@@ -121,12 +121,14 @@ def join_blocks(parts: Sequence[Csr]) -> Csr:
 
 
 def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) -> Neighbours:
-    """All neighbours in each layer (the LSTM: those it reads, in its order), as inference has them.
+    """Return a function for all neighbours in each layer, as in inference.
+
+    The LSTM gets those it reads, in order.
 
     Args:
         adjacency: the graph.
-        forms: the layers.
-        seed: of the LSTM's order.
+        forms: settings of the layers.
+        seed: seed of the LSTM's order.
     """
 
     def neighbours(layer: int, node_r: Nodes) -> Csr:
@@ -142,13 +144,16 @@ def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) 
 def draw_neighbours(
     adjacency: Adjacency, forms: Sequence[LayerForm], sizes: Sequence[int], seed: int
 ) -> Neighbours:
-    """Neighbours drawn evenly, so many in each layer, a fresh sample a layer.
+    """Return a function that draws neighbours evenly, so many in each layer, a fresh sample for each.
 
     Args:
         adjacency: the graph.
-        forms: the layers.
-        sizes: neighbours in each, the first layer first.
-        seed: another one for each minibatch.
+        forms: settings of the layers.
+        sizes: neighbours in each layer, the first layer first.
+        seed: seed of the draws, another one for each minibatch.
+
+    Raises:
+        DataError: there is not one size for each layer.
     """
     if len(sizes) != len(forms):
         raise DataError(f"{len(sizes)} sizes of samples and {len(forms)} layers", "one a layer")
@@ -156,21 +161,21 @@ def draw_neighbours(
     def neighbours(layer: int, node_r: Nodes) -> Csr:
         hashes = adjacency.hashes
         own_seed = (seed * len(forms) + layer) % 2**64
-        found = sample_neighbours(adjacency.edges_into(node_r), hashes[node_r], sizes[layer], own_seed)
+        sample = sample_neighbours(adjacency.edges_into(node_r), hashes[node_r], sizes[layer], own_seed)
         if forms[layer].aggregator != "lstm":
-            return found
-        return order_for_lstm(found, hashes[node_r], hashes, sizes[layer], seed)
+            return sample
+        return order_for_lstm(sample, hashes[node_r], hashes, sizes[layer], seed)
 
     return neighbours
 
 
 def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
-    """The small graph of some nodes.
+    """Build the small graph of some nodes.
 
     Args:
         node_r: dense ids, in any order, any number of times.
-        layers: their number.
-        neighbours: edges of each.
+        layers: number of layers.
+        neighbours: edges of each layer.
     """
     outputs = np.unique(node_r)
     hops: list[Hop] = []
@@ -179,24 +184,24 @@ def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgra
         csr = neighbours(layer, nodes)
         sources = csr.src[: csr.edges].astype(np.int64)
         weight = None if csr.weight is None else _to_tensor(csr.weight[: csr.edges])
-        need, place, own = (_to_tensor(some) for some in renumber_nodes(sources, nodes))
+        need, place, own = (_to_tensor(array) for array in renumber_nodes(sources, nodes))
         hops.insert(0, Hop(_to_tensor(csr.indptr), place, weight, own))
         nodes = need.numpy()
     return Subgraph(nodes, tuple(hops), outputs)
 
 
 def renumber_nodes(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
-    """Different nodes of two arrays, ascending, and where each node of either stands among them.
+    """Return the distinct nodes of two arrays, ascending, and the place of each node of either among them.
 
-    By a table over all ids where edges are not many fewer than these, else by sorting; the same result.
+    With many edges a table over all ids is used, else sorting; the result is the same.
     """
     most = int(max(source_e.max(initial=-1), node_r.max(initial=-1))) + 1
     if most > 8 * len(source_e):
         need = np.unique(np.concatenate([node_r, source_e]))
         return need, np.searchsorted(need, source_e), np.searchsorted(need, node_r)
-    met = np.zeros(most, np.bool_)
-    met[source_e] = met[node_r] = True
-    need, place = np.flatnonzero(met), np.cumsum(met) - 1
+    seen = np.zeros(most, np.bool_)
+    seen[source_e] = seen[node_r] = True
+    need, place = np.flatnonzero(seen), np.cumsum(seen) - 1
     return need, place[source_e], place[node_r]
 
 
@@ -205,5 +210,5 @@ def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def find_places(outputs: Nodes, node_r: Nodes) -> torch.Tensor:
-    """(r,) rows of some nodes among those that come out."""
+    """Return the (r,) rows of some nodes in the output."""
     return _to_tensor(np.searchsorted(outputs, node_r))

@@ -1,4 +1,7 @@
-"""What layers over graphs are fitted to: pairs of nodes (PinSage, unsupervised GraphSAGE), or labels."""
+"""Define the training tasks of layers over graphs: pairs of nodes, or labels.
+
+PinSage and unsupervised GraphSAGE train on pairs.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +41,17 @@ SCORES = 1 << 25
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A graph with its features, mapped or in memory, and how a minibatch sees it.
+    """GraphInput is a graph with its features, mapped or in memory, and the settings of its minibatches.
 
     Attributes:
         adjacency: the graph.
         features: (nodes, d).
-        samples: neighbours drawn in each layer, a fresh sample a layer and minibatch; empty: all of them,
-            which neighbourhoods of T nodes are for.
-        seed: of the LSTM's order.
-        dropout: probability that a node of a minibatch has no neighbours in it, in any of the layers, so
-            that a fit meets nodes without edges.
-        dropped: first dense id of the nodes that may lose theirs, and the one after the last; None: all.
+        samples: neighbours drawn in each layer, a fresh sample for each layer and minibatch; empty: all
+            neighbours, which suits neighbourhoods of T nodes.
+        seed: seed of the LSTM's order.
+        dropout: probability that a node of a minibatch has no neighbours in any of its layers, so that
+            training includes nodes without edges.
+        dropped: first dense id of the nodes that may lose neighbours, and the id after the last; None: all.
     """
 
     adjacency: Adjacency
@@ -59,7 +62,7 @@ class GraphInput:
     dropped: tuple[int, int] | None = None
 
     def neighbours(self, net: GraphNetwork, seed: int) -> Neighbours:
-        """Edges of each layer of a minibatch with this seed."""
+        """Return the edges of each layer of a minibatch with this seed."""
         graph = self.thin_graph(seed)
         if self.samples:
             return draw_neighbours(graph, net.forms, self.samples, seed)
@@ -73,27 +76,27 @@ class GraphInput:
         return ThinnedAdjacency(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
 
     def build_minibatch(self, net: GraphNetwork, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
-        """The small graph of some nodes, and features of its inputs."""
-        found = build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
-        rows = np.ascontiguousarray(self.features[found.inputs])
+        """Return the small graph of some nodes, and the features of its inputs."""
+        small = build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
+        rows = np.ascontiguousarray(self.features[small.inputs])
         if rows.dtype == np.float16:
             rows = rows.astype(np.float32)
-        return found, torch.from_numpy(rows)
+        return small, torch.from_numpy(rows)
 
 
 @dataclass(frozen=True)
 class PairObjective:
-    """What pairs are fitted by.
+    """PairObjective holds the settings of the loss of pairs.
 
     Attributes:
         loss: `max_margin` (PinSage), or `co_occurrence` (GraphSAGE without labels).
-        margin: of max_margin; Q, the weight of negatives, of co_occurrence.
-        negatives: shared by a minibatch.
+        margin: margin of max_margin; for co_occurrence Q, the weight of negatives.
+        negatives: negatives shared by a minibatch.
         per_pair: whether each pair has its own negatives instead: as many, over the pairs of a minibatch.
-        curriculum: whether epoch n has n - 1 hard negatives a pair.
-        hard: hard negatives a pair in every epoch, where there is no curriculum.
-        first: first dense id that negatives are drawn from; end: the one after the last.
-        end: see first.
+        curriculum: whether epoch n has n - 1 hard negatives for each pair.
+        hard: hard negatives for each pair in every epoch, where there is no curriculum.
+        first: first dense id that negatives are drawn from.
+        end: the dense id after the last one.
     """
 
     loss: Literal["max_margin", "co_occurrence"] = "max_margin"
@@ -106,7 +109,7 @@ class PairObjective:
     end: int = 0
 
     def __post_init__(self) -> None:
-        """ConfigError for numbers that mean nothing."""
+        """Raise ConfigError for numbers out of range."""
         if self.margin < 0:
             raise ConfigError(f"margin: {self.margin} is negative", "a margin is 0 or more, e.g. 0.1")
         if self.negatives < 1 or self.hard < 0 or self.end <= self.first:
@@ -115,12 +118,12 @@ class PairObjective:
             )
 
     def count_hard(self, epoch: int) -> int:
-        """Hard negatives a pair in an epoch, counted from 1."""
+        """Return the hard negatives for each pair in an epoch, counted from 1."""
         return epoch - 1 if self.curriculum else self.hard
 
 
 class PairBatch(NamedTuple):
-    """A minibatch of pairs: its small graph, and rows of what comes out."""
+    """PairBatch is a minibatch of pairs: its small graph, and rows of its output."""
 
     graph: Subgraph
     features: torch.Tensor
@@ -131,62 +134,64 @@ class PairBatch(NamedTuple):
 
 
 class PairTask:
-    """Pairs of a query and an item that belongs to it; a `fitting.Task`.
+    """PairTask trains on pairs of a query and an item that belongs to it; a `fitting.Task`.
 
-    Worth is the mean of 1 / ceil(rank / 100) over validation pairs, among all candidates but the query (the
-    scaled MRR of Ying et al.), or hit rate where asked for.
+    The validation score is, for example, the mean of 1 / ceil(rank / 100) over validation pairs, among all
+    candidates but the query (the scaled MRR of Ying et al.), or the hit rate.
     """
 
     def __init__(
         self,
         net: GraphNetwork,
-        given: GraphInput,
+        graph_input: GraphInput,
         pair_e: tuple[Rows, Rows],
-        how: PairObjective,
+        objective: PairObjective,
         band: Band | None = None,
-        worth: Callable[[GraphNetwork], float] | None = None,
+        score: Callable[[GraphNetwork], float] | None = None,
     ) -> None:
-        if (how.curriculum or how.hard) and band is None:
+        if (objective.curriculum or objective.hard) and band is None:
             raise ConfigError(
                 "hard negatives, and no band to draw them from", "see kernels.graph.samples.rank_bands"
             )
-        if net.dims != given.features.shape[1]:
-            raise DataError(f"features of {given.features.shape[1]} and a model of {net.dims} dimensions")
-        self.module, self.given, self.how, self.band = net, given, how, band
+        if net.dims != graph_input.features.shape[1]:
+            raise DataError(
+                f"features of {graph_input.features.shape[1]} and a model of {net.dims} dimensions"
+            )
+        self.module, self.graph_input, self.how, self.band = net, graph_input, objective, band
         self.query, self.item = pair_e
         self.examples = len(self.query)
-        self.judge = worth
+        self.score = score
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> PairBatch:
-        """See `PairBatch`; negatives are those of the whole minibatch in each process."""
-        how = self.how
+        """Make a `PairBatch`. The negatives are those of the whole minibatch, in each process."""
+        objective = self.how
         query, item = self.query[row_b], self.item[row_b]
         shared = hard = None
-        if how.per_pair:
-            each = max(1, how.negatives // max(at.size or len(row_b), 1))
+        if objective.per_pair:
+            each = max(1, objective.negatives // max(at.size or len(row_b), 1))
             nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
-            ends = np.array([how.first, how.end])
+            ends = np.array([objective.first, objective.end])
             hard = draw_hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
         else:
-            shared = draw_shared_negatives(how.first, how.end, how.negatives, seed)
-        most = how.count_hard(at.epoch)
+            shared = draw_shared_negatives(objective.first, objective.end, objective.negatives, seed)
+        most = objective.count_hard(at.epoch)
         if most and self.band is not None:
             more = self._hard(query, row_b, most, seed + 1)
             hard = more if hard is None else np.hstack([hard, more])
-        nodes = [some.reshape(-1) for some in (query, item, shared, hard) if some is not None]
-        graph, features = self.given.build_minibatch(self.module, np.concatenate(nodes), seed)
-        rows = (None if some is None else find_places(graph.outputs, some) for some in (shared, hard))
-        own = (find_places(graph.outputs, some) for some in (query, item))
+        nodes = [ids.reshape(-1) for ids in (query, item, shared, hard) if ids is not None]
+        graph, features = self.graph_input.build_minibatch(self.module, np.concatenate(nodes), seed)
+        rows = (None if ids is None else find_places(graph.outputs, ids) for ids in (shared, hard))
+        own = (find_places(graph.outputs, ids) for ids in (query, item))
         return PairBatch(graph, features, *own, *rows)
 
     def _hard(self, query: Rows, row_b: Rows, size: int, seed: int) -> Nodes:
-        """The band's rows are by node from `first`."""
+        """Draw hard negatives. Rows of the band are counted from node `first`."""
         assert self.band is not None
         ends = np.array([self.how.first, self.how.end])
         return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
-        """See `PairObjective`."""
+        """Return the sum of the loss over the pairs; see `PairObjective`."""
         like = next(self.module.parameters()).dtype
         z = self.module(batch.features.to(like), batch.graph)
         query, item = take_rows(z, batch.query), take_rows(z, batch.item)
@@ -195,57 +200,67 @@ class PairTask:
             assert shared is not None
             return co_occurrence(query, item, shared, self.how.margin)
         return max_margin(
-            query, item, shared, None if batch.hard is None else take_rows(z, batch.hard), self.how.margin
+            query,
+            item,
+            shared,
+            None if batch.hard is None else take_rows(z, batch.hard),
+            self.how.margin,
         )
 
     def worth(self) -> float:
-        """Of the validation part; NaN where there is none."""
-        return math.nan if self.judge is None else self.judge(self.module)
+        """Return the validation score; NaN where there is no validation part."""
+        return math.nan if self.score is None else self.score(self.module)
 
 
 class LabelTask:
-    """Nodes and their classes, by cross-entropy over a last dense layer; a `fitting.Task`."""
+    """LabelTask trains on nodes and their classes; a `fitting.Task`.
+
+    The loss is cross-entropy over a last dense layer.
+    """
 
     def __init__(
-        self, net: GraphNetwork, given: GraphInput, node_e: Nodes, label_e: npt.NDArray[Any],
-        worth: Callable[[GraphNetwork], float] | None = None,
+        self, net: GraphNetwork, graph_input: GraphInput, node_e: Nodes, label_e: npt.NDArray[Any],
+        score: Callable[[GraphNetwork], float] | None = None,
     ) -> None:  # fmt: skip
-        self.module, self.given, self.node, self.label = net, given, node_e, label_e
-        self.examples, self.judge = len(node_e), worth
+        self.module, self.graph_input, self.node, self.label = net, graph_input, node_e, label_e
+        self.examples, self.score = len(node_e), score
 
     def batch(
         self, at: Step, row_b: Rows, seed: int
     ) -> tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The small graph, its features, rows of the nodes, their labels."""
+        """Make a minibatch: the small graph, its features, rows of the nodes, their labels."""
         nodes = self.node[row_b]
-        graph, features = self.given.build_minibatch(self.module, nodes, seed)
+        graph, features = self.graph_input.build_minibatch(self.module, nodes, seed)
         return graph, features, find_places(graph.outputs, nodes), torch.from_numpy(self.label[row_b])
 
     def loss(self, batch: tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Sum over nodes."""
+        """Return the sum of the loss over the nodes."""
         graph, features, rows, label = batch
         like = next(self.module.parameters()).dtype
         return cross_entropy(take_rows(self.module(features.to(like), graph), rows), label)
 
     def worth(self) -> float:
-        """Of the validation part; NaN where there is none."""
-        return math.nan if self.judge is None else self.judge(self.module)
+        """Return the validation score; NaN where there is no validation part."""
+        return math.nan if self.score is None else self.score(self.module)
 
 
 def embed_by_minibatch(
-    net: GraphNetwork, given: GraphInput, node_r: Nodes, at_once: int = 4096
+    net: GraphNetwork, graph_input: GraphInput, node_r: Nodes, at_once: int = 4096
 ) -> npt.NDArray[np.float32]:
-    """(r, o) vectors of some nodes, by all their neighbours: seen in training or not."""
-    found = []
-    every = GraphInput(given.adjacency, given.features, (), given.seed)
+    """Return the (r, o) vectors of some nodes, with all their neighbours.
+
+    The nodes may be new to the model.
+    """
+    parts = []
+    whole_input = GraphInput(graph_input.adjacency, graph_input.features, (), graph_input.seed)
     like = next(net.parameters())
     with torch.no_grad():
         for begin in range(0, len(node_r), at_once):
             nodes = node_r[begin : begin + at_once]
-            graph, features = move_batch(every.build_minibatch(net, nodes, 0), like.device)
+            graph, features = move_batch(whole_input.build_minibatch(net, nodes, 0), like.device)
             rows = net(features.to(like.dtype), graph).to("cpu", torch.float32)
-            found.append(rows[find_places(graph.outputs, nodes)])
-    return torch.cat(found).numpy() if found else np.empty((0, 0), np.float32)
+            parts.append(rows[find_places(graph.outputs, nodes)])
+    return torch.cat(parts).numpy() if parts else np.empty((0, 0), np.float32)
 
 
 def rank_items(
@@ -254,7 +269,9 @@ def rank_items(
     item_e: Nodes,
     known: npt.NDArray[np.bool_] | None = None,
 ) -> Nodes:
-    """(e,) rank of each pair's item by dot product, from 1: before it stands what scores higher.
+    """Return the (e,) rank of each pair's item by dot product, from 1.
+
+    Items with a higher score rank before it.
 
     Args:
         vectors: (n, d).
@@ -262,7 +279,7 @@ def rank_items(
         item_e: rows of items.
         known: (n,) the candidates; None: all.
     """
-    found = np.empty(len(query_e), np.int64)
+    ranks = np.empty(len(query_e), np.int64)
     at_once = min(max(SCORES // max(len(vectors), 1), 1), 256)
     for begin in range(0, len(query_e), at_once):
         rows = slice(begin, begin + at_once)
@@ -271,23 +288,23 @@ def rank_items(
         own = scores[places, item_e[rows]]
         scores[places, query_e[rows]] = -np.inf
         higher = scores > own[:, None]
-        found[rows] = 1 + (higher if known is None else higher & known[None, :]).sum(axis=1)
-    return found
+        ranks[rows] = 1 + (higher if known is None else higher & known[None, :]).sum(axis=1)
+    return ranks
 
 
 def mean_scaled_rank(ranks: Nodes, scale: int = 100) -> float:
-    """Mean of 1 / ceil(rank / scale) (Ying et al. 2018, section 4.1)."""
+    """Return the mean of 1 / ceil(rank / scale) (Ying et al. 2018, section 4.1)."""
     return float((1 / np.ceil(ranks / scale)).mean()) if len(ranks) else 0.0
 
 
 def pair_liked_items(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, Rows, Rows]:
-    """Pairs of items of one user: each with the next ones of the user's items, in an order by hash.
+    """Make pairs of items of one user: each with the next ones of the user's items, in an order by hash.
 
     Args:
-        indptr: (users + 1,) where each user's items begin.
+        indptr: (users + 1,) place where each user's items begin.
         item_e: (e,) items; those below 0 are left out.
-        most: pairs that begin at an item, at most.
-        seed: of the order.
+        most: largest number of pairs that begin at an item.
+        seed: seed of the order.
 
     Returns:
         User, query and item of each pair.
@@ -299,10 +316,10 @@ def pair_liked_items(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tupl
     counts = np.bincount(user, minlength=len(indptr) - 1)
     begins = np.cumsum(counts) - counts
     place, size = np.arange(len(user)) - begins[user], counts[user]
-    found = []
+    pairs = []
     for step in range(1, most + 1):
         rows = np.flatnonzero(size > step)
         other = begins[user[rows]] + (place[rows] + step) % size[rows]
-        found.append((user[rows], item[rows], item[other]))
-    users, queries, items = (np.concatenate(column) for column in zip(*found, strict=True))
+        pairs.append((user[rows], item[rows], item[other]))
+    users, queries, items = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return users, queries, items

@@ -208,9 +208,9 @@ def test_a_row_of_a_product_does_not_know_its_batch(inner, width, rows, seed) ->
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, inner)).astype(np.float32)
     layer = dense.make_dense(rng.standard_normal((width, inner)), rng.standard_normal(width))
-    whole = layer.of(x)
+    whole = layer.apply(x)
     for cut in range(rows + 1):
-        parts = [layer.of(part) for part in (x[:cut], x[cut:]) if len(part)]
+        parts = [layer.apply(part) for part in (x[:cut], x[cut:]) if len(part)]
         assert np.vstack(parts).tobytes() == whole.tobytes()
     want = x.astype(float) @ layer.weight_t.astype(float) + layer.bias
     np.testing.assert_allclose(whole, want, atol=1e-4)
@@ -220,7 +220,7 @@ def test_a_product_is_a_chain_of_fused_multiply_adds() -> None:
     """Each step rounded once, which exact fractions can say."""
     rng = np.random.default_rng(4)
     x, w = rng.standard_normal((5, 9)).astype(np.float32), rng.standard_normal((3, 9)).astype(np.float32)
-    found = dense.make_dense(w, None).of(x)
+    found = dense.make_dense(w, None).apply(x)
     for r in range(5):
         for j in range(3):
             acc = np.float32(0)

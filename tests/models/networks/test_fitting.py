@@ -203,7 +203,7 @@ def test_what_means_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="margin"):
         tasks.PairObjective(margin=-1, end=3)
     with pytest.raises(DataError, match="features of 5 and a model of 6"):
-        given = pair_task().given
+        given = pair_task().graph_input
         tasks.PairTask(
             GraphNetwork((FORM,), (), 6), given, (np.arange(2), np.arange(2)), tasks.PairObjective(end=3)
         )

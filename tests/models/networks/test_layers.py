@@ -39,7 +39,7 @@ def net_of(forms: tuple[LayerForm, ...], final: tuple[int, ...] = ()) -> tuple[G
     weights = random_weights(model_weight_shapes(forms, final, DIMS), 3)
     weights = {name: w + np.float32(0.1) if "bias" in name else w for name, w in weights.items()}
     net = GraphNetwork(forms, final, DIMS)
-    net.take(weights, "test")
+    net.load_weights(weights, "test")
     return net, weights
 
 
@@ -56,7 +56,7 @@ def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarr
         z = h if layer.project is None else layer.messages(h)
         h = layer.combine(h, layer.aggregate(csr, z, z, graph.hashes, graph.hashes))
     for end in ends:
-        h = end.of(h)
+        h = end.apply(h)
     return h
 
 
@@ -221,7 +221,7 @@ def test_an_unknown_aggregator_is_refused() -> None:
     with pytest.raises(ConfigError, match="no aggregator 'median'"):
         GraphNetwork((LayerForm("sage", "median", 3, 3),), (), DIMS)
     with pytest.raises(ConfigError, match="has no weight"):
-        net_of((FORMS["added"],))[0].take({"layers.0.V.weight": np.zeros(3)}, "file")
+        net_of((FORMS["added"],))[0].load_weights({"layers.0.V.weight": np.zeros(3)}, "file")
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -1,0 +1,183 @@
+"""Predict the cost of the passes of a model, and choose their plans."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from pyspark.sql import functions as F
+
+from recbench_spark.graph.folders import Graph, map_array
+from recbench_spark.graph.message_passing import Pass, PassPlan
+from recbench_spark.graph.model_inputs import PreparedGraphModel
+from recbench_spark.graph.read_throughput import free_memory
+from recbench_spark.graph.runner import plan_passes
+from recbench_spark.kernels.graph import costs
+from recbench_spark.kernels.graph.forms import SCATTERABLE
+from recbench_spark.schemas import (
+    GRAPH_RUNS,
+)
+from recbench_spark.storage.store import Store
+
+MAPPED_SHARE = 0.4
+"""Share of a host's memory that plan R may map."""
+
+FREE_SHARE = 0.8
+"""Share of the free memory that plan R may map.
+
+Pages that do not fit are read from the disk again for each edge.
+"""
+
+
+@dataclass(frozen=True)
+class PassEstimate:
+    """PassEstimate is the predicted cost of a pass under a plan.
+
+    Attributes:
+        step: the pass.
+        plan: plan of the settings, or the chosen one.
+        size: amounts of work of the pass.
+        seconds: predicted wall time in seconds.
+        low: lower end of the interval around `seconds`.
+        high: upper end of the interval.
+        tasks: number of tasks.
+        moved: bytes of vectors or sums that are shuffled.
+        memory: bytes of a worker without its mapped files.
+    """
+
+    step: Pass
+    plan: PassPlan
+    size: costs.PassSize
+    seconds: float
+    low: float
+    high: float
+    tasks: int
+    moved: int
+    memory: int
+
+
+def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.PassSize:
+    """Return the size of a pass for its estimate of costs.
+
+    `widths` are those of own vectors and of new ones.
+    """
+    into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
+    d, o = widths
+    m = step.module.message_width(d) if step.module.project is not None else d
+    return costs.PassSize(
+        sum(block.rows for block in into),
+        sum(block.edges for block in into),
+        sum(block.rows for block in sources),
+        sum(block.sources for block in into),
+        sum(block.parts for block in into),
+        len(into),
+        len(sources),
+        d,
+        m,
+        o,
+        np.dtype(step.dtype).itemsize,
+        step.projects,
+        step.module.aggregator == "gcn",
+        step.kind == "layer",
+        pace,
+    )
+
+
+def estimate_passes(
+    prepared: PreparedGraphModel, rates: costs.Rates, cores: int, plan: str
+) -> list[PassEstimate]:
+    """Predict the cost of each pass and choose its plan before anything runs."""
+    estimates = []
+    d = int(map_array(Path(prepared.model.features)).shape[1])
+    for step in plan_passes(prepared.model, prepared.graph):
+        pooled = d if step.module.project is None else step.module.message_width(d)
+        o = step.width if step.kind == "layer" else pooled
+        size = pass_size(prepared.graph, step, (d, o), prepared.pace)
+        estimates.append(_estimate_pass(step, size, rates, cores, plan, prepared))
+        d = o if step.kind == "layer" else d
+    return estimates
+
+
+def _estimate_pass(
+    step: Pass,
+    size: costs.PassSize,
+    rates: costs.Rates,
+    cores: int,
+    plan: str,
+    prepared: PreparedGraphModel,
+) -> PassEstimate:
+    scattered = step.module.aggregator in SCATTERABLE
+    item = 4 if step.target is not None and step.target.kind == "embeddings" else size.item
+    copies = (step.out is not None) + (step.target is not None)
+    costs.check_plan(plan, step.module.aggregator, scattered)
+    if plan == "auto":
+        plan = costs.choose_plan(size, rates, cores, item * copies, scattered, _mappable_bytes())
+    amounts = size.amounts(plan, item * copies)
+    seconds = rates.predict(amounts, cores)
+    low, high = rates.interval(seconds)
+    memory = size.worker_bytes(plan, prepared.model.batch)
+    moved, tasks = size.bytes_moved(plan), int(amounts.tasks)
+    return PassEstimate(step, cast(PassPlan, plan), size, seconds, low, high, tasks, moved, memory)
+
+
+def _mappable_bytes() -> int:
+    """Return the bytes of messages that this host can keep in memory."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min(pages * MAPPED_SHARE, free_memory(pages) * FREE_SHARE))
+
+
+def fit_rates(store: Store) -> costs.Rates:
+    """Fit rates to the runs of this warehouse. With few runs return the default rates."""
+    rows = store.read(GRAPH_RUNS).orderBy(F.desc("started_at")).limit(200).collect()
+    return costs.fit_rates(
+        [(costs.Amounts(*json.loads(row.amounts_json)), row.seconds, row.cores) for row in rows]
+    )
+
+
+def explain_costs(
+    estimates: list[PassEstimate], prepared: PreparedGraphModel, rates: costs.Rates, cores: int
+) -> str:
+    """Format plan, tasks, bytes, memory, seconds and core-hours of the passes, one line for each."""
+    graph = prepared.graph
+    lines = [
+        f"model {prepared.model.model_id} over graph {graph.graph_id}: {graph.nodes:,} nodes, "
+        f"{graph.edges:,} edges, {len(graph.blocks)} blocks, wire {prepared.model.dtype}",
+        f"{'pass':<22}{'plan':<6}{'tasks':>6}{'moved':>12}{'a worker':>12}"
+        f"{'seconds':>10}{'from':>9}{'to':>9}",
+    ]
+    for one in estimates:
+        name = f"{one.step.layer} {one.step.kind} {one.step.module.aggregator}"
+        lines.append(
+            f"{name:<22}{one.plan:<6}{one.tasks:>6}{format_bytes(one.moved):>12}{format_bytes(one.memory):>12}"
+            f"{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
+        )
+    seconds, low, high = (
+        sum(getattr(one, what) for one in estimates) for what in ("seconds", "low", "high")
+    )
+    hours = " to ".join(f"{value * cores / 3600:.4f}" for value in (low, high))
+    lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
+    basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"
+    lines.append(f"rates: {basis}; intervals hold 19 times in 20{_describe_throughput(prepared)}")
+    return "\n".join(lines)
+
+
+def _describe_throughput(prepared: PreparedGraphModel) -> str:
+    """Describe the measured time to read a vector of features."""
+    if prepared.pace == costs.DEFAULT_READ_SECONDS:
+        return ""
+    features = map_array(Path(prepared.model.features))
+    seconds = prepared.pace * features.shape[1] * features.itemsize
+    return f"; probe: {seconds * 1e9:.0f} ns of a core to take in a vector of features"
+
+
+def format_bytes(n: int) -> str:
+    """Format a number of bytes with its unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n = n / 1000  # type: ignore[assignment]
+    return f"{n:.1f} TB"

@@ -1,0 +1,263 @@
+"""Prepare a model over a graph: its weights and its matrix of features."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recbench_spark.config import digest
+from recbench_spark.config.graph import GraphLayers, GraphModel
+from recbench_spark.data.identity import identity
+from recbench_spark.errors import ConfigError
+from recbench_spark.graph import features as first
+from recbench_spark.graph.edges import RowSource
+from recbench_spark.graph.folders import Graph, create_matrix, map_array
+from recbench_spark.graph.read_throughput import measure_read_throughput
+from recbench_spark.graph.runner import Model
+from recbench_spark.graph.stored_graphs import (
+    ensure_graph,
+    files_folder,
+    identify_graph,
+    prefix_split_id,
+)
+from recbench_spark.inputs import require_unchanged
+from recbench_spark.kernels.graph import costs
+from recbench_spark.kernels.graph.layers import (
+    check_weights,
+    make_layers,
+    model_weight_shapes,
+    random_weights,
+)
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import (
+    EMBEDDINGS,
+    GRAPH_VECTORS,
+)
+from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.publish import remove_published, remove_tree, replace_text
+from recbench_spark.storage.seals import SEAL, find_damage, write_seal
+from recbench_spark.storage.store import Store
+
+PROBE_MIN_EDGES = 1_000_000
+"""Edges from which on the throughput of reading is measured. The measurement takes a second."""
+
+
+@dataclass(frozen=True)
+class PreparedGraphModel:
+    """PreparedGraphModel holds a model that is ready to run.
+
+    Attributes:
+        settings: settings of the model.
+        graph: the graph on disk.
+        model: the model with its weights and its file of features.
+        checks: counts of the features, by name.
+        pace: seconds that a core needs to read a byte of features. It is measured where the graph is large.
+    """
+
+    settings: GraphModel
+    graph: Graph
+    model: Model
+    checks: dict[str, int]
+    pace: float = costs.DEFAULT_READ_SECONDS
+
+
+def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
+    """Prepare the graph, the features and the weights of a model.
+
+    Each is made once and checked before the run.
+
+    Raises:
+        ConfigError: weights have a wrong shape or an unknown name.
+        DataError: features are missing, not finite, or of different lengths.
+    """
+    stored, weights_id = read_weights(settings.weights)
+    graph = ensure_graph(store, settings.graph, settings.blocks, journal)
+    path, features_id, checks = build_features(store, settings, graph, journal)
+    dims = int(map_array(path).shape[1])
+    wanted = model_weight_shapes(settings.forms(), settings.final, dims)
+    if stored is None:
+        weights = random_weights(wanted, settings.seed)
+    else:
+        weights = check_weights(stored, wanted, str(settings.weights))
+    layers, output_layers = make_layers(settings.forms(), settings.final, weights, dims, settings.seed)
+    model_id = make_model_id(settings, graph.graph_id, features_id, weights_id)
+    for table in (GRAPH_VECTORS, EMBEDDINGS):
+        store.create(table)
+    model = Model(
+        model_id,
+        layers,
+        output_layers,
+        settings.mode,
+        settings.wire,
+        str(path),
+        str(files_folder(store) / "models" / model_id),
+        store.location("graph_vectors"),
+        store.location("embeddings") if settings.output == "embeddings" else None,
+        settings.batch,
+        settings.groups,
+    )
+    return PreparedGraphModel(settings, graph, model, checks, _measure_throughput(store, graph, model))
+
+
+def _measure_throughput(store: Store, graph: Graph, model: Model) -> float:
+    """Measure how fast features are read, unless the graph is small or the model exists already."""
+    if graph.edges < PROBE_MIN_EDGES or Path(model.folder, NIGHT_NOTE).exists():
+        return costs.DEFAULT_READ_SECONDS
+    return measure_read_throughput(store.spark.sparkContext, graph, model.features)
+
+
+def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
+    """Return the name of a model. Models of equal names have equal bits."""
+    return prefix_split_id(settings.graph, settings.key(graph_id, features_id, weights_id))
+
+
+def compute_model_id(store: Store, settings: GraphModel) -> str:
+    """Return the name that `prepare_model` will give a model. Nothing is built.
+
+    Raises:
+        ConfigError, DataError: weights or features do not exist.
+    """
+    graph_id, _ = identify_graph(store, settings.graph)
+    _, weights_id = read_weights(settings.weights)
+    return make_model_id(settings, graph_id, identify_features(store, settings), weights_id)
+
+
+def describe_files(settings: GraphLayers) -> str:
+    """Check that features and weights exist and fit together, and describe them. Spark is not needed.
+
+    Raises:
+        ConfigError, DataError, SchemaError: see `prepare_model`.
+    """
+    features, weights = settings.features, read_weights(settings.weights)[0]
+    if features.path is None:
+        dims = features.dims if features.kind == "hashed" else 1
+    else:
+        dims = first.count_dimensions(
+            first.require_equal_lengths(first.open_features(features.path, features.id_column, "auto"))
+        )
+    wanted = model_weight_shapes(settings.forms(), settings.final, dims)
+    if weights is not None:
+        check_weights(weights, wanted, str(settings.weights))
+    kind = "random" if weights is None else "of the right shapes"
+    widths = [layer.width for layer in settings.layers] + list(settings.final)
+    through = " -> ".join(map(str, [dims, *widths]))
+    return f"features {features.path or features.kind}; dimensions {through}; {len(wanted)} weights, {kind}"
+
+
+def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
+    """Read the weights of a safetensors file and hash its bytes. Without a file return None and `random`.
+
+    Numbers of 16 bits (bfloat16 too) and of 32 bits are exact in float32. Numbers of 64 bits are rounded to
+    the nearest.
+
+    Raises:
+        ConfigError: the file does not exist, is not a safetensors file, or has weights that are no floats.
+    """
+    if path is None:
+        return None, "random"
+    from safetensors import SafetensorError, deserialize  # noqa: PLC0415
+
+    try:
+        packed = Path(path).read_bytes()
+        stored = deserialize(packed)  # type: ignore[no-untyped-call]
+        weights = {name: _read_weight(path, name, weight) for name, weight in stored}
+    except OSError as error:
+        raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
+    except SafetensorError as error:
+        raise ConfigError(f"weights {path}: {error}", "save them by safetensors.torch.save_file") from None
+    return weights, hashlib.sha256(packed).hexdigest()[:16]
+
+
+FLOAT_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
+"""Types of weights that are read, and the numpy types of their bytes.
+
+A bfloat16 is the upper half of a float32.
+"""
+
+
+def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[Any]:
+    """Read one weight of a safetensors file. Raise ConfigError for a type that is not supported."""
+    kind = stored["dtype"]
+    if kind not in FLOAT_TYPES:
+        raise ConfigError(
+            f"weights {path}: {name} holds numbers of type {kind}",
+            f"save it as one of {', '.join(FLOAT_TYPES)}, e.g. by .float() before saving",
+        )
+    values = np.frombuffer(stored["data"], FLOAT_TYPES[kind]).reshape(stored["shape"])
+    if kind == "BF16":
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values
+
+
+def build_features(
+    store: Store, settings: GraphModel, graph: Graph, journal: Journal
+) -> tuple[Path, str, dict[str, int]]:
+    """Return the file of the feature matrix by dense id, its name and its counts.
+
+    It is made once for all models.
+    """
+    features, context, name = (
+        settings.features,
+        store.spark.sparkContext,
+        identify_features(store, settings),
+    )
+    folder = Path(graph.folder, "features", name)
+    damage = _features_damage(folder)
+    if damage:
+        journal.say(f"warning: features {name} are damaged and are made anew: {damage}")
+        remove_published(folder)
+    with hold_lease(folder, (folder / COUNTS_FILE).is_file, journal.say) as lease:
+        if lease is not None:
+            text = f"features: {features.path or features.kind}"
+            with journal.stage("features", text, graph_id=graph.graph_id):
+                remove_tree(lease.work)
+                counts = _fill_features(context, settings, graph, lease.work / "features.npy")
+            require_unchanged()
+            replace_text(lease.work / COUNTS_FILE, json.dumps(counts))
+            write_seal(lease.work)
+            lease.publish()
+    return folder / "features.npy", name, json.loads((folder / COUNTS_FILE).read_text(encoding="utf-8"))
+
+
+COUNTS_FILE = "counts.json"
+"""File of counts in a folder of features. It is written after the matrix."""
+
+
+def _features_damage(folder: Path) -> str:
+    """Return the damage of the features on disk, or an empty text. Older versions wrote no seal."""
+    return find_damage(folder, digests=True) if (folder / SEAL).is_file() else ""
+
+
+def identify_features(store: Store, settings: GraphModel) -> str:
+    """Hash all that determines the first vectors of a model's nodes."""
+    features = settings.features
+    options = features.model_dump(exclude={"path", "missing"})
+    seed = settings.seed if features.kind == "hashed" else 0
+    source = "" if features.path is None else identity(store.spark, str(Path(features.path).absolute()))
+    return digest(options, source, features.missing, seed, settings.wire)
+
+
+def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
+    features = settings.features
+    if features.path is None:
+        dims = features.dims if features.kind == "hashed" else 1
+        create_matrix(path, (graph.nodes, dims), settings.wire)
+        first.fill_generated(context, graph, features.kind, dims, settings.seed, path)
+        return {}
+    side = graph.sides.index(features.side or graph.sides[-1])
+    rows: RowSource = first.open_features(
+        features.path, features.id_column, "numeric" if graph.numeric[side] else "text"
+    )
+    dims = first.count_dimensions(rows)
+    create_matrix(path, (graph.nodes, dims), settings.wire)
+    return first.fill_from_table(context, graph, rows, side, dims, path, features.missing)
+
+
+NIGHT_NOTE = "night.json"
+"""File in a model's folder that the next night reads. Its paths are relative to `graph_files`."""
