@@ -1,4 +1,4 @@
-"""Tables of what two runs say together: differences, changes, paradoxes, flips."""
+"""Tables about two runs: differences, changes, paradoxes, flips."""
 
 from __future__ import annotations
 

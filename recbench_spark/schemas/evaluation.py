@@ -1,4 +1,4 @@
-"""Tables of results: rankings, values of users, metrics, other definitions."""
+"""Tables of results: rankings, values of users, metrics, metrics under other definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of many fits: fits, trials of searches, boards of benchmarks, what was handed in."""
+"""Tables of many fits: fits, trials of searches, boards of benchmarks, submissions."""
 
 from __future__ import annotations
 

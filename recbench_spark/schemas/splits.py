@@ -183,4 +183,4 @@ INTERACTIONS = T.StructType(
         T.StructField("attributes", T.MapType(STRING, STRING)),
     ]
 )
-"""What every reader returns; `part` is NULL unless the log itself says where a row belongs."""
+"""Schema of every reader's result; `part` is NULL unless the log itself names the part of a row."""

@@ -1,9 +1,9 @@
 """The warehouse: Delta tables under a directory, or in a `catalog.schema`.
 
-Results are appended under a fresh `run_id` and become visible when the row of `runs`, written last,
-says succeeded: a killed run leaves nothing that the views show. Intermediates are named by the hash
-of what they are made from and appended once per name (Delta's transaction identifiers), so two
-nights at once cannot double them.
+Results are appended under a fresh `run_id` and become visible when the row of `runs`, written last, says
+succeeded: a killed run leaves nothing that the views show. Intermediate tables are named by the hash of
+their inputs and appended once per name (Delta's transaction identifiers), so two nights at once cannot
+append them twice.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ CONFLICTS = (
 VERSION_PROPERTY = "recbench.schema_version"
 STATISTICS = "delta.dataSkippingStatsColumns"
 MAX_DRIVER_BYTES = 1 << 28
-"""Bytes of files that the driver reads through itself; larger ones are looked at by tasks."""
+"""Bytes of files that the driver reads itself; tasks read larger ones."""
 MIGRATION_FOLDER = "_migrating"
-"""Folder beside the tables for the one that migrates them; no table has a name like that."""
+"""Folder beside the tables for a migration; no table has a name like this."""
 ATTEMPTS = 6
 MAX_DELETIONS = 10
-"""How often the rows of one name may be deleted and are made again."""
+"""Number of times that the rows of one name can be deleted and appended again."""
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 CREATE_CONFLICT = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
-"""Another writer's first commit seen half-way: its folder is there, its log not yet."""
+"""Error class for a half-seen first commit of another writer: the folder exists, its log does not yet."""
 RUN_ID_START = re.compile(r"\d{8}T")
-"""How the id of a run begins: with its day. Checks of graphs and models bear other names."""
+"""Start of a run id: its day. Checks of graphs and models have other names."""
 FIRST_COMMIT_SECONDS = 15
-"""After so long a first commit that is not there will not come; shorter than all retries together."""
+"""After this time a missing first commit will not come; it is shorter than all retries together."""
 T = TypeVar("T")
 
 
 class Store:
-    """Tables by name under one root; all that is written goes through it."""
+    """Tables by name under one root; everything in a warehouse is written through this class."""
 
     def __init__(
         self, spark: SparkSession, root: str, read_only: bool = False, any_version: bool = False
@@ -101,61 +101,61 @@ class Store:
 
     @property
     def folder(self) -> Path | None:
-        """The root as a local folder; None where it is remote or a catalog."""
+        """The root as a local folder; None if it is remote or a catalog."""
         return None if self.in_catalog or "://" in self.root else Path(self.root)
 
     @property
     def scratch(self) -> str:
-        """Where rows lie that workers map (see `sharing.base_folder`)."""
+        """Folder for rows that workers map (see `shared_rows.base_folder`)."""
         return shared_rows.base_folder(self.spark, None if self.in_catalog else self.root)
 
     @property
     def files_root(self) -> str:
         """Root of files that later jobs need: the warehouse's folder, where retention looks for them.
 
-        A catalog has no folder of its own: scratch keeps them.
+        A catalog has no folder of its own; its files are in scratch.
         """
         return self.scratch if self.in_catalog else self.root
 
     def format_path(self, relative: str) -> str:
-        """Return a path below `files_root` as tables keep it; it says so where that root is scratch."""
+        """Return a path below `files_root` as tables store it, with a prefix if that root is scratch."""
         return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
     def location(self, name: str) -> str:
-        """The directory of a table, or its name in the catalog."""
+        """Return the directory of a table, or its name in the catalog."""
         return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"
 
     def identifier(self, name: str) -> str:
-        """The table as it stands in SQL."""
+        """Return the name of a table in SQL."""
         return self.location(name) if self.in_catalog else quote_folder(self.location(name))
 
     def exists(self, name: str) -> bool:
-        """Whether the table has been created.
+        """Return whether the table has been created.
 
         Raises:
-            StoreError: its folder holds files and its log no commit, as while a restore is under way: such
-                a table is not an empty one.
+            StoreError: its folder holds files and its log no commit, for example during a restore; such a
+                table does not count as empty.
         """
         if name not in self._existing:
-            found = (
+            is_table = (
                 self.spark.catalog.tableExists(self.location(name))
                 if self.in_catalog
                 else DeltaTable.isDeltaTable(self.spark, self.location(name))
             )
             if not self.in_catalog:
-                found = self._has_commit(name, found)
-            if found:
+                is_table = self._has_commit(name, is_table)
+            if is_table:
                 self._existing.add(name)
         return name in self._existing
 
     def _has_commit(self, name: str, is_table: bool) -> bool:
-        """Whether a table's folder holds a commit; `is_table`: as Delta says."""
+        """Return whether a table's folder holds a commit; `is_table`: Delta's answer."""
         location = self.location(name)
         list_files = partial(_files_in, self.folder / name) if self.folder else None
-        born = _find_commit(location, list_files or partial(_remote_files_in, self.spark, location))
-        if born and not is_table:
+        committed = _find_commit(location, list_files or partial(_remote_files_in, self.spark, location))
+        if committed and not is_table:
             raise StoreError(f"{location}: Delta does not take its {LOG} for one", HINT_RESTORE)
-        return born
+        return committed
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
@@ -170,7 +170,7 @@ class Store:
         self._existing.add(table.name)
 
     def read(self, table: Table) -> DataFrame:
-        """All rows of a table, visible or not; an empty frame where it does not exist yet."""
+        """Return all rows of a table, visible or not; an empty frame if it does not exist yet."""
         if not self.exists(table.name):
             return self.spark.createDataFrame([], table.schema)
         if self.in_catalog:
@@ -178,24 +178,24 @@ class Store:
         return self.spark.read.format("delta").load(self.location(table.name))
 
     def visible(self, table: Table) -> DataFrame:
-        """Rows of a result table whose run has succeeded."""
+        """Return the rows of a result table whose run has succeeded."""
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
         return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
 
     def read_run(self, name: str, run_id: str) -> DataFrame:
-        """The rows of one run in a result table."""
+        """Return the rows of one run in a result table."""
         return self.read(TABLES[name]).where(F.col("run_id") == run_id)
 
     def append(self, frame: DataFrame, table: Table, once: str = "") -> None:
         """Append rows; with `once`, a second append under the same name does nothing.
 
-        Blind appends never conflict with one another; a conflict with a table's creation or with
-        another writer of the same `once` is tried again, when Delta then skips what is there.
+        Appends never conflict with one another. A conflict with the creation of the table, or with another
+        writer of the same `once`, is tried again; Delta then skips rows that exist.
         """
         self.create(table)
         writer = conform(frame, table).write.format("delta").mode("append")
-        # Each append has a name, so that one whose answer was lost is not made twice. Delta skips a version
-        # that is not above the last of a name.
+        # Each append has a name, so that one whose answer was lost is not repeated. Delta skips a version
+        # that is not above the last version of a name.
         once = once or uuid.uuid4().hex
         writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
         name = self.location(table.name)
@@ -203,10 +203,10 @@ class Store:
         retry_conflicts(f"write {table.name}", lambda: save(name))
 
     def append_named(self, frame: DataFrame, table: Table, column: str, name: str) -> None:
-        """Append rows that carry `name` in `column`, unless such rows are there.
+        """Append rows that carry `name` in `column`, unless such rows exist.
 
-        The table's log remembers the name of an append whose rows somebody deleted, and would not take them
-        again under it; they are appended under the next one.
+        The table's log remembers the name of an append whose rows somebody deleted, and would not accept
+        them again under this name. They are appended under the next one.
         """
         for n in range(MAX_DELETIONS):
             self.append(frame, table, once=f"{name}-{n}" if n else name)
@@ -214,10 +214,10 @@ class Store:
                 return
 
     def append_blocks(self, blocks: Blocks, table: Table, once: str) -> None:
-        """Append what comes of blocks to a table's partition `once`; a second time does nothing.
+        """Append the results of blocks to a table's partition `once`; a second call does nothing.
 
-        Tasks write the files themselves (`delta_files`) where all of them see the warehouse's folder;
-        else the rows go through Spark's writer.
+        Tasks write the files themselves (`delta_files`) if all of them see the warehouse's folder; else the
+        rows go through Spark's writer.
         """
         self.create(table)
         (column,) = table.partition_by
@@ -232,47 +232,47 @@ class Store:
     def append_rows(
         self, rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table, once: str = ""
     ) -> None:
-        """Append rows that the driver holds, as `append`: no Spark job where the warehouse is a folder.
+        """Append rows that the driver holds, as `append`; without a Spark job if the warehouse is a folder.
 
         Args:
-            rows: column -> value, or a table of Arrow; columns that they lack are NULL.
-            table: one of small rows, such as `runs`, `metrics`, `checks`.
+            rows: column -> value, or an Arrow table; missing columns are NULL.
+            table: a table of small rows, such as `runs`, `metrics`, `checks`.
             once: see `append`.
         """
-        found = arrow_rows(rows, table)
-        if not found.num_rows:
+        arrow_table = arrow_rows(rows, table)
+        if not arrow_table.num_rows:
             return
         self.create(table)
         location, name = self.location(table.name), f"{table.name}/{once or uuid.uuid4().hex}"
         if not self._uses_deltalake(table):
-            self.append(self.spark.createDataFrame(found), table, once)
+            self.append(self.spark.createDataFrame(arrow_table), table, once)
             return
-        commit = partial(delta_files.append_rows, location, found, name)
+        commit = partial(delta_files.append_rows, location, arrow_table, name)
         retry_conflicts(f"write {table.name}", commit)
 
     def rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Rows that fulfil all filters, as the driver holds them: few. Without Spark where that can be.
+        """Return rows that fulfil all filters; few, since the driver holds them. No Spark job if possible.
 
         Args:
-            table: one of small rows.
+            table: a table of small rows.
             filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
-            columns: those wanted; None: all.
+            columns: the wanted columns; None: all.
         """
         if not self.exists(table.name):
             return []
         if self._uses_deltalake(table):
-            found = delta_files.read_rows(self.location(table.name), filters, columns)
-            return cast(list[dict[str, Any]], found.to_pylist())
+            matches = delta_files.read_rows(self.location(table.name), filters, columns)
+            return cast(list[dict[str, Any]], matches.to_pylist())
         frame = self.read(table)
         for column, operator, value in filters:
             frame = frame.where(_filter_condition(column, operator, value))
-        found = frame.select(*(columns or table.names)).toArrow()
-        return cast(list[dict[str, Any]], found.to_pylist())
+        matches = frame.select(*(columns or table.names)).toArrow()
+        return cast(list[dict[str, Any]], matches.to_pylist())
 
     def commit_files(self, files: Sequence[delta_files.File], table: Table, once: str) -> None:
-        """Append files that tasks wrote to a table's folder, once a name, in one version."""
+        """Append files that tasks wrote to a table's folder, once per name, in one version."""
         if not files:
             return
         place = self.location(table.name)
@@ -283,17 +283,17 @@ class Store:
     def list_partition_files(
         self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
     ) -> list[str]:
-        """The Parquet files of a partition, as everyone who sees the folder opens them; else none.
+        """Return the Parquet files of a partition; empty if they are remote or too large.
 
-        most: their bytes, by default what the driver reads through itself.
+        `max_bytes`: their largest size together, by default what the driver reads itself.
         """
         if self.folder is None or not self.exists(table.name) or not self._uses_deltalake(table):
             return []
-        found = delta_files.list_partition_files(self.location(table.name), partition)
-        return found if sum(Path(file).stat().st_size for file in found) <= max_bytes else []
+        files = delta_files.list_partition_files(self.location(table.name), partition)
+        return files if sum(Path(file).stat().st_size for file in files) <= max_bytes else []
 
     def can_add_files(self, *tables: Table) -> bool:
-        """Whether tasks may write files of these tables themselves; the tables are there then."""
+        """Create the tables, and return whether tasks may write their files."""
         if self.folder is None:
             return False
         self.create(*tables)
@@ -306,7 +306,7 @@ class Store:
             list(pool.map(lambda pair: self.append(*pair), frames))
 
     def has(self, table: Table, column: str, value: str) -> bool:
-        """Whether any row carries this value."""
+        """Return whether any row has this value."""
         if not self.exists(table.name):
             return False
         if self._uses_deltalake(table):
@@ -314,7 +314,7 @@ class Store:
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
 
     def _values(self, table: Table, column: str) -> set[str]:
-        """The values of a column of text, each once; of a partition from the log alone."""
+        """Return the distinct values of a text column; of a partition column from the log alone."""
         location = self.location(table.name)
         if not self._uses_deltalake(table):
             return {row[0] for row in self.read(table).select(column).distinct().collect()}
@@ -323,7 +323,7 @@ class Store:
         return delta_files.read_column_values(location, column)
 
     def _uses_deltalake(self, table: Table) -> bool:
-        """Whether `deltalake` reads and writes a table that is there: no Spark job for a few rows."""
+        """Return whether `deltalake` can read and write an existing table, without a Spark job."""
         return self.folder is not None and delta_files.can_append(self.location(table.name))
 
     def append_missing(
@@ -333,15 +333,16 @@ class Store:
         key: Sequence[str],
         since: delta_files.Since = None,
     ) -> None:
-        """Append rows that the driver holds, but those whose key a row of the table has.
+        """Append rows that the driver holds, except those whose key a row of the table has.
 
-        Of two jobs that append equal rows at the same moment one looks again, and leaves them out.
+        Of two jobs that append equal rows at the same moment, one reads the table again and leaves them
+        out.
 
         Args:
             rows: column -> value.
-            table: one of small rows.
-            key: columns whose values together say that two rows are the same; the first is never NULL.
-            since: a column and a moment; only rows of the table that are later count. None: all count.
+            table: a table of small rows.
+            key: columns whose values together identify a row; the first is never NULL.
+            since: a column and a moment; only later rows of the table count. None: all count.
         """
         new = delta_files.drop_repeated_keys(arrow_rows(rows, table), key)
         if not new.num_rows:
@@ -354,7 +355,7 @@ class Store:
     def _merge(
         self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since = None
     ) -> None:
-        """Append rows by MERGE: it reads the table, so Delta refuses it where another one came first."""
+        """Append rows by MERGE: it reads the table, so Delta refuses it if another writer was first."""
         view = f"missing_{uuid.uuid4().hex}"
         conform(self.spark.createDataFrame(rows), table).createOrReplaceTempView(view)
         same = [_equality_condition(table, name) for name in key]
@@ -370,7 +371,7 @@ class Store:
     def replace_rows(
         self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
     ) -> None:
-        """Put rows in the place of all that have a value in a column, in one version."""
+        """Replace all rows that have a value in a column, in one version."""
         new = arrow_rows(rows, table)
         self.create(table)
         location = self.location(table.name)
@@ -384,34 +385,35 @@ class Store:
         retry_conflicts(f"write {table.name}", action)
 
     def note_run(self, run_id: str) -> None:
-        """Note that a run of this process is at work: cleaning leaves its rows alone."""
+        """Mark a run of this process as at work, so that cleaning keeps its rows."""
         if self.folder is not None:
             note_run(self.folder, run_id)
 
     def end_runs(self) -> None:
-        """Note that the runs of this process are over."""
+        """Remove the marks of this process: its runs have ended."""
         if self.folder is not None:
             end_runs(self.folder)
 
     def delete_orphans(self, older_than: str) -> None:
-        """Delete rows of runs that never succeeded, began before a run id's time stamp and are not at work.
+        """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.
 
-        A time stamp is of the clock of the run's host. A living process says of which runs it is at work.
+        The time stamps in run ids come from the clock of the run's host. A living process names its runs at
+        work.
         """
         at_work = set() if self.folder is None else runs_at_work(self.folder)
         names = [name for name in RESULT_TABLES if self.exists(name)]
-        there = {name: self._values(TABLES[name], "run_id") for name in names}
-        known = {
+        ids_by_table = {name: self._values(TABLES[name], "run_id") for name in names}
+        succeeded = {
             row["run_id"] for row in self.rows(schemas.RUNS, [("status", "=", "succeeded")], ["run_id"])
         }
-        for name, found in there.items():
-            unknown = filter(RUN_ID_START.match, found - known - at_work)
+        for name, run_ids in ids_by_table.items():
+            unknown = filter(RUN_ID_START.match, run_ids - succeeded - at_work)
             lost = sorted(name for name in unknown if name < older_than)
             if lost:
                 self.delete(name, "run_id", lost)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column, or SQL of columns, is one of the values."""
+        """Delete the rows whose column, or SQL expression of columns, has one of the values."""
         listed = ", ".join(map(_quote, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
         retry_conflicts(f"clean {name}", lambda: self.spark.sql(statement))
@@ -425,19 +427,19 @@ class Store:
         retry_conflicts(f"optimize {name}", lambda: self.spark.sql(statement))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files that no version of the last hours uses, those of killed writers among them.
+        """Remove files that no version of the last hours uses, also those of killed writers.
 
-        Files that were written since the oldest run at work began stay. Delta compares times of files with
-        this host's clock: what it is ahead of the storage's is added.
+        Files that were written since the start of the oldest run at work stay. Delta compares times of
+        files with this host's clock, so the difference is added where it is ahead of the storage's clock.
         """
         if self.folder is not None:
             hours = _hours_to_keep(self.folder, hours)
-        # Delta asks for a week; a night is over within a day.
+        # Delta would require a week, but a night ends within a day.
         self.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {hours} HOURS")
 
     def install_views(self) -> list[str]:
-        """Register tables and the SQL files as views of this session; returns the views' names."""
+        """Register tables and the SQL files as views of this session; return the views' names."""
         for table in TABLES.values():
             self.read(table).createOrReplaceTempView(table.name)
         files = view_files()
@@ -455,23 +457,26 @@ class Store:
         return dict(detail.properties) if detail else {}
 
     def migrate(self) -> list[str]:
-        """Give an older warehouse the columns, constraints and layouts it lacks; returns what was done.
+        """Give an older warehouse the columns, constraints and layouts that it lacks.
 
-        New columns are NULL in old rows. Rows are written again only where a table is laid out anew. `runs`
-        comes last, since its version is the warehouse's: a migration that was killed is begun again.
+        New columns are NULL in old rows. Rows are written again only if the layout of a table has changed.
+        `runs` comes last, since its version is that of the warehouse: a killed migration is started again.
+
+        Returns:
+            The statements and actions that were carried out.
 
         Raises:
-            StoreError: made by newer code, or a column that cannot be added or has another type.
+            StoreError: newer code made the warehouse, or a column cannot be added or has another type.
         """
         if self.folder is None:
             return self._migrate(None)
-        # Whoever waits looks at no table: it would see one between its two names.
+        # A waiting job must not look at a table: it could see it between its two names.
         with take_turns(self.folder / MIGRATION_FOLDER / "tables", keep_work=True) as lease:
             self._forget_logs()
             return self._migrate(lease.work)
 
     def _migrate(self, work: Path | None) -> list[str]:
-        """Migrate as the only one that does; `work`: the folder for tables that are written again."""
+        """Migrate under the lease; `work`: the folder for tables that are written again."""
         done = [
             self._swap_table(name, work) for name in RESULT_TABLES if work and self._is_half_swapped(name)
         ]
@@ -485,31 +490,32 @@ class Store:
 
     def _existing_tables(self) -> list[Table]:
         """Return the tables of the warehouse, `runs` last."""
-        there = [table for table in TABLES.values() if self.exists(table.name)]
-        return sorted(there, key=lambda table: table.name == "runs")
+        tables = [table for table in TABLES.values() if self.exists(table.name)]
+        return sorted(tables, key=lambda table: table.name == "runs")
 
     def _migration_statements(self, table: Table) -> list[str]:
         schema, properties = self.read(table).schema, self._properties(table.name)
         return migration_statements(table, schema, properties, self.identifier(table.name))
 
     def _forget_logs(self) -> None:
-        """Make Delta read all logs anew: it knows a table by its folder, and goes on from its version."""
+        """Make Delta read all logs again: it caches a table by its folder, with its version."""
         self.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
     def _layout(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns that a table is partitioned by, and those that it is clustered by."""
+        """Return the partition columns and the clustering columns of a table."""
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").first()
         assert detail is not None
         return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
 
     def _rewrite_table(self, table: Table, work: Path | None) -> str:
-        """Write a table again in its present layout; returns what was done.
+        """Write a table again in its present layout; return a description.
 
-        In the folder of the migration's lease; it then takes the table's name: Delta does not let a table
-        go from clusters to partitions without keeping a feature that others cannot write. Its history ends.
+        It is written in the folder of the migration's lease and then takes the table's name. Delta itself
+        cannot change a table from clusters to partitions without keeping a feature that other writers do
+        not have. The history of the table is lost.
         """
         rows, layout = self.read(table), ", ".join(table.partition_by)
-        said = f"write {table.name} again, partitioned by {layout}"
+        description = f"write {table.name} again, partitioned by {layout}"
         if self.folder is None or work is None:
             name = self.identifier(table.name)
             self.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
@@ -517,30 +523,28 @@ class Store:
             writer = conform(rows, table).write.format("delta").mode("overwrite")
             writer = writer.option("overwriteSchema", "true").partitionBy(*table.partition_by)
             (writer.saveAsTable if self.in_catalog else writer.save)(self.location(table.name))
-            return said
+            return description
         place = work / table.name
         remove_tree(place)  # of a migration that was killed
         self.spark.sql(create_statement(table, quote_folder(str(place))))
         conform(rows, table).write.format("delta").mode("append").save(str(place))
         (self.folder / table.name).rename(self._old_location(table.name))
-        return f"{said}; {self._swap_table(table.name, work)}"
+        return f"{description}; {self._swap_table(table.name, work)}"
 
     def _old_location(self, name: str) -> Path:
-        """Return where a table goes that another takes the name of."""
+        """Return the place of an old table whose name another one takes."""
         assert self.folder is not None
         return self.folder / MIGRATION_FOLDER / f"{name}.before"
 
     def _is_half_swapped(self, name: str) -> bool:
-        """Whether a migration was killed between the two names of `_lay_out`."""
+        """Return whether a migration was killed between the two renames of `_rewrite_table`."""
         return self.folder is not None and self._old_location(name).is_dir()
 
     def _swap_table(self, name: str, work: Path) -> str:
-        """Give the table that was written again its name, and remove the one before."""
+        """Give the rewritten table its name, and remove the old one."""
         assert self.folder is not None
-        target, older = (
-            self.folder / name,
-            self.folder / MIGRATION_FOLDER / name,
-        )  # where older versions wrote it
+        target = self.folder / name
+        older = self.folder / MIGRATION_FOLDER / name  # older versions wrote the new table there
         if not target.exists():
             (work / name if (work / name).exists() else older).rename(target)
         self._forget_logs()
@@ -549,15 +553,15 @@ class Store:
 
 
 def retry_conflicts(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
-    """What an action returns, done again while another writer is there first.
+    """Run an action, and run it again while another writer is first; return its result.
 
     Args:
-        what: is done, for the error.
-        action: all or nothing.
-        wait: seconds before the second attempt, twice as many before each further one.
+        what: name of the action, for the error.
+        action: succeeds as a whole or not at all.
+        wait: seconds before the second attempt; the time doubles before each further one.
 
     Raises:
-        StoreError: another writer was there first each time.
+        StoreError: another writer was first each time.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -573,7 +577,7 @@ def retry_conflicts(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
 
 
 def _equality_condition(table: Table, name: str) -> str:
-    """Return the condition that a column is equal in `there` and `new`. SQL compares no maps: as text."""
+    """Return SQL for equality of a column in `there` and `new`; maps are compared as text."""
     if isinstance(name, delta_files.Presence):
         return f"(there.{name} IS NULL) = (new.{name} IS NULL)"
     is_map = any(c.name == name and isinstance(c.type, MapType) for c in table.columns)
@@ -595,7 +599,7 @@ def _hours_to_keep(folder: Path, hours: int) -> int:
 
 
 def _filter_condition(column: str, operator: str, value: Any) -> Column:
-    """A filter of `Store.rows` as Spark has it."""
+    """Return a filter of `Store.rows` as a Spark column."""
     at = F.col(column)
     if operator == "in":
         return at.isin(list(value))
@@ -604,12 +608,16 @@ def _filter_condition(column: str, operator: str, value: Any) -> Column:
 
 
 def check_version(root: str, properties: Mapping[str, str | None]) -> None:
-    """StoreError where the table `runs` of a warehouse, which has these properties, is of other code."""
-    found = properties.get(VERSION_PROPERTY) or "none"
-    if found != str(SCHEMA_VERSION):
-        newer = found.isdigit() and int(found) > SCHEMA_VERSION
+    """Check the schema version in the properties of the table `runs` of a warehouse.
+
+    Raises:
+        StoreError: the version is not the one of this code.
+    """
+    version = properties.get(VERSION_PROPERTY) or "none"
+    if version != str(SCHEMA_VERSION):
+        newer = version.isdigit() and int(version) > SCHEMA_VERSION
         raise StoreError(
-            f"warehouse {root} has schema version {found}, this code writes {SCHEMA_VERSION}",
+            f"warehouse {root} has schema version {version}, this code writes {SCHEMA_VERSION}",
             "update recbench-spark, or use another --warehouse"
             if newer
             else f"jobs/maintain.py --warehouse {shlex.quote(root)} --migrate",
@@ -617,12 +625,12 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Whether another writer was there first, so that the same action may succeed now."""
+    """Return whether another writer was first, so that the same action may succeed now."""
     return isinstance(error, CONFLICTS) or CREATE_CONFLICT in str(error)
 
 
 def create_statement(table: Table, identifier: str) -> str:
-    """The table as SQL: Delta's own builder does not know names of three parts."""
+    """Return the SQL that creates a table; Delta's own builder does not know names of three parts."""
     null = {True: "", False: "NOT NULL"}
     columns = (
         f"`{c.name}` {c.type.simpleString()} {null[c.nullable]} COMMENT {_quote(c.comment)}"
@@ -641,15 +649,15 @@ def create_statement(table: Table, identifier: str) -> str:
 
 
 def table_properties(table: Table) -> dict[str, str]:
-    """Delta's properties of a table: the version of its schema, its constraints."""
+    """Return Delta's properties of a table: the version of its schema, and its constraints."""
     checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
     return {VERSION_PROPERTY: str(SCHEMA_VERSION), **statistics_property(table), **checks}
 
 
 def statistics_property(table: Table) -> dict[str, str]:
-    """No smallest and largest values in tables of partitions.
+    """Return the property that turns off statistics in partitioned tables.
 
-    They skip no file, and working them out takes as long as writing the rows.
+    Smallest and largest values skip no file there, and to compute them takes as long as to write the rows.
     """
     return {"delta.dataSkippingNumIndexedCols": "0"} if table.partition_by else {}
 
@@ -657,17 +665,23 @@ def statistics_property(table: Table) -> dict[str, str]:
 def migration_statements(
     table: Table, schema: StructType, properties: Mapping[str, str], identifier: str
 ) -> list[str]:
-    """The SQL that brings a table as it is found to its present schema; none where it is there."""
+    """Return the SQL that changes an existing table to its present schema; empty if nothing is to do.
+
+    Raises:
+        StoreError: newer code made the table, or a column cannot be added or has another type.
+    """
     version = properties.get(VERSION_PROPERTY, "none")
     if version.isdigit() and int(version) > SCHEMA_VERSION:
         raise StoreError(
             f"{identifier} has schema version {version}: newer code made it", "update this one"
         )
-    found = {field.name: field.dataType.simpleString() for field in schema.fields}
+    existing = {field.name: field.dataType.simpleString() for field in schema.fields}
     changed = [
-        c.name for c in table.columns if found.get(c.name, c.type.simpleString()) != c.type.simpleString()
+        c.name
+        for c in table.columns
+        if existing.get(c.name, c.type.simpleString()) != c.type.simpleString()
     ]
-    missing = [column for column in table.columns if column.name not in found]
+    missing = [column for column in table.columns if column.name not in existing]
     refused = [*changed, *(column.name for column in missing if not column.nullable)]
     if refused:
         raise StoreError(
@@ -677,37 +691,37 @@ def migration_statements(
     columns = [f"`{c.name}` {c.type.simpleString()} COMMENT {_quote(c.comment)}" for c in missing]
     statements = [f"ALTER TABLE {identifier} ADD COLUMNS ({', '.join(columns)})"] if columns else []
     for name, condition in table.constraints.items():
-        before = properties.get(f"delta.constraints.{name}")
+        old_condition = properties.get(f"delta.constraints.{name}")
         # Delta keeps a condition with blanks between its words.
-        if before is not None and "".join(before.split()) == "".join(condition.split()):
+        if old_condition is not None and "".join(old_condition.split()) == "".join(condition.split()):
             continue
-        if before is not None:
+        if old_condition is not None:
             statements.append(f"ALTER TABLE {identifier} DROP CONSTRAINT {name}")
         statements.append(f"ALTER TABLE {identifier} ADD CONSTRAINT {name} CHECK ({condition})")
     if version != str(SCHEMA_VERSION):
-        bumped = f"{_quote(VERSION_PROPERTY)} = {_quote(str(SCHEMA_VERSION))}"
-        statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({bumped})")
+        assignment = f"{_quote(VERSION_PROPERTY)} = {_quote(str(SCHEMA_VERSION))}"
+        statements.append(f"ALTER TABLE {identifier} SET TBLPROPERTIES ({assignment})")
     return statements
 
 
 def _quote(text: str) -> str:
-    """A string literal of Spark SQL."""
+    """Return a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def quote_folder(folder: str) -> str:
-    """Return a table's folder as Spark's SQL takes it for a table."""
+    """Return a table's folder as the name of a table in Spark SQL."""
     return "delta.`" + folder.replace("`", "``") + "`"
 
 
 def is_catalog_schema(root: str) -> bool:
-    """`catalog.schema` (two names and a dot, no such directory) rather than a directory."""
+    """Return whether a root is `catalog.schema`: two names and a dot, and no such directory."""
     return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
 
 
 def view_files() -> dict[str, str]:
-    """The SQL of each view, those that others need first."""
+    """Return the SQL of each view by name, those that others need first."""
     folder = resources.files("recbench_spark") / "sql"
     texts = {Path(f.name).stem: f.read_text() for f in folder.iterdir() if f.name.endswith(".sql")}
     needs = {name: re.findall(r"-- needs: (\w+)", text) for name, text in texts.items()}
@@ -715,13 +729,17 @@ def view_files() -> dict[str, str]:
 
 
 def query_files() -> dict[str, str]:
-    """The SQL of the ready-made questions, by name."""
+    """Return the SQL of the prepared queries, by name."""
     folder = resources.files("recbench_spark") / "sql" / "queries"
     return {Path(f.name).stem: f.read_text() for f in sorted(folder.iterdir(), key=lambda f: f.name)}
 
 
 def check_writable(root: Path) -> None:
-    """Make the folder of a warehouse; StoreError where nothing can be written to it."""
+    """Make the folder of a warehouse.
+
+    Raises:
+        StoreError: nothing can be written to it.
+    """
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -731,7 +749,11 @@ def check_writable(root: Path) -> None:
 
 
 def check_would_write(root: Path) -> None:
-    """StoreError where `check_writable` would say so, by what is there; nothing is made."""
+    """Check what `check_writable` would check, without making anything.
+
+    Raises:
+        StoreError: `check_writable` would fail.
+    """
     place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
     if not place.is_dir():
         raise StoreError(f"cannot create warehouse {root}: {place} is a file", "choose another --warehouse")
@@ -744,14 +766,14 @@ LOG = "_delta_log"
 HINT_RESTORE = f"restore all of its {LOG}, or choose another --warehouse"
 
 COMMIT = re.compile(rf"{LOG}/[0-9]{{20}}\.(json|checkpoint.*\.parquet)")
-"""A file that says that the table exists; what else is gone of its log is for Delta to say."""
+"""A file that proves that the table exists; Delta reports other missing files of its log."""
 
 LEFTOVER = re.compile(rf"{LOG}/(.*/)?(\.[^/]*|[^/]*\.tmp)")
-"""A file that a killed writer's first commit leaves: hidden (Hadoop's way) or ending in .tmp."""
+"""A file that the first commit of a killed writer leaves: hidden (as Hadoop does), or ending in .tmp."""
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """Paths of all that is not a folder, from the folder on; the log's first."""
+    """Yield the relative paths of all files in a folder; those of the log come first."""
     for place in (folder / LOG, folder):
         for base, folders, names in os.walk(place):
             if place == folder and Path(base) == folder:
@@ -760,29 +782,30 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 
 def _remote_files_in(spark: SparkSession, folder: str) -> Iterator[str]:
-    """As `_files_in`, by Hadoop's file system."""
+    """Yield paths as `_files_in`, by Hadoop's file system."""
     context = spark.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
     system = hadoop.Path(folder).getFileSystem(context._jsc.hadoopConfiguration())
     whole = system.makeQualified(hadoop.Path(folder)).toString()
     for place in (f"{folder}/{LOG}", folder):
-        found = system.listFiles(hadoop.Path(place), True) if system.exists(hadoop.Path(place)) else None
-        while found is not None and found.hasNext():
-            yield found.next().getPath().toString().removeprefix(f"{whole}/")
+        entries = system.listFiles(hadoop.Path(place), True) if system.exists(hadoop.Path(place)) else None
+        while entries is not None and entries.hasNext():
+            yield entries.next().getPath().toString().removeprefix(f"{whole}/")
 
 
 def _find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
-    """Whether the folder of a table holds a commit; False where it holds nothing but leftovers.
+    """Return whether the folder of a table holds a commit; False if it holds only leftovers.
 
     Raises:
-        StoreError: it holds files and no commit. Nothing of them is removed: they may be all that is left.
+        StoreError: it holds files and no commit. Nothing is removed: they may be all that is left of a
+            table.
     """
     for file in list_files():
         if COMMIT.fullmatch(file):
             return True
         if LEFTOVER.fullmatch(file):
             continue
-        if any(map(COMMIT.fullmatch, list_files())):  # another writer's table was born meanwhile
+        if any(map(COMMIT.fullmatch, list_files())):  # another writer has created the table meanwhile
             return True
         raise StoreError(
             f"{folder} holds {file} and is not a Delta table: its {LOG} has no commit", HINT_RESTORE
@@ -791,17 +814,17 @@ def _find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
 
 
 def has_commit(folder: Path) -> bool:
-    """Whether a local folder holds a table; errors as `Store.exists`."""
+    """Return whether a local folder holds a table; errors as `Store.exists`."""
     return _find_commit(str(folder), partial(_files_in, folder))
 
 
 def remove_uncommitted(folder: Path) -> None:
-    """Remove what a killed job left of a table before its first commit: Delta would refuse to create it.
+    """Remove what a killed job left before a table's first commit: Delta would refuse to create the table.
 
-    Only what such a job leaves, file by file, and folders that are empty then.
+    Only leftovers are removed, file by file, and then empty folders.
 
     Raises:
-        StoreError: there are other files: they would become part of the table, and a VACUUM would delete
+        StoreError: there are other files. They would become part of the table, and a VACUUM would delete
             them.
     """
     log = folder / LOG
@@ -812,33 +835,33 @@ def remove_uncommitted(folder: Path) -> None:
     for file in filter(LEFTOVER.fullmatch, list(_files_in(folder))):
         (folder / file).unlink(missing_ok=True)
     for base, _, _ in os.walk(folder, topdown=False):
-        with suppress(OSError):  # another writer is there by now
+        with suppress(OSError):  # another writer uses the folder by now
             Path(base).rmdir()
 
 
 def create_local_table(folder: Path, table: Table) -> None:
-    """Create a table in a local folder: its first commit, as Spark writes it, all or nothing.
+    """Create a table in a local folder with the first commit that Spark would write, all or nothing.
 
     Raises:
-        OSError: it is a disk that links no files.
+        OSError: the disk has no hard links.
         StoreError: as `remove_uncommitted`.
     """
     remove_uncommitted(folder)
     log = folder / LOG
     log.mkdir(parents=True, exist_ok=True)
-    unborn = log / f".{uuid.uuid4().hex}.tmp"
-    # A link is there whole or not at all, and never in the place of another's.
+    draft = log / f".{uuid.uuid4().hex}.tmp"
+    # A hard link appears with its whole content, and never replaces the commit of another writer.
     try:
-        unborn.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
-        os.link(unborn, log / f"{0:020}.json")
+        draft.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
+        os.link(draft, log / f"{0:020}.json")
     except FileExistsError:
         pass
     finally:
-        unborn.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 def _try_create_local(folder: Path, table: Table) -> bool:
-    """Create a table without a job of Spark's; False on a disk that links no files.
+    """Create a table without a Spark job; return False on a disk without hard links.
 
     Raises:
         StoreError: the disk is full, or cannot be written to.
@@ -847,7 +870,7 @@ def _try_create_local(folder: Path, table: Table) -> bool:
         create_local_table(folder, table)
     except OSError as error:
         for place in (folder / LOG, folder):
-            with suppress(OSError):  # Spark would take an empty folder for a table that is there
+            with suppress(OSError):  # Spark would take an empty folder for an existing table
                 place.rmdir()
         if error.errno not in NO_LINKS:
             raise StoreError(
@@ -859,9 +882,9 @@ def _try_create_local(folder: Path, table: Table) -> bool:
 
 
 def first_commit(table: Table) -> list[dict[str, Any]]:
-    """The actions that create a table, in the words of Delta's protocol."""
+    """Return the actions that create a table, in the terms of Delta's protocol."""
     now = int(time.time() * 1000)
-    described = {
+    metadata = {
         "id": str(uuid.uuid4()),
         "description": table.comment,
         "format": {"provider": "parquet", "options": {}},
@@ -874,16 +897,16 @@ def first_commit(table: Table) -> list[dict[str, Any]]:
     return [
         {"commitInfo": {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}},
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": version}},
-        {"metaData": described},
+        {"metaData": metadata},
     ]
 
 
 def _check_schema(spark: SparkSession, root: str) -> None:
     try:
-        found = spark.catalog.databaseExists(root)
+        exists = spark.catalog.databaseExists(root)
     except PySparkException as error:
         raise StoreError(f"cannot open warehouse {root}: {_first_line(error)}", HINT_ROOT) from None
-    if not found:
+    if not exists:
         raise StoreError(f"no schema {root}", f"CREATE SCHEMA {root}; {HINT_ROOT}")
 
 
@@ -892,13 +915,13 @@ def _first_line(error: Exception) -> str:
 
 
 OWN_ERROR = r"^recbench_spark\.errors\.\w+: (.+(?:\n  hint: .+)?)$"
-"""How an error of ours stands in the trace that a worker sent."""
+"""Form of an error of this package in the trace that a worker sent."""
 
 
 def explain_spark_error(error: PySparkException | Exception) -> str:
-    """The last cause of an error from Spark in one line, without the Java stack trace.
+    """Return the last cause of an error from Spark in one line, without the Java stack trace.
 
-    An error of ours that a worker raised keeps its hint, on a second line.
+    An error of this package that a worker raised keeps its hint, on a second line.
     """
     if isinstance(error, AnalysisException):
         return _first_line(error)
@@ -909,6 +932,6 @@ def explain_spark_error(error: PySparkException | Exception) -> str:
     python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
     if causes and "PythonException" in causes[-1]:
-        causes = python  # what a worker raised stands at the end of the trace it sent
-    found = (causes or python or [_first_line(error)])[-1]
-    return str(found).strip()[:500]
+        causes = python  # the worker's own error is at the end of the trace that it sent
+    cause = (causes or python or [_first_line(error)])[-1]
+    return str(cause).strip()[:500]
