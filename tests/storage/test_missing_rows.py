@@ -37,7 +37,8 @@ while len(list(Path(place).glob("ready-*"))) < 2:
     time.sleep(0.001)
 for n in range(8):
     rows = arrow_rows([trial(n), trial(n + 1)], TRIALS)
-    store.retry_conflicts("write", partial(delta_files.append_missing, folder, rows, ["trial_id", "status"]), 0.05)
+    append = partial(delta_files.append_missing, folder, rows, ["trial_id", "status"])
+    store.retry_conflicts("write", append, 0.05)
 """
 
 

@@ -80,7 +80,7 @@ def test_rows_are_appended_once_and_checked(folder) -> None:
     store.append_rows([row], CHECKS)
     store.append_rows([row | {"run_id": "s"}], CHECKS)
     again = ArrowStore(str(folder / "w"))
-    assert sorted(found["run_id"] for found in again.rows(CHECKS)) == ["r", "s"]
+    assert sorted(check["run_id"] for check in again.rows(CHECKS)) == ["r", "s"]
     place, rows = again.location("checks"), again.read(CHECKS)
     assert delta_files.append_rows(place, rows, "once")
     assert not delta_files.append_rows(place, rows, "once")
