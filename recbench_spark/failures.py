@@ -25,7 +25,7 @@ def describe_error(error: BaseException) -> str:
     if is_java_gone(error):
         return JAVA_ENDED
     if isinstance(error, spark_errors()):
-        from recbench_spark.storage.store import explain_spark_error  # noqa: PLC0415
+        from recbench_spark.storage.spark_errors import explain_spark_error  # noqa: PLC0415
 
         return explain_spark_error(error)
     return _describe_system_error(error) or _describe_internal(error)

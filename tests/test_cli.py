@@ -221,7 +221,8 @@ def test_a_full_device_under_the_output_is_told():
 def test_flags_that_mean_nothing_are_refused(capsys, flags, word):
     parser = cli.Parser("A job.")
     for name, kind in {"path": str, "number": float, "whole": int, "count": cli.parse_count,
-                       "day": cli.parse_day, "k": cli.parse_cutoffs, "numbers": cli.parse_numbers}.items():  # fmt: skip
+                       "day": cli.parse_day, "k": cli.parse_cutoffs,
+                       "numbers": cli.parse_numbers}.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=kind)
     with pytest.raises(SystemExit) as ended:
         cli.run(lambda args: 0, parser, flags)

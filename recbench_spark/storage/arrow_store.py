@@ -19,10 +19,18 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files, store
+from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
+from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.table_folders import (
+    check_writable,
+    create_local_table,
+    has_commit,
+    is_catalog_schema,
+)
+from recbench_spark.storage.table_sql import check_version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -36,7 +44,7 @@ RETRY_SECONDS = 0.1
 
 def is_local_folder(root: str) -> bool:
     """Return whether a warehouse is a folder of this machine."""
-    return not (store.is_catalog_schema(root) or "://" in root)
+    return not (is_catalog_schema(root) or "://" in root)
 
 
 class ArrowStore:
@@ -51,9 +59,9 @@ class ArrowStore:
         self.folder = Path(root).resolve()
         self.root = str(self.folder)
         if not read_only:
-            store.check_writable(self.folder)
+            check_writable(self.folder)
         if self.exists("runs"):
-            store.check_version(self.root, self._table("runs").metadata().configuration)
+            check_version(self.root, self._table("runs").metadata().configuration)
 
     def location(self, name: str) -> str:
         """Return the folder of a table."""
@@ -61,7 +69,7 @@ class ArrowStore:
 
     def exists(self, name: str) -> bool:
         """Return whether the table has been created; errors as `Store.exists`."""
-        return store.has_commit(self.folder / name)
+        return has_commit(self.folder / name)
 
     def _table(self, name: str) -> DeltaTable:
         return open_table(self.location(name))
@@ -144,9 +152,9 @@ class ArrowStore:
         # Each attempt has the same name, so that an append whose answer was lost is not repeated.
         name = f"{table.name}/{uuid.uuid4().hex}"
         commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
-        store.retry_conflicts(f"write {table.name}", commit, RETRY_SECONDS)
+        retry_conflicts(f"write {table.name}", commit, RETRY_SECONDS)
 
     def create(self, table: Table) -> None:
         """Create a table that does not exist yet, with the first commit that Spark would write."""
         if not self.exists(table.name):
-            store.create_local_table(self.folder / table.name, table)
+            create_local_table(self.folder / table.name, table)

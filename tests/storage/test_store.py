@@ -26,14 +26,10 @@ from recbench_spark.schemas import (
     USER_METRICS,
     conform,
 )
-from recbench_spark.storage.store import (
-    VERSION_PROPERTY,
-    Store,
-    explain_spark_error,
-    is_catalog_schema,
-    query_files,
-    view_files,
-)
+from recbench_spark.storage.spark_errors import explain_spark_error
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.table_sql import VERSION_PROPERTY, query_files, view_files
 
 pytestmark = pytest.mark.spark
 
