@@ -40,7 +40,7 @@ MAX_DAYS = 3660
 DEFAULT_HINT = "--debug shows the whole trace"
 INTERRUPTED = (
     "interrupted, nothing published, run again\n"
-    "  hint: models that were done before stay as they are; what is unfinished is begun anew"
+    "  hint: models that were done before stay as they are; unfinished work starts again"
 )
 
 
@@ -359,7 +359,7 @@ def parse_columns(text: str, example: str) -> dict[str, str]:
             raise ConfigError(f"--columns {text}: expected ours=theirs,...", f"e.g. {example}")
         if standard in columns:
             message = f"--columns {text}: {standard} is given twice, as {columns[standard]} and as {source}"
-            raise ConfigError(message, "give each of ours one column")
+            raise ConfigError(message, "give each standard name one column")
         columns[standard] = source
     return columns
 

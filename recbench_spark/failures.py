@@ -14,7 +14,7 @@ from recbench_spark.errors import RecbenchError, cut_middle
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
-    "  hint: did the system end it for its memory (dmesg tells)? spark.driver.memory bounds it; run again"
+    "  hint: did the system end it for its memory (see dmesg)? spark.driver.memory bounds it; run again"
 )
 
 

@@ -35,15 +35,15 @@ class PinnedInput:
         path: as in the settings.
         identity: a text that is equal for equal content.
         version: of a Delta table; None: plain files.
-        read_fingerprint: returns the fingerprint of the present content; `sign` while nothing changes.
-        sign: the fingerprint at the first look.
+        read_fingerprint: returns the fingerprint of the present content; `fingerprint` while nothing changes.
+        fingerprint: as `read_fingerprint` returned it at the first look.
     """
 
     path: str
     identity: str
     version: int | None = None
     read_fingerprint: Callable[[], str] | None = field(default=None, compare=False, repr=False)
-    sign: str = ""
+    fingerprint: str = ""
 
     def require_unchanged(self) -> None:
         """Look again.
@@ -51,7 +51,7 @@ class PinnedInput:
         Raises:
             DataError: the content has changed since the first look.
         """
-        if self.read_fingerprint is not None and self.read_fingerprint() != self.sign:
+        if self.read_fingerprint is not None and self.read_fingerprint() != self.fingerprint:
             raise change_error(self.path)
 
 

@@ -103,12 +103,12 @@ def test_what_java_says_is_kept_until_it_runs(capfd: pytest.CaptureFixture[str])
     ours, javas = os.pipe()
     errors = java.JavaErrors(os.fdopen(ours, "rb"))
     os.write(javas, b"noise\n")
-    while not errors.kept:
+    while not errors.lines:
         pass
     errors.started.set()
     os.write(javas, b"a finding\n")
     os.close(javas)
     errors.thread.join()
     assert capfd.readouterr().err == "a finding\n"
-    errors.tell()
+    errors.print_all()
     assert capfd.readouterr().err == "noise\n"

@@ -125,7 +125,7 @@ class Dataset(Strict):
         twice = next((name for name in sources if sources.count(name) > 1), None)
         if twice is not None:
             raise make_error(
-                f"'{twice}' is two of {', '.join(columns)}", "give each of ours a column of its own"
+                f"'{twice}' is two of {', '.join(columns)}", "give each standard name a column of its own"
             )
         return columns
 
@@ -167,7 +167,7 @@ class Dataset(Strict):
     def _check_reader_keys(self) -> Dataset:
         if self.reader not in TABLE_READERS and (self.columns or self.options):
             message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
-            raise make_error(message, "use reader 'csv' for a file laid out otherwise")
+            raise make_error(message, "use reader 'csv' for a file with another layout")
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")

@@ -46,7 +46,7 @@ def start_quietly() -> Iterator[None]:
         SparkContext._ensure_initialized(gateway=gateway)
         yield
     except BaseException:
-        errors.tell()
+        errors.print_all()
         raise
     errors.started.set()
 
@@ -64,15 +64,15 @@ class JavaErrors:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.started = stream, threading.Event()
-        self.kept: list[bytes] = []
+        self.lines: list[bytes] = []
         self.thread = threading.Thread(target=self._listen, name="java's errors", daemon=True)
         self.thread.start()
 
-    def tell(self) -> None:
+    def print_all(self) -> None:
         """Print all lines that were kept and those that follow: Java or its session did not start."""
         self.thread.join(timeout=1)  # if Java has ended, up to its last line
         self.started.set()
-        _write_stderr(b"".join(self.kept))
+        _write_stderr(b"".join(self.lines))
 
     def _listen(self) -> None:
         for line in self.stream:
@@ -81,7 +81,7 @@ class JavaErrors:
             if self.started.is_set():
                 _write_stderr(line)
             else:
-                self.kept.append(line)
+                self.lines.append(line)
 
 
 def _write_stderr(text: bytes) -> None:

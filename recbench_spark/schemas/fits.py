@@ -127,21 +127,23 @@ BOARDS = Table(
         text_column("method", "The one name of the method, for all names in publications."),
         text_column("name", "Its name in the source of the number."),
         TableColumn("value", DOUBLE, "Mean over folds and seeds, or as printed.", False),
-        TableColumn("spread_folds", DOUBLE, "Standard deviation over folds; of ours, of means over seeds."),
+        TableColumn(
+            "spread_folds", DOUBLE, "Standard deviation over folds; for own results, of means over seeds."
+        ),
         TableColumn("spread_seeds", DOUBLE, "Standard deviation over seeds within a fold."),
         TableColumn("folds", INT, "Folds behind the mean; NULL: not known."),
         TableColumn("seeds", INT, "Seeds behind the mean; NULL: not known."),
         TableColumn("part", STRING, "Held-out part, where a protocol has several: probe, quiz, test."),
-        TableColumn("ran_by", STRING, "inventor, rival, rerun, ours, or NULL where it is not known."),
+        TableColumn("ran_by", STRING, "inventor, rival, rerun, ours, or NULL if it is not known."),
         TableColumn("who", STRING, "The person or team, where known."),
         TableColumn("quoted_from", STRING, "The work that the number is quoted from."),
-        TableColumn("year", INT, "Year of that work, or of ours."),
+        TableColumn("year", INT, "Year of that work, or of the own run."),
         TableColumn("dims", INT, "Factors."),
         TableColumn("search_space", STRING, "The space searched, as JSON."),
         TableColumn("budget_settings", INT, "How many settings were tried."),
         TableColumn("budget_seconds", DOUBLE, "Seconds spent on them."),
         TableColumn(
-            "at_edge", array_type(STRING), "Settings whose best value lies on the edge of its space."
+            "at_edge", array_type(STRING), "Settings whose best value is on the edge of its space."
         ),
         TableColumn("never_searched", array_type(STRING), "Settings that kept one value throughout."),
         TableColumn("evidence", STRING, "Fits, or the bundle by its digest, that the number comes from."),
