@@ -35,8 +35,8 @@ class PinnedInput:
         path: as in the settings.
         identity: a text that is equal for equal content.
         version: of a Delta table; None: plain files.
-        read_fingerprint: returns the fingerprint of the present content; `fingerprint` while nothing changes.
-        fingerprint: as `read_fingerprint` returned it at the first look.
+        read_fingerprint: returns the fingerprint of the present content.
+        fingerprint: of the content at the first look; equal to the present one while nothing changes.
     """
 
     path: str

@@ -173,7 +173,7 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     assert comments["n_users"] == next(c.comment for c in RUNS.columns if c.name == "n_users")
     names = {
         name.removeprefix("delta.constraints.")
-        for name in store._properties("runs")
+        for name in store.properties("runs")
         if "constraints" in name
     }
     assert names == set(RUNS.constraints)
