@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`evaluate` on first use: workers that import a kernel must not load all of Spark's modules."""
+    """Import the public functions on first use: workers that import a kernel must not load all of Spark."""
     if name in ("evaluate", "evaluate_predictions"):
         from recbench_spark.adhoc import evaluate as evaluator  # noqa: PLC0415
 

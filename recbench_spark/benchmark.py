@@ -1,9 +1,9 @@
-"""The whole story of a night in one function. Read this first.
+"""The whole flow of a night in one function. Read this first.
 
     read a log -> split -> train or open each model -> rank and measure all -> publish -> report
 
-Every step reads tables and writes tables; a model whose run key has succeeded on this night is not
-run again; a run becomes visible with its row in `runs`, written last.
+Every step reads tables and writes tables. A model whose run key has succeeded on this night is not run
+again. A run becomes visible with its row in `runs`, which is written last.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from recbench_spark.storage.store import Store
 def run_night(
     store: Store, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> NightOutcome:
-    """Evaluate all models of a benchmark file for one night; one that fails does not stop the others."""
+    """Evaluate all models of a benchmark file for one night; a failing model does not stop the others."""
     night = open_night(store, benchmark, logical_date)
     attempts = count_attempts(night)
     todo = night.benchmark.models if force else list_missing_models(night, attempts)
     if force or not todo:
         return make_attempts(night, todo, attempts, journal)
     with hold_night(night, journal):
-        attempts = count_attempts(night)  # another job may have made some meanwhile
+        attempts = count_attempts(night)  # another job may have completed some meanwhile
         return make_attempts(night, list_missing_models(night, attempts), attempts, journal)
 
 
 def make_attempts(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> NightOutcome:
-    """Evaluate some models of a night; then compare and report all that it has."""
+    """Evaluate some models of a night; then compare and report all runs that the night has."""
     store, benchmark, logical_date = night.store, night.benchmark, night.logical_date
     if todo:
         store.delete_orphans(yesterday_stamp(store))
@@ -92,7 +92,7 @@ def make_attempts(
 def start_runs(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int]
 ) -> Iterator[Attempt]:
-    """The next attempt at each model, each made when it is asked for."""
+    """Yield the next attempt at each model; each attempt is created when the loop reaches it."""
     for n, model in enumerate(todo, start=1):
         yield Attempt(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
 
@@ -100,7 +100,11 @@ def start_runs(
 def stop_at_gates(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> None:
-    """Where a gate fails the night, every run of it is recorded as failed, and the job ends."""
+    """Check the gates of a night; where one fails, record every run as failed and end the job.
+
+    Raises:
+        GateError: a gate failed.
+    """
     error = gate_error(check_night_gates(night))
     if error is None:
         return
@@ -117,23 +121,27 @@ def stop_at_gates(
 def run_models(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-    """By model: the ids of runs that succeeded, the messages of those that failed; whom a gate stopped.
+    """Run models one after the other.
 
-    Models are opened one after the other; those that are ranked together then go through one pass, in
-    groups. A model that fails, fails alone.
+    Models that can be ranked in one pass are opened first, then ranked together in groups. The failure of a
+    model does not touch the others.
+
+    Returns:
+        By model name, the run ids of those that succeeded and the messages of those that failed; then the
+        names of the models that a gate stopped.
     """
     runs: list[Attempt] = []
     ready: list[RankableModel] = []
     try:
-        most = read_models_per_pass(night)
+        group_size = read_models_per_pass(night)
         for run in start_runs(night, todo, attempts):
             runs.append(run)
             with catch_failures(run, journal):
-                opened = run_model(run, journal, alone=not most)
+                opened = run_model(run, journal, alone=not group_size)
                 ready += opened
             if run.error or not opened:
                 report_run_states(night, [run], journal)
-        for group in group_models(ready, most):
+        for group in group_models(ready, group_size):
             run_group(night, group, runs, journal)
     finally:
         drop_scratch(night.spark, night.store.scratch)
@@ -144,9 +152,15 @@ def run_models(
 
 
 def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableModel]:
-    """Train or open one model: what is ranked together with others; nothing where it is all done.
+    """Train or open one model.
 
-    `alone`: rank and measure it by itself.
+    Args:
+        run: the attempt.
+        journal: of the job.
+        alone: rank and measure the model by itself, now.
+
+    Returns:
+        The opened model, for ranking in a group; empty where the run is complete.
     """
     night, model = run.night, run.model
     if isinstance(model, PublishedModel):
@@ -167,18 +181,18 @@ def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableMo
 def run_group(
     night: BenchmarkNight, group: Sequence[RankableModel], runs: Sequence[Attempt], journal: Journal
 ) -> None:
-    """Rank and measure models together, and publish those that did not fail, in one commit."""
-    of_group = {ready.run_id for ready in group}
-    mine = [run for run in runs if run.run_id in of_group]
-    with catch_failures(mine, journal):
+    """Rank and measure models in one pass, and publish those that did not fail in one commit."""
+    group_ids = {ready.run_id for ready in group}
+    group_runs = [run for run in runs if run.run_id in group_ids]
+    with catch_failures(group_runs, journal):
         evaluated = evaluate_group(night, group, journal)
         require_split(night)
-        for run in mine:
-            came = evaluated[run.run_id]
-            run.found, run.seconds = came.found, (run.seconds or 0.0) + came.seconds
-            if came.error:
-                record_failure(run, came.error, journal)
-    report_run_states(night, mine, journal)
+        for run in group_runs:
+            result = evaluated[run.run_id]
+            run.found, run.seconds = result.found, (run.seconds or 0.0) + result.seconds
+            if result.error:
+                record_failure(run, result.error, journal)
+    report_run_states(night, group_runs, journal)
 
 
 # ------------------------------------------------------------------------------- how runs end
@@ -186,9 +200,9 @@ def run_group(
 
 @contextmanager
 def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[None]:
-    """Make an error of what is done inside one of these runs, and of nothing else.
+    """Turn an error of the code inside into a failure of these runs, so that the night goes on.
 
-    Any error is: a model may be somebody's code, and `sys.exit` in it must not end a night.
+    This holds for every error: a model may be code of a user, and `sys.exit` in it must not end a night.
 
     Raises:
         Interrupted: Spark's jobs were cancelled.
@@ -198,21 +212,24 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
     except (Exception, SystemExit) as error:
         if is_cancelled(error):
             raise Interrupted from error
-        if is_java_gone(error):  # every other model would fail by it, and no run can be told of
+        if is_java_gone(error):  # every other model would fail too, and no run can be written
             raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
             record_failure(run, error, journal)
 
 
 def record_failure(run: Attempt, error: BaseException, journal: Journal) -> None:
-    """Note why a model failed, and tell the watcher."""
+    """Store on a run why its model failed, and print the reason."""
     run.error = describe_with_trace(error)
     run.exit_code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     journal.say(f"model {run.place} {run.model.name}: FAILED: {run.error}")
 
 
 def report_run_states(night: BenchmarkNight, runs: Sequence[Attempt], journal: Journal) -> None:
-    """Runs that have ended: in `runs`, where those that succeeded become visible, the log, result files."""
+    """Write runs that have ended to `runs`, the log and the result files.
+
+    Runs that succeeded become visible with their row in `runs`.
+    """
     publish_runs(night.store, runs)
     for run in runs:
         error = {"error": run.error} if run.error else {}

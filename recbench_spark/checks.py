@@ -1,20 +1,20 @@
-"""Findings on inputs and results: rows of the table `checks` before they have a run."""
+"""Findings about inputs and results: rows of the table `checks` before a run id is added."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TRAINING_ROWS = "list rows of training items"
-"""Name of the check that counts the rows of given lists that recommend what the user already has."""
+"""Name of the check that counts list rows which recommend an item of the user's training rows."""
 
 
 class CheckWarning(UserWarning):
-    """A check that did not pass, as a warning of Python: `warnings.simplefilter` can name it."""
+    """A check that did not pass, as a Python warning; `warnings.simplefilter` can name it."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A row of the table `checks` without its run."""
+    """A row of the table `checks` without its run id."""
 
     check: str
     observed: float
@@ -24,7 +24,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the observed value is at most the threshold, where there is one."""
+        """True where there is no threshold, or the observed value is at most the threshold."""
         return self.threshold is None or self.observed <= self.threshold
 
     def summary_line(self) -> str:
@@ -33,5 +33,5 @@ class Check:
 
 
 def warn_above_zero(check: str, observed: float, detail: str) -> Check:
-    """A count that is reported, as a warning where it is not 0."""
+    """Return a check of a count; it is a warning where the count is not 0."""
     return Check(check, float(observed or 0), 0.0, "warning", detail)

@@ -1,4 +1,4 @@
-"""What all jobs share: flags, exit codes, and errors that end in one sentence and a hint."""
+"""Parts that all jobs share: parsers of flags, exit codes, and errors as one sentence and a hint."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from recbench_spark.failures import describe_error, spark_errors
 
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
 MAX_DAYS = 3660
-"""Nights of one range: ten years; more is a year that was mistyped."""
+"""Nights of one range: ten years. A longer range is a mistyped year."""
 
 DEFAULT_HINT = "--debug shows the whole trace"
 INTERRUPTED = (
     "interrupted, nothing published, run again\n"
-    "  hint: models that were done before stay as they are; what is unfinished is begun anew"
+    "  hint: models that were done before stay as they are; unfinished work starts again"
 )
 
 
@@ -55,23 +55,27 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--debug", action="store_true", help="show the whole trace of an error")
 
     def error(self, message: str) -> NoReturn:
-        """Usage, the mistake, exit code 2."""
+        """Print the usage and the mistake, and exit with code 2."""
         self.print_usage(sys.stderr)
         print(f"error: {cut_middle(message)}\n  hint: --help lists every flag", file=sys.stderr)
         sys.exit(USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """The flags, each of which can be printed, stored and turned into a number of Spark's."""
-        found, rest = super().parse_known_args(args, namespace)
-        for name, value in vars(found).items():
+        """Parse the flags and check that each value can be printed, stored and passed to Spark."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        for name, value in vars(parsed).items():
             if value != self.get_default(name):
-                for one in value if isinstance(value, list | tuple) else [value]:
-                    check_value(f"--{name.replace('_', '-')}", one)
-        return found, rest
+                for part in value if isinstance(value, list | tuple) else [value]:
+                    check_value(f"--{name.replace('_', '-')}", part)
+        return parsed, rest
 
 
 def check_value(flag: str, value: object) -> None:
-    """ConfigError for an empty text, one that bears a secret, and numbers that mean nothing."""
+    """Check one value of a flag.
+
+    Raises:
+        ConfigError: an empty text, a text with a secret, a number that is not finite or too large.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{flag} {value}: give a finite number")
     if isinstance(value, int) and abs(value) > INT:
@@ -81,7 +85,11 @@ def check_value(flag: str, value: object) -> None:
 
 
 def check_text(flag: str, text: str) -> None:
-    """ConfigError for text that cannot be a name, a path or a setting."""
+    """Check a text that is to be a name, a path or a setting.
+
+    Raises:
+        ConfigError: it is empty, not UTF-8, or holds a secret.
+    """
     if not text.strip():
         raise ConfigError(f"{flag} is empty", "leave the flag out, or give it a value")
     if "\0" in text or _is_garbled(text):
@@ -100,11 +108,11 @@ def _is_garbled(text: str) -> bool:
 def run(
     main: Callable[[argparse.Namespace], int], parser: Parser, argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Run a job and exit with its code; an error's last word is one sentence, never a stack trace."""
-    # Spark's Python side logs each error as JSON before it raises it; we tell it once, in words.
+    """Run a job and exit with its code; an error ends in one sentence, never in a stack trace."""
+    # Spark's Python side logs each error as JSON before it raises it; the job prints it once, in words.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     debug = "--debug" in (sys.argv if argv is None else argv)
-    if not debug:  # of a connection that broke, whose error comes to us as well
+    if not debug:  # py4j logs a broken connection, and raises an error too
         logging.getLogger().addFilter(hide_lost_command)
     before = _install_handlers()
     try:
@@ -120,20 +128,24 @@ def run(
 
 
 def hide_lost_command(record: logging.LogRecord) -> bool:
-    """False for what py4j says, with its trace, when Java does not answer."""
+    """Return False for the record that py4j logs, with a trace, when Java does not answer."""
     return record.msg != "Exception while sending command."
 
 
 # ------------------------------------------------------------------------------------- interruption
 
 _signals: list[Interrupted] = []
-"""The first signal that came: what fails afterwards fails because of it."""
+"""The first signal that came. Later errors are consequences of it."""
 
 _job_ended = threading.Event()
 
 
 def _install_handlers() -> dict[int, Any]:
-    """Ctrl-C and SIGTERM end the job in order; returns who listened before."""
+    """Make Ctrl-C and SIGTERM end the job in order.
+
+    Returns:
+        The handlers that were installed before, by signal number.
+    """
     _signals.clear()
     _job_ended.clear()
     if threading.current_thread() is not threading.main_thread():
@@ -142,7 +154,7 @@ def _install_handlers() -> dict[int, Any]:
 
 
 def _on_signal(number: int, frame: object) -> NoReturn:
-    """The first time unwinds the job while Spark's jobs are cancelled; the second ends it at once."""
+    """Unwind the job at the first signal, while Spark's jobs are cancelled; exit at once at the second."""
     if _signals:
         os._exit(128 + number)
     _signals.append(Interrupted(number))
@@ -152,7 +164,7 @@ def _on_signal(number: int, frame: object) -> NoReturn:
 
 
 def _cancel_jobs() -> None:
-    """Until the job has ended: a thread that was planning starts its next one meanwhile."""
+    """Cancel Spark's jobs until the job has ended: a thread may still plan and start another one."""
     while "pyspark" in sys.modules and not _job_ended.is_set():
         with suppress(Exception):  # Java may be gone already, with its jobs
             from pyspark import SparkContext  # noqa: PLC0415
@@ -166,7 +178,7 @@ def _cancel_jobs() -> None:
 
 
 def _report_error(error: BaseException, debug: bool) -> int:
-    """Tell how a job ended, and the exit code of that."""
+    """Print why a job ended, and return its exit code."""
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, spark_errors()) and is_cancelled(error)):
         error = Interrupted()
     if _signals or isinstance(error, Interrupted):
@@ -179,14 +191,19 @@ def _report_error(error: BaseException, debug: bool) -> int:
         traceback.print_exception(error)
     code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     text = describe_error(error)
-    usual = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
+    default_hint = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
     text, _, hint = text.partition("\n  hint: ")
-    print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or usual}", file=sys.stderr)
+    print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or default_hint}", file=sys.stderr)
     return code
 
 
 def _exit(code: int, own: bool) -> NoReturn:
-    """Flush and leave, which ends the process if the job has its own; Java ends with its pipe."""
+    """Flush the output and exit.
+
+    Args:
+        code: exit code of the job.
+        own: the job has the process for itself, which ends without waiting for other threads.
+    """
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
@@ -199,22 +216,22 @@ def _exit(code: int, own: bool) -> NoReturn:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if _signals:
-        os._exit(code)  # at once, and without complaints of what was cut off; Java ends with its pipe
+        os._exit(code)  # at once, without errors of threads that were cut off; Java ends with its pipe
     if own:
         _exit_codes.append(code)
     sys.exit(code)
 
 
 _exit_codes: list[int] = []
-"""What the process that this job has to itself ends with."""
+"""Exit code of a job that has the process for itself."""
 
 
 def _end_process() -> None:
-    """End the process before Python takes itself apart.
+    """End the process before Python shuts down its interpreter.
 
-    Arrow's readers close Python's files in threads of their own, now and then later than the work is done.
-    A thread that asks for Python's lock while Python ends is thrown out, and C++ then aborts the process:
-    a job whose rows were published ended with code 134 (apache/arrow issues 34314 and 36980).
+    Arrow's readers close Python files in threads of their own, sometimes after the work is done. A thread
+    that takes the interpreter lock during the shutdown is stopped, and C++ then aborts the process: a job
+    whose rows were published ended with code 134 (apache/arrow issues 34314 and 36980).
     """
     if _exit_codes:
         for stream in (sys.stdout, sys.stderr):
@@ -223,28 +240,35 @@ def _end_process() -> None:
         os._exit(_exit_codes[-1])
 
 
-# Before the libraries that a job loads: what they registered for the end runs first.
+# Registered before a job loads its libraries, so that it runs after their own exit handlers.
 atexit.register(_end_process)
 
 
 def find_library_python(name: str, environments: Path) -> str:
-    """The Python of another library's environment, for the jobs that measure beside it."""
-    found = environments / name / "bin" / "python"
-    if not found.exists():
-        raise ConfigError(f"no environment {found}", f"tools/library_envs.sh {name}")
-    return str(found)
+    """Return the Python of another library's environment, for jobs that measure that library too.
+
+    Raises:
+        ConfigError: the environment does not exist.
+    """
+    python = environments / name / "bin" / "python"
+    if not python.exists():
+        raise ConfigError(f"no environment {python}", f"tools/library_envs.sh {name}")
+    return str(python)
 
 
 def parse_days(text: str) -> tuple[date, ...]:
-    """Days on the command line, the earliest first: FIRST..LAST, both of them too, or some with commas."""
-    begin, dots, end = text.partition("..")
+    """Parse days of the command line into dates, the earliest first.
+
+    The text is `FIRST..LAST` with both ends included, or dates with commas between them.
+    """
+    begin_text, dots, end_text = text.partition("..")
     if not dots:
-        found = sorted(map(parse_day, text.split(",")))
-        twice = [str(one) for one, other in pairwise(found) if one == other]
+        dates = sorted(map(parse_day, text.split(",")))
+        twice = [str(date_) for date_, next_date in pairwise(dates) if date_ == next_date]
         if twice:
             raise argparse.ArgumentTypeError(f"{twice[0]} stands in '{text}' twice: name each day once")
-        return tuple(found)
-    first, last = parse_day(begin), parse_day(end)
+        return tuple(dates)
+    first, last = parse_day(begin_text), parse_day(end_text)
     if last < first:
         raise argparse.ArgumentTypeError(f"'{text}' ends before it begins: write the earlier day first")
     if (last - first).days >= MAX_DAYS:
@@ -253,32 +277,32 @@ def parse_days(text: str) -> tuple[date, ...]:
 
 
 def parse_day(text: str) -> date:
-    """A date on the command line: YYYY-MM-DD, or YYYY-MM-DD-1d, a day earlier.
+    """Parse a date of the command line: `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before it.
 
-    The second is for schedulers that know the day they start on and cannot count.
+    The second form is for schedulers that know only the day on which they start.
     """
-    written, earlier = re.fullmatch(r"(.*?)(?:-(\d+)d)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    date_text, earlier = re.fullmatch(r"(.*?)(?:-(\d+)d)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:
-        return date.fromisoformat(written) - timedelta(days=int(earlier or 0))
+        return date.fromisoformat(date_text) - timedelta(days=int(earlier or 0))
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"'{text}' is not a date like 2026-01-31") from None
 
 
 def parse_cutoffs(text: str) -> tuple[int, ...]:
-    """Cut-offs on the command line: 1,3,10."""
+    """Parse cut-offs of the command line: `1,3,10`."""
     try:
-        found = tuple(sorted({int(part) for part in text.split(",")}))
+        cuts = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 1,3,10") from None
-    if found[0] < 1:
-        raise argparse.ArgumentTypeError(f"cut-offs start at 1, and {found[0]} was given")
-    if found[-1] > INT:
+    if cuts[0] < 1:
+        raise argparse.ArgumentTypeError(f"cut-offs start at 1, and {cuts[0]} was given")
+    if cuts[-1] > INT:
         raise argparse.ArgumentTypeError(f"cut-offs end at {INT}")
-    return found
+    return cuts
 
 
 def parse_count(text: str) -> int:
-    """A whole number from 1 on the command line."""
+    """Parse a whole number from 1 on."""
     if not re.fullmatch("[0-9]{1,10}", text) or not 1 <= int(text) <= INT:
         raise argparse.ArgumentTypeError(f"'{text[:50]}' is not a whole number from 1 to {INT}")
     return int(text)
@@ -289,67 +313,71 @@ MAX_THREADS = 1024
 
 
 def parse_threads(text: str) -> int:
-    """A number of threads on the command line."""
+    """Parse a number of threads."""
     if parse_count(text) > MAX_THREADS:
         raise argparse.ArgumentTypeError(f"'{text}': at most {MAX_THREADS} threads")
     return int(text)
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Whole numbers from 1 on the command line, in the order given: 50,100,200."""
+    """Parse whole numbers from 1 on, in the given order: `50,100,200`."""
     return tuple(parse_count(part) for part in text.split(","))
 
 
 def expand_curve(cuts: Sequence[int]) -> tuple[int, ...]:
-    """Every cut-off from 1 to the largest."""
+    """Return every cut-off from 1 to the largest."""
     if max(cuts) > MAX_CURVE:
         raise ConfigError(f"--curve up to {max(cuts)}: every cut-off is kept, at most {MAX_CURVE}")
     return tuple(range(1, max(cuts) + 1))
 
 
 def parse_names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
-    """Names on the command line, each once: recall,ndcg."""
-    found = tuple(name.strip() for name in text.split(","))
+    """Parse names of the command line, each of them once: `recall,ndcg`."""
+    parts = tuple(name.strip() for name in text.split(","))
     listed = tuple(known)
-    for name in found:
-        if not name or found.count(name) > 1:
+    for name in parts:
+        if not name or parts.count(name) > 1:
             raise ConfigError(f"{flag} {text}: '{name}' stands there twice or is empty", "name each once")
         if listed and name not in listed:
             raise ConfigError(f"{flag}: unknown '{name}'", nearest(name, listed))
-    return found
+    return parts
 
 
 def parse_columns(text: str, example: str) -> dict[str, str]:
-    """Columns on the command line, ours=theirs,...; `example` shows one in the hint.
+    """Parse a list of columns, `standard=source,...`, into standard name -> column of the file.
+
+    Args:
+        text: the list.
+        example: a correct list, for the hint.
 
     Raises:
-        ConfigError: no such list, or one of ours twice.
+        ConfigError: the text is not such a list, or a standard name stands in it twice.
     """
     columns: dict[str, str] = {}
-    for ours, equals, theirs in (pair.partition("=") for pair in text.split(",") if pair):
-        if not (ours and equals and theirs):
+    for standard, equals, source in (pair.partition("=") for pair in text.split(",") if pair):
+        if not (standard and equals and source):
             raise ConfigError(f"--columns {text}: expected ours=theirs,...", f"e.g. {example}")
-        if ours in columns:
-            message = f"--columns {text}: {ours} is given twice, as {columns[ours]} and as {theirs}"
-            raise ConfigError(message, "give each of ours one column")
-        columns[ours] = theirs
+        if standard in columns:
+            message = f"--columns {text}: {standard} is given twice, as {columns[standard]} and as {source}"
+            raise ConfigError(message, "give each standard name one column")
+        columns[standard] = source
     return columns
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
-    """Numbers on the command line: 0.1,0.5."""
+    """Parse finite numbers of the command line, each of them once: `0.1,0.5`."""
     try:
-        found = tuple(float(part) for part in text.split(","))
+        values = tuple(float(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0.1,0.5") from None
-    if not all(map(math.isfinite, found)) or len(set(found)) < len(found):
+    if not all(map(math.isfinite, values)) or len(set(values)) < len(values):
         raise argparse.ArgumentTypeError(f"'{text}': finite numbers, each once")
-    return found
+    return values
 
 
 def parse_axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
-    """`definition.AXIS=VALUE` pairs as axes of a definition."""
-    found: dict[str, str | float | None] = {}
+    """Parse `definition.AXIS=VALUE` pairs into axis -> value of a definition."""
+    values: dict[str, str | float | None] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         section, dot, axis = key.partition(".")
@@ -357,8 +385,8 @@ def parse_axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
             raise ConfigError(
                 f"--set {pair}: expected definition.AXIS=VALUE", "e.g. definition.gain=linear"
             )
-        found[axis] = _parse_number(value)
-    return found
+        values[axis] = _parse_number(value)
+    return values
 
 
 def _parse_number(text: str) -> str | float | None:

@@ -1,8 +1,8 @@
-"""What a number means: every axis of a metric's definition, the presets of other libraries.
+"""Definitions of metrics: every axis in which definitions differ, and presets of other libraries.
 
-Two libraries that print "NDCG@3" mean different things (`.44` to `.79` on one input). Here each
-difference is a named axis with one default; the axes in which a number differs from the defaults
-stand beside it in every table, as the short string of `Definition.describe`.
+Two libraries that print "NDCG@3" mean different things (`.44` to `.79` on one input). Each difference is a
+named axis with one default. The axes in which a number differs from the defaults stand beside it in every
+table, as the short string of `Definition.describe`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from recbench_spark.errors import ConfigError, nearest, show_value
 
 VERSION = "v1"
-"""Version of the defaults; part of every description, raised when a default changes."""
+"""Version of the defaults. It is part of every description and is raised when a default changes."""
 
 
 class Definition(BaseModel):
@@ -73,12 +73,16 @@ class Definition(BaseModel):
     the user has not seen."""
 
     def describe(self, axes: Iterable[str] | None = None) -> str:
-        """`v1`, followed by the axes (of those asked for) that differ from the defaults."""
-        asked = set(type(self).model_fields if axes is None else axes)
+        """Return `v1`, followed by the axes that differ from the defaults.
+
+        Args:
+            axes: names of the axes to look at; None: all.
+        """
+        selected = set(type(self).model_fields if axes is None else axes)
         changed = [
             f"{name}={getattr(self, name)}"
             for name, field in type(self).model_fields.items()
-            if name in asked and getattr(self, name) != field.default
+            if name in selected and getattr(self, name) != field.default
         ]
         return ";".join([VERSION, *changed])
 
@@ -140,11 +144,11 @@ PRESET_VERSIONS: dict[str, str] = {
     "elliot": "0.3.1",
     "recpack": "0.3.6",
 }
-"""The version of each library whose numbers its preset gives (replay: replay-rec; mllib: pyspark)."""
+"""The version of each library that its preset reproduces (replay: replay-rec; mllib: pyspark)."""
 
 
 def axis_values(axis: str) -> tuple[str, ...]:
-    """The values an axis can take, () for a number.
+    """Return the values that an axis can take; empty for a number.
 
     >>> axis_values("recall_by")
     ('relevant', 'min_k_relevant')
@@ -154,14 +158,18 @@ def axis_values(axis: str) -> tuple[str, ...]:
 
 
 def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | None = None) -> Definition:
-    """A preset with single axes replaced; errors name the axis and the nearest known value."""
+    """Return a preset with single axes replaced.
+
+    Raises:
+        ConfigError: an unknown preset, axis or value; the hint names the nearest known one.
+    """
     if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
         raise ConfigError(f"unknown preset {show_value(preset)}", nearest(str(preset), PRESETS))
-    wanted = {**PRESETS.get(preset or "recbench", {}), **(overrides or {})}
-    for axis, value in wanted.items():
+    values = {**PRESETS.get(preset or "recbench", {}), **(overrides or {})}
+    for axis, value in values.items():
         _check_axis(axis, value)
     try:
-        return Definition(**wanted)
+        return Definition(**values)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"definition.{first['loc'][0]}: {first['msg']}") from None

@@ -1,7 +1,7 @@
-"""Every error a user can meet: what was found, where, and a hint at what to do.
+"""Errors that a user can meet: each names the problem and its place, and gives a hint at what to do.
 
-Jobs print `str(error)` as the last word and exit with `error.exit_code`; a stack trace of Java or
-Python is never the last thing a user sees.
+A job prints `str(error)` last and exits with `error.exit_code`; a user never sees a stack trace of Java or
+Python at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LISTED = 50
 
 
 class RecbenchError(Exception):
-    """Base of all errors: one sentence of what is wrong, and a hint."""
+    """Base class of all errors: one sentence about the problem, and a hint."""
 
     exit_code = FAILED
 
@@ -31,7 +31,7 @@ class RecbenchError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        """The message, with the hint on a line of its own."""
+        """Return the message, with the hint on a line of its own."""
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
@@ -46,19 +46,19 @@ class SchemaError(RecbenchError):
 
 
 class MissingError(RecbenchError):
-    """A file or folder that is not there, or not yet: what wrote the setting right may be tried again."""
+    """A file or folder does not exist, or does not exist yet; the same settings may work later."""
 
 
 class DataError(RecbenchError):
-    """Rows that cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
+    """Rows cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
 
 
 class DivergedError(DataError):
-    """A fit whose numbers left all bounds: a finding about its settings, and no fault of the data."""
+    """The numbers of a fit overflowed: a fact about its settings, not a fault of the data."""
 
 
 class FallbackToSpark(DataError):  # noqa: N818 (a signal, caught where it is awaited)
-    """A value that a task does not take as it is; Spark's readers take it, or say what is wrong with it."""
+    """A value that a task cannot read itself; Spark's readers read it, or explain what is wrong with it."""
 
 
 class ProtocolError(RecbenchError):
@@ -76,9 +76,10 @@ class GateError(RecbenchError):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, SIGTERM, or Spark's jobs cancelled: no error of a model, and nothing catches it on its way.
+    """Ctrl-C, SIGTERM, or a cancelled Spark job.
 
-    `exit_code` is 128 and the signal's number, as a shell has it.
+    It is not an error of a model, and no handler of errors catches it. `exit_code` is 128 plus the signal's
+    number, as in a shell.
     """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -87,7 +88,7 @@ class Interrupted(BaseException):
 
 
 def cut_middle(text: str, longest: int = MAX_LETTERS) -> str:
-    """Return a text without its middle where it has more than so many letters.
+    """Return a text; where it is longer than `longest` letters, its middle is cut out.
 
     >>> cut_middle("recall", 4)
     're ... ll'
@@ -105,12 +106,12 @@ def show_value(value: object, longest: int = 100) -> str:
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether Spark's jobs were cancelled, which says nothing of a model or of the data."""
+    """Return whether Spark's jobs were cancelled; this says nothing about a model or the data."""
     return "SPARK_JOB_CANCELLED" in str(error)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as `did you mean 'ndcg'? Known: hit, map, ndcg`."""
+    """Return a hint such as `did you mean 'ndcg'? known: hit, map, ndcg`."""
     options = sorted(str(option) for option in known)
     if not options:
         return "there is none"

@@ -1,4 +1,4 @@
-"""Words for the errors that jobs and models of a night end by; a trace goes to a file, never to a user."""
+"""Messages for the errors that end jobs and models of a night; a trace goes to a file, never to a user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recbench_spark.errors import RecbenchError, cut_middle
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
-    "  hint: did the system end it for its memory (dmesg tells)? spark.driver.memory bounds it; run again"
+    "  hint: did the system end it for its memory (see dmesg)? spark.driver.memory bounds it; run again"
 )
 
 
@@ -25,19 +25,19 @@ def describe_error(error: BaseException) -> str:
     if is_java_gone(error):
         return JAVA_ENDED
     if isinstance(error, spark_errors()):
-        from recbench_spark.storage.store import explain_spark_error  # noqa: PLC0415
+        from recbench_spark.storage.spark_errors import explain_spark_error  # noqa: PLC0415
 
         return explain_spark_error(error)
     return _describe_system_error(error) or _describe_internal(error)
 
 
 def _describe_system_error(error: BaseException) -> str:
-    """Return words for what memory, files or an end of Python refuse; none for other errors."""
+    """Return a message for errors of memory or files and for `sys.exit`; empty for other errors."""
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: smaller batches or tables, or a larger machine"
     if isinstance(error, SystemExit):
-        told = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
-        return f"{told}\n  hint: code of a model must raise an error instead"
+        message = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
+        return f"{message}\n  hint: code of a model must raise an error instead"
     if isinstance(error, OSError) and (refusal := _system_message(error)):
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{refusal}\n  hint: check the path, its permissions, and the space on its disk"
@@ -45,15 +45,15 @@ def _describe_system_error(error: BaseException) -> str:
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's words; a library written in Rust gives its number in the text alone."""
+    """Return the system's message; libraries written in Rust give its number in their text only."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return error.strerror or (os.strerror(int(number[1])) if number else "")
 
 
 def describe_with_trace(error: BaseException) -> str:
-    """Return `describe_error`, and name a file with the trace where the words are not our own or Spark's.
+    """Return `describe_error`; for an unexpected error, name a file with its trace too.
 
-    An error of one model does not end a job, so that nobody can ask for its trace with --debug.
+    An error of one model does not end a job, so that nobody can read its trace with --debug.
     """
     words = describe_error(error)
     if isinstance(error, (RecbenchError, *spark_errors())) or words.startswith(INTERNAL_PREFIX):
@@ -63,9 +63,9 @@ def describe_with_trace(error: BaseException) -> str:
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Return whether Spark's Java process has ended: what fails then has odd words.
+    """Return whether Spark's Java process has ended: errors after that have misleading messages.
 
-    Where spark-submit started the process, a connection that broke is all that is known of it.
+    Where spark-submit started the process, a broken connection is the only sign of it.
     """
     if "pyspark" not in sys.modules:
         return False
@@ -83,7 +83,7 @@ def is_java_gone(error: BaseException) -> bool:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of Spark; none where Spark was not loaded, as in a job that measures kernels."""
+    """Return the error classes of Spark; empty where Spark is not loaded, as in a kernel benchmark."""
     if "pyspark" not in sys.modules:
         return ()
     from py4j.protocol import Py4JError  # noqa: PLC0415
@@ -93,15 +93,15 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 INTERNAL_PREFIX = "internal error: "
-"""Beginning of the words for what nobody foresaw."""
+"""Start of the message of an unforeseen error."""
 
 
 def _describe_internal(error: BaseException) -> str:
-    """Return words for what nobody foresaw; its trace lies in a file, for whoever mends it."""
-    told = f"{INTERNAL_PREFIX}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
+    """Return the message of an unforeseen error; its trace is in a file, for whoever fixes it."""
+    message = f"{INTERNAL_PREFIX}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
     place = write_trace(error)
     with_trace = "the trace above" if place is None else f"its trace, {place}"
-    return f"{told}\n  hint: this is a mistake of recbench-spark: report it with {with_trace}"
+    return f"{message}\n  hint: this is a mistake of recbench-spark: report it with {with_trace}"
 
 
 def write_trace(error: BaseException) -> str | None:

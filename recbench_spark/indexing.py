@@ -1,4 +1,4 @@
-"""Dense positions for ids, on the cluster."""
+"""Dense row numbers, computed on the cluster."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from recbench_spark.runtime.session import cache_frame
 
 
 def add_dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:
-    """Adds 0, 1, 2 ... in the given order, without ever bringing all rows into one partition.
+    """Add a column with 0, 1, 2 ... in the given order, without moving all rows into one partition.
 
-    Sorted by range, so partition p holds smaller keys than p + 1.
+    The rows are sorted by range, so partition p holds smaller keys than p + 1.
     """
     return add_row_index(frame.orderBy(order), name)
 
 
 def add_row_index(frame: DataFrame, name: str) -> DataFrame:
-    """Adds 0, 1, 2 ... in the order in which rows lie: of a file, that of its lines.
+    """Add a column with 0, 1, 2 ... in the present order of the rows, such as the lines of a file.
 
-    A row's position is its place in its partition plus the rows of the partitions before, of which the
-    driver learns one number each. The rows are kept while they are counted.
+    The number of a row is its place in its partition plus the number of rows in the partitions before. The
+    driver collects one count per partition. The rows are cached while they are counted.
     """
     sorted_rows = cache_frame(frame.withColumn("_place", F.monotonically_increasing_id()))
     partition = F.shiftright(F.col("_place"), 33).alias("_partition")

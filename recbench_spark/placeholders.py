@@ -1,10 +1,10 @@
-"""`{logical_date}` in the paths of a benchmark file: filled in before anything is read.
+"""Placeholders `{logical_date}` in the paths of a benchmark file, filled in before anything is read.
 
     models: [{name: ours, kind: lists, path: "s3://team/lists/{logical_date}"}]
     dataset: {path: "/logs/{logical_date:%Y/%m/%d}", until: "{logical_date}"}
 
-`{logical_date}` is 2026-01-31; a format after a colon is strftime's, of whole days only. Hadoop's
-globs, `{a,b}`, are left as they are.
+`{logical_date}` becomes 2026-01-31. A format after a colon is one of strftime, for whole days only.
+Patterns of Hadoop, such as `{a,b}`, stay as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ S = TypeVar("S", bound=Strict)
 PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
 KNOWN_NAMES = ("logical_date",)
 DIRECTIVES = set("YymdjGVu")
-"""Of strftime: those that say a day, in digits, in every language."""
+"""Directives of strftime that give a day in digits, the same in every language."""
 
 DATASET_FIELDS = ("path", "until", "options")
 EVALUATION_FIELDS = ("candidates_path", "features")
@@ -31,21 +31,21 @@ PROPENSITY_FIELDS = ("path", "item_features", "user_features")
 
 
 def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchmark:
-    """The benchmark with every placeholder filled in.
+    """Return the benchmark with every placeholder filled in.
 
     Raises:
-        ConfigError: an unknown placeholder or format; one at all where no night is meant (None).
+        ConfigError: a placeholder or format is unknown, or there is a placeholder and no night (None).
     """
 
     def fill(section: S, names: Sequence[str], where: str) -> S:
-        found = {}
+        values = {}
         for name in names:
             head, _, rest = name.partition(".")
             if rest:
-                found[head] = fill(getattr(section, head), (rest,), f"{where}.{head}")
+                values[head] = fill(getattr(section, head), (rest,), f"{where}.{head}")
             elif hasattr(section, name):
-                found[name] = _fill_value(getattr(section, name), logical_date, f"{where}.{name}")
-        return section.model_copy(update=found)
+                values[name] = _fill_value(getattr(section, name), logical_date, f"{where}.{name}")
+        return section.model_copy(update=values)
 
     evaluation = fill(benchmark.evaluation, EVALUATION_FIELDS, "evaluation")
     slices = tuple(fill(cut, ("path",), f"evaluation.slices.{cut.key}") for cut in evaluation.slices)
@@ -95,7 +95,9 @@ def _format_day(day: date, style: str | None, what: str) -> str:
 
 
 def log_end_micros(dataset: Dataset) -> int | None:
-    """Microseconds of UTC at which the day `dataset.until` ends in the dataset's zone; None: no end.
+    """Return the end of the log in microseconds UTC: the end of the day `dataset.until` in its zone.
+
+    None: the log has no end.
 
     Raises:
         ConfigError: `until` is not a day.

@@ -1,7 +1,7 @@
-"""Uniform numbers from `xxhash64`: a function of keys and seed, of nothing else.
+"""Uniform random numbers from `xxhash64`: they depend on keys and seed, and on nothing else.
 
-Never `rand()` or `sample()`: these depend on how rows are spread over partitions. The same numbers
-come out on every cluster and for every split of the rows.
+`rand()` and `sample()` of Spark are not used, since their numbers depend on how rows are spread over
+partitions. Numbers from hashes are the same on every cluster and for every partitioning.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 
 
 def hash_keys(*keys: str | Column, seed: int) -> Column:
-    """A signed 64-bit hash of the keys and the seed."""
+    """Return a signed 64-bit hash of the keys and the seed."""
     return F.xxhash64(*keys, F.lit(seed).cast("long"))
 
 
 def uniform(*keys: str | Column, seed: int) -> Column:
-    """A number in [0, 1) with 53 random bits, from the keys and the seed."""
+    """Return a number in [0, 1) with 53 random bits, from the keys and the seed."""
     return F.shiftrightunsigned(hash_keys(*keys, seed=seed), 11) * F.lit(2.0**-53)

@@ -1,8 +1,8 @@
-"""Revisions of what is computed: a whole number for each thing whose labels, ids or numbers can change.
+"""Revisions: a whole number for each part of the code whose labels, ids or numbers can change.
 
-Whoever changes a number raises the revision of what it comes of and adds a line. The revision enters the
-hash of all that follows from it, so that what older code left in a warehouse is neither taken for the same
-("made before", "nothing to do") nor mixed with what is new: it stays, under the name it had.
+Whoever changes a number raises the revision of the part that computes it, and adds a line. The revision
+enters the hash of everything that depends on that part. So results of older code in a warehouse are not
+reused ("made before", "nothing to do") and not mixed with new ones: they stay under their old name.
 
 | names                        | enter                                                         |
 |------------------------------|---------------------------------------------------------------|
@@ -12,8 +12,8 @@ hash of all that follows from it, so that what older code left in a warehouse is
 | rankings ... propensities    | `run_key`, of the runs that have such numbers                 |
 | comparisons ... paradoxes    | `comparison_id`, `change_id`, `paradox_id`                    |
 
-A name that is not listed is at revision 1, and one at revision 1 changes no hash: neither a new name nor a
-new setting with a default makes anything old.
+A name that is not listed has revision 1, and revision 1 changes no hash. So a new name, or a new setting
+with a default, makes no older result invalid.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 FIRST = 1
-"""Revision of all that has not changed since version 0.1.0."""
+"""Revision of everything that has not changed since version 0.1.0."""
 
 REVISIONS: dict[str, int] = {
-    # --- what a split is made of
-    # 2: rows of one instant in the order of ids as rankings have it: as numbers where all are whole
+    # --- parts of a split
+    # 2: rows with the same time are sorted by id as in rankings: as numbers where all ids are whole
     #    numbers, else by bytes; before, always by bytes.
     "splits": 2,
-    # 2: whole floats and decimals are their integers; text files are decoded strictly.
+    # 2: whole floats and decimals become integers; text files are decoded strictly.
     "ids": 2,
-    # 2: the open loop shows all pairs outside training; before, none that the loop had consumed.
+    # 2: the open loop shows all pairs outside training; before, no pair that the loop had shown.
     "worlds": 2,
-    # 2: `valid.txt` is the part valid; before, it was left out.
+    # 2: `valid.txt` becomes the part valid; before, it was left out.
     "lightgcn": 2,
-    # 2: each file by its own line of names; names of partition folders are ids and values as written.
+    # 2: each file has its own header line; names of partition folders give ids and values as written.
     "csv": 2,
-    # 2: columns that only some files have are read, floats beside whole numbers; partitions as csv's.
+    # 2: columns that only some files have are read, also floats beside whole numbers; partitions as in csv.
     "parquet": 2,
-    # --- what a graph is made of
-    # 2: ids by the rule of ids; those of a text file are as written (`007` is not 7).
+    # --- parts of a graph
+    # 2: ids follow the rule of `ids`; those of a text file stay as written (`007` is not 7).
     "graphs": 2,
     # --- embeddings of a graph's nodes
     # 2: sums and vectors that are infinite or NaN are refused; a vector whose length is beyond float32 gets
@@ -47,67 +47,67 @@ REVISIONS: dict[str, int] = {
     "graph": 2,
     # --- models trained here
     # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
-    # 3: users of whose history no item has neighbours get no list; before, all items by id.
+    # 3: a user whose items have no neighbours gets no list; before, all items by id.
     "item_knn": 3,
-    # 2: Adam's steps by torch's fused kernel, sums over LightGCN's graph by the project's: other roundings.
+    # 2: Adam uses torch's fused kernel, and LightGCN sums by the project's kernel: rounding differs.
     "descent": 2,
-    # 2: sums over neighbours are added edge by edge while fitting, whatever torch and its threads do.
+    # 2: fitting adds sums over neighbours edge by edge, independent of torch's threads.
     # 3: a share of the items has no neighbours in a minibatch (`neighbour_dropout`).
     # 4: `neighbour_dropout` is 0 by default: no item loses its neighbours unless the settings say so.
     "graphsage": 4,
-    # 2: as graphsage's.
-    # 3: as graphsage's.
+    # 2: as graphsage.
+    # 3: as graphsage.
     "pinsage": 3,
-    # 2: users and items without training rows have no vector, thus no list and no place in one; before,
-    #    zeros.
+    # 2: users and items without training rows have no vector, so such users get no list and such items are
+    #    in none; before, their vectors were zeros.
     "implicit_als": 2,
-    # 2: as implicit_als's.
+    # 2: as implicit_als.
     "logistic_mf": 2,
-    # 2: as implicit_als's, of als_wr, nsvd1 and sgd_mf; what these predict did not change.
+    # 2: as implicit_als, for als_wr, nsvd1 and sgd_mf; their predictions did not change.
     "rating_vectors": 2,
     # --- the numbers of a run
     "rankings": 1,
     # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.
     # 3: `negative_grades=worst`: best and worst DCG that differ by rounding alone are equal (1, before 0).
     "metrics": 3,
-    # 2: corrected values by the definition's own formula; those without one are not given.
-    # 3: a user's last bit hung on who else was in the batch.
+    # 2: corrected values use the definition's own formula; a definition without one gives none.
+    # 3: before, a user's last bit depended on the other users of the batch.
     "sampled": 3,
-    # 2: squared errors, logarithms and weights to a relative 1e-12, one clip of log-loss; before, in steps
-    #    of 2^-40.
+    # 2: squared errors, logarithms and weights have a relative error of 1e-12, log-loss has one clip;
+    #    before, they had steps of 2^-40.
     "values": 2,
-    # 2: hit rates and scaled MRR of labelled pairs are exact sums; before, sums in whatever order.
+    # 2: hit rates and scaled MRR of labelled pairs are exact sums; before, the order of the sum was open.
     "pairs": 2,
     "exposure": 1,
-    # 2: power laws are fitted to a smallest tail.
+    # 2: power laws are fitted only to tails of a minimum size.
     "propensities": 2,
-    # --- what runs are held against one another by
+    # --- comparisons of runs
     # 2: the signed-rank test enumerates small samples with ties and zeros.
     "comparisons": 2,
     "changes": 1,
     "paradoxes": 1,
 }
-"""What changed: a comment a revision, the newest last."""
+"""The present revisions; one comment per revision, the newest last."""
 
 
 def select_revisions(*names: str) -> dict[str, int]:
-    """The revisions of these names, those at the first one left out.
+    """Return the revisions of these names; names with the first revision are left out.
 
-    >>> of("rankings", "a kind of model that never changed")
+    >>> select_revisions("rankings", "a kind of model that never changed")
     {}
     """
     return {name: REVISIONS[name] for name in names if REVISIONS.get(name, FIRST) != FIRST}
 
 
 def describe_changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
-    """What differs, in words; a name that one of them has not is at the first revision there.
+    """Return the differences of two sets of revisions in words; a missing name has the first revision.
 
-    >>> changed({"splits": 2}, {"splits": 3, "item_knn": 2})
+    >>> describe_changes({"splits": 2}, {"splits": 3, "item_knn": 2})
     ('item_knn 1 -> 2', 'splits 2 -> 3')
     """
     pairs = ((name, before.get(name, FIRST), after.get(name, FIRST)) for name in _all_names(before, after))
-    return tuple(f"{name} {one} -> {two}" for name, one, two in pairs if one != two)
+    return tuple(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
 
 
-def _all_names(*known: Iterable[str]) -> list[str]:
-    return sorted({name for names in known for name in names})
+def _all_names(*mappings: Iterable[str]) -> list[str]:
+    return sorted({name for names in mappings for name in names})

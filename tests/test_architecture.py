@@ -68,9 +68,9 @@ MODULES_WITHOUT_SPARK = {
 
 
 def level(room: str) -> int:
-    found = [n for n, rooms in enumerate(LEVELS) if room in rooms]
-    assert found, f"room '{room}' has no level: add it to LEVELS and to ARCHITECTURE.md"
-    return found[0]
+    levels = [n for n, rooms in enumerate(LEVELS) if room in rooms]
+    assert levels, f"room '{room}' has no level: add it to LEVELS and to ARCHITECTURE.md"
+    return levels[0]
 
 
 def room_of(parts: Sequence[str]) -> str:
@@ -108,16 +108,16 @@ def breaches(file: Path, root: Path) -> list[str]:
     own = room_of(parts[1:]) if parts[0] == PACKAGE else parts[0]
     if own == "__init__":
         return []
-    found = []
+    lines = []
     without_spark = own in WITHOUT_SPARK or ".".join(parts[1:3]) in MODULES_WITHOUT_SPARK
     for line, name in imports(ast.parse(file.read_text(encoding="utf-8"))):
         where = f"{file.relative_to(root)}:{line}"
         top, _, rest = name.partition(".")
         if top in ("pyspark", "delta", "py4j") and without_spark:
-            found.append(f"{where}: {own} must not import {name}")
+            lines.append(f"{where}: {own} must not import {name}")
         if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _allowed(own, rest)):
-            found.append(f"{where}: {own} must not import {name}")
-    return found
+            lines.append(f"{where}: {own} must not import {name}")
+    return lines
 
 
 def _allowed(own: str, name: str) -> bool:
@@ -151,7 +151,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         parts = file.relative_to(ROOT).with_suffix("").parts
         names = (name for _, name in imports(ast.parse(file.read_text(encoding="utf-8"))))
         inside = (module_parts(name.partition(".")[2]) for name in names if name.startswith(f"{PACKAGE}."))
-        graph[".".join(parts)] = {f"{PACKAGE}.{'.'.join(found)}" for found in inside if found}
+        graph[".".join(parts)] = {f"{PACKAGE}.{'.'.join(module)}" for module in inside if module}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
@@ -189,9 +189,9 @@ def test_the_checker_itself(tmp_path: Path, place: str, line: str, allowed: bool
     file = tmp_path / PACKAGE / place
     file.parent.mkdir(parents=True)
     file.write_text(f'"""A module."""\n\n{line}\n')
-    found = breaches(file, tmp_path)
+    lines = breaches(file, tmp_path)
     number = 2 + line.count("\n") + 1
-    assert [text.partition(": ")[0] for text in found] == (
+    assert [text.partition(": ")[0] for text in lines] == (
         [] if allowed else [f"{PACKAGE}/{place}:{number}"]
     )
 
@@ -209,12 +209,12 @@ def random_calls(source: str) -> list[int]:
 
 def test_nothing_is_drawn_by_chance() -> None:
     assert random_calls("x = 1\ny = frame.sample(0.1)\nz = F.rand(seed=3)\n") == [2, 3]
-    found = [
+    places = [
         f"{file.relative_to(ROOT)}:{line}"
         for file in source_files()
         for line in random_calls(file.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert places == []
 
 
 LONGEST = 40
@@ -223,27 +223,27 @@ LONGEST = 40
 
 def long_functions(source: str) -> list[str]:
     """`line name: lines` of functions that are longer."""
-    found = []
+    too_long = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node, clean=False) is not None
             docstring = node.body[0].end_lineno - node.body[0].lineno + 1 if documented else 0
             lines = node.end_lineno - node.lineno + 1 - docstring
             if lines > LONGEST:
-                found.append(f"{node.lineno} {node.name}: {lines} lines")
-    return found
+                too_long.append(f"{node.lineno} {node.name}: {lines} lines")
+    return too_long
 
 
 def test_functions_are_short() -> None:
     body = "    x = 1\n"
     assert long_functions(f"def f():\n{body * 40}") == ["1 f: 41 lines"]
     assert long_functions('def f():\n    """A\n    B"""\n' + body * 39) == []
-    found = [
+    places = [
         f"{file.relative_to(ROOT)}:{function}"
         for file in [*source_files(), *sorted((ROOT / "tools").glob("*.py"))]
         for function in long_functions(file.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert places == []
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
@@ -275,20 +275,20 @@ def test_tracked_files_name_no_registry_and_no_folder_of_this_machine() -> None:
         "|".join([*map(re.escape, registries), r"index-" + "url +http", "(?<![.\\w])/wor" + "k/"])
     )
     insecure = re.compile("http" + "://(?!www\\.w3\\.org/|localhost|127\\.0\\.0\\.1)")
-    found = [
+    places = [
         f"{name}: {match[0]}"
         for name, text in tracked_texts()
         for pattern in (wrong, insecure)
         for match in pattern.finditer(text)
     ]
-    assert found == []
+    assert places == []
 
 
 def test_numba_is_asked_in_one_place() -> None:
     """`kernels.compiling` knows what to do where nothing can be written: a read-only installation."""
-    found = [
+    places = [
         str(file.relative_to(ROOT))
         for file in (ROOT / PACKAGE).rglob("*.py")
         if re.search(r"\bnjit\b", file.read_text(encoding="utf-8"))
     ]
-    assert found == [f"{PACKAGE}/kernels/compiling.py"]
+    assert places == [f"{PACKAGE}/kernels/compiling.py"]

@@ -146,7 +146,7 @@ cli.run(main, cli.Parser("A job."), [])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("last", ["", "raise ValueError('Java is gone')"])
 def test_a_signal_unwinds_the_job_and_says_so(number, code, last):
-    """What is left is cleaned; an error on the way out, when Java is gone, does not hide the signal."""
+    """The cleaning still runs; an error on the way out, when Java is gone, does not hide the signal."""
     command = [sys.executable, "-c", WAITING.format(last=last)]
     job = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -220,8 +220,9 @@ def test_a_full_device_under_the_output_is_told():
 )
 def test_flags_that_mean_nothing_are_refused(capsys, flags, word):
     parser = cli.Parser("A job.")
-    for name, kind in {"path": str, "number": float, "whole": int, "count": cli.parse_count, "day": cli.parse_day,
-                       "k": cli.parse_cutoffs, "numbers": cli.parse_numbers}.items():  # fmt: skip
+    for name, kind in {"path": str, "number": float, "whole": int, "count": cli.parse_count,
+                       "day": cli.parse_day, "k": cli.parse_cutoffs,
+                       "numbers": cli.parse_numbers}.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=kind)
     with pytest.raises(SystemExit) as ended:
         cli.run(lambda args: 0, parser, flags)
@@ -239,12 +240,12 @@ def test_paths_without_a_secret_are_taken(path):
 def test_a_journal_on_a_folder_is_refused_and_on_a_full_device_does_not_stop_a_night(tmp_path):
     with pytest.raises(StoreError, match="cannot write the log"):
         Journal(io.StringIO()).write_to(tmp_path)
-    said = io.StringIO()
-    journal = Journal(said)
+    stream = io.StringIO()
+    journal = Journal(stream)
     journal.write_to("/dev/full")
     for _ in range(2):
         journal.record("train", seconds=1)
-    assert said.getvalue().count("warning: no more lines in the log /dev/full: No space left") == 1
+    assert stream.getvalue().count("warning: no more lines in the log /dev/full: No space left") == 1
 
 
 def test_own_code_and_closed_pipe(capsys):
@@ -341,10 +342,10 @@ def test_make_sql_hands_the_question_on_as_it_is(tmp_path):
     python = tmp_path / "python"
     python.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     python.chmod(0o755)
-    asked = f"SELECT `a`, 'b' FROM \"c\" -- $(touch {tmp_path}/one) `touch {tmp_path}/two` $HOME"
-    command = ["make", "-s", "sql", f"PY={python}", "STAMP=", f"Q={asked} $(shell touch {tmp_path}/three)"]
+    query = f"SELECT `a`, 'b' FROM \"c\" -- $(touch {tmp_path}/one) `touch {tmp_path}/two` $HOME"
+    command = ["make", "-s", "sql", f"PY={python}", "STAMP=", f"Q={query} $(shell touch {tmp_path}/three)"]
     done = subprocess.run([*command, "WAREHOUSE="], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1] == f"{asked} $(shell touch {tmp_path}/three)", done.stderr
+    assert done.stdout.splitlines()[-1] == f"{query} $(shell touch {tmp_path}/three)", done.stderr
     assert done.stdout.splitlines()[1:3] == ["--warehouse", ""]
     assert [path.name for path in tmp_path.iterdir()] == ["python"]
 

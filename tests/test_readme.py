@@ -59,8 +59,8 @@ def run(line: str, *more: str) -> int | str | None:
 
 def line_with(*parts: str) -> str:
     """The one line of the README's blocks that has all of these parts."""
-    (found,) = [line for line in LINES if all(part in line for part in parts)]
-    return found
+    (match,) = [line for line in LINES if all(part in line for part in parts)]
+    return match
 
 
 RUN = (
@@ -98,7 +98,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pd.Data
     kind = rng.choice(["train", "truth", "none"], len(every), p=[0.3, 0.2, 0.5])
     ids = ["user_id", "item_id"]
     outcomes = every.assign(prediction=every.score, outcome=rng.integers(0, 2, len(every)))
-    found = {
+    frames = {
         "truth": every[kind == "truth"][ids],
         "train": every[kind == "train"][ids],
         "lists": every[kind != "train"].assign(
@@ -109,9 +109,9 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pd.Data
         "items": pd.DataFrame({"item_id": range(15), "vector": list(rng.random((15, 4)))}),
         "predictions": outcomes[[*ids, "prediction", "outcome"]],
     }
-    for name, frame in found.items():
+    for name, frame in frames.items():
         frame.to_parquet(f"{name}.parquet", index=False)
-    return found
+    return frames
 
 
 EVALUATIONS = [line for line in LINES if "jobs/evaluate.py" in line]
@@ -192,10 +192,10 @@ def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
 def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys: Printed) -> None:
     assert "`make sql Q=which_differences_hold`" in README
     for engine in ("local", "spark"):
-        asked = f"python jobs/query.py which_differences_hold --engine {engine} --warehouse {demo}"
-        assert run(asked) == 0
-        said = capsys.readouterr().err
-        assert "the table comparisons is empty" in said and "comparisons: {baseline: popular}" in said
+        line = f"python jobs/query.py which_differences_hold --engine {engine} --warehouse {demo}"
+        assert run(line) == 0
+        errors = capsys.readouterr().err
+        assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
 
 
 @pytest.mark.spark
@@ -210,8 +210,8 @@ def test_a_notebook_runs_on_the_demo(path: Path, demo: Path, monkeypatch: pytest
 
 @pytest.mark.spark
 def test_lines_that_a_night_prints_name_what_they_rank(demo: Path, capsys: Printed) -> None:
-    (told,) = (demo / "results").glob("night-demo-*.json")
-    _, by_query, by_deltalake = json.loads(told.read_text())["sql_lines"]
+    (result_file,) = (demo / "results").glob("night-demo-*.json")
+    _, by_query, by_deltalake = json.loads(result_file.read_text())["sql_lines"]
     assert run(by_query, "--engine", "local", "--format", "csv") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "part,estimator,definition,position,model,value"
@@ -234,8 +234,8 @@ def test_sections_of_the_readme_fill_their_tables(demo: Path, tmp_path: Path, ca
     capsys.readouterr()
     for question in ("which_differences_hold", "current_paradoxes", "why_did_the_number_move"):
         assert run(f"python jobs/query.py {question} --warehouse {demo}") == 0
-        said = capsys.readouterr()
-        assert len(said.out.splitlines()) > 1 and "no rows" not in said.err, question
+        output = capsys.readouterr()
+        assert len(output.out.splitlines()) > 1 and "no rows" not in output.err, question
 
 
 @pytest.mark.spark
@@ -244,7 +244,7 @@ def test_the_line_about_a_graph_runs(spark: Any, tmp_path: Path, capsys: Printed
     (tmp_path / "edges.csv").write_text("\n".join(["src,dst", *pairs]) + "\n")
     line = line_with("jobs/embed.py").replace("edges.csv", str(tmp_path / "edges.csv"))
     assert run(line.replace("DIR", str(tmp_path / "w")).replace("NAME", "mine")) == 0
-    assert "30 nodes, 90 edges" in (said := capsys.readouterr().out) and "core-hours" in said
+    assert "30 nodes, 90 edges" in (output := capsys.readouterr().out) and "core-hours" in output
 
 
 def tiny_movielens(folder: Path) -> Path:
@@ -276,4 +276,4 @@ def test_lines_about_a_log_of_ones_own_run(
     data = tiny_movielens(tmp_path / "ml-1m")
     line = line_with(f"jobs/{job}.py", "/data/ml-1m").replace("/data/ml-1m", str(data))
     assert run(line.replace("DIR", str(tmp_path / "w")), *more) == 0
-    assert "means" in (said := capsys.readouterr().out) or "als_64" in said
+    assert "means" in (output := capsys.readouterr().out) or "als_64" in output

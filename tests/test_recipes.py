@@ -77,11 +77,11 @@ def test_the_airflow_tasks_start_jobs_by_flags_they_have() -> None:
         if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "SparkSubmitOperator"
     ]
     for task in tasks:
-        given = {keyword.arg: keyword.value for keyword in task.keywords}
-        job = re.findall(r"jobs/(\w+)\.py", ast.unparse(given["application"]))[0]
+        arguments = {keyword.arg: keyword.value for keyword in task.keywords}
+        job = re.findall(r"jobs/(\w+)\.py", ast.unparse(arguments["application"]))[0]
         flags = [
             node.value if isinstance(node, ast.Constant) else "warehouse"
-            for group in ast.walk(given["application_args"])
+            for group in ast.walk(arguments["application_args"])
             if isinstance(group, ast.Tuple)
             for node in group.elts
         ]

@@ -115,8 +115,8 @@ def test_metrics_wide_has_the_columns_of_the_metrics_that_ask_for_them() -> None
         if cut != "k":
             wanted[name if cut == "uncut" else f"{name}_full"] = (name, "IS NULL")
     line = r"MAX\(CASE WHEN metric = '(\w+)' AND k (= \d+|IS NULL) THEN value END\) AS (\w+)"
-    found = {column: (metric, at) for metric, at, column in re.findall(line, VIEWS["metrics_wide"])}
-    assert found == wanted
+    columns = {column: (metric, at) for metric, at, column in re.findall(line, VIEWS["metrics_wide"])}
+    assert columns == wanted
 
 
 # ------------------------------------------------------------------------------- on SQLite
@@ -178,8 +178,8 @@ def test_only_the_last_succeeded_attempt_of_a_night_is_current(database: sqlite3
 
 def board_of(database: sqlite3.Connection, metric: str = "ndcg") -> Rows:
     columns = "dataset, model, definition, position, value"
-    asked = f"SELECT {columns} FROM leaderboard WHERE metric = ? ORDER BY 1, 3, 4"
-    return database.execute(asked, (metric,)).fetchall()
+    query = f"SELECT {columns} FROM leaderboard WHERE metric = ? ORDER BY 1, 3, 4"
+    return database.execute(query, (metric,)).fetchall()
 
 
 LATER = {"finished_at": "2026-01-01 02:00"}
@@ -296,8 +296,8 @@ def test_a_report_of_an_earlier_night_knows_nothing_of_later_ones(database: sqli
     add_run(database, "old", "of before", logical_date="2026-01-01")
     add_metric(database, "old", 0.1)
     known = view_until(date(2026, 1, 2)).replace("DATE '", "'")  # a date is text to this database
-    found = database.execute(f"SELECT model, value FROM ({known}) AS known ORDER BY model").fetchall()
-    assert found == [("m", 0.75), ("of before", 0.1)]
+    rows = database.execute(f"SELECT model, value FROM ({known}) AS known ORDER BY model").fetchall()
+    assert rows == [("m", 0.75), ("of before", 0.1)]
 
 
 def test_equal_values_share_a_position_and_null_comes_last(database: sqlite3.Connection) -> None:
@@ -389,7 +389,7 @@ def test_rigs_over_different_base_rates_are_ranked_with_a_warning(database: sqli
 
 
 def test_shares_of_the_multiverse_by_hand(database: sqlite3.Connection) -> None:
-    """Of four worlds a wins two, draws one and loses one: 2.5 of 4."""
+    """Model a wins two of four worlds, draws one and loses one: 2.5 of 4."""
     for model, values in (("a", (0.5, 0.6, 0.3, 0.1)), ("b", (0.4, 0.5, 0.3, 0.2))):
         add_run(database, model, model)
         for k, value in enumerate(values, start=1):
@@ -465,7 +465,7 @@ def add_comparison(connection: sqlite3.Connection, model: str, other: str, diffe
 
 
 def add_change(connection: sqlite3.Connection, group: str, **more: Any) -> None:
-    """What one group adds to the change of model a since run b."""
+    """Add the part of one group in the change of model a since run b."""
     common = {
         "change_id": "c", "suite": "s", "logical_date": "2026-01-02", "other_date": "2026-01-01",
         "model": "a", "run_id": "a", "other_run_id": "b", "part": "test", "metric": "ndcg", "k": 10,
@@ -493,8 +493,8 @@ def add_paradox(connection: sqlite3.Connection, model: str, other: str, **more: 
         "other": other, "run_id": model, "other_run_id": other, "part": "test", "metric": "ndcg", "k": 10,
         "definition": "v1", "found_at": "2026-01-01",
     }  # fmt: skip
-    found = {"slice_key": "popularity", "kind": "full", "certain": 1, "opposed_share": 1.0, **more}
-    add(connection, "paradoxes", **{**common, **found})
+    values = {"slice_key": "popularity", "kind": "full", "certain": 1, "opposed_share": 1.0, **more}
+    add(connection, "paradoxes", **{**common, **values})
     add(connection, "flips", **common, removed_are="items", removed=2, out_of=100)
 
 
@@ -519,8 +519,8 @@ def test_which_model_is_best_says_whether_the_next_interval_overlaps(
     for model, value, low, high in (("a", 0.5, 0.4, 0.6), ("b", 0.3, 0.2, 0.4), ("c", 0.1, 0, 0.15)):
         add_run(database, model, model)
         add_metric(database, model, value, ci_low=low, ci_high=high)
-    found = [(row[3], row[7], row[8]) for row in ask(database, "which_model_is_best")]
-    assert found == [("a", "b", 1), ("b", "c", 0), ("c", None, None)]
+    rows = [(row[3], row[7], row[8]) for row in ask(database, "which_model_is_best")]
+    assert rows == [("a", "b", 1), ("b", "c", 0), ("c", None, None)]
 
 
 def test_change_from_night_to_night(database: sqlite3.Connection) -> None:
@@ -547,8 +547,8 @@ def test_places_gained_in_the_open_loop(database: sqlite3.Connection) -> None:
         add_run(database, model, model)
         add_metric(database, model, held_out)
         add_metric(database, model, uniform, part="open_loop")
-    found = [row[3:7] for row in ask(database, "does_the_open_loop_agree")]
-    assert found == [("a", 1, 2, -1), ("b", 2, 1, 1)]
+    rows = [row[3:7] for row in ask(database, "does_the_open_loop_agree")]
+    assert rows == [("a", 1, 2, -1), ("b", 2, 1, 1)]
 
 
 def test_corrected_values_stand_beside_the_holdout_and_the_open_loop(database: sqlite3.Connection) -> None:
@@ -655,9 +655,9 @@ def test_the_best_of_n_in_sql_is_that_of_the_board(
     )
     curve = "SELECT budget, expected_best, low, high FROM search_curves WHERE extends = 's' ORDER BY budget"
     rows = database.execute(curve)
-    found = list(zip(*rows.fetchall(), strict=True))
-    assert found[0] == (1, 2, 3, 4)
-    for column, by_budget in zip(found[1:], wanted[1:], strict=True):
+    by_column = list(zip(*rows.fetchall(), strict=True))
+    assert by_column[0] == (1, 2, 3, 4)
+    for column, by_budget in zip(by_column[1:], wanted[1:], strict=True):
         assert column == pytest.approx(by_budget.tolist())
 
 

@@ -1,4 +1,4 @@
-"""How a session of bare Python starts: jars that are remembered, noise that is kept back, small nights."""
+"""Start of a session of bare Python: known jars, hidden noise of Java, small nights."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def words(folder: Path, text: str, *, small: bool = False) -> list[str]:
 def test_known_jars_take_the_place_of_packages(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "")
     java.write_known_jars(CONF, f"file://{jar}")
-    found = words(jar.parent, "spark.master local[2]\nspark.jars.packages a:b:1\n")
-    assert f"spark.driver.extraClassPath={jar}" in found and "spark.jars.packages=" in found
+    arguments = words(jar.parent, "spark.master local[2]\nspark.jars.packages a:b:1\n")
+    assert f"spark.driver.extraClassPath={jar}" in arguments and "spark.jars.packages=" in arguments
     remote = words(jar.parent, "spark.master spark://h:7077\nspark.jars.packages a:b:1\n")
     assert "spark.jars.packages=" not in remote
 
@@ -101,14 +101,14 @@ def test_a_night_is_small_by_all_that_it_reads(tmp_path: Path) -> None:
 
 def test_what_java_says_is_kept_until_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
     ours, javas = os.pipe()
-    said = java.JavaErrors(os.fdopen(ours, "rb"))
+    errors = java.JavaErrors(os.fdopen(ours, "rb"))
     os.write(javas, b"noise\n")
-    while not said.kept:
+    while not errors.lines:
         pass
-    said.started.set()
+    errors.started.set()
     os.write(javas, b"a finding\n")
     os.close(javas)
-    said.thread.join()
+    errors.thread.join()
     assert capfd.readouterr().err == "a finding\n"
-    said.tell()
+    errors.print_all()
     assert capfd.readouterr().err == "noise\n"

@@ -9,7 +9,7 @@ from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.delta_files import partition_values
-from recbench_spark.storage.store import check_would_write, is_catalog_schema
+from recbench_spark.storage.table_folders import check_would_write, is_catalog_schema
 
 MAX_NEIGHBOURS = 1000
 """Entries beside a folder that is not there, among which the one that is meant is looked for."""

@@ -1,8 +1,8 @@
-"""The benchmark file: strict, frozen, checked before Spark starts.
+"""The benchmark file: its settings are strict, frozen, and checked before Spark starts.
 
-An unknown key, a value of the wrong type or out of range is a ConfigError that names the file, the
-path of the key and the nearest known key. The application's settings live here; Spark's stay with
-spark-submit; secrets live in neither.
+An unknown key, a value of the wrong type or out of range is a ConfigError that names the file, the path of
+the key and the nearest known key. The settings of this package are here; Spark's settings are passed to
+spark-submit; secrets belong in neither.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all sections share: strict models, names, one message for a mistake, the hash of settings."""
+"""Base of all sections: strict models, types of names and numbers, error messages, hashes of settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from recbench_spark.errors import ConfigError, nearest
 M = TypeVar("M", bound=BaseModel)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What a name may look like before it becomes part of SQL, a path or a partition value."""
+"""Pattern of a name that may become part of SQL, a path or a partition value."""
 
 
 SECRET = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|credential|signature|\bsas\b|\bsig\b|\bauth"
     r"|(?:access|account|api|private|storage).?key|\bkeys?\b|key(?:tab|store|file)"
 )
-"""Words of an option or of a parameter that holds a secret."""
+"""Words in the name of an option or parameter that holds a secret."""
 
 KEY_SHAPES = (
     r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",  # AWS: ids of access keys
@@ -41,14 +41,15 @@ KEY_SHAPES = (
     r"dapi[0-9a-f]{32}|gh[opsur]_[A-Za-z0-9]{36}|github_pat_\w{22,}|hf_[A-Za-z0-9]{34}",
     r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",  # JSON Web Tokens
 )
-"""Keys and tokens that are known by their shape, wherever they stand."""
+"""Keys and tokens that can be recognised by their form, wherever they stand."""
 
 SECRET_KEY = re.compile(r"(?:(?<=://)|(?<![\w/+.-]))[A-Za-z0-9/+]{40}(?![\w/+=.-])")
-"""The form of a secret of AWS; a path may have it too."""
+"""The form of a secret access key of AWS; a path may have it too."""
 
 MIN_CHANGES, LONGEST_WORD = 15, 5
-"""Of 40 letters by chance: at least so many changes between small letters, large ones and digits, 25 on
-average, and at most so many small letters in a row. Names and paths, made of words, have longer rows."""
+"""Limits for 40 random letters: at least so many changes between small letters, capitals and digits
+(25 on average), and at most so many small letters in a row. Names and paths have longer words.
+"""
 
 SECRETS = re.compile(
     r"://[^/@\s:]*:(?!\d+(?:[/,]|$))\S*@"  # user:password@; a port has a slash or nothing after it
@@ -57,7 +58,7 @@ SECRETS = re.compile(
     rf"|(?-i:(?<![A-Za-z0-9])(?:{'|'.join(KEY_SHAPES)})(?![A-Za-z0-9]))",
     re.IGNORECASE,
 )
-"""Text that bears a password, a key or a signature."""
+"""Text that holds a password, a key or a signature."""
 
 SECRETS_HINT = (
     "settings are printed and stored beside results: secrets belong to Spark (spark.hadoop.* in a "
@@ -66,7 +67,7 @@ SECRETS_HINT = (
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether a text bears a password, a key, a token or a signature.
+    """Return whether a text holds a password, a key, a token or a signature.
 
     >>> holds_secret("s3a://bucket/log"), holds_secret("s3a://user:word@bucket/log")
     (False, True)
@@ -83,20 +84,24 @@ def _is_mixed(text: str) -> bool:
 
 
 def refuse_secrets(text: str, where: str) -> None:
-    """ConfigError, which does not repeat it, for text that bears a secret; what is printed must not."""
+    """Refuse a text that holds a secret, since settings are printed.
+
+    Raises:
+        ConfigError: the text holds a secret; the message does not repeat it.
+    """
     if holds_secret(text):
         raise ConfigError(f"{where} holds a password, key or token", SECRETS_HINT)
 
 
 MAY_REPEAT = ("ratio", "final", "samples")
-"""Fields whose numbers are no names: shares of parts, widths of dense layers."""
+"""Fields whose numbers may be equal: shares of parts, widths of dense layers."""
 
 
 class Strict(BaseModel):
-    """Frozen, no key that is not known, no number that is not finite, no secret, nothing named twice.
+    """Base of all sections: frozen, without unknown keys, infinite numbers, secrets or repeated names.
 
-    `added_later`: fields that came after warehouses were written; they are left out of what is stored
-    and hashed while they hold their default, so that no name changes.
+    `added_later`: fields that were added after the first warehouses. While they have their default, they
+    are left out of what is stored and hashed, so that no id changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -104,12 +109,12 @@ class Strict(BaseModel):
 
     @model_serializer(mode="wrap")
     def _drop_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = handler(self)
+        document: dict[str, Any] = handler(self)
         fields = type(self).model_fields
-        for name in self.added_later & found.keys():
+        for name in self.added_later & document.keys():
             if getattr(self, name) == fields[name].default:
-                del found[name]
-        return found
+                del document[name]
+        return document
 
     @model_validator(mode="before")
     @classmethod
@@ -125,36 +130,36 @@ class Strict(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_repeated_values(self) -> Self:
-        for name, found in self:
-            if name not in MAY_REPEAT and isinstance(found, tuple):
-                twice = _find_repeated(found)
+        for name, value in self:
+            if name not in MAY_REPEAT and isinstance(value, tuple):
+                twice = _find_repeated(value)
                 if twice is not None:
                     raise ValueError(f"{name}: {twice!r} stands there twice")
         return self
 
 
 def _field_texts(value: Any, is_map: bool) -> list[str]:
-    """Return texts of a field, of its list or of its map with its keys; sections look at their own."""
+    """Return the texts of a field, of its list, or of its map and the keys; sections check their own."""
     if is_map and isinstance(value, dict):
         value = [*value, *value.values()]
-    held = value if isinstance(value, list | tuple) else [value]
-    return [text for text in held if isinstance(text, str)]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [text for text in values if isinstance(text, str)]
 
 
 def _accepts_bool(model: type[BaseModel], key: Any) -> bool:
-    """Whether a field is true or false: pydantic takes these for 1 and 0 elsewhere."""
+    """Return whether a field is a bool: for other fields, pydantic takes true and false for 1 and 0."""
     field = model.model_fields.get(key) if isinstance(key, str) else None
     return field is None or bool in _types_in(field.annotation)
 
 
 def _types_in(annotation: Any) -> set[Any]:
-    """The types that an annotation is made of: of `tuple[bool | int, ...]` these two."""
+    """Return the types in an annotation; of `tuple[bool | int, ...]` these are bool and int."""
     inner = get_args(annotation)
     return set().union(*map(_types_in, inner)) if inner else {annotation}
 
 
 def _is_map(model: type[BaseModel], key: Any) -> bool:
-    """Whether a field is keys and values, and no section, or map of sections, with rules of their own."""
+    """Return whether a field is a map of plain values; sections, and maps of sections, check themselves."""
     field = model.model_fields.get(key) if isinstance(key, str) else None
     if field is None or get_origin(field.annotation) is not dict:
         return False
@@ -164,7 +169,11 @@ def _is_map(model: type[BaseModel], key: Any) -> bool:
 
 
 def _refuse_bools(key: Any, value: Any, is_map: bool = False) -> None:
-    """ValueError for true and false, also inside lists and maps, and for sets, whose order is chance."""
+    """Refuse true and false, also inside lists and maps, and sets, whose order is random.
+
+    Raises:
+        ValueError: the value holds one of them.
+    """
     if isinstance(value, bool):
         raise ValueError(f"{key}: a number or text is expected, and not {str(value).lower()}")
     if isinstance(value, set | frozenset):
@@ -178,7 +187,7 @@ def _refuse_bools(key: Any, value: Any, is_map: bool = False) -> None:
 
 
 def _find_repeated(values: Sequence[Any]) -> Any:
-    """The first text or number that was there before; sections have rules of their own."""
+    """Return the first text or number that stands twice; sections check themselves."""
     seen: set[Any] = set()
     for value in values:
         if isinstance(value, str | int | float):
@@ -189,10 +198,10 @@ def _find_repeated(values: Sequence[Any]) -> Any:
 
 
 INT = 2**31 - 1
-"""The largest whole number of the tables' columns k, n, rank."""
+"""The largest whole number of the columns k, n and rank of the tables."""
 
 MAX_CURVE = 10_000
-"""Cut-offs of `curve`: each is a row of `metrics`."""
+"""Cut-offs of `curve`: each of them is a row of `metrics`."""
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -207,16 +216,16 @@ Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}[smhdw]$")]
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MAX_SECONDS = 10_000 * 366 * UNITS["d"]
-"""Seconds of all the years that a date can have."""
+"""Seconds of all years that a date can have."""
 
 
 def make_error(message: str, hint: str) -> ValueError:
-    """Return the error that a validator raises, with a hint that `parse` hands on."""
+    """Return an error for a validator to raise; `parse` passes its hint on."""
     return ValueError(f"{message}\n  hint: {hint}")
 
 
 def seconds(duration: str) -> int:
-    """`7d` in seconds.
+    """Return a duration such as `7d` in seconds.
 
     >>> seconds("2h")
     7200
@@ -225,14 +234,18 @@ def seconds(duration: str) -> int:
 
 
 def require_day_text(day: Any) -> Any:
-    """Days and instants are written out: pydantic takes 2026 for seconds since 1970."""
+    """Return a day or instant; refuse a number, which pydantic takes for seconds since 1970.
+
+    Raises:
+        ValueError: a number, or a text of digits such as 2026.
+    """
     if isinstance(day, int | float) or (isinstance(day, str) and re.fullmatch(r"\s*[-+]?[\d_.]+\s*", day)):
         raise ValueError("write a day like 2026-01-31, or a time like 2026-01-31T12:00:00+00:00")
     return day
 
 
 def shorten(text: str, longest: int = 300) -> str:
-    """Text that the user wrote, no longer than one likes to read."""
+    """Return a text of the user, cut where it is too long to read."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} letters)"
 
 
@@ -240,10 +253,13 @@ def parse(model: type[M], document: Any, where: str, separator: str = ": ") -> M
     """Check a document; the first mistake becomes a ConfigError with file, key and nearest key.
 
     Args:
-        model: what the document is to be.
+        model: the class of the document.
         document: keys and values.
         where: a file, or a place in one.
-        joined: what stands between that and the key.
+        separator: the text between that and the key.
+
+    Raises:
+        ConfigError: the document has a mistake.
     """
     try:
         return model.model_validate(document, context={"where": where})
@@ -254,9 +270,9 @@ def parse(model: type[M], document: Any, where: str, separator: str = ": ") -> M
 
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:
-    found = error.errors()
-    # A key that is misspelt is also missing: its name, with the nearest one, says more.
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    mistakes = error.errors()
+    # A misspelt key is also missing; a message with its name and the nearest known name says more.
+    first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
     path = shorten(".".join(str(step) for step in first["loc"]) or "(top)")
     hint = ""
     if first["type"] == "extra_forbidden":
@@ -264,8 +280,8 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
     elif first["type"] in ("literal_error", "union_tag_invalid"):
         context = first.get("ctx", {})
         known = re.findall(r"'([^']+)'", str(context.get("expected", context.get("expected_tags"))))
-        given = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
-        hint = nearest(str(given), known)
+        value = first["input"].get("kind") if isinstance(first["input"], dict) else first["input"]
+        hint = nearest(str(value), known)
     text, _, more = first["msg"].removeprefix("Value error, ").partition("\n  hint: ")
     message, hint = shorten(text), hint or more
     others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
@@ -273,7 +289,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """The keys allowed at a path of a validation error."""
+    """Return the keys that are allowed at a path of a validation error."""
     current: Any = model
     for step in path:
         fields = getattr(current, "model_fields", {})
@@ -285,8 +301,8 @@ def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
 
 
 def _kind_annotation(model: Any) -> Any:
-    found = getattr(model, "model_fields", {}).get("kind")
-    return found.annotation if found else None
+    field = getattr(model, "model_fields", {}).get("kind")
+    return field.annotation if field else None
 
 
 def _models_in(annotation: Any) -> list[Any]:
@@ -296,10 +312,10 @@ def _models_in(annotation: Any) -> list[Any]:
         return [annotation]
     if get_origin(annotation) is None:
         return []
-    return [found for inner in get_args(annotation) for found in _models_in(inner)]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
 def digest(*parts: Any, length: int = 16) -> str:
-    """A short hash of anything JSON can hold; equal parts, equal hash, on every machine."""
+    """Return a short hash of anything that JSON can hold; equal parts give equal hashes on any machine."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

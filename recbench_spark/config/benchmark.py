@@ -1,4 +1,4 @@
-"""A benchmark file as a whole, and what its sections ask of each other."""
+"""A whole benchmark file, and the checks across its sections."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from recbench_spark.config.split import FOLD_HOLDOUTS, Split
 class Benchmark(Strict):
     """One benchmark file: one complete protocol.
 
-    `search`: spaces of settings, for `jobs/tune.py`. `board`: where results over all folds are entered, of
-    the published boards' names or one's own; the file's name where it is not given.
+    `search`: spaces of settings, for `jobs/tune.py`. `board`: the board on which results over all folds are
+    entered, a published board or one of your own; without it, the board has the file's name.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"search", "board"})
@@ -59,7 +59,7 @@ class Benchmark(Strict):
     @classmethod
     def _make_models(cls, models: Any, info: ValidationInfo) -> Any:
         if not isinstance(models, list | tuple):
-            return models  # refused by the field's own check
+            return models  # the field's own check refuses it
         where = (info.context or {}).get("where", "benchmark")
         return tuple(make_model(model, f"{where}: models.{n}") for n, model in enumerate(models))
 
@@ -73,16 +73,16 @@ class Benchmark(Strict):
 
 
 def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """What comparisons and regressions ask for that the rest of the file does not give."""
-    asked, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
+    """Return what comparisons and regressions need and the rest of the file lacks: (is wrong, message)."""
+    comparisons, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
     wanted = bool(benchmark.comparisons or benchmark.regressions)
-    compared = asked.metrics or evaluation.metrics
-    cuts = asked.k or (*evaluation.cutoffs, None)
+    compared = comparisons.metrics or evaluation.metrics
+    cuts = comparisons.k or (*evaluation.cutoffs, None)
     pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
     names = {model.name for model in benchmark.models}
-    unknown = {asked.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
+    unknown = {comparisons.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
     strange = [metric for metric in compared if metric not in evaluation.metrics]
-    strays = [str(k) for k in asked.k or () if k not in (*evaluation.cutoffs, None)]
+    strays = [str(k) for k in comparisons.k or () if k not in (*evaluation.cutoffs, None)]
     uncompared = [
         f"{rule.metric}@{rule.k or 'all'} of {rule.part}"
         for rule in benchmark.regressions
@@ -95,42 +95,42 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
         (bool(strays), f"comparisons.k: {', '.join(strays)} not in evaluation.k"),
         (bool(uncompared), f"regressions: {', '.join(uncompared)} is not compared"),
         (
-            pinned and asked.baseline_night is None,
+            pinned and comparisons.baseline_night is None,
             "regressions against 'baseline' need comparisons.baseline_night",
         ),
     ]
 
 
 def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """What a search asks for that the rest of the file does not give."""
+    """Return what a search needs and the rest of the file lacks: (is wrong, message)."""
     search = benchmark.search
     if search is None:
         return []
     names = {model.name for model in benchmark.models}
     unknown = [name for name in search.spaces if name not in names]
-    known = benchmark.split.folds if benchmark.split.holdout in FOLD_HOLDOUTS else 1
+    fold_count = benchmark.split.folds if benchmark.split.holdout in FOLD_HOLDOUTS else 1
     return [
         (bool(unknown), f"search.spaces: no model '{unknown[0] if unknown else ''}' in this file"),
-        (search.fold >= known, f"search.fold: no fold {search.fold} in this split"),
+        (search.fold >= fold_count, f"search.fold: no fold {search.fold} in this split"),
     ]
 
 
 def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """What the search for paradoxes asks for that the rest of the file does not give."""
-    asked, evaluation = benchmark.paradoxes, benchmark.evaluation
-    if asked is None:
+    """Return what the search for paradoxes needs and the file lacks: (is wrong, message)."""
+    paradoxes, evaluation = benchmark.paradoxes, benchmark.evaluation
+    if paradoxes is None:
         return []
     if evaluation.task == "rating":
         return [(True, "paradoxes are of rankings: evaluation.task is 'rating'")]
     keys = (*(cut.key for cut in evaluation.slices), *(EXPOSURE_SLICES if evaluation.exposure else ()))
-    cuts = [k for k in asked.k or () if k not in (*evaluation.cutoffs, None)]
+    cuts = [k for k in paradoxes.k or () if k not in (*evaluation.cutoffs, None)]
     unknown = {
-        "by": [key for key in asked.keys(evaluation) if key not in keys],
-        "metrics": [metric for metric in asked.metrics or () if metric not in evaluation.metrics],
+        "by": [key for key in paradoxes.keys(evaluation) if key not in keys],
+        "metrics": [metric for metric in paradoxes.metrics or () if metric not in evaluation.metrics],
         "k": list(map(str, cuts)),
-        "parts": [part for part in asked.parts or () if part not in evaluation.parts],
+        "parts": [part for part in paradoxes.parts or () if part not in evaluation.parts],
     }
-    pinned = "baseline" in (asked.against, asked.flips_against)
+    pinned = "baseline" in (paradoxes.against, paradoxes.flips_against)
     named = benchmark.comparisons is not None and benchmark.comparisons.baseline is not None
     missing = [(key, ", ".join(name or "''" for name in names)) for key, names in unknown.items()]
     return [

@@ -1,4 +1,4 @@
-"""What a bundle says of itself: predictions or rankings, of which benchmark, by whom, with what search."""
+"""Description of a submission bundle: its predictions or rankings, benchmark, author and search."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from recbench_spark.config.models import Provenance
 class Bundle(Strict):
     """The file `bundle.json` of a bundle.
 
-    `task`: `predictions.parquet` holds user_id, item_id, prediction and, of folds, `fold`; `rankings`:
-    `lists.parquet` holds user_id, item_id, rank. `method`: the one name of the method. `log_id`, `split`:
-    of the log it was made on. `rows`: of the file, and `content` a hash of them in any order. `digest`: a
-    hash of all other keys, `content` and so the rows among them; it detects accidents. It is no signature:
-    whoever packs a bundle can name anybody as `who`. Format 1 has none.
+    `task`: for `predictions`, `predictions.parquet` holds user_id, item_id, prediction and, with folds,
+    `fold`; for `rankings`, `lists.parquet` holds user_id, item_id, rank. `method`: the one name of the
+    method. `log_id`, `split`: of the log that it was made on. `rows`: number of rows of the file;
+    `content`: a hash of them in any order. `digest`: a hash of all other keys, `content` among them, and so
+    of the rows; it detects accidents. It is no signature: whoever packs a bundle can name anybody as `who`.
+    Format 1 has no digest.
     """
 
     format: Literal[1, 2] = 2
@@ -46,5 +47,5 @@ class Bundle(Strict):
 
     @property
     def evidence(self) -> str:
-        """The name of the bundle on a board: its digest; of format 1 the hash of its rows."""
+        """Name of the bundle on a board: its digest, or for format 1 the hash of its rows."""
         return f"bundle {self.digest or self.content}"

@@ -1,4 +1,4 @@
-"""The sections `gates`, `comparisons`, `regressions` and `paradoxes`."""
+"""Settings of the sections `gates`, `comparisons`, `regressions` and `paradoxes`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from recbench_spark.config.evaluation import Evaluation
 
 
 class Gate(Strict):
-    """A bound on a fact of the split's manifest: what lies outside it warns, or fails the job.
+    """A bound on a fact of the split's manifest; a fact outside it warns, or fails the job.
 
-    `part`: the part whose fact it is (`log` for the whole); None: every part that has the fact.
+    `part`: the part of the fact (`log` for the whole); None: every part that has the fact.
     """
 
     fact: Name
@@ -31,12 +31,12 @@ class Gate(Strict):
 
 
 class Comparisons(Strict):
-    """Which differences between models, and between nights, hold.
+    """Settings of tests between models, and between nights.
 
-    `baseline`: model that all others are held against; None: the best other one, by metric.
-    `baseline_night`: a night that every later one is compared with, beside the one before.
-    `minimum_difference`: the smallest difference that matters. `planned_users`: differences after
-    which the interval over all nights should be narrowest; choose it before looking.
+    `baseline`: the model that all others are compared with; None: the best other one, by metric.
+    `baseline_night`: a night that every later one is compared with, beside the night before.
+    `minimum_difference`: the smallest difference that matters. `planned_users`: the number of differences
+    after which the interval over all nights is narrowest; choose it before looking at results.
     `metrics`, `k`: None takes all that have a value per user.
     """
 
@@ -57,8 +57,8 @@ class Comparisons(Strict):
 class Regression(Strict):
     """A fall of a metric against an earlier night that ends the job with exit code 4.
 
-    `k`: None is the whole ranking. `against`: the model's previous night, or
-    `comparisons.baseline_night`. `certain`: only where the interval of the difference excludes 0.
+    `k`: None is the whole ranking. `against`: the model's previous night, or `comparisons.baseline_night`.
+    `certain`: count only falls whose interval of the difference excludes 0.
     """
 
     metric: str
@@ -71,13 +71,13 @@ class Regression(Strict):
 
 
 class Paradoxes(Strict):
-    """Where parts and whole disagree on which of two models is better (Simpson's paradox).
+    """Search for cases where parts and whole disagree on the better of two models (Simpson's paradox).
 
-    `by`: slice keys whose labels are the strata; None: `stratum` where there is `evaluation.exposure`,
-    else `popularity`. `metrics` (those of ranks), `k` (null: the whole ranking), `parts`: None takes
-    all that are measured. `against`: all pairs of models, or each with the best one, or with
+    `by`: slice keys whose labels are the strata; None: `stratum` if `evaluation.exposure` is set, else
+    `popularity`. `metrics` (rank metrics only), `k` (null: the whole ranking), `parts`: None takes all that
+    are measured. `against`: all pairs of models, or each model with the best one, or with
     `comparisons.baseline`. `flips`: also find the smallest set of items, or of users, whose removal
-    turns a verdict, for metrics that are sums over items; against which models says `flips_against`.
+    reverses a verdict, for metrics that are sums over items; `flips_against` names the other models.
     """
 
     by: tuple[Name, ...] | None = None
@@ -90,5 +90,5 @@ class Paradoxes(Strict):
     flips_against: Literal["all", "best", "baseline"] = "best"
 
     def keys(self, evaluation: Evaluation) -> tuple[str, ...]:
-        """The slice keys whose labels are the strata."""
+        """Return the slice keys whose labels are the strata."""
         return self.by or ("stratum" if evaluation.exposure else "popularity",)

@@ -1,4 +1,4 @@
-"""The section `dataset`: where a log lies and how it is read."""
+"""Settings of the section `dataset`: the place of a log and the way to read it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 """A time zone without a name: +02:00."""
 
 LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
-"""Our names of a log's columns; the first two must be there."""
+"""Standard names of the columns of a log; the first two must exist."""
 
 TABLE_READERS = ("csv", "parquet", "delta")
-"""Readers of logs that are tables, with columns of their own: they read all files of a folder alike."""
+"""Readers of logs that are tables with their own columns; all files of a folder are read alike."""
 
 READER_UNITS = {
     "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
     "world": ("times of its own", ("s",)),
     **dict.fromkeys(("coat", "yahoo_r3", "lightgcn"), ("no times", ("s",))),
 }
-"""Readers whose files have no times in a unit: what they have, and the units that may stand there; s is the
-default. A unit that would not be obeyed is refused."""
+"""Readers whose files have no times in a unit: what times they have, and the allowed units; s is the
+default. A unit without effect is refused.
+"""
 
 
 class WorldSettings(Strict):
-    """The generated world: who is there, how strong the loop is.
+    """Settings of the generated world: its size, and the strength of its feedback loop.
 
-    `open_items`: what the open loop shows, uniformly: any item, of which a split then leaves out the
-    pairs in training, or (`unseen`) only items that the loop did not show to the user.
+    `open_items`: the items that the open loop shows, uniformly: any item, of which a split then leaves out
+    the pairs in training, or (`unseen`) only items that the loop did not show to the user.
     """
 
     users: Annotated[int, Field(ge=1, le=10**9)] = 1000
@@ -59,15 +60,15 @@ class WorldSettings(Strict):
 
 
 class Dataset(Strict):
-    """Where the log lies and how it is read.
+    """The place of the log and the way to read it.
 
-    `columns` maps our names (user_id, item_id, rating, event_time, part) to the log's; `attributes`
-    lists further columns kept to slice by. `time_unit` is that of times that are numbers;
-    times from 2100 on are refused (`data.times`). `time_zone` is that of times without an offset.
-    `bad_rows`: an error, or left out, counted and kept in the table `rejects`. `until`: the last day of
-    the log, in `time_zone`; what comes later is left out and counted. Paths, options and `until` may
-    hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest rating that there can
-    be, to which rating models clip what they predict; those of the log where it is not given.
+    `columns` maps the standard names (user_id, item_id, rating, event_time, part) to the log's columns;
+    `attributes` lists further columns, which are kept for slices. `time_unit` is the unit of times that are
+    numbers; times from 2100 on are refused (`data.times`). `time_zone` is the zone of times without an
+    offset. `bad_rows`: raise an error, or leave the rows out, count them and keep them in the table
+    `rejects`. `until`: the last day of the log, in `time_zone`; later rows are left out and counted. Paths,
+    options and `until` may hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest
+    possible rating, to which rating models clip their predictions; without it, those of the log.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"scale"})
@@ -120,11 +121,11 @@ class Dataset(Strict):
         for name in columns:
             if name not in LOG_COLUMNS:
                 raise make_error(f"unknown column '{name}'", nearest(name, LOG_COLUMNS))
-        theirs = list(columns.values())
-        twice = next((name for name in theirs if theirs.count(name) > 1), None)
+        sources = list(columns.values())
+        twice = next((name for name in sources if sources.count(name) > 1), None)
         if twice is not None:
             raise make_error(
-                f"'{twice}' is two of {', '.join(columns)}", "give each of ours a column of its own"
+                f"'{twice}' is two of {', '.join(columns)}", "give each standard name a column of its own"
             )
         return columns
 
@@ -143,7 +144,7 @@ class Dataset(Strict):
 
     @property
     def lists_negatives(self) -> bool:
-        """Whether the files list candidates: `definition.candidates: given` then needs no path."""
+        """True where the files list candidates: `definition.candidates: given` then needs no path."""
         return self.reader == "ncf"
 
     @field_validator("scale")
@@ -166,7 +167,7 @@ class Dataset(Strict):
     def _check_reader_keys(self) -> Dataset:
         if self.reader not in TABLE_READERS and (self.columns or self.options):
             message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
-            raise make_error(message, "use reader 'csv' for a file laid out otherwise")
+            raise make_error(message, "use reader 'csv' for a file with another layout")
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")

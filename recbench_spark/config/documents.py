@@ -1,4 +1,4 @@
-"""YAML as a benchmark file may have it: no key twice, no bomb of aliases, errors with a line."""
+"""YAML parsing for benchmark files: refuses repeated keys and alias bombs; errors name a line."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from recbench_spark.config.base import shorten
 from recbench_spark.errors import ConfigError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where it is installed: ten times faster."""
+"""The loader of libyaml where it is installed; it is ten times faster."""
 
 MAX_DEPTH = 50
-"""Sections inside one another; a benchmark file has six."""
+"""Levels of nested sections; a benchmark file has six."""
 
 MAX_ALIAS_NODES = 100_000
-"""Nodes that aliases (`*name`) may add to those written: a few lines of them can stand for millions."""
+"""Nodes that aliases (`*name`) may add to those written: a few lines can stand for millions of nodes."""
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text, in time and memory that its length bounds.
+    """Return the value of a YAML text, in time and memory that grow with its length only.
 
     Raises:
-        ConfigError: no YAML, a key that stands twice, too deep, or grown by aliases.
+        ConfigError: the text is no YAML, a key stands twice, or it is too deep or grows by aliases.
     """
     try:
         _check_events(yaml.parse(text, Loader=Loader), where)
         return yaml.load(text, Loader=Loader)
     except yaml.YAMLError as error:
-        told = shorten(" ".join(str(error).split()))
-    # What PyYAML raises of a tag or a date that does not fit its text: !!int foo, 2026-99-99.
+        message = shorten(" ".join(str(error).split()))
+    # PyYAML raises these for a tag or a date that does not fit its text: !!int foo, 2026-99-99.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        told = f"a value does not fit its tag or form: {shorten(str(error))}"
-    raise ConfigError(f"{where}: not valid YAML: {told}", "quote text that is not meant as YAML")
+        message = f"a value does not fit its tag or form: {shorten(str(error))}"
+    raise ConfigError(f"{where}: not valid YAML: {message}", "quote text that is not meant as YAML")
 
 
 class _OpenNode:
-    """A section or list whose end has not come: nodes in it, and the keys of a section."""
+    """A section or list whose end has not been read: the number of its nodes, and the keys of a section."""
 
     def __init__(self, event: CollectionStartEvent) -> None:
         self.anchor, self.nodes = event.anchor, 1
@@ -56,19 +56,19 @@ class _OpenNode:
         self.is_key = True
 
     def accept_key(self, key: str | None) -> bool:
-        """Count what comes next, a key or a value; False for a key that was there."""
+        """Count the next key or value; return False for a key that is a repetition."""
         if self.keys is None:
             return True
         self.is_key, is_key = not self.is_key, self.is_key
         if not is_key or key is None:
             return True
-        known = key in self.keys
+        is_repeated = key in self.keys
         self.keys.add(key)
-        return not known
+        return not is_repeated
 
 
 def _check_events(events: Iterable[Event], where: str) -> None:
-    """Look at a document before anything is made of it: depth, keys, and how far aliases make it grow."""
+    """Check a document before it is built: its depth, its keys, and its growth by aliases."""
     sizes: dict[str, int] = {}
     inside: list[_OpenNode] = []
     repeated = 0
@@ -81,9 +81,9 @@ def _check_events(events: Iterable[Event], where: str) -> None:
             if len(inside) > MAX_DEPTH:
                 raise ConfigError(f"{where}: more than {MAX_DEPTH} sections in one another", _line(event))
         elif isinstance(event, CollectionEndEvent):
-            ended = inside.pop()
-            nodes = ended.nodes
-            sizes |= {ended.anchor: nodes} if ended.anchor else {}
+            section = inside.pop()
+            nodes = section.nodes
+            sizes |= {section.anchor: nodes} if section.anchor else {}
         elif isinstance(event, AliasEvent):
             nodes = _alias_size(event, sizes, inside, where)
             repeated += nodes
@@ -97,7 +97,7 @@ def _check_events(events: Iterable[Event], where: str) -> None:
 
 
 def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
-    """ConfigError for text that is not Unicode, and for a key of a section that was there before."""
+    """Raise ConfigError for a text that is not Unicode, and for a repeated key of a section."""
     key = event.value if isinstance(event, ScalarEvent) else None
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
@@ -107,11 +107,11 @@ def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
 
 OCTAL = re.compile(r"[-+]?0[0-7_]+")
 BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-"""Numbers that YAML 1.1, and nobody who writes a setting, takes for eights (010) and for sixties (1:10)."""
+"""Numbers that YAML 1.1 reads in base 8 (010) or base 60 (1:10); authors of settings mean neither."""
 
 
 def _refuse_old_number(event: ScalarEvent, where: str) -> None:
-    """ConfigError for a plain scalar that YAML 1.1 takes for another number than the one written."""
+    """Raise ConfigError for a plain scalar that YAML 1.1 reads as another number than the one written."""
     text = event.value
     if not (event.implicit[0] or (event.tag or "").endswith((":int", ":float"))):
         return

@@ -1,4 +1,4 @@
-"""The section `evaluation`: what is measured, against which candidates, with which corrections."""
+"""Settings of the section `evaluation`: metrics, candidates and corrections."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from recbench_spark.definitions import Definition, make_definition
 
 
 class Slice(Strict):
-    """A label for each truth item: metrics are given for each value of it.
+    """A label for each truth item; metrics are computed for each value of the label.
 
-    `popularity` (head, torso, tail, cold) and `cold_user` are always known; `column` names an
-    attribute of the log, or of the users' or items' table at `path`.
+    `popularity` (head, torso, tail, cold) and `cold_user` always exist; `column` names an attribute of the
+    log, or of the users' or items' table at `path`.
     """
 
     key: Name
@@ -24,7 +24,7 @@ class Slice(Strict):
 
 
 class Bootstrap(Strict):
-    """Resampling of users behind the intervals."""
+    """Resampling of users for the intervals."""
 
     replicates: Annotated[int, Field(ge=0, le=100_000)] = 1000
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
@@ -32,10 +32,10 @@ class Bootstrap(Strict):
 
 
 class CandidateDraw(Strict):
-    """Sampled candidates (definition.candidates uniform or popularity): how many, for whom, which seed.
+    """Sampled candidates (definition.candidates uniform or popularity): their number, and the seed.
 
-    `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: corrections
-    that stand beside the raw values of uniform draws (see `kernels.estimators.sampled`), by name.
+    `per`: `n` items for each user, or for each of the user's held-out items. `estimators`: names of the
+    corrections that stand beside the raw values of uniform draws (see `kernels.estimators.sampled`).
     """
 
     n: Count = 100
@@ -59,9 +59,9 @@ DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "au
 class Propensities(Strict):
     """Chances that an item was shown, from the training part (see `kernels.estimators.propensities`).
 
-    `law`: how the exponent is found. `scale`: powers are known up to a factor; make the largest 1, or
-    their sum the interactions of a mean user. `floor`: smaller ones are raised to it, larger than 1
-    lowered. `given`: a table (item_id, propensity) at `path`. `true`: those of the generated world.
+    `law`: the way to find the exponent. `scale`: powers are known up to a factor; make the largest 1, or
+    their sum the interactions of a mean user. `floor`: smaller values are raised to it, and values above 1
+    lowered to 1. `given`: a table (item_id, propensity) at `path`. `true`: those of the generated world.
     `logistic_regression`: on tables of features, (item_id, numbers ...) and (user_id, numbers ...), one
     or both; `rate`: the share of the cells outside the log that it is fitted to.
     """
@@ -104,8 +104,7 @@ class Propensities(Strict):
 
 
 class Strata(Strict):
-    """Items cut by propensity, Q1 the least shown (see `kernels.estimators.strata`): how, and into how
-    many.
+    """Strata of items by propensity, Q1 the least shown (see `kernels.estimators.strata`).
 
     The slice `stratum` is that of the first number.
     """
@@ -122,12 +121,12 @@ class Strata(Strict):
 
 
 class Exposure(Strict):
-    """Estimates beside the holdout's for what a recommender exposed (see `kernels.estimators.exposure`).
+    """Estimates that correct for what a recommender exposed (see `kernels.estimators.exposure`).
 
     Under chances `ips` is unbiased for sums (hits, precision, DCG). Weighted NDCG is not, and can be
-    farther from the truth than the holdout: its ideal list holds only what was shown. `ips_pooled` puts
-    the weighted DCG of all users over the ideal of a user with the mean number of relevant items,
-    estimated alike.
+    farther from the truth than the holdout: its ideal list holds only what was shown. `ips_pooled` divides
+    the weighted DCG of all users by the ideal of a user with the mean number of relevant items, which is
+    estimated in the same way.
 
     `clip`, `switch`, `shrink`: settings of clipped_ips, switch_dr and dros. `without_most_popular`: the
     share of the items, most popular first, that the slice `most_popular` leaves out or keeps alone; 0:
@@ -159,7 +158,7 @@ class Exposure(Strict):
     rewards: Location | None = None
 
     @model_validator(mode="after")
-    def _of_items(self) -> Exposure:
+    def _check_estimators(self) -> Exposure:
         if self.propensities.method == "naive_bayes":
             raise ValueError("naive_bayes gives chances of ratings, and estimates need those of items")
         if not self.estimators or len(set(self.estimators)) < len(self.estimators):
@@ -168,20 +167,20 @@ class Exposure(Strict):
 
 
 EXPOSURE_SLICES = ("stratum", "most_popular")
-"""Keys of slices that `evaluation.exposure` makes."""
+"""Keys of the slices that `evaluation.exposure` adds."""
 
 
 RATING_METRICS = ("rmse", "mse", "mae")
-"""What is measured of predicted ratings where `metrics` is not given."""
+"""Metrics of predicted ratings where `metrics` is not set."""
 
 RANKING_ONLY = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut")
-"""Settings that mean something only where items are ranked."""
+"""Settings that have a meaning only for the task `ranking`."""
 
 
 class Evaluation(Strict):
-    """What is measured: metrics, cut-offs, definition, slices.
+    """Settings of the measurement: metrics, cut-offs, definition, slices.
 
-    `features`: a table (item_id, vector) of what items are like, for the metric `diversity`.
+    `features`: a table (item_id, vector) of item features, for the metric `diversity`.
     `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
     `exposure`: estimates that correct for what was shown, by propensities of the items.
     `task`: rank items, or predict the ratings of held-out rows (`metrics` are then rmse, mse, mae ...).
@@ -211,7 +210,7 @@ class Evaluation(Strict):
     @model_validator(mode="before")
     @classmethod
     def _fill_rating_metrics(cls, document: Any) -> Any:
-        """What is measured of predicted ratings, where the file does not say it."""
+        """Fill in the metrics of predicted ratings where the file does not set them."""
         if not isinstance(document, dict) or document.get("task") != "rating":
             return document
         return {"metrics": RATING_METRICS, "slices": (), **document}
@@ -267,9 +266,9 @@ class Evaluation(Strict):
 
     @property
     def cutoffs(self) -> tuple[int, ...]:
-        """The cut-offs, or every 1..max(k) where the whole curve is kept."""
+        """The cut-offs; every cut-off from 1 to max(k) where the whole curve is kept."""
         return tuple(range(1, max(self.k) + 1)) if self.curve else self.k
 
     def resolve(self) -> Definition:
-        """The definition: preset, then single axes."""
+        """Return the definition: the preset, with single axes replaced."""
         return make_definition(self.preset, self.definition)

@@ -1,4 +1,4 @@
-"""Settings of graphs and of embeddings over them: strict and frozen, as those of a benchmark file."""
+"""Settings of graphs and of embeddings over them; strict and frozen, as those of a benchmark file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LIST_COLUMNS = {"node": "node", "neighbours": "neighbours", "weights": "weights"
 
 
 class GraphSource(Strict):
-    """Where a graph's edges lie and what is made of them.
+    """The source of a graph's edges, and the options of reading them.
 
-    `edges` is a file or folder (CSV, Parquet) or a Delta table, one row an edge; messages go from `src` to
-    `dst`, both ways where `directed` is false. With `sides` the graph is bipartite: src is of the first
-    side, dst of the second, and messages go both ways. `lists`: one row a node with its neighbours, as
-    arrays (node, neighbours[, weights]). `columns` maps our names to the table's. `where` keeps the rows of
-    one value of a text column. `nodes`: tables with an id column, by side, whose nodes belong to the graph
-    though they may have no edge.
+    `edges` is a file or folder (CSV, Parquet) or a Delta table with one row per edge; messages go from
+    `src` to `dst`, and both ways if `directed` is false. With two `sides` the graph is bipartite: src is of
+    the first side, dst of the second, and messages go both ways. `lists`: one row per node with its
+    neighbours, as arrays (node, neighbours[, weights]). `columns` maps the standard names to the table's
+    columns. `where` keeps the rows with one value of a text column. `nodes`: tables with an id column, by
+    side, of nodes that belong to the graph even without an edge.
     """
 
     edges: str
@@ -62,26 +62,28 @@ class GraphSource(Strict):
         if wrong:
             name = sorted(wrong)[0]
             raise make_error(f"columns: no column {name}", nearest(name, known))
-        twice = [self.column(ours) for ours in known]
-        if len(set(twice)) < len(twice):
-            raise ValueError(f"columns: {max(twice, key=twice.count)} cannot be two of {', '.join(known)}")
+        sources = [self.column(name_) for name_ in known]
+        if len(set(sources)) < len(sources):
+            raise ValueError(
+                f"columns: {max(sources, key=sources.count)} cannot be two of {', '.join(known)}"
+            )
         return self
 
     @property
     def bipartite(self) -> bool:
-        """Whether there are two sides."""
+        """True where there are two sides."""
         return len(self.sides) == 2
 
-    def column(self, ours: str) -> str:
-        """The table's name of one of our columns."""
-        return self.columns.get(ours, ours)
+    def column(self, standard: str) -> str:
+        """Return the table's name of a standard column."""
+        return self.columns.get(standard, standard)
 
 
 class Features(Strict):
-    """What nodes are known by before the first layer.
+    """Features of nodes before the first layer.
 
-    `path`: a table (id, vector) of the nodes of `side` (bipartite: the second one). `kind` else: `degrees`
-    (their number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by hash of the id).
+    `path`: a table (id, vector) of the nodes of `side` (bipartite: the second one). Other kinds: `degrees`
+    (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by hash of the id).
     """
 
     path: str | None = None
@@ -99,7 +101,7 @@ class Features(Strict):
 
 
 class LayerSettings(Strict):
-    """One layer: see `kernels.graph.layers`."""
+    """Settings of one layer (see `kernels.graph.layers`)."""
 
     form: Literal["convolve", "sage"] = "sage"
     aggregator: Aggregator = "mean"
@@ -117,7 +119,7 @@ class LayerSettings(Strict):
         return self
 
     def layer_form(self) -> LayerForm:
-        """As the kernels take it."""
+        """Return the settings as the kernels take them."""
         return LayerForm(
             self.form,
             self.aggregator,
@@ -131,11 +133,11 @@ class LayerSettings(Strict):
 
 
 class GraphLayers(Strict):
-    """What is computed over a graph, whatever its edges are.
+    """Settings of the computation over a graph, independent of its edges.
 
     mode `projected`: a layer pools over a node's neighbours (Ying et al. 2018, section 3.2). `bipartite`:
-    over the neighbours of its neighbours, items over boards over items (section 3.4): nodes of the second
-    side are embedded, those of the first side are pools of them.
+    it pools over the neighbours of neighbours, items over boards over items (section 3.4): nodes of the
+    second side are embedded, and those of the first side are pools of them.
 
     `plan`, `groups` and `batch` change no number and no name.
     """
@@ -153,14 +155,14 @@ class GraphLayers(Strict):
     batch: Annotated[int, Field(ge=1)] = 4096
 
     def forms(self) -> tuple[LayerForm, ...]:
-        """The layers as the kernels take them."""
+        """Return the layers as the kernels take them."""
         return tuple(layer.layer_form() for layer in self.layers)
 
     def check_sides(self, sides: Sequence[str]) -> None:
-        """What does not go with a graph of these sides.
+        """Check the settings against the sides of a graph.
 
         Raises:
-            ValueError: a mode, aggregator or side of features that the graph has not.
+            ValueError: a mode, an aggregator or a side of features that does not fit this graph.
         """
         known, bipartite = ", ".join(sides), self.mode == "bipartite"
         if bipartite and len(sides) < 2:
@@ -175,7 +177,7 @@ class GraphLayers(Strict):
 
 
 class GraphModel(GraphLayers):
-    """Embeddings of all nodes of a graph after some layers: what `jobs/embed.py` computes."""
+    """Embeddings of all nodes of a graph after some layers, as `jobs/embed.py` computes them."""
 
     name: Name = "graph"
     graph: GraphSource
@@ -190,20 +192,20 @@ class GraphModel(GraphLayers):
         return self
 
     def key(self, graph_id: str, features_id: str, weights_id: str) -> str:
-        """The model's name: a hash of all that its numbers hang on."""
+        """Return the model's id: a hash of everything that its numbers depend on."""
         layers = [layer.model_dump() for layer in self.layers]
         features = self.features.model_dump(exclude={"path"})
         words = (self.mode, self.wire, list(self.final), self.seed)
-        changed = [found] if (found := revisions.select_revisions("graph")) else []
+        changed = [numbers] if (numbers := revisions.select_revisions("graph")) else []
         return digest("graph", graph_id, features, features_id, weights_id, layers, words, *changed)
 
 
 class NeighbourhoodSettings(Strict):
-    """Neighbourhoods by random walks: see `kernels.graph.walks`.
+    """Settings of neighbourhoods by random walks (see `kernels.graph.walks`).
 
-    Of the nodes of `side` (bipartite: the second one by default), the `top` most visited by `walks`
-    walks of `hops` hops. `way`: local maps the whole adjacency, join does not; auto chooses by the
-    host's memory. `way` and `blocks` change no number and no name.
+    For each node of `side` (bipartite: the second one by default), the `top` nodes that `walks` walks of
+    `hops` hops visit most. `way`: local maps the whole adjacency, join does not; auto chooses by the host's
+    memory. `way` and `blocks` change no number and no name.
     """
 
     graph: GraphSource
@@ -230,24 +232,24 @@ class NeighbourhoodSettings(Strict):
         return self.graph.sides.index(self.side or self.graph.sides[-1])
 
     def key(self, graph_id: str) -> str:
-        """The neighbourhoods' name: a hash of all that their rows hang on."""
+        """Return the neighbourhoods' id: a hash of everything that their rows depend on."""
         walks = (self.walks, self.hops, self.restart, self.top, self.seed)
         return digest("neighbourhoods", graph_id, self.place, walks)
 
 
 def load_model(path: str, more: dict[str, Any]) -> GraphModel:
-    """A model from a YAML file, keys of `more` replaced.
+    """Load a model from a YAML file, with the keys of `more` replaced.
 
     Raises:
-        ConfigError: no such file, no YAML, an unknown key or a value out of range.
+        ConfigError: the file cannot be read, is no YAML, or has an unknown key or a value out of range.
     """
     return parse(GraphModel, merge_documents(read_yaml(Path(path), "see docs/graph.md"), more), path)
 
 
 def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A document with the values of another in place of its own, key by key."""
-    found = dict(document)
+    """Return a document with the values of another one in place of its own, key by key."""
+    merged = dict(document)
     for key, value in more.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = merge_documents(found[key], value) if both else value
-    return found
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge_documents(merged[key], value) if both else value
+    return merged

@@ -1,4 +1,4 @@
-"""From a file and `--set a.b=value` to a checked benchmark."""
+"""Loading of a benchmark file, with `--set a.b=value` applied, into a checked benchmark."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "conf" / "benchmarks"
 
 
 def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:
-    """A benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
+    """Load a benchmark file by path, or by its name under conf/benchmarks, with `a.b=value` replaced."""
     path = find_benchmark(source)
     return make_benchmark(read_yaml(path, "see conf/benchmarks/demo.yaml"), overrides, str(path))
 
 
 def make_benchmark(document: dict[str, Any], overrides: Sequence[str], where: str) -> Benchmark:
-    """A benchmark from keys and values, with `a.b=value` replaced; `where` names them in errors."""
+    """Make a benchmark from keys and values, with `a.b=value` replaced; `where` names them in errors."""
     for override in overrides:
         _apply_override(document, override)
     return parse(Benchmark, document, where)
 
 
 def find_benchmark(source: str) -> Path:
-    """The file meant by a path or by a name under conf/benchmarks."""
+    """Return the file of a path, or of a name under conf/benchmarks.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
     for path in (Path(source), BENCHMARKS / f"{source}.yaml"):
         if _is_file(path):
             return path
@@ -40,19 +44,19 @@ def find_benchmark(source: str) -> Path:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name too long for a disk, a folder that may not be looked into
+    except OSError:  # the name is too long for a disk, or the folder may not be read
         return False
 
 
 def read_yaml(path: Path, example: str) -> dict[str, Any]:
-    """The keys and values of a YAML file.
+    """Read the keys and values of a YAML file.
 
     Args:
         path: of the file.
-        example: where a right one is shown, for the hint.
+        example: the place of a correct file, for the hint.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML, or holds no keys and values.
+        ConfigError: the file cannot be read, is no YAML, or holds no keys and values.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -87,8 +91,8 @@ def _apply_override(document: dict[str, Any], override: str) -> None:
 
 
 def _section_error(step: str, key: str) -> ConfigError:
-    told = f"--set {shorten(key)}: '{shorten(step)}' is not a section of the benchmark file"
-    return ConfigError(told, "name a section, then its key: split.seed=7")
+    message = f"--set {shorten(key)}: '{shorten(step)}' is not a section of the benchmark file"
+    return ConfigError(message, "name a section, then its key: split.seed=7")
 
 
 def _descend(place: Any, step: str, key: str) -> Any:
@@ -100,7 +104,7 @@ def _descend(place: Any, step: str, key: str) -> Any:
 
 
 def _find_entry(place: list[Any], step: str, key: str) -> int:
-    """An entry of a list by its number or, for models and slices, by its name."""
+    """Return the position of a list entry by its number or, for models and slices, by its name."""
     names = [entry.get("name", entry.get("key")) for entry in place if isinstance(entry, dict)]
     if step in names:
         return names.index(step)

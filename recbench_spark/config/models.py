@@ -1,4 +1,4 @@
-"""The section `models`: one class a kind, found by `kind`; each names what a night does with it."""
+"""Settings of the section `models`: one class per kind, looked up by `kind`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict,
 from recbench_spark.errors import ConfigError, nearest
 
 MODELS_PACKAGE = "recbench_spark.models"
-"""A package whose module `KIND` may hold the class of that kind: a model of one file."""
+"""A package whose module `KIND` may hold the class of that kind, for a model in one file."""
 
 RATING_KINDS = f"{MODELS_PACKAGE}.rating.kinds"
-"""A module with the classes of all rating models: it compiles, and is imported when one is asked for."""
+"""The module with the classes of all rating models; it compiles kernels, so it is imported last."""
 
 
 class Provenance(Strict):
-    """Who ran it, where a figure is from, what was searched.
+    """Origin of a figure: the person who ran it, the publication, and the search behind it.
 
-    `search_space`, `budget` and `at_edge` (settings whose best value lies on the edge of what was searched)
-    are filled in from the table `trials` where a file says nothing of them.
+    `search_space`, `budget` and `at_edge` (settings whose best value is on the edge of the searched space)
+    are filled in from the table `trials` where a file does not set them.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"at_edge"})
@@ -39,15 +39,15 @@ class Provenance(Strict):
 
 
 class ModelConfig(Strict):
-    """The settings of one model. A subclass whose `kind` is a Literal is known from then on.
+    """The settings of one model. A subclass whose `kind` is a Literal is registered when it is defined.
 
     `behaviour`: `module:Class` of a `training.model_adapter.Behaviour`, imported when it is first used, so
-    that settings load without Spark and torch; those of this package stand in `training.registry`.
-    `paths`: settings that are paths (`features.path` of a section): `{logical_date}` is filled in, and what
-    lies there enters the key of a run. `measured`: False
-    for figures that others measured. `facts`: what a night finds out of the model itself, for gates.
-    `revised`: names in `revisions` that its numbers hang on, beside that of its kind. `unkeyed`: settings
-    that change no number and enter no key.
+    that settings load without Spark and torch; those of this package stand in `training.registry`. `paths`:
+    settings that are paths (`features.path` for a setting of a section): `{logical_date}` is filled in, and
+    the content at the path enters the key of a run. `measured`: False for figures that others measured.
+    `facts`: facts that a night reads from the model itself, for gates. `revised`: names in `revisions` that
+    its numbers depend on, beside that of its kind. `unkeyed`: settings that change no number and enter no
+    key.
     """
 
     behaviour: ClassVar[str] = ""
@@ -64,34 +64,34 @@ class ModelConfig(Strict):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Remember the class by its kind; a kind is of one class."""
+        """Register the class under its kind; two classes cannot have one kind."""
         for kind in _kinds(cls):
             other = MODELS.setdefault(kind, cls)
             if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
                 raise TypeError(f"kind '{kind}' is taken by {other.__module__}.{other.__name__}")
 
     def check(self, reader: str) -> None:
-        """What can be known to be wrong before Spark starts, beyond each setting by itself.
+        """Check, before Spark starts, what the checks of single settings cannot see.
 
         Args:
             reader: the reader of the dataset.
 
         Raises:
-            ConfigError: a setting that does not go with another, or with the dataset.
+            ConfigError: a setting that does not fit another one, or the dataset.
         """
 
 
 IMPORTABLE = "module:Class, importable from here"
 
 MODELS: dict[str, type[ModelConfig]] = {}
-"""Every class of models that was imported, by its kind."""
+"""Every imported class of models, by its kind."""
 
 
 def model_class(kind: str) -> type[ModelConfig]:
-    """The class of a kind: a name, or `module:Class` for a model of another package.
+    """Return the class of a kind: a name, or `module:Class` for a model of another package.
 
     Raises:
-        ConfigError: no such kind, module or class.
+        ConfigError: there is no such kind, module or class.
     """
     if ":" in kind:
         return import_class(kind)
@@ -105,7 +105,7 @@ def model_class(kind: str) -> type[ModelConfig]:
 
 
 def list_kinds() -> list[str]:
-    """Kinds that were imported; further ones stand in the modules of `models/`."""
+    """Return all kinds, after an import of every module that defines some."""
     package = import_module(MODELS_PACKAGE)
     for module in pkgutil.iter_modules(package.__path__):
         if not module.ispkg:
@@ -115,18 +115,22 @@ def list_kinds() -> list[str]:
 
 
 def import_class(name: str) -> type[ModelConfig]:
-    """The class meant by `module:Class`."""
+    """Return the class that `module:Class` names.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no class of models.
+    """
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever somebody's module does while it is imported
+        model = getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
         raise ConfigError(f"kind '{name}': {explain_import_error(error, module)}", IMPORTABLE) from None
-    if not (isinstance(found, type) and issubclass(found, ModelConfig) and _kinds(found)):
+    if not (isinstance(model, type) and issubclass(model, ModelConfig) and _kinds(model)):
         raise ConfigError(
             f"kind '{name}' is no class of models, a ModelConfig with a kind",
             "see recbench_spark/config/models.py",
         )
-    return found
+    return model
 
 
 def explain_import_error(error: BaseException, module: str) -> str:
@@ -138,19 +142,23 @@ def explain_import_error(error: BaseException, module: str) -> str:
 
 
 def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:
-    """The kinds that a class stands for; none of a base of others."""
+    """Return the kinds of a class; empty for a base of others."""
     return get_args(model.model_fields["kind"].annotation)
 
 
 def make_model(document: Any, where: str) -> ModelConfig:
-    """A model from keys and values; `where` names them in errors."""
+    """Make a model from keys and values; `where` names them in errors.
+
+    Raises:
+        ConfigError: the kind is missing or unknown, or a setting is wrong.
+    """
     if isinstance(document, ModelConfig):
         return document
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
         keys = ", ".join(map(str, document)) if isinstance(document, Mapping) else ""
-        given = f"; given: {shorten(keys)}" if keys else ""
+        given_keys = f"; given: {shorten(keys)}" if keys else ""
         raise ConfigError(
-            f"{where}: expected keys and values with a 'kind'{given}", "{name: ours, kind: als}"
+            f"{where}: expected keys and values with a 'kind'{given_keys}", "{name: ours, kind: als}"
         )
     try:
         chosen = model_class(document["kind"])
@@ -161,20 +169,20 @@ def make_model(document: Any, where: str) -> ModelConfig:
 
 
 class RandomModel(ModelConfig):
-    """Every (user, item) a uniform score by hash."""
+    """Random scores: a uniform number per (user, item), by hash."""
 
     kind: Literal["random"]
     seed: Seed = 42
 
 
 class PopularModel(ModelConfig):
-    """Training interactions of the item."""
+    """Popularity: the score of an item is its number of training interactions."""
 
     kind: Literal["popular"]
 
 
 class ItemKnnModel(ModelConfig):
-    """Cosine item-kNN: each item i keeps its most similar items j, whose presence in a history counts.
+    """Cosine item-kNN: each item i keeps its most similar items j, which count if they are in the history.
 
     `scores: sum` is sum_j s_ij r_uj with the cosines s_ij as they are. `centred_mean` scales an item's
     similarities to sum to 1 and is mean_i + sum_j s_ij (r_uj - mean_j): r_uj is 1 for a relevant
@@ -200,12 +208,12 @@ class AlsModel(ModelConfig):
 
 
 class TruthModel(ModelConfig):
-    """The generated world's true factors, which know no noise of ratings."""
+    """The true factors of the generated world, without the noise of its ratings."""
 
     kind: Literal["truth"]
 
     def check(self, reader: str) -> None:
-        """See `ModelConfig`."""
+        """Check that the dataset is the generated world; errors as `ModelConfig.check`."""
         if reader != "world":
             raise ConfigError(
                 f"model {self.name}: only the generated world knows its true factors",
@@ -214,7 +222,7 @@ class TruthModel(ModelConfig):
 
 
 class EmbeddingsModel(ModelConfig):
-    """Vectors another system made: (user_id, vector[, bias]) and (item_id, vector[, bias])."""
+    """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias])."""
 
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
     kind: Literal["embeddings"]
@@ -224,7 +232,7 @@ class EmbeddingsModel(ModelConfig):
 
 
 class ScoresModel(ModelConfig):
-    """A table (user_id, item_id, score) another system made."""
+    """A table (user_id, item_id, score) of another system."""
 
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["scores"]
@@ -232,10 +240,10 @@ class ScoresModel(ModelConfig):
 
 
 class ListsModel(ModelConfig):
-    """Ranked lists (user_id, item_id, rank or score) another system made.
+    """Ranked lists (user_id, item_id, rank or score) of another system.
 
-    `training_items`: those that lists recommend again count as they are (keep), or are taken out
-    as those of models that score are (drop).
+    `training_items`: items of the user's training rows in a list count as they are (keep), or are taken
+    out, as for models that give scores (drop).
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"training_items"})
@@ -246,9 +254,10 @@ class ListsModel(ModelConfig):
 
 
 class PublishedModel(ModelConfig):
-    """Figures from a publication, kept beside our own: `ndcg@10: 0.31` or `rmse: 0.77`.
+    """Figures of a publication, shown beside measured ones: `ndcg@10: 0.31` or `rmse: 0.77`.
 
-    A figure is a number that its metric can take (`kernels.metrics.about.figure_range`): 17.0 per cent is 0.17.
+    A figure is a number in the range of its metric (`kernels.metrics.about.figure_range`): 17.0 per cent is
+    0.17.
     """
 
     measured: ClassVar[bool] = False
@@ -258,7 +267,7 @@ class PublishedModel(ModelConfig):
     @field_validator("figures")
     @classmethod
     def _check_figures(cls, figures: dict[str, float]) -> dict[str, float]:
-        # Here: metrics bring numba and scipy, which other settings do without.
+        # Imported here: metrics load numba and scipy, which other settings do not need.
         from recbench_spark.kernels.metrics.about import figure_range  # noqa: PLC0415
 
         for figure, value in figures.items():
@@ -268,7 +277,7 @@ class PublishedModel(ModelConfig):
         return figures
 
     def check(self, reader: str) -> None:
-        """See `ModelConfig`."""
+        """Check that the names are those of figures; errors as `ModelConfig.check`."""
         for figure in self.figures:
             if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
                 raise ConfigError(f"model {self.name}: '{figure}' is not a figure", "e.g. ndcg@10 or rmse")

@@ -1,4 +1,4 @@
-"""The section `search`: which settings of which models are searched, and what each method may spend."""
+"""Settings of the section `search`: the spaces of settings, and the budget of each method."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pydantic import Field, model_validator
 from recbench_spark.config.base import Seed, Strict
 
 MAX_SETTINGS = 100_000
-"""Settings that a method is given at most: each is a fit."""
+"""Largest number of settings per method: each of them is a fit."""
 
 MAX_SEEDS = 1000
-"""Fits a setting at most."""
+"""Largest number of fits per setting."""
 
 MIN_SHARE = 1e-6
-"""Of the training rows that are validated on, or left to train on: less holds no row of most logs."""
+"""Smallest share of the training rows to validate on, or to train on: less has no row in most logs."""
 
 Choice = bool | int | float | str
 
 
 class SettingRange(Strict):
-    """The space of one setting: from `low` to `high`, on a logarithmic scale where `log`, or `values`.
+    """The space of one setting: from `low` to `high`, on a logarithmic scale if `log`, or `values`.
 
-    Whole numbers at both ends mean whole numbers between them.
+    If both ends are whole numbers, only whole numbers between them are meant.
     """
 
     low: int | float | None = None
@@ -47,30 +47,30 @@ class SettingRange(Strict):
 
     @property
     def whole(self) -> bool:
-        """Whether only whole numbers are meant."""
+        """True where only whole numbers are meant."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def at(self, u: float) -> Choice:
-        """The value at a place in [0, 1).
+        """Return the value at a position in [0, 1).
 
-        >>> Range(low=0.001, high=0.1, log=True).at(0.5), Range(low=1, high=4).at(0.99)
+        >>> SettingRange(low=0.001, high=0.1, log=True).at(0.5), SettingRange(low=1, high=4).at(0.99)
         (0.01, 4)
         """
         if self.values:
             return self.values[int(u * len(self.values))]
         assert self.low is not None and self.high is not None
         low, high = float(self.low), float(self.high) + (1 if self.whole else 0)
-        found = low * (high / low) ** u if self.log else low + (high - low) * u
-        return min(int(found), int(self.high)) if self.whole else float(f"{found:.6g}")
+        value = low * (high / low) ** u if self.log else low + (high - low) * u
+        return min(int(value), int(self.high)) if self.whole else float(f"{value:.6g}")
 
     def place(self, value: Choice) -> float:
-        """A value as a number: itself, or its place among the choices."""
+        """Return a value as a number: itself, or its position among the choices."""
         return float(self.values.index(value)) if self.values else float(value)
 
     def extend_beyond(self, side: Literal["low", "high"]) -> SettingRange | None:
-        """The range that goes on from an edge, half as wide; None where there is nothing beyond.
+        """Return the range beyond an edge, half as wide; None where there is nothing beyond.
 
-        >>> Range(low=0.01, high=0.04).beyond("low").model_dump(include={"low", "high"})
+        >>> SettingRange(low=0.01, high=0.04).extend_beyond("low").model_dump(include={"low", "high"})
         {'low': 0.0, 'high': 0.01}
         """
         if self.values:
@@ -82,30 +82,30 @@ class SettingRange(Strict):
         return None if low >= high else SettingRange(low=low, high=high, log=self.log and low > 0)
 
     def _below_low(self) -> float:
-        """Half a width below the lower end, never past 0."""
+        """Return the value half a width below the lower end, at least 0."""
         assert self.low is not None and self.high is not None
         if self.log:
-            found = float(self.low) / math.sqrt(self.high / self.low)
-            return float(f"{found:.6g}") if not self.whole else max(found, 1.0)
-        found = self.low - (self.high - self.low) / 2
-        return max(found, 0.0) if self.low >= 0 else found
+            value = float(self.low) / math.sqrt(self.high / self.low)
+            return float(f"{value:.6g}") if not self.whole else max(value, 1.0)
+        value = self.low - (self.high - self.low) / 2
+        return max(value, 0.0) if self.low >= 0 else value
 
     def _above_high(self) -> float:
         assert self.low is not None and self.high is not None
-        found = (
+        value = (
             self.high * math.sqrt(self.high / self.low) if self.log else 1.5 * self.high - 0.5 * self.low
         )
-        return float(f"{found:.6g}")
+        return float(f"{value:.6g}")
 
 
 class SearchSettings(Strict):
     """One budget for every method.
 
-    `budget`: settings that each is given. `method`: points of low discrepancy, or at random, both by hash
-    of `seed`. `share`: of the training rows of `fold`, drawn by hash, to validate on (where models rank: of
-    each user's, in the order of the split). The test rows of this fold are never looked at; those of other
-    folds are, since what one fold trains on another one tests. `seeds`: fits a setting, whose mean counts.
-    `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
+    `budget`: number of settings per method. `method`: points of low discrepancy, or random ones, both by
+    hash of `seed`. `share`: share of the training rows of `fold`, drawn by hash, to validate on (for
+    rankings: of each user's rows, in the order of the split). The test rows of this fold are never read.
+    Test rows of other folds are read, since they are training rows of this one. `seeds`: fits per setting,
+    whose mean counts. `spaces`: by model, by setting; a dot leads into a section (`rates.user_factors`).
     """
 
     budget: Annotated[int, Field(ge=1, le=MAX_SETTINGS)] = 16

@@ -1,4 +1,4 @@
-"""The section `split`: order, holdout and group, or a protocol that names them."""
+"""Settings of the section `split`: order, holdout and group, or a protocol that names them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "netflix": {"order": "temporal", "holdout": "last_n", "group": "user"},
     "given": {"holdout": "given"},
 }
-"""Short names of combinations: the papers' codes (random or temporal order; ratio or leave one out)."""
+"""Short names of combinations, the codes of papers: random or temporal order; ratio or leave one out."""
 
 NETFLIX = {"n": 9, "parts": ("probe", "quiz", "test")}
-"""What the Netflix prize withheld of each user, and where it went; both can be replaced."""
+"""Rows per user that the Netflix prize held out, and their parts; both can be replaced."""
 
 FOLD_HOLDOUTS = ("folds", "consecutive")
-"""Holdouts that cut a log into folds which do not overlap, each of them test once."""
+"""Holdouts that cut a log into folds without overlap, each of them the test part once."""
 
 HOLDOUT_KEYS: dict[str, tuple[str, ...]] = {
     "n": ("last_n", "n_given"),
@@ -41,13 +41,13 @@ HOLDOUT_KEYS: dict[str, tuple[str, ...]] = {
     "fold": FOLD_HOLDOUTS,
     **dict.fromkeys(("start", "length", "step", "window"), ("period",)),
 }
-"""Keys of a split that mean something only with these holdouts."""
+"""Keys of a split that have a meaning only with these holdouts."""
 
 
 class HeldOut(Strict):
     """Strong generalisation: a hashed share of the users (or items) does not train the model.
 
-    A part of each one's rows is `given`, the rest is held out, as the split's order and holdout say.
+    A part of the rows of each of them is `given`; the rest is held out by the split's order and holdout.
     """
 
     of: Literal["users", "items"] = "users"
@@ -66,18 +66,18 @@ class Split(Strict):
 
     Rows are put in order (random: by hash), inside each user's rows or all together, and held out:
 
-    ratio: the last rows, shares of train, valid, test in `ratio`.
-    leave_one_out: the last row; the last but one for validation where `valid` is true.
-    last_n: the last `n` rows; the `n` before them for validation where `valid` is true.
+    ratio: the last rows; `ratio` holds the shares of train, valid and test.
+    leave_one_out: the last row; the last but one for validation if `valid` is true.
+    last_n: the last `n` rows; the `n` before them for validation if `valid` is true.
     n_given: all but the first `n` rows.
-    folds: fold number `fold` of `folds`, by hash; the next one for validation where `valid` is true.
-    consecutive: the same with folds of rows that stand one after another in the file, as long as one
-      another: 5 of them are the u1 ... u5 of MovieLens 100K.
+    folds: fold number `fold` of `folds`, by hash; the next one for validation if `valid` is true.
+    consecutive: the same with folds of consecutive rows of the file, all of the same length: 5 of them are
+      the u1 ... u5 of MovieLens 100K.
     period: the rows from `start` on (for `length`), `window` times `step` later; without `start` the
-      last `length` of the log, `window` times `step` earlier. What comes after it is labelled later.
-    given: nothing, the log says where each row belongs.
+      last `length` of the log, `window` times `step` earlier. Rows after it get the label later.
+    given: nothing; the log names the part of each row.
 
-    `parts`: the names of the held-out parts among which test rows are dealt by hash.
+    `parts`: the names of the held-out parts, among which test rows are divided by hash.
     """
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
@@ -142,11 +142,11 @@ class Split(Strict):
 
     @property
     def temporal(self) -> bool:
-        """Whether rows are put in order of time."""
+        """True where rows are put in order of time."""
         return self.order == "temporal"
 
     def describe(self) -> str:
-        """The protocol in one short string, as it stands in `runs.split`."""
+        """Return the protocol in one short string, as in `runs.split`."""
         name = self.protocol or f"{self.order} {self.holdout} {self.group}"
         words = [
             name,
@@ -171,27 +171,27 @@ class Split(Strict):
 
 
 def _expand_protocol(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with what a protocol's name stands for, and with the name of what it spells out."""
+    """Return the document with the settings of its protocol, or with the name of a matching protocol."""
     name = document.get("protocol")
     if name is not None and not (isinstance(name, str) and name in PROTOCOLS):
-        return document  # refused by the field's own check
+        return document  # the field's own check refuses it
     meant = PROTOCOLS.get(name or "", {})
     for key, value in meant.items():
         if document.get(key, value) != value:
             raise ValueError(f"protocol {name} means {key} {value}, and {document[key]} is given")
     filled = {**(NETFLIX if name == "netflix" else {}), **_default_order(document), **document, **meant}
     if name is None:
-        named = (
+        codes = (
             code
             for code, meant in PROTOCOLS.items()
             if code != "netflix" and meant.items() <= filled.items()
         )
-        filled["protocol"] = next(named, None)
+        filled["protocol"] = next(codes, None)
     return filled
 
 
 def _default_order(document: dict[str, Any]) -> dict[str, Any]:
-    """Order and group where they are not given."""
+    """Return holdout, order and group, with defaults for those that are not set."""
     holdout = document.get("holdout", "ratio")
     return {
         "holdout": holdout,
@@ -201,7 +201,7 @@ def _default_order(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mistakes(split: Split) -> list[tuple[bool, str]]:
-    """What contradicts itself in a split, each with its message."""
+    """Return contradictions in a split: (is wrong, message)."""
     holdout, per_user = split.holdout, split.group == "user"
     length, step = (seconds(lasts) if lasts else 0 for lasts in (split.length, split.step))
     span = length + split.window * (step or length)

@@ -23,7 +23,8 @@ from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headli
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS, RUNS
-from recbench_spark.storage.store import Store, view_files
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_sql import view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import view_files
+from recbench_spark.storage.table_sql import view_files
 
 if TYPE_CHECKING:
     import duckdb

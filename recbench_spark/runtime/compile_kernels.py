@@ -1,8 +1,7 @@
 """Compile every kernel once, into the cache beside the sources.
 
-The command is `python -m recbench_spark.runtime.compile_kernels`.
-
-The first night would otherwise wait half a minute for the compiler, once on every host.
+The command is `python -m recbench_spark.runtime.compile_kernels`. Without it the first night waits half a
+minute for the compiler, once on every host.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def warm() -> None:
 
 
 FEATURES = ("u,i", "u,i,t,iu,ii")
-"""Bayesian models without bags and days and with all of them."""
+"""Features of Bayesian models: without and with implicit features and days."""
 
 
 def _warm_learners() -> None:
@@ -75,18 +74,18 @@ def _warm_learners() -> None:
     ratings = check_ratings(users_r, items_r, np.arange(1.0, 7.0), (1, 6), 86_400 * np.arange(6))
     few = {"dims": 2, "epochs": 1, "sweeps": 1, "samples": 2, "burn_in": 0}
     for kind, family in registry.ALL_FAMILIES.items():
-        known = {name: value for name, value in few.items() if name in family.settings.model_fields}
+        supported = {name: value for name, value in few.items() if name in family.settings.model_fields}
         for features in FEATURES if "features" in family.settings.model_fields else (None,):
             more = {"features": features} if features else {}
             fitted = registry.fit(
-                ratings, registry.make_settings({"kind": kind, **known, **more}), 1, ratings
+                ratings, registry.make_settings({"kind": kind, **supported, **more}), 1, ratings
             )
             if kind in registry.FAMILIES and kind != "bayesian_mf":
                 fitted.model.predict(users_r, items_r, ratings.times_r)
 
 
 def warm_graphs() -> None:
-    """Lay out a graph of four nodes and take a layer of each kind over it, in single and half precision."""
+    """Build a graph of four nodes and run a layer of each kind over it, in single and half precision."""
     hashes = np.sort(hash_numbers(np.arange(4), seed=1))
     unhash_numbers(hashes, seed=1)
     node_r = look_up_hashes(hashes, _as_mapped(hashes), _as_mapped(build_index(hashes)))
@@ -113,7 +112,7 @@ def _warm_layer(kind: Any, csr: Csr, h: npt.NDArray[Any], hashes: npt.NDArray[An
 
 
 def _as_mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As `np.load(mmap_mode="r")` gives them: read-only arrays are a type of their own to numba."""
+    """Return a read-only array, as `np.load(mmap_mode="r")` does: it is a type of its own for numba."""
     array.flags.writeable = False
     return array
 

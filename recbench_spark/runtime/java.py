@@ -1,8 +1,8 @@
-"""Starting Java without noise, and without asking where its jars lie when that is known.
+"""Start Java without noise, and without a search for jars that are known already.
 
-Only for jobs that are started with bare Python on one machine: under spark-submit, or on a cluster, all is
-left to Spark. What is remembered lies in the user's cache folder, and where it does not hold any more
-Spark looks for the jars as before.
+Only for jobs that are started with bare Python on one machine: under spark-submit, or on a cluster, Spark
+does everything itself. The known jars are in the user's cache folder; if they do not exist any more, Spark
+searches for the jars as before.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from recbench_spark.storage.publish import replace_text
 
 PACKAGES, EXCLUDES, JARS = "spark.jars.packages", "spark.jars.excludes", "spark.jars"
 NOISE = (b"netlib-blas: JNI_OnLoad", b"netlib-lapack: JNI_OnLoad")
-"""Lines of a library that looks for a faster one of the system, and goes on without it."""
+"""Lines of a library that searches for a faster one of the system, and continues without it."""
 OWN_JARS = (JARS, "spark.driver.extraClassPath", "spark.jars.ivy", "spark.jars.ivySettings")
-"""Settings by which a properties file says itself where jars come from."""
+"""Settings by which a properties file itself says where jars come from."""
 
 
 @contextmanager
 def start_quietly() -> Iterator[None]:
-    """Start the Java process of the session that is built inside; what it says meanwhile is shown only if
-    that fails.
+    """Start the Java process of the session that is built inside; show its messages only if that fails.
 
     Raises:
         PySparkRuntimeError: it did not start.
@@ -40,40 +39,40 @@ def start_quietly() -> Iterator[None]:
     if SparkContext._gateway is not None:
         yield
         return
-    ours, javas = os.pipe()
-    said = JavaErrors(os.fdopen(ours, "rb"))
+    read_end, write_end = os.pipe()
+    errors = JavaErrors(os.fdopen(read_end, "rb"))
     try:
-        gateway = _launch(javas)
+        gateway = _launch(write_end)
         SparkContext._ensure_initialized(gateway=gateway)
         yield
     except BaseException:
-        said.tell()
+        errors.print_all()
         raise
-    said.started.set()
+    errors.started.set()
 
 
-def _launch(javas: int) -> Any:
-    """The way to a new Java process, whose standard error is a pipe that only it holds."""
+def _launch(write_end: int) -> Any:
+    """Return the gateway to a new Java process, whose standard error is a pipe that only it holds."""
     try:
-        return launch_gateway(popen_kwargs={"stderr": javas})  # type: ignore[no-untyped-call]
+        return launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
     finally:
-        os.close(javas)
+        os.close(write_end)
 
 
 class JavaErrors:
-    """What Java writes to its standard error: kept until it has started, handed on from then."""
+    """Lines that Java writes to its standard error: kept until it has started, printed from then on."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.started = stream, threading.Event()
-        self.kept: list[bytes] = []
+        self.lines: list[bytes] = []
         self.thread = threading.Thread(target=self._listen, name="java's errors", daemon=True)
         self.thread.start()
 
-    def tell(self) -> None:
-        """All that was kept, and what comes: Java or its session did not start."""
-        self.thread.join(timeout=1)  # where Java has ended, to its last line
+    def print_all(self) -> None:
+        """Print all lines that were kept and those that follow: Java or its session did not start."""
+        self.thread.join(timeout=1)  # if Java has ended, up to its last line
         self.started.set()
-        _write_stderr(b"".join(self.kept))
+        _write_stderr(b"".join(self.lines))
 
     def _listen(self) -> None:
         for line in self.stream:
@@ -82,11 +81,11 @@ class JavaErrors:
             if self.started.is_set():
                 _write_stderr(line)
             else:
-                self.kept.append(line)
+                self.lines.append(line)
 
 
 def _write_stderr(text: bytes) -> None:
-    # Not sys.stderr: a notebook's or a test's has no bytes, and what Java says went past it before.
+    # Not sys.stderr: in a notebook or a test it takes no bytes, and Java's messages bypass it anyway.
     with suppress(OSError):
         os.write(2, text)
 
@@ -95,7 +94,7 @@ def _write_stderr(text: bytes) -> None:
 
 
 def read_known_jars(settings: Mapping[str, str]) -> list[str]:
-    """The jars of these settings' packages, where a session before has found them and they are there."""
+    """Return the jars of these packages if an earlier session has found them and they still exist."""
     if PACKAGES not in settings or any(name in settings for name in OWN_JARS):
         return []
     try:
@@ -106,17 +105,17 @@ def read_known_jars(settings: Mapping[str, str]) -> list[str]:
 
 
 def write_known_jars(settings: Mapping[str, str], jars: str) -> None:
-    """Keep what Spark found for these settings: `spark.jars` of the session."""
-    found = [jar.removeprefix("file://") for jar in jars.split(",") if jar]
-    if PACKAGES not in settings or any(name in settings for name in OWN_JARS) or not found:
+    """Store the jars that Spark found for these settings: `spark.jars` of the session."""
+    paths = [jar.removeprefix("file://") for jar in jars.split(",") if jar]
+    if PACKAGES not in settings or any(name in settings for name in OWN_JARS) or not paths:
         return
-    with suppress(OSError):  # a home that is read-only remembers nothing
-        replace_text(_cache_file(settings), json.dumps(found))
+    with suppress(OSError):  # a read-only home folder stores nothing
+        replace_text(_cache_file(settings), json.dumps(paths))
 
 
 def _cache_file(settings: Mapping[str, str]) -> Path:
-    """The file of what was found for packages, of one Spark."""
-    asked = [settings[PACKAGES], settings.get(EXCLUDES, ""), spark_version]
-    name = sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    """Return the file with the jars of these packages, for one version of Spark."""
+    parts = [settings[PACKAGES], settings.get(EXCLUDES, ""), spark_version]
+    name = sha256(json.dumps(parts).encode()).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache, "recbench-spark", f"jars-{name}.json")

@@ -1,4 +1,4 @@
-"""What a job tells: progress for the person watching, JSON lines for the machine that reads logs."""
+"""Progress of a job: lines for the person who watches, and JSON lines for the machine that reads logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recbench_spark.storage.publish import replace_text
 
 
 class Journal:
-    """Prints one line a stage to standard error, and writes one JSON line a stage to a file."""
+    """Prints one line per stage to standard error, and writes one JSON line per stage to a file."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.path: Path | None = None
@@ -24,7 +24,7 @@ class Journal:
         self.started = time.monotonic()
 
     def write_to(self, path: str | Path) -> None:
-        """From here on append JSON lines to this file.
+        """Append JSON lines to this file from now on.
 
         Raises:
             StoreError: no file can be written there.
@@ -39,11 +39,11 @@ class Journal:
             raise StoreError(f"cannot write the log {path}: {_reason(error)}", hint) from None
 
     def say(self, text: str) -> None:
-        """A line for the person watching, with the seconds since the start."""
+        """Print a line for the person who watches, with the seconds since the start."""
         print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=self.stream, flush=True)
 
     def record(self, stage: str, **facts: Any) -> None:
-        """A line for the machine."""
+        """Write a line for the machine."""
         if self.path:
             line = {
                 "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -54,13 +54,13 @@ class Journal:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line, default=str) + "\n")
             except OSError as error:
-                # A night is not lost for its log: the tables are the truth.
+                # A full disk for logs must not stop a night: the tables hold its results.
                 self.say(f"warning: no more lines in the log {self.path}: {_reason(error)}")
                 self.path = None
 
     @contextmanager
     def stage(self, stage: str, text: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        """Tell what begins, and record its seconds and the counts put into the yielded dict."""
+        """Print the start of a stage; record its seconds and the counts put into the yielded dict."""
         self.say(text)
         counts: dict[str, Any] = {}
         started = time.monotonic()
@@ -75,7 +75,7 @@ class Journal:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file that is either whole or not there."""
+    """Write a JSON file atomically."""
     replace_text(path, json.dumps(content, indent=2, default=str) + "\n")
 
 

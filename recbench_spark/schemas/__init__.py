@@ -1,7 +1,7 @@
-"""Every table: its columns with their comments, its key, its layout.
+"""Schemas of all tables: columns with comments, keys, layouts.
 
-`user_id` and `item_id` are the original ids, as text, in every table; `item_index` and `user_index`
-are dense positions that mean something only inside one `split_id`.
+`user_id` and `item_id` are the original ids, as text, in every table; `item_index` and `user_index` are
+dense positions that have a meaning only inside one `split_id`.
 """
 
 from __future__ import annotations

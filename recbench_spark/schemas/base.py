@@ -1,4 +1,4 @@
-"""What a table is: columns with comments, a key, a layout; columns that many tables share."""
+"""Classes of tables and columns, and columns that many tables share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from recbench_spark.errors import SchemaError, nearest
 
 SCHEMA_VERSION = 5
-"""Raised when a column is added or changes its meaning, or a layout changes; stored as a table property."""
+"""Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
 
 STRING: T.DataType = T.StringType()
 INT: T.DataType = T.IntegerType()
@@ -27,13 +27,13 @@ DATE: T.DataType = T.DateType()
 
 
 def array_type(element: T.DataType) -> T.ArrayType:
-    """An array; Delta knows no NOT NULL inside arrays and maps, so elements count as nullable."""
+    """Return an array type; Delta has no NOT NULL inside arrays and maps, so elements are nullable."""
     return T.ArrayType(element)
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column: name, type, what it means to the person who queries it."""
+    """A column: name, type, and its meaning for the person who queries it."""
 
     name: str
     type: T.DataType
@@ -43,7 +43,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns, what one row is, and how its files are laid out."""
+    """A table: columns, the meaning of a row, and the layout of its files."""
 
     name: str
     comment: str
@@ -53,14 +53,14 @@ class Table:
 
     @property
     def schema(self) -> T.StructType:
-        """The Spark schema, comments included."""
+        """The Spark schema, with comments."""
         return T.StructType(
             [T.StructField(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
         )
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The columns as Arrow has them, without comments."""
+        """The Arrow schema, without comments."""
         return to_arrow_schema(self.schema, timezone="UTC")
 
     @property
@@ -70,7 +70,7 @@ class Table:
 
 
 def text_column(name: str, comment: str) -> TableColumn:
-    """A column of ids as text, never NULL."""
+    """Return a text column that is never NULL."""
     return TableColumn(name, STRING, comment, nullable=False)
 
 
@@ -90,24 +90,32 @@ K: TableColumn = TableColumn("k", INT, "Cut-off; NULL for a value over the whole
 SUITE: TableColumn = text_column("suite", "Name of the benchmark file.")
 
 ID_KIND = "recbench.id"
-"""Column metadata: how ids were stored, as `integer`, as `string`, or as `text` of a text file."""
+"""Column metadata: the stored type of ids: `integer`, `string`, or `text` of a text file."""
 
 ABSENT = "recbench.absent"
 """Column metadata: the log has no such column, so every value is the same."""
 
 COMPLETE = "recbench.complete"
-"""Column metadata: the reader has seen that no value is missing."""
+"""Column metadata: the reader has checked that no value is missing."""
 
 IDS = ("user_id", "item_id")
 
 
 def require(frame: DataFrame, columns: list[str], what: str) -> None:
-    """Raise SchemaError naming the missing columns, those there are and the nearest."""
+    """Check that a frame has columns.
+
+    Raises:
+        SchemaError: a column is missing; the message names the existing columns and the nearest one.
+    """
     require_names(frame.columns, columns, what)
 
 
 def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> None:
-    """As `require`, of the names of the columns that there are."""
+    """Check names of columns as `require`.
+
+    Raises:
+        SchemaError: a name is missing.
+    """
     missing = [name for name in columns if name not in names]
     if missing:
         raise SchemaError(
@@ -117,7 +125,7 @@ def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> No
 
 
 def cast_ids_to_text(log: DataFrame) -> DataFrame:
-    """The log with its ids as text, what is noted of its columns kept."""
+    """Return the log with its ids as text; the metadata of its columns stays."""
     text = {
         name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
         for name in IDS
@@ -127,7 +135,7 @@ def cast_ids_to_text(log: DataFrame) -> DataFrame:
 
 
 def conform(frame: DataFrame, table: Table) -> DataFrame:
-    """The frame with the table's columns, in its order and types; lacking nullable ones are NULL."""
+    """Return the frame with the table's columns, in its order and types; missing nullable ones are NULL."""
     require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
     return frame.select(
         *(
@@ -138,13 +146,15 @@ def conform(frame: DataFrame, table: Table) -> DataFrame:
 
 
 def arrow_rows(rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table) -> pa.Table:
-    """Rows in Arrow with the table's columns, in its order and types; lacking ones are NULL."""
+    """Return rows as Arrow with the table's columns, in its order and types; missing ones are NULL."""
     schema = table.arrow_schema
     if not isinstance(rows, pa.Table):
         return pa.Table.from_pylist(list(rows), schema)
-    there = rows.column_names
+    existing = rows.column_names
     columns = [
-        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        rows.column(field.name).cast(field.type)
+        if field.name in existing
+        else pa.nulls(len(rows), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)

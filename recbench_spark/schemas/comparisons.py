@@ -1,4 +1,4 @@
-"""Tables of what two runs say together: differences, changes, paradoxes, flips."""
+"""Tables about two runs: differences, changes, paradoxes, flips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from recbench_spark.schemas.base import (
 
 COMPARISONS = Table(
     "comparisons",
-    "One row a difference between two runs, at one metric and cut-off, over the users of both.",
+    "One row per difference between two runs, at one metric and cut-off, over the users of both.",
     (
         text_column(
             "comparison_id", "Hash of the runs compared and the settings: all rows of one comparison."
@@ -76,9 +76,9 @@ COMPARISONS = Table(
         TableColumn("sequence_users", LONG, "Differences of users over all these nights."),
         TableColumn("sequence_low", DOUBLE, "Lower end of the interval that holds at all looks together."),
         TableColumn("sequence_high", DOUBLE, "Upper end of the interval that holds at all looks together."),
-        TableColumn("allowed_drop", DOUBLE, "Fall that the benchmark file allows; NULL: nothing is asked."),
+        TableColumn("allowed_drop", DOUBLE, "Largest fall that the benchmark file allows; NULL: no rule."),
         TableColumn("regressed", BOOLEAN, "Whether the fall is larger than allowed.", False),
-        TableColumn("compared_at", TIMESTAMP, "When it was worked out, UTC.", False),
+        TableColumn("compared_at", TIMESTAMP, "When it was computed, UTC.", False),
     ),
     constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
 )
@@ -87,7 +87,7 @@ CHANGES = Table(
     "changes",
     "One row per group of users: what it adds to the change of a model's mean since the night before.",
     (
-        text_column("change_id", "Hash of the runs and what was asked: all rows of one explanation."),
+        text_column("change_id", "Hash of the runs and the settings: all rows of one explanation."),
         SUITE,
         TableColumn("logical_date", DATE, "Night of `run_id`.", False),
         TableColumn("other_date", DATE, "Night of `other_run_id`, the model's last one before.", False),
@@ -100,7 +100,7 @@ CHANGES = Table(
         K,
         ESTIMATOR,
         text_column(
-            "group_key", "What groups are by: users (stayed, left, joined), n_relevant, a slice of users."
+            "group_key", "Key of the groups: users (stayed, left, joined), n_relevant, a slice of users."
         ),
         text_column("group_value", "The group; of n_relevant a range that doubles: 1, 2-3, 4-7 ..."),
         TableColumn(
@@ -112,9 +112,11 @@ CHANGES = Table(
         TableColumn("mean_before", DOUBLE, "Mean of the group before; NULL: it had no users."),
         TableColumn("mean_after", DOUBLE, "Mean of the group now; NULL: it has no users."),
         TableColumn(
-            "mix_change", DOUBLE, "What the change of the group's share adds to the difference.", False
+            "mix_change", DOUBLE, "Part of the difference from the change of the group's share.", False
         ),
-        TableColumn("within_change", DOUBLE, "What the change of the group's mean adds to it.", False),
+        TableColumn(
+            "within_change", DOUBLE, "Part of the difference from the change of the group's mean.", False
+        ),
         TableColumn(
             "difference",
             DOUBLE,
@@ -134,12 +136,12 @@ CHANGES = Table(
             "Whether log, settings and other inputs were the same: nothing but the code moved the number. "
             "NULL: the same code, or the run before did not identify its inputs by content.",
         ),
-        TableColumn("explained_at", TIMESTAMP, "When it was worked out, UTC.", False),
+        TableColumn("explained_at", TIMESTAMP, "When it was computed, UTC.", False),
     ),
 )
 
 PARADOX_ID = text_column("paradox_id", "Hash of the runs and settings: all rows of one search.")
-FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was worked out, UTC.", False)
+FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False)
 
 PARADOXES = Table(
     "paradoxes",
@@ -157,7 +159,7 @@ PARADOXES = Table(
         METRIC,
         DEFINITION,
         K,
-        text_column("slice_key", "What the strata are by: stratum, popularity ..."),
+        text_column("slice_key", "Key of the strata: stratum, popularity ..."),
         TableColumn("users", LONG, "Users averaged of `model`, in the whole.", False),
         TableColumn("value", DOUBLE, "Mean of `model` over everyone."),
         TableColumn("other_value", DOUBLE, "Mean of `other` over everyone."),
@@ -209,15 +211,17 @@ FLIPS = Table(
         METRIC,
         DEFINITION,
         K,
-        text_column("removed_are", "What is removed: items or users."),
+        text_column("removed_are", "Kind of the removed: items or users."),
         TableColumn("removed", LONG, "How many must go; NULL: no set turns the verdict."),
         TableColumn("out_of", LONG, "How many have truth in this part.", False),
         TableColumn("total", DOUBLE, "Sum over users of `model` minus `other`.", False),
-        TableColumn("removed_total", DOUBLE, "What the removed ones add to it: more than all of it."),
+        TableColumn(
+            "removed_total", DOUBLE, "Part of the total that the removed ones add: more than all of it."
+        ),
         TableColumn("threshold", DOUBLE, "The smallest contribution removed; all larger ones go too."),
         TableColumn("at_threshold", LONG, "How many of those equal to it go."),
         TableColumn("ids", array_type(STRING), "The largest contributors removed, at most 20."),
-        TableColumn("contributions", array_type(DOUBLE), "What each of these adds to the total."),
+        TableColumn("contributions", array_type(DOUBLE), "Part of the total that each of these adds."),
         FOUND_AT,
     ),
     constraints={"removed_known": "removed_are IN ('items', 'users')"},

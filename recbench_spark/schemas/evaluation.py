@@ -1,4 +1,4 @@
-"""Tables of results: rankings, values of users, metrics, other definitions."""
+"""Tables of results: rankings, values of users, metrics, metrics under other definitions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ METRICS = Table(
         DEFINITION,
         K,
         ESTIMATOR,
-        TableColumn("slice_key", STRING, "What the slice is by: popularity, cold_user, a column; or NULL."),
-        TableColumn("slice_value", STRING, "Which part of the slice: head, torso, tail ...; or NULL."),
+        TableColumn("slice_key", STRING, "Key of the slice: popularity, cold_user, a column; or NULL."),
+        TableColumn("slice_value", STRING, "Value of the slice: head, torso, tail ...; or NULL."),
         TableColumn("value", DOUBLE, "Mean over the averaged users."),
         TableColumn("stderr", DOUBLE, "Standard error of the mean over users."),
         TableColumn("ci_low", DOUBLE, "Lower end of the bootstrap interval over users."),
@@ -44,7 +44,7 @@ METRICS = Table(
 
 USER_METRICS = Table(
     "user_metrics",
-    "One row per user and metric: the values at every cut-off asked for.",
+    "One row per user and metric: the values at every requested cut-off.",
     (
         RUN_ID,
         USER_ID,
@@ -61,7 +61,7 @@ USER_METRICS = Table(
 
 RANKINGS = Table(
     "rankings",
-    "One row per user: where each truth item stands. Every metric of every definition follows from it.",
+    "One row per user: the rank of each truth item. Every metric of every definition follows from it.",
     (
         RUN_ID,
         USER_ID,
@@ -80,14 +80,14 @@ RANKINGS = Table(
         TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
         TableColumn("drawn", INT, "Negatives drawn uniformly for the user; NULL: not such a draw."),
         TableColumn("pool", LONG, "Items they were drawn from: neither training nor truth of the user."),
-        TableColumn("top_items", array_type(STRING), "The first max(k) items, where lists are asked for."),
+        TableColumn("top_items", array_type(STRING), "The first max(k) items, if lists are requested."),
         TableColumn(
             "slices",
             T.MapType(STRING, array_type(STRING)),
             "Per slice key the label of each truth item.",
         ),
         TableColumn(
-            "propensity", array_type(DOUBLE), "Chance of each truth item to be shown; NULL: not asked for."
+            "propensity", array_type(DOUBLE), "Chance of each truth item to be shown; NULL: not requested."
         ),
     ),
     partition_by=("run_id",),

@@ -1,4 +1,4 @@
-"""Tables of many fits: fits, trials of searches, boards of benchmarks, what was handed in."""
+"""Tables of many fits: fits, trials of searches, boards of benchmarks, submissions."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SETTINGS_JSON = TableColumn(
 
 FITS = Table(
     "fits",
-    "One row a fit: a model with one setting, on one fold, from one seed. Failures are rows too.",
+    "One row per fit: a model with one setting, on one fold, from one seed. Failures are rows too.",
     (
         FIT_ID,
         LOG_ID,
         SUITE,
         TableColumn("dataset", STRING, "Name of the dataset."),
         TableColumn("split", STRING, "The protocol in words; of folds, without the one held out."),
-        text_column("purpose", "benchmark, search, or figure: what the fit was made for."),
+        text_column("purpose", "Purpose of the fit: benchmark, search, or figure."),
         text_column("model", "Name of the model in the benchmark file."),
         text_column("kind", "Learner: sgd_mf, bayesian_mf ..."),
         SETTINGS_JSON,
         TableColumn("dims", INT, "Factors; NULL where the learner has none."),
         TableColumn("seed", LONG, "Seed of all draws.", False),
-        TableColumn("fold", INT, "Fold held out; NULL where the log or a share says what is."),
+        TableColumn("fold", INT, "Fold held out; NULL if the log or a share defines the held-out rows."),
         TableColumn(
             "parts", array_type(STRING), "Parts predicted; validation: a share of the training rows."
         ),
@@ -64,7 +64,7 @@ FITS = Table(
         TableColumn(
             "files",
             STRING,
-            "Folder of what it made, below the warehouse (after 'scratch:', below spark.recbench.scratch);"
+            "Folder of its files, below the warehouse (after 'scratch:', below spark.recbench.scratch);"
             " absolute in older rows, of which only the end fit_files/ID counts; NULL: nothing was kept.",
         ),
         TableColumn("code_version", STRING, "Version of recbench-spark."),
@@ -76,7 +76,7 @@ FITS = Table(
 
 TRIALS = Table(
     "trials",
-    "One row a setting that a search has tried, on validation rows only.",
+    "One row per setting that a search has tried, on validation rows only.",
     (
         text_column("trial_id", "Hash of search and setting: it is not tried twice."),
         text_column("search_id", "Hash of log, model, space and method; an extended search has a new one."),
@@ -114,34 +114,36 @@ TRIALS = Table(
 
 BOARDS = Table(
     "boards",
-    "Results on boards: published, ours, or handed in. Told apart by `origin`, never mixed. A later row of"
-    " one entry_id replaces an earlier one: what is known of its search grows (view board_entries).",
+    "Results on boards: published, run here, or submitted; `origin` separates them. A later row of one"
+    " entry_id replaces an earlier one with less knowledge of its search (view board_entries).",
     (
-        text_column("entry_id", "Hash of what the row says of the run; its search is no part of it."),
+        text_column("entry_id", "Hash of the row's facts about the run, without those of its search."),
         BOARD,
-        text_column("origin", "published (a table of a work), ours (run here), bundle (handed in)."),
+        text_column("origin", "published (a table of a work), ours (run here), bundle (submitted)."),
         TableColumn("data", STRING, "The data set in words."),
         TableColumn("protocol", STRING, "How it is split, in words."),
         METRIC,
         TableColumn("lower_is_better", BOOLEAN, "Whether smaller is better, as of errors.", False),
-        text_column("method", "The one name of the method, whatever a work calls it."),
-        text_column("name", "What it is called where the number stands."),
+        text_column("method", "The one name of the method, for all names in publications."),
+        text_column("name", "Its name in the source of the number."),
         TableColumn("value", DOUBLE, "Mean over folds and seeds, or as printed.", False),
-        TableColumn("spread_folds", DOUBLE, "Standard deviation over folds; of ours, of means over seeds."),
+        TableColumn(
+            "spread_folds", DOUBLE, "Standard deviation over folds; for own results, of means over seeds."
+        ),
         TableColumn("spread_seeds", DOUBLE, "Standard deviation over seeds within a fold."),
         TableColumn("folds", INT, "Folds behind the mean; NULL: not known."),
         TableColumn("seeds", INT, "Seeds behind the mean; NULL: not known."),
         TableColumn("part", STRING, "Held-out part, where a protocol has several: probe, quiz, test."),
-        TableColumn("ran_by", STRING, "inventor, rival, rerun, ours, or NULL where it is not known."),
+        TableColumn("ran_by", STRING, "inventor, rival, rerun, ours, or NULL if it is not known."),
         TableColumn("who", STRING, "The person or team, where known."),
         TableColumn("quoted_from", STRING, "The work that the number is quoted from."),
-        TableColumn("year", INT, "Year of that work, or of ours."),
+        TableColumn("year", INT, "Year of that work, or of the own run."),
         TableColumn("dims", INT, "Factors."),
         TableColumn("search_space", STRING, "The space searched, as JSON."),
         TableColumn("budget_settings", INT, "How many settings were tried."),
         TableColumn("budget_seconds", DOUBLE, "Seconds spent on them."),
         TableColumn(
-            "at_edge", array_type(STRING), "Settings whose best value lies on the edge of its space."
+            "at_edge", array_type(STRING), "Settings whose best value is on the edge of its space."
         ),
         TableColumn("never_searched", array_type(STRING), "Settings that kept one value throughout."),
         TableColumn("evidence", STRING, "Fits, or the bundle by its digest, that the number comes from."),
@@ -155,8 +157,8 @@ BOARDS = Table(
 
 VERDICTS = Table(
     "verdicts",
-    "One row a reason to call a result an under-tuned baseline, or a note that nothing can be said, as the"
-    " board stood when it was judged.",
+    "One row per reason to call a result an under-tuned baseline, or per note that nothing can be said, for"
+    " the board at the time of judgement.",
     (
         text_column("entry_id", "The row of `boards` that was judged."),
         BOARD,
@@ -167,36 +169,38 @@ VERDICTS = Table(
         ),
         TableColumn("reason", STRING, "The reason in words.", False),
         TableColumn("judged_at", TIMESTAMP, "When the board was judged, UTC.", False),
-        TableColumn(
-            "under_tuned", BOOLEAN, "False of notes, which accuse nobody; NULL, of an old version: true."
-        ),
+        TableColumn("under_tuned", BOOLEAN, "False for notes; NULL, from an old version: true."),
     ),
 )
 
 SUBMISSIONS = Table(
     "submissions",
-    "One row a time that predictions were scored on hidden parts: each look wears a test set out.",
+    "One row per time that predictions were scored on hidden parts; each look wears out a test set.",
     (
         text_column("submission_id", "Hash of the predictions and the time."),
         BOARD,
-        text_column("name", "What was handed in, as its bundle calls it."),
-        text_column("who", "Who handed it in."),
+        text_column("name", "Name of the submission in its bundle."),
+        text_column("who", "The person or team that submitted it."),
         LOG_ID,
         text_column("content", "Hash of the predictions: the same hash is the same submission again."),
-        TableColumn("quiz", DOUBLE, "Value on the part quiz, which is shown to whoever hands in."),
-        TableColumn("test", DOUBLE, "Value on the part test, which is not; else on all that is held out."),
+        TableColumn("quiz", DOUBLE, "Value on the part quiz, which is shown to the submitter."),
+        TableColumn(
+            "test", DOUBLE, "Value on the part test, which is hidden; without parts, on all held-out rows."
+        ),
         TableColumn("handed_in_at", TIMESTAMP, "When it was scored, UTC.", False),
         TableColumn("entry_id", STRING, "The row of `boards` that it was entered as; NULL: by older code."),
-        TableColumn("notes", STRING, "Sentences told of it: what was clipped, training items in lists."),
+        TableColumn(
+            "notes", STRING, "Sentences reported about it: clipped values, training items in lists."
+        ),
     ),
 )
 
 BOARD_DECISIONS = Table(
     "board_decisions",
-    "One row a decision on a row of `boards`; the newest counts. Nothing is deleted.",
+    "One row per decision on a row of `boards`; the newest counts. Nothing is deleted.",
     (
         text_column("decision_id", "Hash of entry, decision and time."),
-        text_column("entry_id", "The row of `boards` that it is about."),
+        text_column("entry_id", "The row of `boards` that was decided on."),
         BOARD,
         text_column("decision", "held (implausible: it does not count), accepted, or retracted."),
         TableColumn("reason", STRING, "The reason in words.", False),

@@ -1,4 +1,4 @@
-"""Tables of graphs, and of embeddings computed over them layer by layer."""
+"""Tables of graphs, and of embeddings that are computed over them layer by layer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from recbench_spark.schemas.base import (
     text_column,
 )
 
-MODEL_ID = text_column("model_id", "Hash of graph, features, weights and settings: same name, same bits.")
+MODEL_ID = text_column("model_id", "Hash of graph, features, weights and settings: same id, same bits.")
 GRAPH_ID = text_column("graph_id", "Hash of the edges' identity and the settings they are read by.")
 
 GRAPHS = Table(
     "graphs",
-    "One row a graph that is laid out: its size and where its files lie.",
+    "One row per graph that has been built: its size and its source.",
     (
         GRAPH_ID,
         TableColumn(
@@ -39,14 +39,14 @@ GRAPHS = Table(
             "Identity of what was read: of files their content, of a Delta table its id and files.",
         ),
         TableColumn("settings_json", STRING, "The settings they were read by."),
-        TableColumn("seconds", DOUBLE, "Wall-clock seconds of the layout.", False),
-        TableColumn("laid_out_at", TIMESTAMP, "When it was laid out, UTC.", False),
+        TableColumn("seconds", DOUBLE, "Wall-clock seconds of the build.", False),
+        TableColumn("laid_out_at", TIMESTAMP, "When it was built, UTC.", False),
     ),
 )
 
 GRAPH_NODES = Table(
     "graph_nodes",
-    "One row a node: its dense id and how many edges come into it.",
+    "One row per node: its dense id and the number of its incoming edges.",
     (
         GRAPH_ID,
         text_column("side", "Side of the node; node where there is one."),
@@ -62,7 +62,7 @@ GRAPH_NODES = Table(
 
 GRAPH_VECTORS = Table(
     "graph_vectors",
-    "Vectors after a layer, some thousand nodes a row, committed by groups of blocks as they come.",
+    "Vectors after a layer, some thousand nodes per row, committed by groups of blocks.",
     (
         MODEL_ID,
         TableColumn("layer", INT, "Layer they come out of, from 1.", False),
@@ -78,7 +78,7 @@ GRAPH_VECTORS = Table(
 
 GRAPH_RUNS = Table(
     "graph_runs",
-    "One row a layer of a run over a graph: how it was done, how long it took, what was predicted.",
+    "One row per layer of a run over a graph: its plan, its time, and the predicted time.",
     (
         MODEL_ID,
         GRAPH_ID,
@@ -94,7 +94,7 @@ GRAPH_RUNS = Table(
         TableColumn("predicted_bytes", LONG, "The same as predicted before the run.", False),
         TableColumn("seconds", DOUBLE, "Wall-clock seconds.", False),
         TableColumn("predicted_seconds", DOUBLE, "As predicted before the run.", False),
-        TableColumn("amounts_json", STRING, "What there was to do, as the cost model counts it.", False),
+        TableColumn("amounts_json", STRING, "Amount of work, as the cost model counts it.", False),
         TableColumn("cores", INT, "Tasks at once.", False),
         TableColumn("started_at", TIMESTAMP, "When the layer began, UTC.", False),
     ),
@@ -103,7 +103,7 @@ GRAPH_RUNS = Table(
 
 NEIGHBOURHOODS = Table(
     "neighbourhoods",
-    "One row a node: the nodes that short random walks from it visit most (`jobs/neighbourhoods.py`).",
+    "One row per node: the nodes that short random walks from it visit most (`jobs/neighbourhoods.py`).",
     (
         text_column(
             "neighbourhood_id", "Hash of graph, side and the walks' settings: same name, same rows."

@@ -1,4 +1,4 @@
-"""Tables of runs: attempts, findings on their inputs, measured speed."""
+"""Tables of runs: attempts, checks of their inputs, measured speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recbench_spark.schemas.base import (
 
 RUNS = Table(
     "runs",
-    "One row an attempt of one model on one night, written last: what it names becomes visible.",
+    "One row per attempt of one model on one night, written last; it makes the rows of its run visible.",
     (
         RUN_ID,
         text_column("run_key", "Hash of configuration, input data and code: same key, same numbers."),
@@ -45,7 +45,7 @@ RUNS = Table(
         TableColumn(
             "revisions",
             STRING,
-            "Revisions of what the numbers come of, as JSON, without those at 1; NULL: all at 1.",
+            "Revisions of the code behind the numbers, as JSON, without those at 1; NULL: all at 1.",
         ),
         TableColumn("source", STRING, "own (the inventor), baseline (a rival), rerun, published."),
         TableColumn("ran_by", STRING, "Who ran it."),
@@ -75,9 +75,9 @@ CHECKS = Table(
     "Findings on inputs and results of a run: exclusions, warnings, quality gates.",
     (
         RUN_ID,
-        text_column("check", "What was looked at, e.g. duplicate_list_rows."),
+        text_column("check", "Name of the check, e.g. duplicate_list_rows."),
         text_column("severity", "info, warning or error."),
-        TableColumn("observed", DOUBLE, "What was counted or measured."),
+        TableColumn("observed", DOUBLE, "The value that was counted or measured."),
         TableColumn("threshold", DOUBLE, "Largest value that passes; NULL: only reported."),
         TableColumn("passed", BOOLEAN, "Whether the observed value is acceptable.", False),
         TableColumn("detail", STRING, "A sentence for the reader."),
@@ -87,10 +87,10 @@ CHECKS = Table(
 
 SPEED = Table(
     "speed",
-    "One row a measurement of a benchmark job. Compare only rows of one machine and one run.",
+    "One row per measurement of a benchmark job. Compare only rows of one machine and one run.",
     (
-        text_column("benchmark", "What was measured: a world of factors, or lists."),
-        text_column("system", "Who was measured; product: the bare matrix product."),
+        text_column("benchmark", "The workload: a world of factors, or lists."),
+        text_column("system", "The library that was measured; product: the bare matrix product."),
         TableColumn("users", LONG, "Users of one pass.", False),
         TableColumn("items", LONG, "Items of the catalogue.", False),
         TableColumn("dims", INT, "Dimensions of the vectors; NULL: no vectors."),

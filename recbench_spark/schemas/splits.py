@@ -21,7 +21,7 @@ from recbench_spark.schemas.base import (
 
 MANIFESTS = Table(
     "manifests",
-    "What a split consists of: counts, content hashes, overlaps, leakage. One row a fact.",
+    "Facts about a split: counts, content hashes, overlaps, leakage. One row per fact.",
     (
         SPLIT_ID,
         text_column("part", "train, valid, test ... as in splits, or log for the whole."),
@@ -38,7 +38,7 @@ REJECTS = Table(
         SPLIT_ID,
         text_column("file", "File the row is from."),
         TableColumn("line", STRING, "The line as it stands, or the row as JSON."),
-        text_column("reason", "What is wrong with it."),
+        text_column("reason", "The mistake in it."),
     ),
     partition_by=("split_id",),
 )
@@ -122,7 +122,9 @@ PROPENSITIES = Table(
     partition_by=("split_id",),
 )
 
-METHOD = text_column("method", "How they were found: power_law, relative_frequency ...; further settings.")
+METHOD = text_column(
+    "method", "How they were estimated: power_law, relative_frequency ..., with further settings."
+)
 
 RATING_PROPENSITIES = Table(
     "rating_propensities",
@@ -164,9 +166,11 @@ POWER_LAWS = Table(
         TableColumn("interactions", LONG, "Rows of the log fitted to.", False),
         TableColumn("users", LONG, "Users of the log fitted to.", False),
         TableColumn("distance", DOUBLE, "Kolmogorov and Smirnov's, between the tail and the law."),
-        TableColumn("p", DOUBLE, "Goodness of fit: small speaks against a power law; NULL: not asked for."),
+        TableColumn(
+            "p", DOUBLE, "Goodness of fit: a small p speaks against a power law; NULL: not requested."
+        ),
         TableColumn("replicates", INT, "Simulated laws behind p.", False),
-        TableColumn("factor", DOUBLE, "What propensities were multiplied by.", False),
+        TableColumn("factor", DOUBLE, "Factor that propensities were multiplied by.", False),
         TableColumn("raised", LONG, "Items whose propensity was raised to the floor.", False),
         TableColumn("lowered", LONG, "Items whose propensity was lowered to 1.", False),
     ),
@@ -183,4 +187,4 @@ INTERACTIONS = T.StructType(
         T.StructField("attributes", T.MapType(STRING, STRING)),
     ]
 )
-"""What every reader returns; `part` is NULL unless the log itself says where a row belongs."""
+"""Schema of every reader's result; `part` is NULL unless the log itself names the part of a row."""

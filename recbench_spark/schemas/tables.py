@@ -1,4 +1,4 @@
-"""Every table by name."""
+"""All tables by name."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
 """Tables whose rows become visible through a succeeded row of `runs`."""
 
 ID_TYPE = "recbench.id_type"
-"""Column metadata: the type of ids as it was stored, in words."""
+"""Column metadata: the stored type of ids, in words."""

@@ -1,1 +1,1 @@
-"""Storage: tables, arrays that workers map, and files that are published whole by one atomic step."""
+"""Storage: the warehouse, Delta files, shared arrays, and files that runs publish in one atomic step."""

@@ -1,7 +1,8 @@
-"""A warehouse that is a folder of this machine, read and written here: no Java, some milliseconds.
+"""A warehouse in a local folder, read and written without Java, in some milliseconds.
 
-The same tables as `store.Store` makes, with their comments, constraints and layout; both may write at once,
-since appends of Delta do not conflict. For small results: what is appended is in memory.
+It has the same tables as `store.Store`, with their comments, constraints and layout. Both may write at
+once, since appends of Delta do not conflict. It is meant for small results: appended rows are held in
+memory.
 """
 
 from __future__ import annotations
@@ -18,49 +19,57 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files, store
+from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
+from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.table_folders import (
+    check_writable,
+    create_local_table,
+    has_commit,
+    is_catalog_schema,
+)
+from recbench_spark.storage.table_sql import check_version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 Filters = Sequence[tuple[str, str, Any]]
-"""All of (column, operator, value), as Parquet's readers have it."""
+"""Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
 
 RETRY_SECONDS = 0.1
-"""Seconds before an append is tried a second time: it takes some milliseconds."""
+"""Seconds before the second attempt at an append, which takes some milliseconds."""
 
 
 def is_local_folder(root: str) -> bool:
     """Return whether a warehouse is a folder of this machine."""
-    return not (store.is_catalog_schema(root) or "://" in root)
+    return not (is_catalog_schema(root) or "://" in root)
 
 
 class ArrowStore:
-    """Tables by name under one folder."""
+    """Tables by name below one local folder."""
 
     def __init__(self, root: str, *, read_only: bool = False) -> None:
         """Open a warehouse.
 
         Raises:
-            StoreError: the folder cannot be written to, or is of another version.
+            StoreError: the folder cannot be written to, or has another schema version.
         """
         self.folder = Path(root).resolve()
         self.root = str(self.folder)
         if not read_only:
-            store.check_writable(self.folder)
+            check_writable(self.folder)
         if self.exists("runs"):
-            store.check_version(self.root, self._table("runs").metadata().configuration)
+            check_version(self.root, self._table("runs").metadata().configuration)
 
     def location(self, name: str) -> str:
-        """The directory of a table."""
+        """Return the folder of a table."""
         return f"{self.root}/{name}"
 
     def exists(self, name: str) -> bool:
-        """Whether the table has been created; errors as `Store.exists`."""
-        return store.has_commit(self.folder / name)
+        """Return whether the table has been created; errors as `Store.exists`."""
+        return has_commit(self.folder / name)
 
     def _table(self, name: str) -> DeltaTable:
         return open_table(self.location(name))
@@ -68,7 +77,7 @@ class ArrowStore:
     # ------------------------------------------------------------------------------- reading
 
     def read(self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
-        """The rows of a table that fulfil all filters; none where it does not exist yet.
+        """Read the rows of a table that fulfil all filters; none if the table does not exist yet.
 
         Raises:
             FallbackToSpark: the table has features that `deltalake` does not know.
@@ -76,11 +85,11 @@ class ArrowStore:
         names = None if columns is None else list(columns)
         if not self.exists(table.name):
             return table.arrow_schema.empty_table().select(names or table.names)
-        wanted = filters_to_expression([list(filters)]) if filters else None
-        return self.dataset(table).to_table(columns=names, filter=wanted)
+        condition = filters_to_expression([list(filters)]) if filters else None
+        return self.dataset(table).to_table(columns=names, filter=condition)
 
     def dataset(self, table: Table) -> Dataset:
-        """A table that is there, of which nothing is read yet; errors as `read`."""
+        """Open a table that exists, without reading rows yet; errors as `read`."""
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         try:
@@ -91,37 +100,37 @@ class ArrowStore:
     def rows(
         self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
     ) -> list[dict[str, Any]]:
-        """As `read`, a dictionary a row."""
+        """Read rows as `read`, one dictionary per row."""
         rows: list[dict[str, Any]] = self.read(table, filters, columns).to_pylist()
         return rows
 
     def read_run(self, name: str, run_id: str) -> pa.Table:
-        """The rows of one run in a result table."""
+        """Read the rows of one run in a result table."""
         return self.read(TABLES[name], [("run_id", "=", run_id)])
 
     # ------------------------------------------------------------------------------- writing
 
     def note_run(self, run_id: str) -> None:
-        """Note that a run of this process is at work: cleaning leaves its rows alone."""
+        """Mark a run of this process as at work, so that cleaning keeps its rows."""
         note_run(self.folder, run_id)
 
     def end_runs(self) -> None:
-        """Note that the runs of this process are over."""
+        """Remove the marks of this process: its runs have ended."""
         end_runs(self.folder)
 
     def check_appendable(self, tables: Iterable[Table]) -> None:
-        """Before any work: whether rows can be appended to those of the tables that there are.
+        """Check, before any work, that rows can be appended to those tables that exist.
 
         Raises:
-            FallbackToSpark: one asks of its writers what `deltalake` does not do.
+            FallbackToSpark: a table requires a feature of its writers that `deltalake` does not have.
         """
         for table in tables:
             if self.exists(table.name):
-                asked = self._table(table.name).protocol()
-                if asked.min_writer_version > CHECKED_VERSION:
-                    features = ", ".join(asked.writer_features or [])
-                    asks = features or asked.min_writer_version
-                    raise FallbackToSpark(f"table {table.name} of the warehouse asks for {asks}")
+                protocol = self._table(table.name).protocol()
+                if protocol.min_writer_version > CHECKED_VERSION:
+                    features = ", ".join(protocol.writer_features or [])
+                    requirement = features or protocol.min_writer_version
+                    raise FallbackToSpark(f"table {table.name} of the warehouse asks for {requirement}")
 
     def append_all(self, frames: Sequence[tuple[pa.Table, Table]]) -> None:
         """Append to several tables, one after the other."""
@@ -129,23 +138,23 @@ class ArrowStore:
             self.append(rows, table)
 
     def append_rows(self, rows: Sequence[Mapping[str, Any]], table: Table) -> None:
-        """Append rows given as dictionaries; what a row lacks is NULL."""
+        """Append rows given as dictionaries; a missing column is NULL."""
         if rows:
             self.append(arrow_rows(rows, table), table)
 
     def append(self, rows: pa.Table, table: Table) -> None:
-        """Append rows; the table is created where it does not exist yet.
+        """Append rows; the table is created if it does not exist yet.
 
         Raises:
             StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
         """
         self.create(table)
-        # The same name in each attempt: an append whose answer was lost is not made twice.
+        # Each attempt has the same name, so that an append whose answer was lost is not repeated.
         name = f"{table.name}/{uuid.uuid4().hex}"
         commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
-        store.retry_conflicts(f"write {table.name}", commit, RETRY_SECONDS)
+        retry_conflicts(f"write {table.name}", commit, RETRY_SECONDS)
 
     def create(self, table: Table) -> None:
-        """Create a table that does not exist yet: its first commit, as Spark writes it, all or nothing."""
+        """Create a table that does not exist yet, with the first commit that Spark would write."""
         if not self.exists(table.name):
-            store.create_local_table(self.folder / table.name, table)
+            create_local_table(self.folder / table.name, table)

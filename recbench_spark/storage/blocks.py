@@ -1,7 +1,8 @@
-"""A shuffle of blocks instead of rows: Arrow tables of some ten thousand rows, packed as one value each.
+"""A shuffle of blocks instead of rows: a block is an Arrow table of some thousand rows, as one value.
 
-Spark writes, sorts, compresses and reads every row of a shuffle by itself; where Python looks at the rows
-anyway, it deals them to the tasks on both sides, and Spark moves a value for a thousand rows or more.
+Spark writes, sorts, compresses and reads every row of a shuffle by itself. Where Python processes the rows
+anyway, it partitions them into blocks before the shuffle and unpacks them after it, and Spark moves one
+value per thousand rows or more.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from recbench_spark.kernels.streams import Batches
 Change = Callable[[pa.Table], pa.Table]
 
 ROWS_PER_TASK = 1 << 20
-"""Rows held together, some 100 MB: a log is spread over as many tasks as this needs."""
+"""Rows that a task holds at once, some 100 MB; a log is spread over as many tasks as this needs."""
 
 MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
-"""Rows that a task holds while it deals them out: more where there are many tasks, lest blocks be small."""
+"""Rows that a task holds while it partitions them: more for many tasks, so that blocks stay large."""
 
 BLOCK_SCHEMA = "task INT, rows BINARY"
-"""The task that a block goes to, and its rows."""
+"""The task that a block is sent to, and its rows."""
 
 Block = tuple[int, bytes]
-"""The same in an RDD."""
+"""The same columns in an RDD."""
 
 Result = TypeVar("Result")
 
 SCALE_KEY = b"recbench.was"
-"""Metadata of a field that was packed in 32 of its 64 bits: what its values were divided by."""
+"""Metadata of a field that was packed in 32 of its 64 bits: the divisor of its values."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A shuffle in blocks, and what each task makes of its rows.
+    """A shuffle in blocks, and the function that each task applies to its rows.
 
     Attributes:
-        packed: blocks (PACKED), those of one task in one partition. Of a log that Python reads an RDD: it
-            plans and compiles nothing, a second less in a session's first job.
-        change: from all rows of a task to what comes of them; it travels to the tasks.
-        schema: of what comes of them; a dictionary stands for its values.
+        packed: blocks (BLOCK_SCHEMA), those of one task in one partition. For a log that Python reads it is
+            an RDD, which is neither planned nor compiled: a second less in a session's first job.
+        change: function from all rows of a task to its result; it is sent to the tasks.
+        schema: of the result; a dictionary column is returned as its values.
     """
 
     packed: DataFrame | RDD[Block]
@@ -59,18 +60,18 @@ class Blocks:
     schema: T.StructType
 
     def rows(self) -> DataFrame:
-        """What comes of them as rows of Spark."""
+        """Return the results of all tasks as rows of Spark."""
         names = tuple(self.schema.names)
         return self._block_frame().mapInArrow(
             partial(_change_batches, change=self.change, names=names), self.schema
         )
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
-        """What `finish` makes of each task's outcome, a few values: the driver holds them all."""
+        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
         if isinstance(self.packed, DataFrame):
             run_batches = partial(_finish_batches, change=self.change, finish=finish)
-            found = self.packed.mapInArrow(run_batches, "found BINARY").collect()
-            return [pickle.loads(row["found"]) for row in found]
+            rows = self.packed.mapInArrow(run_batches, "found BINARY").collect()
+            return [pickle.loads(row["found"]) for row in rows]
         run = partial(_finish_blocks, change=self.change, finish=finish)
         return self.packed.values().mapPartitions(run).collect()
 
@@ -81,31 +82,31 @@ class Blocks:
 
 
 def count_tasks(spark: SparkSession, n: int) -> int:
-    """As many tasks as give each ROWS_A_TASK of n rows on average."""
-    fewest = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    return max(fewest, -(-n // ROWS_PER_TASK))
+    """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
+    minimum = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return max(minimum, -(-n // ROWS_PER_TASK))
 
 
 def buffer_rows(tasks: int) -> int:
-    """Rows that a task holds while it deals them out to so many tasks."""
+    """Return the number of rows that a task holds while it partitions them for so many tasks."""
     return min(max(MIN_BUFFER_ROWS, ROWS_PER_BLOCK * tasks), MAX_BUFFER_ROWS)
 
 
 def shuffle_blocks(rows: DataFrame, key: Column, tasks: int) -> DataFrame:
-    """The rows in blocks, those with the same key in the same partition.
+    """Return the rows in blocks, those with the same key in the same partition.
 
     Args:
         rows: any columns.
         key: a 64-bit hash.
-        tasks: number of partitions; more than one key falls into each.
+        tasks: number of partitions; each of them gets several keys.
     """
-    dealt = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
-    packed = dealt.mapInArrow(partial(_partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
+    with_task = rows.withColumn("_task", F.pmod(key, F.lit(tasks)).cast("int"))
+    packed = with_task.mapInArrow(partial(_partition_batches, rows=buffer_rows(tasks)), BLOCK_SCHEMA)
     return packed.repartitionById(tasks, F.col("task"))
 
 
 def unpack_batches(batches: Batches) -> pa.Table | None:
-    """All rows of a partition's blocks; None where it has none."""
+    """Return all rows of the blocks of a partition; None if it has no block."""
     return unpack_blocks(_blocks(batches))
 
 
@@ -114,19 +115,19 @@ def _blocks(batches: Batches) -> Iterator[pa.Buffer]:
 
 
 def unpack_blocks(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
-    """All rows of some blocks; None where there is none."""
+    """Return all rows of some blocks; None if there is no block."""
     tables = [_decode_block(block) for block in blocks]
     return pa.concat_tables(tables).combine_chunks() if tables else None
 
 
 def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
-    """The rows in blocks, one for each task that gets any.
+    """Yield the rows in blocks, one for each task that gets rows.
 
     Args:
         rows: a table in one chunk.
         task_r: the task of each row.
     """
-    # Numbers of 16 bits are sorted in two rounds.
+    # The smallest type makes the sort fast: numbers of 16 bits are sorted in two passes.
     order_r = np.argsort(task_r.astype(np.min_scalar_type(task_r.max())), kind="stable")
     rows, sorted_r = rows.take(pa.array(order_r)), task_r[order_r]
     ends = np.append(np.flatnonzero(np.diff(sorted_r)), len(sorted_r) - 1) + 1
@@ -136,7 +137,7 @@ def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[
 
 
 def pack_batch(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> pa.RecordBatch:
-    """The same as rows of PACKED."""
+    """Return the blocks of `partition_rows` as rows of BLOCK_SCHEMA."""
     tasks, packed = zip(*partition_rows(rows, task_r), strict=True)
     columns = [pa.array(tasks, pa.int32()), pa.array(packed, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, ["task", "rows"])
@@ -161,8 +162,8 @@ def _finish_blocks(
 
 
 def _finish_batches(batches: Batches, change: Change, finish: Callable[[pa.Table], Result]) -> Batches:
-    for found in _finish_blocks(_blocks(batches), change, finish):
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(found)], pa.binary())], ["found"])
+    for result in _finish_blocks(_blocks(batches), change, finish):
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["found"])
 
 
 def _decode_dictionary(column: pa.Array) -> pa.Array:
@@ -175,31 +176,31 @@ def _partition_batches(batches: Batches, rows: int) -> Batches:
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
-    """Batches put together to tables of so many rows or more, one chunk each; the last may be smaller."""
-    held: list[pa.RecordBatch] = []
+    """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
+    buffer: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:
         if batch.num_rows:
-            held.append(batch)
+            buffer.append(batch)
             n += batch.num_rows
         if n >= rows:
-            yield pa.Table.from_batches(held).combine_chunks()
-            held, n = [], 0
-    if held:
-        yield pa.Table.from_batches(held).combine_chunks()
+            yield pa.Table.from_batches(buffer).combine_chunks()
+            buffer, n = [], 0
+    if buffer:
+        yield pa.Table.from_batches(buffer).combine_chunks()
 
 
 # ------------------------------------------------------------------------- a block as one value
 
 
 def _encode_block(rows: pa.Table) -> bytes:
-    """The rows as bytes, numbers in half their width where that loses nothing."""
+    """Return the rows as bytes; numbers take half their width if that loses nothing."""
     for place, field in enumerate(rows.schema):
         narrow = _narrow_column(rows.column(place))
         if narrow is not None:
-            column, was = narrow
+            column, scale = narrow
             rows = rows.set_column(
-                place, pa.field(field.name, column.type, metadata={SCALE_KEY: was}), column
+                place, pa.field(field.name, column.type, metadata={SCALE_KEY: scale}), column
             )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
@@ -209,12 +210,12 @@ def _encode_block(rows: pa.Table) -> bytes:
 
 
 def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
-    """The column in 32 bits, and what it takes to have it back; None where it does not fit."""
+    """Return the column in 32 bits, and the factor that restores it; None if it does not fit."""
     if column.type == pa.float64() and _fits_float32(column):
         return column.cast(pa.float32(), safe=False), "1"
     if column.type != pa.int64():
         return None
-    # Times in seconds travel as such: microseconds of them end in zeros.
+    # Times in whole seconds, stored as microseconds, fit after a division.
     for factor in (1, 1_000_000):
         smaller = column if factor == 1 else pc.divide(column, factor)
         if _fits_int32(smaller) and (factor == 1 or pc.multiply(smaller, factor).equals(column)):
@@ -223,8 +224,8 @@ def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | Non
 
 
 def _fits_int32(column: pa.ChunkedArray) -> bool:
-    ends = pc.min_max(column).as_py()
-    return ends["min"] is None or bool(ends["min"] >= -(2**31) and ends["max"] < 2**31)
+    bounds = pc.min_max(column).as_py()
+    return bounds["min"] is None or bool(bounds["min"] >= -(2**31) and bounds["max"] < 2**31)
 
 
 def _fits_float32(column: pa.ChunkedArray) -> bool:

@@ -1,10 +1,10 @@
-"""Delta tables without a row in Java: tasks write Parquet files, the driver commits them, and small rows.
+"""Delta tables without rows in Java: tasks write Parquet files, and the driver commits them.
 
 Spark's own writer takes each value out of Arrow into a row and from there into a column again, and its
-first commit in a process compiles for seconds. Here a task writes the table that it holds, and
+first commit in a process compiles for seconds. Here a task writes the Arrow table that it holds, and
 `deltalake` appends the files to the log, all or none of them. Rows that the driver holds are written and
-read by `deltalake` too: no job, some ten milliseconds. For folders that the driver and all workers
-see under one path; where the folder is remote, Spark reads and writes.
+read by `deltalake` too: no Spark job, some ten milliseconds. This works for folders that the driver and all
+workers see under one path; if the folder is remote, Spark reads and writes.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 WRITER_VERSION = 2
-"""Tables of a later version may ask for what is not done here (constraints, deletion vectors). NOT NULL is
-of version 2, and labelled rows keep it: their readers let no NULL pass."""
+"""Highest writer version for `can_commit`: tables of a later one may require what this module does not do
+(constraints, deletion vectors). NOT NULL belongs to version 2; readers of labelled rows let no NULL pass.
+"""
 
 
 class ConflictError(Exception):
-    """Another writer was there first, so that the same commit may succeed now."""
+    """Another writer committed first; the same commit may succeed when it is tried again."""
 
 
 class File(NamedTuple):
-    """A Parquet file: path inside the table's folder, bytes, rows; partition, where not its commit's."""
+    """A Parquet file of a table: path in its folder, bytes, rows; a partition if it is not the commit's."""
 
     path: str
     size: int
@@ -49,7 +50,7 @@ class File(NamedTuple):
 
 
 def can_commit(folder: str) -> bool:
-    """Whether files may be added to a table by this module."""
+    """Return whether this module may add files to a table."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
@@ -59,20 +60,20 @@ def can_commit(folder: str) -> bool:
 
 
 def is_committed(folder: str, once: str) -> bool:
-    """Whether an append of this name has been committed."""
+    """Return whether an append of this name has been committed."""
     return open_table(folder).transaction_version(once) is not None
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
-    """What comes of the blocks as Parquet files in one partition of a table: one per task.
+    """Write the result of each block task as a Parquet file in one partition of a table.
 
-    A task that is tried again writes a file of another name; those that are not returned belong to no
-    version of the table, and VACUUM removes them. The driver holds three values per file.
+    A task that is repeated writes a file of another name. Files that are not returned belong to no version
+    of the table, and VACUUM removes them. The driver holds three values per file.
 
     Args:
-        blocks: the shuffle and what each task makes of its rows.
+        blocks: the shuffle, and the function that each task applies to its rows.
         folder: of the table.
-        partition: column -> value, which no file holds.
+        partition: column -> value; no file holds these columns.
     """
     names = tuple(name for name in blocks.schema.names if name not in partition)
     files = blocks.each(partial(write_file, folder=folder, partition=partition, names=names))
@@ -81,7 +82,11 @@ def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> li
 
 
 def require_visible(folder: str, files: Sequence[File]) -> None:
-    """StoreError where the driver does not see a file: a worker's host wrote it to a disk of its own."""
+    """Check that the driver sees the files that tasks wrote.
+
+    Raises:
+        StoreError: a file is missing: a worker's host wrote it to a disk of its own.
+    """
     for path, size in ((Path(folder, file.path), file.size) for file in files):
         if not path.is_file() or path.stat().st_size != size:
             raise StoreError(
@@ -91,24 +96,24 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
 
 
 def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], once: str) -> bool:
-    """Append files to the table in one version, unless an append of this name is there.
+    """Append files to the table in one version, unless an append of this name exists.
 
-    Files that are not added stay where they are until VACUUM: a commit whose answer was lost may name them.
+    Files that are not added stay until VACUUM: a commit whose answer was lost may name them.
 
     Args:
         folder: of the table.
         files: as `write_files` returns them.
-        partition: column -> value of all files that do not say theirs.
+        partition: column -> value, for files without a partition of their own.
         once: the append's name (Delta's transaction identifier).
 
     Returns:
-        Whether the files were added: False where another writer was there first.
+        True where the files were added; False where an append of this name existed.
 
     Raises:
         ConflictError: another writer was faster; try again.
-        StoreError: the folder is not a place for a log.
+        StoreError: the folder cannot hold a log.
     """
-    # Here: workers import this module and need none of it.
+    # Imported here, since workers import this module and do not need it.
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
     table = open_table(folder)
@@ -144,7 +149,7 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         table.schema(),
         list(files[0].partition or partition) if files else list(partition),
         commit_properties=CommitProperties(app_transactions=[Transaction(once, 1)]),
-        # Old logs are Spark's to remove, by the table's properties.
+        # Spark removes old logs, as the table's properties say.
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )
 
@@ -156,12 +161,13 @@ def write_file(
     names: Sequence[str],
     inside: Sequence[str] = (),
 ) -> File:
-    """Rows as a new file of a table's partition; of the columns named those that there are.
+    """Write rows as a new file of a table's partition, with those of the named columns that exist.
 
-    `inside`: what repeats itself within lists and maps, as Parquet names it; of others dictionaries say it.
+    `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
+    dictionary type says so.
     """
     rows = rows.select([name for name in names if name in rows.column_names])
-    # Other values are written as they are: a dictionary is tried for each otherwise, and given up.
+    # Only these columns get dictionaries: Parquet would try one for every column and then drop it.
     repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
     repeated += inside
     place = "/".join(f"{name}={value}" for name, value in partition.items())
@@ -175,18 +181,18 @@ def write_file(
 # ------------------------------------------------------------------------- rows that the driver holds
 
 CHECKED_VERSION = 3
-"""Tables with CHECK constraints: `deltalake` holds the rows that it writes against them."""
+"""Writer version of tables with CHECK constraints, which `deltalake` checks for the rows that it writes."""
 
 
 Since = tuple[str, datetime] | None
-"""A column of moments, and a moment that counts itself no more."""
+"""A column of moments, and a moment: only later rows count."""
 
 Filters = Sequence[tuple[str, str, Any]]
-"""All of (column, operator, value), as Parquet's readers have it."""
+"""Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
 
 
 def can_append(folder: str) -> bool:
-    """Whether rows may be written to a table by `append_rows`."""
+    """Return whether `append_rows` may write to a table."""
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
@@ -196,11 +202,11 @@ def can_append(folder: str) -> bool:
 
 
 def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
-    """Append rows to the table in one version, unless an append of this name is there; as `commit`.
+    """Append rows to the table in one version, unless an append of this name exists; as `commit`.
 
     Raises:
         ConflictError: another writer was faster; try again.
-        StoreError: a row that a constraint of the table forbids, or a folder that cannot be written to.
+        StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
     """
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
@@ -229,7 +235,7 @@ def _write_rows(
     properties: CommitProperties,
     predicate: str | None = None,
 ) -> None:
-    """Append rows; or put them in the place of those that fulfil a condition of SQL."""
+    """Append rows; with a predicate of SQL, replace the rows that fulfil it."""
     from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
@@ -250,21 +256,24 @@ def _write_rows(
 
 
 class Presence(str):
-    """Name of a column in a key of which only counts whether its value is NULL."""
+    """Name of a column in a key that counts only as NULL or not NULL."""
 
 
 def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since = None) -> int:
-    """Append those rows whose key no row of the table has, in one version; returns how many.
+    """Append those rows whose key no row of the table has, in one version.
 
-    All such commits to a table bear one transaction identifier. `deltalake` refuses a commit when another
-    one of that identifier came in after the table was opened, so of two writers that looked at the same
-    version one must look again. Rows that somebody deleted can be appended again.
+    All such commits to a table use one transaction identifier. `deltalake` refuses a commit if another one
+    of that identifier was made after the table was opened. So of two writers that read the same version,
+    one must read again. Rows that somebody deleted can be appended again.
 
     Args:
         folder: of the table.
         rows: few, no two of them with one key.
-        key: columns whose values together say that two rows are the same; the first is never NULL.
-        since: a column and a moment; only rows of the table that are later count. None: all count.
+        key: columns whose values together identify a row; the first is never NULL.
+        since: a column and a moment; only later rows of the table count. None: all count.
+
+    Returns:
+        The number of rows appended.
 
     Raises:
         ConflictError: another writer was faster; try again.
@@ -273,21 +282,21 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
     filters: list[tuple[str, str, Any]] = [(key[0], "in", rows.column(key[0]).unique().to_pylist())]
     filters += [] if since is None else [(since[0], ">", since[1])]
     with _hold_version(folder) as table:
-        known = set(_row_keys(read_rows(folder, filters, key, table.version()), key))
-        fresh = [n for n, name in enumerate(_row_keys(rows, key)) if name not in known]
+        existing = set(_row_keys(read_rows(folder, filters, key, table.version()), key))
+        fresh = [n for n, row_key in enumerate(_row_keys(rows, key)) if row_key not in existing]
         if fresh:
             _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
     return len(fresh)
 
 
 def drop_repeated_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the rows without those whose key an earlier one has."""
-    first = {name: n for n, name in reversed(list(enumerate(_row_keys(rows, key))))}
+    """Return the rows; of several with the same key only the first one stays."""
+    first = {row_key: n for n, row_key in reversed(list(enumerate(_row_keys(rows, key))))}
     return rows.take(pa.array(sorted(first.values()), pa.int64()))
 
 
 def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Return the key of each row as text: lists and maps have no hash."""
+    """Return the key of each row as text, since lists and maps have no hash."""
     return [
         repr([row[name] is not None if isinstance(name, Presence) else row[name] for name in key])
         for row in rows.select(key).to_pylist()
@@ -295,7 +304,7 @@ def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def _next_commit(table: DeltaTable, token: str) -> CommitProperties:
-    """Return properties of a commit that no other one of the same token may precede unseen."""
+    """Return properties of a commit that fails if another one of the same token comes first."""
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
@@ -304,7 +313,7 @@ def _next_commit(table: DeltaTable, token: str) -> CommitProperties:
 
 
 def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
-    """Put rows in the place of all that have a value in a column, in one version.
+    """Replace all rows that have a value in a column, in one version.
 
     Raises:
         ConflictError, StoreError: as `append_missing`.
@@ -316,7 +325,11 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:
-    """Raise StoreError for a NULL where none may be: the writer finds it under one error or another."""
+    """Check columns that may not hold NULL; the writer reports them under various errors.
+
+    Raises:
+        StoreError: such a column holds NULL.
+    """
     for field in rows.schema:
         if not field.nullable and rows.column(field.name).null_count:
             raise StoreError(f"cannot write {folder}: column '{field.name}' holds NULL, which it may not")
@@ -328,26 +341,28 @@ def read_rows(
     columns: Iterable[str] | None = None,
     version: int | None = None,
 ) -> pa.Table:
-    """The rows of a table that fulfil all filters; the caller knows that they are few."""
+    """Read the rows of a table that fulfil all filters into memory; they must be few."""
     names = None if columns is None else list(columns)
-    if any(operator == "in" and not value for _, operator, value in filters):  # Arrow knows no type of it
-        nothing = read_dataset(folder, version).schema.empty_table()
-        return nothing if names is None else nothing.select(names)
-    wanted = filters_to_expression([list(filters)]) if filters else None
-    return read_dataset(folder, version).to_table(columns=names, filter=wanted)
+    if any(
+        operator == "in" and not value for _, operator, value in filters
+    ):  # Arrow finds no type for an empty list
+        no_rows = read_dataset(folder, version).schema.empty_table()
+        return no_rows if names is None else no_rows.select(names)
+    condition = filters_to_expression([list(filters)]) if filters else None
+    return read_dataset(folder, version).to_table(columns=names, filter=condition)
 
 
 def partition_values(folder: str, column: str) -> list[str]:
-    """The values of a partition column that hold files, from the log alone."""
+    """Return the values of a partition column that have files, from the log alone."""
     return sorted({partition[column] for partition in open_table(folder).partitions()})
 
 
 def read_column_values(folder: str, column: str) -> set[str]:
-    """The values of a column of text, each once; one batch of that column in memory."""
-    found: set[str] = set()
+    """Return the distinct values of a text column; one batch of that column is in memory."""
+    distinct: set[str] = set()
     for batch in read_dataset(folder).to_batches(columns=[column]):
-        found.update(batch.column(0).unique().to_pylist())
-    return found
+        distinct.update(batch.column(0).unique().to_pylist())
+    return distinct
 
 
 def list_partition_files(folder: str, partition: Mapping[str, str]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Open Delta tables with `deltalake` by the name of their folder, whatever letters the name has.
+"""Open Delta tables with `deltalake` by the name of their folder, whatever characters the name has.
 
-`deltalake` takes a table's place for a URL and decodes it more than once: a folder whose name holds `%20`
-is looked for under another name, and one with `[` ends the library in a panic. For such a folder a private
-one with a plain name is made, whose `_delta_log` is a link to the real log. Data files are read in their
-real folder. Places on remote storage are handed on as they are.
+`deltalake` takes a table's place for a URL and decodes it more than once: it looks for a folder with `%20`
+in its name under another name, and one with `[` ends the library in a panic. For such a folder this module
+makes a private one with a plain name, whose `_delta_log` is a link to the real log. Data files are read in
+their real folder. Places on remote storage are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 LOG = "_delta_log"
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
-"""Characters that `deltalake` does not take in the name of a table's folder."""
+"""Characters that `deltalake` does not accept in the name of a table's folder."""
 
 _plain_folders: dict[str, Path] = {}
-"""Real folder -> the private one that has its log."""
+"""Real folder -> the private folder with a link to its log."""
 
 
 def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
     """Open a table.
 
-    Of a table whose folder has an odd name, the paths that the result itself knows are private ones: take
-    files from `list_files`, rows from `read_dataset`, and write by `open_for_write`.
+    If the table's folder has an odd name, the paths inside the result are private ones: take files from
+    `list_files`, rows from `read_dataset`, and write with `open_for_write`.
 
     Args:
         place: folder of this machine, or a URI.
@@ -60,7 +60,7 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
 
 
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
-    """Open the rows of a table, of which nothing is read yet. Arguments and errors as `open_table`."""
+    """Open the rows of a table without reading them yet; arguments and errors as `open_table`."""
     table, system = open_table(place, version), None
     if _has_odd_name(place):
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
@@ -70,17 +70,18 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
 def list_files(
     place: str | Path, partition: Mapping[str, str] | None = None, version: int | None = None
 ) -> list[str]:
-    """Return the paths of a table's data files as they are on the disk, in the log's order.
+    """Return the paths of a table's data files on the disk, in the log's order.
 
-    The log holds paths as encoded URIs. The caller holds a path a file.
+    The log holds paths as encoded URIs. The caller holds one path per file.
 
     Args:
         place: folder of this machine.
-        partition: column -> value of the files that are wanted; None: all.
+        partition: column -> value of the wanted files; None: all files.
         version: None: the latest.
 
     Raises:
-        DeltaError: as `open_table`. StoreError: the table is not partitioned by a column.
+        DeltaError: as `open_table`.
+        StoreError: the table is not partitioned by one of the columns.
     """
     table = open_table(place, version)
     missing = set(partition or ()) - set(table.metadata().partition_columns)
@@ -95,14 +96,14 @@ def list_files(
 
 @contextmanager
 def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
-    """Open a table for one write of rows by `write_deltalake`: they are appended, or replace others.
+    """Open a table for one write of rows by `write_deltalake`, which appends or replaces rows.
 
-    Of a folder with an odd name, the rows and their commit are made in a private folder, which has links to
-    the real log's files and to the data. At the end the new files move to the real folder, and then the
+    For a folder with an odd name, the rows and their commit are made in a private folder, which has links
+    to the real log's files and to the data. At the end the new files move to the real folder, and then the
     commit gets its name there.
 
     Raises:
-        FileExistsError: another writer's commit has that name already; nothing was appended.
+        FileExistsError: another writer's commit has that name already; nothing was written.
         DeltaError: as `open_table`.
     """
     if not _has_odd_name(place):
@@ -126,8 +127,8 @@ def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
 
 def _publish_commits(stage: Path, real: Path) -> None:
     """Move data files to the real folder, then publish the commits that name them."""
-    made = [file for file in stage.rglob("*.parquet") if not file.is_symlink()]
-    for file in [file for file in made if LOG not in file.relative_to(stage).parts]:
+    new_files = [file for file in stage.rglob("*.parquet") if not file.is_symlink()]
+    for file in [file for file in new_files if LOG not in file.relative_to(stage).parts]:
         target = real / file.relative_to(stage)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(file, target)
@@ -139,7 +140,7 @@ def _publish_commits(stage: Path, real: Path) -> None:
 
 
 def _real_file(folder: Path, stored: str) -> str:
-    """Return the path of a data file that the log names; a shallow clone names files of other tables."""
+    """Return the path of a data file in the log; a shallow clone names files of other tables."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", stored):
         return decode_uri(stored)
     return str(folder / unquote(stored))
@@ -164,12 +165,12 @@ def _table_uri(place: str | Path) -> str:
 
 
 def _plain_folder(real: Path) -> Path:
-    """Return this process's private folder whose log is that of a real folder."""
-    known = _plain_folders.get(str(real))
-    if known is None or not (known / LOG).is_symlink():  # somebody may have cleaned the temporary folder
-        known = _plain_folders[str(real)] = _new_folder()
-        (known / LOG).symlink_to(real / LOG)
-    return known
+    """Return this process's private folder that links to the log of a real folder."""
+    plain = _plain_folders.get(str(real))
+    if plain is None or not (plain / LOG).is_symlink():  # somebody may have cleaned the temporary folder
+        plain = _plain_folders[str(real)] = _new_folder()
+        (plain / LOG).symlink_to(real / LOG)
+    return plain
 
 
 def _new_folder() -> Path:
@@ -189,6 +190,6 @@ def _new_folder() -> Path:
 
 
 def _remove_in_owner(folder: Path, owner: int) -> None:
-    """Remove a private folder, in the process that made it and not in a fork of it."""
+    """Remove a private folder, but only in the process that made it, not in a fork."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

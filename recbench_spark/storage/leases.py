@@ -1,11 +1,11 @@
-"""Leases: one owner at a time for work that is too dear to do twice, and that a restart goes on with.
+"""Leases: one owner at a time for work that is too expensive to do twice; after a restart the work goes on.
 
-Beside the target `NAME` lie `.NAME.lease-0001` and the work folder `.NAME.work-0001`. The number is the
-lease's epoch. A new owner makes the next epoch's file by exclusive creation, so that of several one wins,
-and renames the work folder of the epoch before: an owner that was only asleep no longer finds its folder
-and ends. The owner touches its lease every few seconds. Age is the time of the lease beside that of a
-file just written to the same storage: no host's clock counts. An owner is dead after a minute without a
-touch, or at once where this host can prove that the process has ended.
+Beside the target `NAME` there are `.NAME.lease-0001` and the work folder `.NAME.work-0001`. The number is
+the lease's epoch. A new owner makes the next epoch's file by exclusive creation, so that only one of
+several succeeds, and renames the work folder of the epoch before: an owner that was only asleep does not
+find its folder any more and stops. The owner touches its lease every few seconds. The age of a lease is
+measured against a file just written to the same storage, so that no host's clock counts. An owner is dead
+after a minute without a touch, or at once if this host can prove that the process has ended.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from recbench_spark.storage.makers import Maker, this_maker
 from recbench_spark.storage.publish import remove_tree, rename_folder
 
 DEAD_SECONDS = 60.0
-"""A lease that was not touched for so long belongs to a dead owner."""
+"""A lease that was not touched for this time belongs to a dead owner."""
 
 TOUCH_SECONDS = 5.0
 POLL_SECONDS = 0.5
 REPORT_SECONDS = 30.0
-"""Seconds between two lines of whoever waits."""
+"""Seconds between two lines printed while waiting."""
 
 Report = Callable[[str], object]
 
 
 def print_line(text: str) -> None:
-    """Print a line to standard error, for whoever watches."""
+    """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -49,7 +49,7 @@ class Lease:
 
     Attributes:
         target: the name under which the work is published.
-        epoch: how many owners there were, this one included.
+        epoch: number of owners so far, this one included.
     """
 
     target: Path
@@ -57,21 +57,21 @@ class Lease:
 
     @property
     def file(self) -> Path:
-        """Path of the lease."""
+        """Path of the lease file."""
         return self.target.with_name(f".{self.target.name}.lease-{self.epoch:04d}")
 
     @property
     def work(self) -> Path:
-        """Path of the work folder; an earlier owner's checkpoints are in it."""
+        """Path of the work folder; it may hold checkpoints of an earlier owner."""
         return self.target.with_name(f".{self.target.name}.work-{self.epoch:04d}")
 
     def require(self) -> None:
-        """Check that the lease is still this one.
+        """Check that this lease is still valid.
 
         Raises:
-            StoreError: a later owner took over, since this one did not move for a minute.
+            StoreError: a later owner took over, since this one did nothing for a minute.
         """
-        # A later owner makes its file before it removes this one: no list of a large folder is needed.
+        # A later owner makes its file before it removes this one, so the folder need not be listed.
         if Lease(self.target, self.epoch + 1).file.exists() or not self.file.exists():
             raise StoreError(
                 f"another run has taken over {self.target}: this one was silent for {DEAD_SECONDS:.0f} s",
@@ -79,10 +79,10 @@ class Lease:
             )
 
     def publish(self) -> None:
-        """Give the work folder the target's name.
+        """Rename the work folder, which must hold a file, to the target.
 
         Raises:
-            StoreError: as `require`; the folder must hold a file.
+            StoreError: as `require`.
         """
         self.require()
         if not rename_folder(self.work, self.target):
@@ -93,13 +93,13 @@ class Lease:
 def hold_lease(
     target: Path, is_done: Callable[[], bool], report: Report = print_line, used: Sequence[Path] = ()
 ) -> Iterator[Lease | None]:
-    """Hold the lease of a target, or wait until its owner has made it.
+    """Hold the lease of a target, or wait until another owner has made it.
 
     Args:
-        target: what is made; its folder is on a storage that all makers see.
-        is_done: whether it is made: the target is published and whole, or what counts is elsewhere.
-        report: gets a line when another run is waited for.
-        used: files that are marked as in use, by their times, as long as the lease is held.
+        target: the file or folder to make; its folder is on a storage that all makers see.
+        is_done: returns whether the target is published and complete, or its result exists elsewhere.
+        report: gets a line while this run waits for another one.
+        used: files whose times are refreshed as long as the lease is held, so that they count as in use.
 
     Yields:
         The lease, with its work folder made; None: another run has made the target.
@@ -121,19 +121,19 @@ def hold_lease(
 
 @contextmanager
 def take_turns(target: Path, report: Report = print_line, *, keep_work: bool = False) -> Iterator[Lease]:
-    """Hold the lease of work that leaves no target: whoever comes second waits, and then has a turn too.
+    """Hold the lease of work that leaves no target: a second run waits, and then has its own turn.
 
-    The target's folder is removed by the last one that leaves it.
+    The last run that leaves removes the target's folder.
 
     Args:
-        target: name of the work, in a folder for such names alone.
+        target: name of the work, in a folder for such names only.
         report: as `hold_lease`.
-        keep_work: of work that ended in an error the work folder stays for the next one.
+        keep_work: keep the work folder for the next run if this one ends in an error.
     """
     ended = list[bool]()
     try:
         with hold_lease(target, lambda: bool(ended), report) as lease:
-            assert lease is not None  # nobody else ends this turn
+            assert lease is not None  # no other run ends this turn
             try:
                 yield lease
             except BaseException:
@@ -141,7 +141,7 @@ def take_turns(target: Path, report: Report = print_line, *, keep_work: bool = F
                 raise
             ended.append(True)
     finally:
-        with suppress(OSError):  # others are at work, or left what the next one needs
+        with suppress(OSError):  # others are at work, or the next run needs the folder
             target.parent.rmdir()
 
 
@@ -151,7 +151,7 @@ def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease
     while not is_done():
         lease = _try_acquire(target)
         if lease is not None:
-            if is_done():  # its owner has published between the two looks
+            if is_done():  # its owner has published in the meantime
                 _release(lease, is_done)
                 return None
             _open_work(lease)
@@ -164,7 +164,7 @@ def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease
 
 
 def _try_acquire(target: Path) -> Lease | None:
-    """Take the next epoch where nobody alive holds the last one."""
+    """Take the next epoch, unless a living owner holds the last one."""
     last = _last_epoch(target)
     if last and not is_dead(Lease(target, last).file):
         return None
@@ -177,9 +177,9 @@ def _try_acquire(target: Path) -> Lease | None:
 
 
 def _open_work(lease: Lease) -> None:
-    """Make the work folder; a target that is there and not done is taken for one.
+    """Make the work folder; an incomplete target becomes the work folder.
 
-    An older version of the package made its targets in place, and what is damaged is made again.
+    Older versions of the package made targets in place, and damaged ones are made again.
     """
     with suppress(FileNotFoundError):
         if not lease.work.exists():
@@ -188,15 +188,16 @@ def _open_work(lease: Lease) -> None:
 
 
 def _create(path: Path) -> bool:
-    """Create a lease's file; False where another process was faster.
+    """Create a lease's file; return False where another process was faster.
 
-    A full disk takes the name and not the owner: such a file goes again, or all would wait for it.
+    On a full disk the file can be made and its content not; such a file is removed, or all would wait for
+    it.
     """
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
-    except FileNotFoundError:  # whoever was the last in the folder has removed it
+    except FileNotFoundError:  # the last process in the folder has removed it
         path.parent.mkdir(parents=True, exist_ok=True)
         return False
     try:
@@ -209,7 +210,7 @@ def _create(path: Path) -> bool:
 
 
 def _take_over(before: Lease, lease: Lease) -> None:
-    """Rename the work of dead owners and remove their leases: also of one that died while it took over."""
+    """Rename the work of dead owners and remove their leases; several owners may have died in between."""
     for epoch in range(before.epoch, 0, -1):
         old = Lease(lease.target, epoch)
         with suppress(FileNotFoundError):
@@ -219,13 +220,15 @@ def _take_over(before: Lease, lease: Lease) -> None:
 
 
 def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
-    """End the lease. Work that is not done stays for the next owner, and so does the lease's file.
+    """End the lease. Unfinished work stays for the next owner, and so does the lease's file.
 
-    Epochs never fall while work is to be done: whoever has just read one would take over a new owner.
-    The file gets the oldest time there is, which needs no room on a full disk.
+    Epochs never fall while there is work to do: else a process that has just read one could take over from
+    a living owner. The file gets the oldest possible time, which needs no space on a full disk.
     """
     done = False
-    with suppress(Exception):  # it may ask a session that has ended: the error that ended it counts
+    with suppress(
+        Exception
+    ):  # it may use a session that has ended; the error that ended it is the important one
         done = is_done()
     if done:
         remove_tree(lease.work)
@@ -243,15 +246,15 @@ def _touch_until(files: Sequence[Path], stop: threading.Event) -> None:
 
 
 WHOLE_FILE = "whole"
-"""File of a folder that says that all others are there."""
+"""Name of a file in a folder that marks the folder as complete."""
 
 
 def make_folder_once(target: Path, fill: Callable[[Path], object], report: Report = print_line) -> None:
     """Make a folder once among all runs: one run fills it, the others wait and use it.
 
     Args:
-        target: the folder; whole where it holds the file `whole`.
-        fill: puts files into the folder that it is given, which is empty.
+        target: the folder; it is complete if it holds the file `whole`.
+        fill: puts files into the empty folder that it gets.
         report: as `hold_lease`.
     """
     with hold_lease(target, (target / WHOLE_FILE).exists, report) as lease:
@@ -267,20 +270,20 @@ def make_folder_once(target: Path, fill: Callable[[Path], object], report: Repor
 
 
 def is_held(target: Path) -> bool:
-    """Return whether an owner that may be alive is making a target: nobody else may remove its work."""
+    """Return whether an owner that may be alive is making a target; nobody else may remove its work."""
     last = _last_epoch(target)
     return bool(last) and not is_dead(Lease(target, last).file)
 
 
 def is_held_within(folder: Path) -> bool:
-    """Return whether an owner that may be alive is making a folder, or anything that lies in it."""
+    """Return whether an owner that may be alive is making a folder, or something inside it."""
     inside = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
     leases = (path for path in inside if (match := LEASE_NAME.fullmatch(path.name)) and match[2] == "lease")
     return is_held(folder) or any(not is_dead(path) for path in leases)
 
 
 LEASE_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
-"""Name of a lease, or of a work folder: its target's, and which of the two."""
+"""Name of a lease or a work folder; the groups are its target's name, and which of the two it is."""
 
 
 def find_target(path: Path) -> Path:
@@ -293,16 +296,16 @@ def find_target(path: Path) -> Path:
 def list_abandoned(folder: Path) -> dict[Path, list[Path]]:
     """Return leases and work folders in a folder whose owners have ended, by target."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    left: dict[Path, list[Path]] = {}
+    paths_by_target: dict[Path, list[Path]] = {}
     for path in (folder / name for name in names if LEASE_NAME.fullmatch(name)):
-        left.setdefault(find_target(path), []).append(path)
-    return {target: paths for target, paths in left.items() if not is_held(target)}
+        paths_by_target.setdefault(find_target(path), []).append(path)
+    return {target: paths for target, paths in paths_by_target.items() if not is_held(target)}
 
 
 def remove_work(target: Path) -> bool:
-    """Remove what ended owners left of a target; False where an owner that may be alive holds it.
+    """Remove what ended owners left of a target; return False where an owner may be alive.
 
-    It is removed under the next lease, so that nobody can take it over meanwhile.
+    The next lease is held meanwhile, so that nobody can take the work over.
     """
     lease = _try_acquire(target)
     if lease is None:
@@ -317,7 +320,7 @@ def is_dead(path: Path, text: str | None = None) -> bool:
 
     Args:
         path: of the lease.
-        text: what the owner wrote into it; None: all that is in it.
+        text: the owner's entry in it; None: read the file.
     """
     owner = _read_owner(path) if text is None else _parse_owner(text)
     if owner is None:
@@ -326,7 +329,7 @@ def is_dead(path: Path, text: str | None = None) -> bool:
 
 
 def _read_owner(path: Path) -> Maker | str | None:
-    """Return the owner of a lease; text: it is just being written; None: nobody holds it any more."""
+    """Return the owner of a lease; a text: it is being written; None: nobody holds it any more."""
     try:
         return _parse_owner(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -347,7 +350,7 @@ def _describe_owner(target: Path) -> str:
 
 
 def _last_epoch(target: Path) -> int:
-    """Return the highest epoch of a target's leases; 0 where there is none."""
+    """Return the highest epoch of a target's leases; 0 if there is none."""
     name = re.compile(re.escape(f".{target.name}.lease-") + r"(\d+)")
     try:
         matches = [name.fullmatch(entry) for entry in os.listdir(target.parent)]  # noqa: PTH208 (names alone)

@@ -1,4 +1,4 @@
-"""Files of this machine, looked at before an engine reads them: names, first lines, footers. No Spark."""
+"""Checks of local files before an engine reads them: names, first lines, footers. They need no Spark."""
 
 from __future__ import annotations
 
@@ -17,46 +17,50 @@ from recbench_spark.schemas import require_names
 DAMAGED = "the file is damaged, cut off, or of another format: write it again"
 
 COMPRESSED = (".gz", ".bz2")
-"""Endings of compressed text files that both engines read."""
+"""Suffixes of compressed text files that both engines read."""
 
 UNSUPPORTED = (".zip", ".zst", ".xz", ".lz4", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
-"""Endings of compressed files that Spark does not read."""
+"""Suffixes of compressed files that Spark does not read."""
 
 TEXT = (".csv", ".tsv")
 
 HEAD_BYTES = 1 << 16
-"""Bytes of a file that are looked at."""
+"""Bytes of a file that are read for the checks."""
 
 HEADER_LINES = 50
-"""Lines in which a line of names is looked for."""
+"""Lines in which a header line is searched."""
 
 
 # ---------------------------------------------------------------------------------------- names
 
 
 def bare_name(path: str) -> str:
-    """The last part of a path, without the ending of a compressed file."""
+    """Return the last part of a path, without the suffix of a compressed file."""
     name = path.rstrip("/").rsplit("/", 1)[-1]
     return next((name.removesuffix(end) for end in COMPRESSED if name.endswith(end)), name)
 
 
 def is_text(path: str) -> bool:
-    """Whether the name is one of a text file with columns."""
+    """Return whether the name is that of a text file with columns."""
     return bare_name(path).endswith(TEXT)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark passes over a file or folder of this name."""
+    """Return whether Spark skips a file or folder of this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def separator(path: str) -> str:
-    """A tab for `.tsv` (`.gz`, `.bz2`), else a comma."""
+    """Return a tab for `.tsv` (`.gz`, `.bz2`), else a comma."""
     return "\t" if bare_name(path).endswith(".tsv") else ","
 
 
 def refuse_name(path: str) -> None:
-    """DataError for a file whose name Spark passes over, or whose compression it does not read."""
+    """Refuse a file whose name Spark skips, or whose compression it does not read.
+
+    Raises:
+        DataError: the file is one of these.
+    """
     place = Path(path)
     if not place.is_file():
         return
@@ -73,17 +77,17 @@ def refuse_name(path: str) -> None:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """The files within a folder that Spark reads, in order, also those of partition folders."""
-    found = []
+    """Return the files in a folder that Spark reads, in order, also those in partition folders."""
+    files = []
     for entry in sorted(folder.iterdir()):
         if is_hidden(entry.name):
             continue
-        found += data_files(entry) if entry.is_dir() else [entry]
-    return found
+        files += data_files(entry) if entry.is_dir() else [entry]
+    return files
 
 
 def text_separator(path: str) -> str | None:
-    """The separator of a text file or of a folder of them; None for anything else.
+    """Return the separator of a text file or of a folder of them; None for anything else.
 
     Raises:
         SchemaError: a folder holds text beside other files, or files of two separators.
@@ -93,15 +97,15 @@ def text_separator(path: str) -> str | None:
         return separator(path)
     if not folder.is_dir() or (folder / "_delta_log").exists():
         return None
-    endings = {Path(bare_name(file.name)).suffix: file for file in reversed(data_files(folder))}
-    known = [ending for ending in endings if ending in TEXT]
-    if known and len(endings) > 1:
-        one, other = sorted(endings.values())[:2]
+    suffixes = {Path(bare_name(file.name)).suffix: file for file in reversed(data_files(folder))}
+    text_suffixes = [suffix for suffix in suffixes if suffix in TEXT]
+    if text_suffixes and len(suffixes) > 1:
+        one, other = sorted(suffixes.values())[:2]
         raise SchemaError(
             f"{path}: {one.name} and {other.name} are of two formats", "one format in a folder"
         )
-    if known:
-        return "\t" if known[0] == ".tsv" else ","
+    if text_suffixes:
+        return "\t" if text_suffixes[0] == ".tsv" else ","
     return separator(path) if is_text(path) else None
 
 
@@ -109,7 +113,7 @@ def text_separator(path: str) -> str | None:
 
 
 def read_head(path: str) -> bytes:
-    """The first bytes of a text file, unpacked.
+    """Return the first bytes of a text file, unpacked.
 
     Raises:
         DataError: it cannot be read.
@@ -122,7 +126,7 @@ def read_head(path: str) -> bytes:
 
 
 def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[str]:
-    """The lines of a file's beginning that hold anything, without remarks."""
+    """Return the lines in the head of a file, without empty lines and comments."""
     try:
         text = head.decode(encoding, errors="replace")
     except LookupError:  # Java knows encodings that Python does not
@@ -132,14 +136,18 @@ def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[
 
 
 def split_line(line: str, sep: str) -> list[str]:
-    """The fields of a line, quotes taken off."""
+    """Return the fields of a line, without quotes."""
     if len(sep) != 1:
         return line.split(sep)
     return next(csv.reader([line], delimiter=sep), [])
 
 
 def require_columns(names: Sequence[str], columns: Sequence[str], what: str, path: str) -> None:
-    """`require_names` for a table by path; of text the hint says which line or separator has the names."""
+    """Check a table by path as `require_names`; for text the hint names the line or separator to use.
+
+    Raises:
+        SchemaError: a column is missing.
+    """
     try:
         require_names(names, list(columns), what)
     except SchemaError as error:
@@ -147,7 +155,7 @@ def require_columns(names: Sequence[str], columns: Sequence[str], what: str, pat
 
 
 def _text_hint(path: str, columns: Sequence[str]) -> str:
-    """What to do where the first line lacks columns; empty where nothing is known."""
+    """Return a hint where the first line lacks columns; empty if nothing is known."""
     place = Path(path)
     if not place.exists() or text_separator(path) is None:
         return ""
@@ -176,7 +184,7 @@ def _separator_hint(sep: str, path: str) -> str:
 
 
 def trec_hint(lines: Sequence[str]) -> str:
-    """How to rewrite a run or the judgements of TREC; empty for other text."""
+    """Return a hint how to rewrite a TREC run or qrels file; empty for other text."""
     kind = trec_kind(lines)
     return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
 
@@ -196,14 +204,16 @@ TREC = {
 
 
 def trec_kind(lines: Sequence[str]) -> str | None:
-    """`run` or `qrels` for lines of TREC's two formats."""
-    shapes = [line.split() for line in lines[:HEADER_LINES]]
-    if not shapes:
+    """Return `run` or `qrels` for lines of TREC's two formats."""
+    fields_by_line = [line.split() for line in lines[:HEADER_LINES]]
+    if not fields_by_line:
         return None
-    if all(len(x) == 6 and x[1] == "Q0" and x[3].isdigit() for x in shapes[:2]):
+    if all(len(x) == 6 and x[1] == "Q0" and x[3].isdigit() for x in fields_by_line[:2]):
         return "run"
-    judged = [len(x) == 4 and x[1] in ("0", "Q0") and re.fullmatch("-?[0-9]+", x[3]) for x in shapes[:2]]
-    return "qrels" if all(judged) else None
+    is_judgement = [
+        len(x) == 4 and x[1] in ("0", "Q0") and re.fullmatch("-?[0-9]+", x[3]) for x in fields_by_line[:2]
+    ]
+    return "qrels" if all(is_judgement) else None
 
 
 MAGIC = {
@@ -217,11 +227,11 @@ MAGIC = {
     b"Obj\x01": "Avro",
     b"SQLite": "a database of SQLite",
 }
-"""What files begin with."""
+"""First bytes of files, and the format that they mean."""
 
 
 def describe_content(path: str) -> tuple[str, str]:
-    """The format of a file of this machine by its first bytes, and what to do; empty texts: unknown."""
+    """Return the format of a local file by its first bytes, and a hint; empty texts: unknown."""
     with Path(path).open("rb") as file:
         head = file.read(HEAD_BYTES)
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
@@ -237,7 +247,11 @@ def describe_content(path: str) -> tuple[str, str]:
 
 
 def refuse_packed_text(path: str) -> None:
-    """DataError for a file that is called text, and is of another format."""
+    """Refuse a file with the name of text and another format.
+
+    Raises:
+        DataError: the file is not text.
+    """
     if not Path(path).is_file() or bare_name(path) != Path(path).name:
         return
     with Path(path).open("rb") as file:
@@ -251,7 +265,11 @@ def refuse_packed_text(path: str) -> None:
 
 
 def refuse_case(names: Iterable[str], where: str) -> None:
-    """SchemaError for two columns whose names differ in case alone: Spark takes them for one."""
+    """Refuse two columns whose names differ in case alone, since Spark takes them for one.
+
+    Raises:
+        SchemaError: there are two such columns.
+    """
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -260,7 +278,11 @@ def refuse_case(names: Iterable[str], where: str) -> None:
 
 
 def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key: str = "") -> None:
-    """SchemaError for a column that would be read, were its name not written in another case."""
+    """Refuse a column that would be read if its name had another case.
+
+    Raises:
+        SchemaError: there is such a column.
+    """
     lower = {name.lower(): name for name in names}
     for name in wanted:
         if name not in names and name in lower:
@@ -269,10 +291,10 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
 
 
 def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
-    """The schemas of Parquet files, from their footers.
+    """Return the schemas of Parquet files, from their footers.
 
     Raises:
-        DataError: one is not Parquet.
+        DataError: a file is not Parquet.
     """
 
     def read(file: str) -> pa.Schema:
@@ -286,7 +308,7 @@ def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
 
 
 def _arrow_schema(stored: pq.ParquetSchema) -> pa.Schema:
-    """The columns; INT96, which Spark writes for its instants, as these."""
+    """Return the columns; INT96, which Spark writes for its instants, become timestamps."""
     schema = stored.to_arrow_schema()
     for number in range(len(stored)):
         one = stored.column(number)
@@ -297,10 +319,10 @@ def _arrow_schema(stored: pq.ParquetSchema) -> pa.Schema:
 
 
 def parquet_error(where: str, file: str, error: Exception) -> DataError:
-    """The error for a file that is no Parquet, with what it is."""
+    """Return the error for a file that is not Parquet, with its real format."""
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
     name = "it" if where.endswith(Path(file).name) else Path(file).name
     if kind and kind != "Parquet":
         return DataError(f"{where}: cannot be read: {name} is {kind}, not a Parquet file", hint)
-    said = str(error).strip().splitlines()[0]
-    return DataError(f"{where}: cannot be read: {name} is not a Parquet file: {said[:300]}", DAMAGED)
+    reason = str(error).strip().splitlines()[0]
+    return DataError(f"{where}: cannot be read: {name} is not a Parquet file: {reason[:300]}", DAMAGED)

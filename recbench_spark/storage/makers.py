@@ -1,7 +1,7 @@
-"""Identity of a running process: the names of its files, and the proof that it lives or has ended.
+"""Identity of a running process: the names of its files, and the proof that it is alive or has ended.
 
-A process number alone names nothing: two containers or two hosts on one disk have the same ones, and a
-number is given again after a process has ended. So a maker is the machine's start (its boot id), the
+A process number alone identifies nothing: two containers or hosts on one disk have the same numbers, and a
+number is used again after a process has ended. So a maker is the machine's start (its boot id), the
 namespace of its process numbers, the number, and the moment at which the process began.
 """
 
@@ -22,7 +22,7 @@ class Maker:
 
     Attributes:
         host: name of its host, for messages.
-        boot: id of the host's present start; empty where the system has none.
+        boot: id of the host's present start; empty if the system has none.
         namespace: of the process numbers; each container has its own.
         pid: number of the process.
         began: clock ticks from the host's start to the start of the process.
@@ -35,9 +35,9 @@ class Maker:
     began: str
 
     def has_ended(self) -> bool:
-        """Return True where this host can prove that the process has ended; False where it cannot."""
+        """Return True if this host can prove that the process has ended, else False."""
         here = this_maker()
-        # On another host, in another container, or after a new start of the host nothing can be proved.
+        # Nothing can be proved on another host, in another container, or after a new start of the host.
         same = self.boot == here.boot and self.namespace == here.namespace
         return bool(self.boot and same) and _start_ticks(self.pid) != self.began
 
@@ -47,7 +47,7 @@ class Maker:
 
 
 def this_maker() -> Maker:
-    """Return the process that calls; after a fork the child is another maker."""
+    """Return the present process; after a fork the child is another maker."""
     return _read_maker(os.getpid())
 
 
@@ -62,7 +62,7 @@ def _read_maker(pid: int) -> Maker:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return when a process began (field 22 of proc(5) stat); empty where there is no such process."""
+    """Return the start of a process (field 22 of proc(5) stat); empty if there is no such process."""
     text = _read_text(f"/proc/{pid}/stat")
     fields = text.rpartition(")")[2].split()
     is_running = len(fields) > 19 and fields[0] not in ("Z", "X")
@@ -80,8 +80,8 @@ PARTIAL = ".partial"
 
 
 def private_name(name: str) -> str:
-    """Return a hidden name beside `name` that no other process, host or container gives.
+    """Return a hidden name beside `name` that no other process, host or container uses.
 
-    Spark and Arrow pass over names that begin with a dot.
+    Spark and Arrow skip names that begin with a dot.
     """
     return f".{name}.{uuid.uuid4().hex}{PARTIAL}"

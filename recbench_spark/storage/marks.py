@@ -1,7 +1,7 @@
-"""Marks of work: a file a process and warehouse that says which runs are at work there, and since when.
+"""Marks of work: one file per process and warehouse, which names the runs at work there and their start.
 
-Nobody removes what belongs to a run whose mark is alive, whatever the clocks of hosts say. A mark is a
-lease without rivals: its process touches it every few seconds, and removes it in the end.
+Nobody removes rows of a run whose mark is alive, whatever the clocks of hosts say. A mark is a lease
+without rivals: its process touches it every few seconds, and removes it at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recbench_spark.storage.leases import TOUCH_SECONDS, is_dead
 from recbench_spark.storage.makers import private_name, this_maker
 
 MARKS_FOLDER = "_at_work"
-"""Folder of a warehouse for marks. Spark and Arrow pass over names that begin like this."""
+"""Folder of a warehouse for marks. Spark and Arrow skip names that begin like this."""
 
 
 class WorkMark:
@@ -36,7 +36,7 @@ class WorkMark:
         self.add(json.dumps({**this_maker().to_json(), "since": began}))
 
     def _create(self) -> None:
-        """Make the file; whoever was the last in the folder may just be removing it."""
+        """Make the file; another process may be removing the folder at the same moment."""
         while not self.path.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
@@ -60,9 +60,9 @@ _lock = threading.Lock()
 
 
 def note_run(root: Path, run_id: str) -> None:
-    """Note that this process is at work on a run of a warehouse, from before its first row on.
+    """Mark a run of this process as at work in a warehouse, before its first row is written.
 
-    A warehouse that cannot be written to has no rows to protect: nothing is noted there.
+    A warehouse that cannot be written to has no rows to protect, and gets no mark.
     """
     key = (os.getpid(), str(root))
     with _lock, suppress(OSError):
@@ -74,7 +74,7 @@ def note_run(root: Path, run_id: str) -> None:
 
 
 def end_runs(root: Path) -> None:
-    """Note that the runs of this process in a warehouse are over: published, failed or given up."""
+    """Remove the mark of this process in a warehouse: its runs were published, failed or given up."""
     with _lock:
         mark = _marks.pop((os.getpid(), str(root)), None)
     if mark is not None:
@@ -82,7 +82,7 @@ def end_runs(root: Path) -> None:
 
 
 def keep_fresh(path: Path) -> None:
-    """Touch a file or folder every few seconds as long as this process lives: cleaning goes by age."""
+    """Touch a file or folder every few seconds while this process lives, since cleaning goes by age."""
     with _lock:
         _touched_paths.add(path)
         _start_touching()
@@ -92,7 +92,7 @@ _thread: list[tuple[int, threading.Thread]] = []
 
 
 def _start_touching() -> None:
-    """Start the one thread of this process; a fork has none of its parent's."""
+    """Start the one thread of this process; a fork does not inherit its parent's thread."""
     if not _thread or _thread[-1][0] != os.getpid():
         thread = threading.Thread(target=_touch_forever, daemon=True)
         _thread.append((os.getpid(), thread))
@@ -118,16 +118,16 @@ def runs_at_work(root: Path) -> set[str]:
 
 
 def oldest_work(root: Path) -> float | None:
-    """Return since when the longest living process is at work, by the storage's clock; None: nobody is."""
+    """Return the start of the longest living process at work, by the storage's clock; None: no process."""
     times = [json.loads(lines[0])["since"] for lines in _living_marks(root) if lines]
     return min(times, default=None)
 
 
 def _living_marks(root: Path) -> Iterator[list[str]]:
-    """Give the lines of each living mark; one that a killed process left is removed."""
+    """Yield the lines of each living mark; remove those that killed processes left."""
     folder = root / MARKS_FOLDER
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.name.startswith("."):  # a clock
+        if path.name.startswith("."):  # a file made to read the clock
             continue
         with suppress(OSError):
             if is_dead(path, _owner_text(path)):
@@ -137,7 +137,7 @@ def _living_marks(root: Path) -> Iterator[list[str]]:
 
 
 def _owner_text(path: Path) -> str:
-    """Return the first line of a mark as a lease has it: the maker alone."""
+    """Return the first line of a mark in the form of a lease: the maker alone."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if not lines:
         return ""

@@ -1,4 +1,4 @@
-"""Paths that tables and notes keep: relative to their root, so that a warehouse can be moved."""
+"""Paths in tables and notes: relative to their root, so that a warehouse can be moved."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urllib.parse import unquote
 from recbench_spark.storage.publish import local_path
 
 IN_SCRATCH = "scratch:"
-"""Before a stored path that is relative to scratch; one without it is relative to the warehouse."""
+"""Prefix of a stored path that is relative to scratch; without it a path is relative to the warehouse."""
 
 
 def decode_uri(uri: str) -> str:
-    """Return the path of a file of this machine that Spark or Delta names by an encoded URI, `file:/a%20b`.
+    """Return the path of a local file that Spark or Delta names by an encoded URI, `file:/a%20b`.
 
-    A URI of remote storage, and a path, are returned as they are. A URI that a user writes is not encoded:
+    Paths, and URIs of remote storage, are returned unchanged. A URI that a user writes is not encoded:
     Spark takes a user's `file:///a%20b` for a folder with a percent sign in its name, and so does
     `publish.local_path`.
     """
@@ -32,13 +32,13 @@ def relative_path(path: str | Path, root: Path) -> str:
 
 
 def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
-    """Return the path that a stored one means under today's root.
+    """Return the path that a stored one means under the present root.
 
     Args:
         stored: relative to the root; or absolute, as older versions stored it, also as a URI `file:/...`.
         root: the folder that holds it today, such as the warehouse.
-        room: name of the folder directly below the root in which such files lie, such as `fit_files`: of an
-            absolute path the part from there on counts, wherever the warehouse lay then.
+        subfolder: name of the folder directly below the root for such files, such as `fit_files`. Of an
+            absolute path only the part from there on counts, wherever the warehouse was then.
     """
     if not stored.startswith(("/", "file:")):
         return root / stored
@@ -50,11 +50,11 @@ def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
 
 
 def read_tail(stored: str, subfolder: str) -> str:
-    """Return a stored path relative to its root: of an absolute one, as older versions stored it, its end.
+    """Return a stored path relative to its root; of an absolute one of older versions, its end.
 
     Args:
         stored: a relative path, with or without `scratch:` before it; a path or URI of any machine.
-        room: name of the folder directly below the root in which such files lie, such as `fit_files`.
+        subfolder: name of the folder directly below the root for such files, such as `fit_files`.
 
     Raises:
         ValueError: an absolute path that has no such folder.
@@ -66,7 +66,7 @@ def read_tail(stored: str, subfolder: str) -> str:
 
 
 def _cut_before(path: str, folder: str) -> str:
-    """Return a path from its last folder of a name on; empty where it has none."""
+    """Return a path from the last folder of this name on; empty if it has none."""
     parts = path.split("/")
     places = [n for n, part in enumerate(parts) if part == folder]
     return "/".join(parts[places[-1] :]) if places else ""

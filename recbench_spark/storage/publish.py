@@ -1,7 +1,7 @@
-"""Publish files and folders: made under a private name, whole, then given their name by one atomic step.
+"""Publish files and folders: make them complete under a private name, then rename them in one atomic step.
 
-Whoever comes second finds the name taken, removes its own work and uses what is there. Two makers of one
-name make the same content, since names here are hashes of all that the content follows from.
+A second maker finds the name in use, removes its own work and uses the published one. Two makers of one
+name make the same content, since names here are hashes of everything that the content depends on.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from recbench_spark.storage.makers import private_name
 NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""Errors of a disk that links no files."""
+"""Errors of a disk without hard links."""
 
 
 def local_path(place: str | Path) -> Path:
     """Return a place as a path of this machine: a path as it is, or a URI `file:/...`.
 
     Raises:
-        StoreError: the URI is of a remote storage.
+        StoreError: it is a URI of remote storage.
     """
     text = str(place)
     if text.startswith("file:"):
@@ -38,7 +38,7 @@ def local_path(place: str | Path) -> Path:
 
 @contextmanager
 def private_path(target: Path) -> Iterator[Path]:
-    """Give a path beside the target that nobody else uses; what is left there in the end is removed."""
+    """Yield a path beside the target that nobody else uses; whatever is there at the end is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     path = target.with_name(private_name(target.name))
     try:
@@ -48,14 +48,14 @@ def private_path(target: Path) -> Iterator[Path]:
 
 
 def publish_file(target: Path, write: Callable[[Path], object]) -> bool:
-    """Make a file and publish it under a name that is free.
+    """Make a file and publish it under a name that is not in use.
 
     Args:
         target: the name.
-        write: writes the file to the path that it is given.
+        write: writes the file to the path that it gets.
 
     Returns:
-        False where the name was taken: the file there stays as it is.
+        False where the name was in use: the file there stays as it is.
     """
     with private_path(target) as path:
         write(path)
@@ -63,10 +63,10 @@ def publish_file(target: Path, write: Callable[[Path], object]) -> bool:
 
 
 def link_file(path: Path, target: Path) -> bool:
-    """Give a whole file a name that is free; False where it is taken.
+    """Give a complete file a name that is not in use; return False where it is in use.
 
-    A disk that links no files gets a rename: of two makers at the same moment the second one replaces the
-    file by one with the same content.
+    On a disk without hard links the file is renamed: of two makers at the same moment the second one then
+    replaces the file by one with the same content.
     """
     try:
         os.link(path, target)
@@ -82,26 +82,26 @@ def link_file(path: Path, target: Path) -> bool:
 
 
 def replace_file(target: Path, write: Callable[[Path], object]) -> None:
-    """Make a file and put it in the place of the one that is there: for files that change, as caches."""
+    """Make a file and replace the existing one, for files that change, such as caches."""
     with private_path(target) as path:
         write(path)
         path.replace(target)
 
 
 def replace_text(target: Path, text: str) -> None:
-    """Put a text file, in UTF-8, in the place of the one that is there."""
+    """Replace a text file, in UTF-8."""
     replace_file(target, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def replace_bytes(target: Path, content: bytes) -> None:
-    """Put a file of some bytes in the place of the one that is there."""
+    """Replace a file of some bytes."""
     replace_file(target, lambda path: path.write_bytes(content))
 
 
 def rename_folder(path: Path, target: Path) -> bool:
-    """Give a whole folder a name that is free; False where it is taken.
+    """Give a complete folder a name that is not in use; return False where it is in use.
 
-    rename(2) takes the place of an empty folder, and a published folder is never empty.
+    rename(2) replaces an empty folder, and a published folder is never empty.
     """
     try:
         path.rename(target)
@@ -113,7 +113,7 @@ def rename_folder(path: Path, target: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; of a link the link alone. Absence is no error."""
+    """Remove a file, or a folder with its content; of a link only the link. It need not exist."""
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:
@@ -121,7 +121,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_published(path: Path) -> None:
-    """Remove a published folder: it loses its name first, so that nobody opens a half of it."""
+    """Remove a published folder; it is renamed first, so that nobody opens a half of it."""
     doomed = path.with_name(private_name(path.name))
     try:
         path.rename(doomed)

@@ -1,6 +1,6 @@
-"""Seal of a folder: the length and SHA-256 of each file, written when all of them are there.
+"""Seal of a folder: the length and SHA-256 of each file, written when all files are complete.
 
-A file that is missing, cut short or has another byte is recognised before a number is made of it.
+A missing, cut or changed file is detected before any number is computed from it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Entry = tuple[int, str]
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes; read in chunks, without the interpreter's lock."""
+    """Return the SHA-256 of a file; it is read in chunks, without the interpreter's lock."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the names of all files in a folder and below it, the seal's own left out."""
+    """Return the names of all files in a folder and below it, without the seal itself."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
@@ -38,17 +38,17 @@ def seal_entry(name: str, folder: Path) -> tuple[str, Entry]:
 
 
 def write_seal(folder: Path) -> None:
-    """Write down what is in a folder and the folders below it. Each file is read once."""
+    """Write the seal of a folder and the folders below it; each file is read once."""
     write_entries(folder, dict(seal_entry(name, folder) for name in list_files(folder)))
 
 
 def write_entries(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Write the seal of a folder from what others have read."""
+    """Write the seal of a folder from entries that were computed before."""
     (folder / SEAL).write_text(json.dumps(dict(entries)), encoding="utf-8")
 
 
 def read_seal(folder: Path) -> dict[str, Entry]:
-    """Return the entries of a folder's seal; empty where it has none.
+    """Return the entries of a folder's seal; empty if it has none.
 
     Raises:
         StoreError: the seal itself is damaged.
@@ -63,11 +63,11 @@ def read_seal(folder: Path) -> dict[str, Entry]:
 
 
 def find_damage(folder: Path, *, digests: bool = False) -> str:
-    """Return what differs between a folder and its seal, in words; empty where nothing does.
+    """Return the first difference between a folder and its seal, in words; empty if there is none.
 
     Args:
         folder: sealed.
-        digests: compare all bytes too, not only their number.
+        digests: compare all bytes, not only their number.
     """
     try:
         entries = read_seal(folder)
@@ -80,7 +80,7 @@ def find_damage(folder: Path, *, digests: bool = False) -> str:
 
 
 def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) -> str:
-    """Return what differs between a file and its entry in the seal, in words; empty: nothing."""
+    """Return the difference between a file and its entry in the seal, in words; empty if none."""
     path, (size, digest) = folder / name, entry
     if not path.is_file():
         return f"{path} is missing"

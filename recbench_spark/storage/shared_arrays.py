@@ -1,8 +1,9 @@
 """Arrays that every Python worker of a host maps from one file, made once per host.
 
-The driver writes rows as Parquet where all executors can read them (local disk of one machine, s3,
-hdfs, a shared mount). The first worker of a host that needs them streams them into `.npy` files on
-that host's disk, under a lock; all its workers map these files: one copy per host, in the page cache.
+The driver writes rows as Parquet to a place that all executors can read (local disk of one machine, s3,
+hdfs, a shared mount). The first worker of a host that needs them streams them into `.npy` files on that
+host's disk, under a lock. All its workers map these files, so there is one copy per host, in the page
+cache.
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ Builder = Callable[[ds.Dataset, Path], None]
 
 KEEP_SECONDS = 24 * 3600
 MAX_MAPPED = 4
-"""Folders a worker keeps mapped: nights evaluate one model after the other."""
+"""Folders that a worker keeps mapped; nights evaluate one model after the other."""
 
 _open_folders: OrderedDict[str, Arrays] = OrderedDict()
 
 PATTERN_CHARACTERS = re.compile(r"([\[\]{}*?\\])")
-"""Characters that stand for others in a path that Spark reads."""
+"""Characters that are wildcards in a path that Spark reads."""
 
 
 def escape_path(path: str) -> str:
-    """The path as Spark takes it for a name and not for a pattern."""
+    """Return a path in which Spark finds no wildcards."""
     return PATTERN_CHARACTERS.sub(r"\\\1", path)
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Parquet files and the name of what is built from them; small, travels with every task."""
+    """Parquet files, and the name of the arrays built from them; small, sent with every task."""
 
     key: str
     files: tuple[str, ...]
 
     def arrays(self, build: Builder) -> Arrays:
-        """The arrays that `build` writes, mapped read-only; built by the first worker of the host."""
+        """Return the arrays that `build` writes, mapped read-only; only the first worker builds them."""
         if self.key not in _open_folders:
             _open_folders[self.key] = _map_arrays(self._folder(build))
             while len(_open_folders) > MAX_MAPPED:
@@ -67,12 +68,12 @@ class SharedRows:
         return _open_folders[self.key]
 
     def dataset(self) -> ds.Dataset:
-        """The rows themselves."""
+        """Return the rows themselves."""
         systems = [fs.FileSystem.from_uri(arrow_uri(file)) for file in self.files]
         return ds.dataset([path for _, path in systems], filesystem=systems[0][0], format="parquet")
 
     def _folder(self, build: Builder) -> Path:
-        """The folder of the arrays; one whose files are not as they were written is built again."""
+        """Return the folder of the arrays; a folder with changed files is built again."""
         host = host_folder()
         place = host / self.key
         with _lock_file(host / f"{self.key}.lock"):
@@ -91,9 +92,10 @@ class SharedRows:
 
 
 def write_bytes(place: str, content: bytes) -> None:
-    """Write a file, whole or not there, on any file system that Arrow knows.
+    """Write a file atomically, on any file system that Arrow knows.
 
-    A second attempt replaces the file. On a remote storage one write is one object: it is whole by itself.
+    A second attempt replaces the file. On remote storage one write is one object, which is atomic by
+    itself.
     """
     system, path = fs.FileSystem.from_uri(arrow_uri(place))
     if isinstance(system, fs.LocalFileSystem):
@@ -105,7 +107,7 @@ def write_bytes(place: str, content: bytes) -> None:
 
 
 def read_bytes(place: str) -> bytes | None:
-    """Return a file's bytes; None where there is none."""
+    """Return a file's bytes; None if there is no file."""
     system, path = fs.FileSystem.from_uri(arrow_uri(place))
     try:
         with system.open_input_stream(path) as stream:
@@ -115,8 +117,8 @@ def read_bytes(place: str) -> bytes | None:
 
 
 def arrow_uri(file: str) -> str:
-    """The file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
-    if file.startswith("file:"):  # Arrow takes no URI with letters that are not ASCII
+    """Return a file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
+    if file.startswith("file:"):  # Arrow accepts no URI with letters outside ASCII
         return str(local_path(file))
     if file.startswith("dbfs:/"):
         path = "/" + file.removeprefix("dbfs:").lstrip("/")
@@ -128,13 +130,13 @@ def arrow_uri(file: str) -> str:
 
 
 def host_folder() -> Path:
-    """Where this host keeps mapped files: under Spark's local directory, else the temporary one.
+    """Return this host's folder of mapped files: under Spark's local directory, else the temporary one.
 
-    Anyone can write to a temporary directory, and the name can be guessed. The folder is taken only where
-    it is a folder (no link), this user's, and closed to all others; else the next name beside it.
+    Anyone can write to a temporary directory, and the name can be guessed. So the folder is used only if it
+    is a folder (no link), this user's, and closed to all others; else the next name beside it is tried.
 
     Raises:
-        DataError: every name is taken by others.
+        DataError: other users have taken every name.
     """
     base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
     base.mkdir(parents=True, exist_ok=True)
@@ -151,30 +153,30 @@ def host_folder() -> Path:
 
 
 FOLDER_NAMES = 8
-"""Names tried for the folder of a host: others can take some of them, and nothing is lost by that."""
+"""Names tried for the folder of a host, since other users can take some of them."""
 
 
 def is_private(folder: Path) -> bool:
-    """Whether it is a folder, no link, this user's, and nobody else can look into it or write to it.
+    """Return whether a path is a folder (no link) of this user that nobody else can read or write.
 
-    One that is open to others is not closed but left: who knows what is in it.
+    A folder that is open to others is not closed but left alone, since its content is unknown.
     """
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def remove_arrays(key: str) -> None:
-    """Remove what this host keeps under a name; other hosts remove it after a day."""
+    """Remove the arrays of a name from this host; other hosts remove them after a day."""
     _open_folders.pop(key, None)
     _remove_path(host_folder() / key)
     (host_folder() / f"{key}.lock").unlink(missing_ok=True)
 
 
 def _remove_path(place: Path) -> None:
-    """A folder with all that is in it; of a link the link alone."""
+    """Remove a file, or a folder with its content; of a link only the link."""
     if place.is_symlink() or place.is_file():
         place.unlink(missing_ok=True)
     else:
@@ -184,53 +186,53 @@ def _remove_path(place: Path) -> None:
 # ------------------------------------------------------------------------- what is in a folder
 
 LIST_FILE = "files.json"
-"""Name, bytes and digest of each array of a folder, written when all of them are there."""
+"""Name of the file with name, bytes and digest of each array, written when all of them exist."""
 
 
 def write_list(folder: Path) -> None:
-    """Write down what the arrays are, from their bytes: read once, while they are in the page cache."""
+    """Write the list of the arrays from their bytes, which are still in the page cache."""
     listed = {file.name: [file.stat().st_size, digest_file(file)] for file in sorted(folder.glob("*.npy"))}
     (folder / LIST_FILE).write_text(json.dumps(listed), encoding="utf-8")
 
 
 def is_whole(folder: Path, digests: bool = False) -> bool:
-    """Whether the arrays of a folder are those that were written, and files of this user.
+    """Return whether the arrays of a folder are complete and unchanged, and files of this user.
 
     Args:
         folder: of the arrays.
-        digests: compare all bytes too, not only their number.
+        digests: compare all bytes, not only their number.
     """
     try:
         listed = dict(json.loads((folder / LIST_FILE).read_text(encoding="utf-8")))
-        found = {file.name: _own_file_size(file) for file in (folder / LIST_FILE, *folder.glob("*.npy"))}
-        wanted = {name: size for name, (size, _) in listed.items()}
-        whole = is_private(folder) and found.pop(LIST_FILE) >= 0 and found == wanted
+        sizes = {file.name: _own_file_size(file) for file in (folder / LIST_FILE, *folder.glob("*.npy"))}
+        expected = {name: size for name, (size, _) in listed.items()}
+        whole = is_private(folder) and sizes.pop(LIST_FILE) >= 0 and sizes == expected
         return whole and not (digests and any(digest_file(folder / n) != d for n, (_, d) in listed.items()))
     except (OSError, TypeError, ValueError):
         return False
 
 
 def _own_file_size(file: Path) -> int:
-    """Bytes of a file of this user; -1 for a link, or another user's."""
-    found = file.lstat()
-    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() else -1
+    """Return the bytes of a file of this user; -1 for a link or another user's file."""
+    status = file.lstat()
+    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() else -1
 
 
 # ------------------------------------------------------------------------------------ arrays
 
 
 def create_array(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """A new array of zeros in a `.npy` file, filled in place."""
+    """Create an array of zeros in a `.npy` file, to be filled in place."""
     return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
 
 def save_array(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
-    """An array as a `.npy` file."""
+    """Save an array as a `.npy` file."""
     np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 def flatten_lists(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """A list column as offsets (rows + 1,), from 0, and its values end to end."""
+    """Return a list column as offsets (rows + 1,), from 0, and its values end to end."""
     lists = column if isinstance(column, pa.ListArray) else column.combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values = lists.flatten()
@@ -250,7 +252,7 @@ def _map_arrays(folder: Path) -> Arrays:
 
 @contextmanager
 def _lock_file(path: Path) -> Iterator[None]:
-    """Alone among the processes of this host. The file is not a link, and nothing is written to it."""
+    """Lock out other processes of this host. The file must not be a link, and is not written to."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -260,7 +262,7 @@ def _lock_file(path: Path) -> Iterator[None]:
 
 
 def remove_old(folder: Path) -> None:
-    """Remove what nobody has touched for a day, by the storage's clock: left behind by killed jobs."""
+    """Remove entries that nobody has touched for a day, by the storage's clock; killed jobs left them."""
     if not folder.is_dir():
         return
     now = read_clock(folder)

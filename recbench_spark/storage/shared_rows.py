@@ -1,4 +1,4 @@
-"""Rows that workers map: written to a scratch folder all executors can read."""
+"""Rows that workers map, written to a scratch folder that all executors can read."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from recbench_spark.storage.publish import local_path, private_path, remove_publ
 from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, remove_old, write_bytes
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
-"""A folder of this process: two nights at once do not remove each other's rows."""
+"""A folder of this process, so that two nights at once do not remove each other's rows."""
 
 SETTING = "spark.recbench.scratch"
-"""Spark's setting (`--conf`, or a line of a properties file) that says where scratch lies."""
+"""The Spark setting (`--conf`, or a line of a properties file) with the place of scratch."""
 
 
 def base_folder(spark: SparkSession, root: str | None = None) -> str:
-    """Where scratch lies: as `spark.recbench.scratch` says, else a warehouse's root, else this host's disk.
+    """Return the place of scratch: `spark.recbench.scratch`, a warehouse's root, or this host's disk.
 
     Args:
         spark: the session.
         root: a folder of the warehouse; None: it has none (a catalog), or there is no warehouse.
 
     Raises:
-        ConfigError: no root, workers on other hosts, and no setting.
+        ConfigError: there is no root and no setting, and workers are on other hosts.
     """
     return (
         spark.conf.get(SETTING, None)
@@ -44,7 +44,11 @@ def base_folder(spark: SparkSession, root: str | None = None) -> str:
 
 
 def local_scratch(master: str) -> str:
-    """A folder of this host, which only the workers of a local master can read."""
+    """Return a folder of this host, which only the workers of a local master can read.
+
+    Raises:
+        ConfigError: the master is not local.
+    """
     if not master.startswith("local"):
         raise ConfigError(
             f"workers of master {master} cannot read this host's disk, and {SETTING} is not set",
@@ -54,14 +58,14 @@ def local_scratch(master: str) -> str:
 
 
 def scratch_folder(base: str) -> str:
-    """A new folder under a base, for rows that workers map; removed by `drop_scratch`."""
-    if "://" not in base:  # a night may be longer than the day after which others remove what is old
+    """Return a new folder under a base, for rows that workers map; `drop_scratch` removes it."""
+    if "://" not in base:  # a night may be longer than a day, after which others remove old files
         keep_fresh(Path(base) / SCRATCH)
     return f"{base}/{SCRATCH}/{uuid.uuid4().hex}"
 
 
 def drop_scratch(spark: SparkSession, base: str) -> None:
-    """Remove this process's scratch, and on a local folder what killed ones left a day ago."""
+    """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs."""
     if "://" in base:
         _remove_remote(spark, f"{base}/{SCRATCH}")
         return
@@ -78,36 +82,36 @@ def drop_folder(spark: SparkSession, folder: str) -> None:
 
 
 def _remove_remote(spark: SparkSession, folder: str) -> None:
-    """By Hadoop's file system: it has the credentials that wrote the rows."""
+    """Remove a folder by Hadoop's file system, which has the credentials that wrote the rows."""
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
-    with suppress(Py4JError):  # a folder left behind costs space, and no night
+    with suppress(Py4JError):  # a folder left behind costs only space
         path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
 
 
 POINTER = "published"
-"""File of a remote folder: the name of the folder below it that a maker published."""
+"""File of a remote folder with the name of the published folder below it."""
 
 
 def publish_rows(place: str, write: Callable[[str], object], mark: str = "_SUCCESS") -> str:
-    """Write rows by Spark once among all runs; returns the folder that holds them.
+    """Write rows by Spark once among all runs; return the folder that holds them.
 
-    They are written under their maker's name. A folder is then renamed; one that comes second is removed.
-    On remote storage, which renames nothing, a small file names the folder that counts.
+    They are written under their maker's name. A folder is then renamed, and one that comes second is
+    removed. On remote storage, which renames nothing, a small file names the folder that counts.
 
     Args:
         place: the name.
-        write: writes rows, and what else belongs to them, into the folder that it is given.
-        mark: name of the file that it writes last.
+        write: writes rows, and related files, into the folder that it gets.
+        mark: name of the file that `write` writes last.
     """
     published = find_rows(place, mark)
     if published is not None:
         return published
     if "://" not in place:
         target = local_path(place)
-        if target.exists():  # an older version wrote in place, and was killed
+        if target.exists():  # left by an older version, which wrote in place, and was killed
             remove_published(target)
-        with private_path(target) as path:  # which Spark makes itself
+        with private_path(target) as path:  # Spark makes this folder itself
             write(str(path))
             rename_folder(path, target)
         return place
@@ -118,26 +122,26 @@ def publish_rows(place: str, write: Callable[[str], object], mark: str = "_SUCCE
 
 
 def find_rows(place: str, mark: str = "_SUCCESS") -> str | None:
-    """Return the folder of rows that were published under a name; None where there are none."""
+    """Return the folder of rows that were published under a name; None if there are none."""
     if "://" in place and (name := read_bytes(f"{place}/{POINTER}")):
         return f"{place}/{name.decode()}"
     return place if read_bytes(f"{place}/{mark}") is not None else None
 
 
 def load_parquet(spark: SparkSession, *places: str, schema: StructType | None = None) -> DataFrame:
-    """Return the rows of Parquet files or folders; a path is a name, also where it holds `[` or `*`.
+    """Return the rows of Parquet files or folders; a path is a name, even with `[` or `*` in it.
 
     Args:
         spark: the session.
         places: paths, or URIs of remote storage.
-        schema: of the files; with it Spark looks into none of them.
+        schema: of the files; with it Spark opens none of them.
     """
     reader = spark.read.schema(schema) if schema is not None else spark.read
     return reader.parquet(*map(shared_arrays.escape_path, places))
 
 
 def input_files(rows: DataFrame) -> tuple[str, ...]:
-    """Return the files that a frame reads: paths where they are on a disk, URIs where they are remote."""
+    """Return the files that a frame reads: paths on a disk, or URIs of remote storage."""
     return tuple(map(decode_uri, rows.inputFiles()))
 
 
@@ -145,6 +149,6 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
     rows.write.parquet(folder)
-    # Told its columns, Spark does not look into a file for them.
+    # With the schema, Spark does not open a file to read the columns.
     files = input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))
     return SharedRows(folder.rsplit("/", 1)[1], files)

@@ -20,7 +20,8 @@ from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS
-from recbench_spark.storage.store import Store, explain_spark_error
+from recbench_spark.storage.spark_errors import explain_spark_error
+from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.distributed import fit_als
 from recbench_spark.training.fits.folders import store_place
 from recbench_spark.training.fits.logs import require_times

@@ -423,7 +423,7 @@ def test_secrets_of_forty_letters_are_told_from_hashes_names_and_paths(seed: int
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("settings", "message"),
     [
         ("{metrics: [map]}", r"paradoxes\.metrics: map not in evaluation"),
         ("{metrics: ['']}", r"paradoxes\.metrics: '' not in evaluation"),
@@ -432,9 +432,9 @@ def test_secrets_of_forty_letters_are_told_from_hashes_names_and_paths(seed: int
         ("{k: [7]}", r"paradoxes\.k: 7 not in evaluation"),
     ],
 )
-def test_paradoxes_of_what_is_not_measured_are_refused(write, asked: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        load_benchmark(write(MINIMAL), ["evaluation.metrics=[ndcg]", f"paradoxes={asked}"])
+def test_paradoxes_of_what_is_not_measured_are_refused(write, settings: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_benchmark(write(MINIMAL), ["evaluation.metrics=[ndcg]", f"paradoxes={settings}"])
 
 
 def test_options_of_readers_and_plain_uris_are_no_secrets() -> None:
@@ -508,8 +508,8 @@ def test_settings_made_before_keep_their_hashes() -> None:
 )  # fmt: skip
 def test_published_figures_that_no_definition_gives_are_refused(write, figure: str, value: float) -> None:
     paper = {"name": "paper", "kind": "published", "figures": {"mrr": 0.2, figure: value}}
-    said = "lies outside" if math.isfinite(value) else "should be a finite number"
-    with pytest.raises(ConfigError, match=rf"figures.*{figure}: .*{said}"):
+    message = "lies outside" if math.isfinite(value) else "should be a finite number"
+    with pytest.raises(ConfigError, match=rf"figures.*{figure}: .*{message}"):
         load_benchmark(write({**MINIMAL, "models": [paper]}))
 
 

@@ -34,18 +34,21 @@ def benchmark(**dataset: Any) -> Benchmark:
 
 
 def test_every_path_is_filled_in() -> None:
-    found = fill_placeholders(
+    filled = fill_placeholders(
         benchmark(path="/log/{logical_date}", options={"timestampAsOf": "{logical_date}"}), DAY
     )
-    assert found.dataset.path == "/log/2026-01-05"
-    assert found.dataset.options == {"timestampAsOf": "2026-01-05"}
-    embeddings, lists, scores, popular = found.models
+    assert filled.dataset.path == "/log/2026-01-05"
+    assert filled.dataset.options == {"timestampAsOf": "2026-01-05"}
+    embeddings, lists, scores, popular = filled.models
     assert (embeddings.users, embeddings.items) == ("/u/2026-01-05", "/i")
     assert (lists.path, scores.path) == ("/l/2026/01/05/x", "/s/dt=20260105")
     assert popular == benchmark().models[3]
     # 5 January 2026 is the Monday of the second ISO week.
-    assert (found.evaluation.candidates_path, found.evaluation.features) == ("/c/2026-01-05", "/f/2026-W02")
-    assert found.evaluation.slices[0].path == "/a/2026-01-05"
+    assert (filled.evaluation.candidates_path, filled.evaluation.features) == (
+        "/c/2026-01-05",
+        "/f/2026-W02",
+    )
+    assert filled.evaluation.slices[0].path == "/a/2026-01-05"
 
 
 def test_filled_in_twice_is_filled_in_once() -> None:
@@ -90,8 +93,8 @@ def test_without_a_night_there_is_nothing_to_fill_in() -> None:
     ],
 )
 def test_the_log_ends_with_the_day_where_the_log_was_written(zone: str, end: datetime) -> None:
-    found = fill_placeholders(benchmark(until="{logical_date}", time_zone=zone), DAY)
-    assert log_end_micros(found.dataset) == int(end.timestamp()) * 10**6
+    filled = fill_placeholders(benchmark(until="{logical_date}", time_zone=zone), DAY)
+    assert log_end_micros(filled.dataset) == int(end.timestamp()) * 10**6
 
 
 def test_the_day_the_clocks_change_has_23_hours() -> None:

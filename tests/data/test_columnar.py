@@ -28,7 +28,8 @@ from recbench_spark.nightly.split import write_labelled_log
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.store import Store, retry_conflicts
+from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.store import Store
 
 SPLIT_OF = {
     "TO_LS": Split(protocol="TO_LS", valid=True),

@@ -28,7 +28,7 @@ from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.query.local_engine import check_query, run_query
 from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import view_files
+from recbench_spark.storage.table_sql import view_files
 
 ROOT = Path(recbench_spark.__file__).resolve().parents[1]
 

@@ -15,7 +15,8 @@ from recbench_spark.query import local_engine
 from recbench_spark.query.sql_guard import check_query
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import Store, query_files, view_files
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_sql import query_files, view_files
 from tests.nights import RANKED, Ran
 
 

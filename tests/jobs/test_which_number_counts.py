@@ -12,7 +12,7 @@ from recbench_spark import cli
 from recbench_spark.commands import evaluate, query
 from recbench_spark.query.local_engine import run_query
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import query_files
+from recbench_spark.storage.table_sql import query_files
 
 BOARD = (
     "SELECT dataset, definition, model, position, value FROM leaderboard WHERE metric = 'ndcg' AND k = 3"

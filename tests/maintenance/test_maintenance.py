@@ -30,7 +30,9 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.storage.shared_rows import SETTING, local_scratch
-from recbench_spark.storage.store import VERSION_PROPERTY, Store, remove_uncommitted
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_folders import remove_uncommitted
+from recbench_spark.storage.table_sql import VERSION_PROPERTY
 from tests.nights import models, run, small
 
 DAYS = [date(2026, 1, day) for day in (1, 2, 3)]
@@ -171,7 +173,7 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     assert comments["n_users"] == next(c.comment for c in RUNS.columns if c.name == "n_users")
     names = {
         name.removeprefix("delta.constraints.")
-        for name in store._properties("runs")
+        for name in store.properties("runs")
         if "constraints" in name
     }
     assert names == set(RUNS.constraints)
@@ -207,9 +209,9 @@ def test_tables_of_users_are_laid_out_by_run(
     if killed != "never":
         between = killed == "between the names"
         step = (
-            "recbench_spark.storage.store.Store._swap"
+            "recbench_spark.storage.migration._swap_table"
             if between
-            else "recbench_spark.storage.store.conform"
+            else "recbench_spark.storage.migration.conform"
         )
 
         def dies(*_: Any) -> None:

@@ -36,7 +36,8 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
-from recbench_spark.storage.store import Store, query_files
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
 from tests import oracles
 from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small

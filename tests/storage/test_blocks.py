@@ -31,10 +31,10 @@ def test_rows_come_back_as_they_were(rows: list[tuple[int | None, float | None, 
     blocks = dict(partition_rows(table, np.array(task)))
     assert list(blocks) == sorted(set(task))
     for n, block in blocks.items():
-        found = unpack_blocks([block])
-        assert found is not None and found.schema == table.schema
+        unpacked = unpack_blocks([block])
+        assert unpacked is not None and unpacked.schema == table.schema
         wanted = table.filter(pa.array([t == n for t in task]))
-        assert [*map(_exact, found.to_pylist())] == [*map(_exact, wanted.to_pylist())]
+        assert [*map(_exact, unpacked.to_pylist())] == [*map(_exact, wanted.to_pylist())]
     everything = unpack_blocks(blocks.values())
     assert everything is not None and everything.num_rows == len(rows)
 

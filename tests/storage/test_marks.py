@@ -19,7 +19,8 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.store import _hours_to_keep, _try_create_local
+from recbench_spark.storage.store import _hours_to_keep
+from recbench_spark.storage.table_folders import try_create_local
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,7 +102,7 @@ def test_a_full_disk_leaves_no_table_without_a_commit(
 
     monkeypatch.setattr(Path, "write_text", fail)
     with pytest.raises(StoreError, match="No space left"):
-        _try_create_local(tmp_path / "runs", RUNS)
+        try_create_local(tmp_path / "runs", RUNS)
     assert not (tmp_path / "runs").exists()
 
 

@@ -19,7 +19,8 @@ from recbench_spark.schemas import BOARDS, FITS, TRIALS, VERDICTS, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import open_table
-from recbench_spark.storage.store import Store, _equality_condition
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_sql import equality_condition
 from recbench_spark.training.fits.table import ROW_KEY, append_fits
 from recbench_spark.tuning.board_update import append_entries, read_newest_entries, write_verdicts
 
@@ -28,7 +29,7 @@ WORKER = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from recbench_spark.storage import delta_files, store
+from recbench_spark.storage import delta_files, spark_errors
 from recbench_spark.schemas import TRIALS, arrow_rows
 from tests.storage.test_missing_rows import trial
 folder, place = sys.argv[1:]
@@ -37,7 +38,8 @@ while len(list(Path(place).glob("ready-*"))) < 2:
     time.sleep(0.001)
 for n in range(8):
     rows = arrow_rows([trial(n), trial(n + 1)], TRIALS)
-    store.retry_conflicts("write", partial(delta_files.append_missing, folder, rows, ["trial_id", "status"]), 0.05)
+    append = partial(delta_files.append_missing, folder, rows, ["trial_id", "status"])
+    spark_errors.retry_conflicts("write", append, 0.05)
 """
 
 
@@ -158,6 +160,6 @@ def test_a_fit_whose_old_row_has_an_absolute_path_stands_once(tmp_path: Path) ->
 
 
 def test_sql_compares_the_files_of_fits_by_whether_they_are_there() -> None:
-    conditions = [_equality_condition(FITS, name) for name in ROW_KEY]
+    conditions = [equality_condition(FITS, name) for name in ROW_KEY]
     assert conditions[-1] == "(there.files IS NULL) = (new.files IS NULL)"
     assert "there.fit_id <=> new.fit_id" in conditions

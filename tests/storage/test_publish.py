@@ -235,19 +235,19 @@ def test_of_many_processes_one_takes_over_and_the_others_use_its_work(tmp_path: 
     owner = start_owner(target, 600)
     owner.kill()
     owner.wait()
-    barrier, made = Barrier(6), list[int]()
+    barrier, epochs = Barrier(6), list[int]()
 
     def run(_: int) -> None:
         barrier.wait()
         with hold_lease(target, is_there(target), lambda _: None) as lease:
             if lease is not None:
-                made.append(lease.epoch)
+                epochs.append(lease.epoch)
                 time.sleep(0.2)
                 lease.publish()
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(run, range(6)))
-    assert len(made) == 1 and [path.name for path in tmp_path.iterdir()] == ["g"]
+    assert len(epochs) == 1 and [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
 def test_leftovers_go_when_all_in_them_is_old(tmp_path: Path) -> None:

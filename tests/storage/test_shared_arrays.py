@@ -117,8 +117,8 @@ def test_large_arrays_are_mapped_read_only(host: Path, tmp_path: Path) -> None:
 def check_flat(lists: list[list[int] | None], column: pa.Array) -> None:
     offsets, values = flatten_lists(column)
     assert offsets.dtype == np.int64 and offsets[0] == 0 and len(offsets) == len(lists) + 1
-    found = [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-    assert found == [row or [] for row in lists]
+    rows = [values[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert rows == [row or [] for row in lists]
 
 
 LISTS = st.lists(st.none() | st.lists(st.integers(-5, 5), max_size=4), max_size=8)
@@ -188,12 +188,12 @@ def taken(disk: Path) -> Path:
 
 def check_own(disk: Path, tmp_path: Path) -> None:
     """Arrays are built somewhere else, in a folder of ours that is closed."""
-    found = shared_arrays.host_folder()
-    state = found.lstat()
-    assert found != taken(disk) and found.parent == disk
+    folder = shared_arrays.host_folder()
+    state = folder.lstat()
+    assert folder != taken(disk) and folder.parent == disk
     assert state.st_uid == os.getuid() and state.st_mode & 0o777 == 0o700
     assert rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)["x"].tolist() == [3, 1, 2]
-    assert shared_arrays.host_folder() == found
+    assert shared_arrays.host_folder() == folder
 
 
 @as_root

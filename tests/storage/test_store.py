@@ -26,14 +26,10 @@ from recbench_spark.schemas import (
     USER_METRICS,
     conform,
 )
-from recbench_spark.storage.store import (
-    VERSION_PROPERTY,
-    Store,
-    explain_spark_error,
-    is_catalog_schema,
-    query_files,
-    view_files,
-)
+from recbench_spark.storage.spark_errors import explain_spark_error
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.table_sql import VERSION_PROPERTY, query_files, view_files
 
 pytestmark = pytest.mark.spark
 
@@ -124,10 +120,10 @@ def test_small_rows_go_by_arrow_and_come_back(store: Store, catalog_store: Store
     place.append_rows([row, {**row, "run_id": "r2", "k": 10}], METRICS, once="night")
     place.append_rows([row], METRICS, once="night")
     assert len(place.rows(METRICS)) == 2
-    (found,) = place.rows(
+    (metric,) = place.rows(
         METRICS, [("run_id", "in", ["r2", "r3"]), ("k", ">=", 10)], ["k", "value", "ci_low"]
     )
-    assert found == {"k": 10, "value": 0.1, "ci_low": None}
+    assert metric == {"k": 10, "value": 0.1, "ci_low": None}
     assert place.has(METRICS, "run_id", "r1") and not place.has(METRICS, "run_id", "r3")
     (spark_row,) = place.read(METRICS).where("run_id = 'r2'").collect()
     assert (spark_row.value, spark_row.n, spark_row.stderr) == (0.1, 3, None)
@@ -154,8 +150,8 @@ def test_writers_at_the_same_time_lose_nothing(spark, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, ["a", "b", "c", "c"]))
-    found = sorted(row.split_id for row in Store(spark, root).read(MANIFESTS).collect())
-    assert found == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+    split_ids = sorted(row.split_id for row in Store(spark, root).read(MANIFESTS).collect())
+    assert split_ids == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
 
 
 def test_columns_are_put_in_order_and_nulls_filled_in(store: Store) -> None:
@@ -330,9 +326,9 @@ def test_constraints_hold(store: Store, broken, request: pytest.FixtureRequest) 
     constraint = request.node.callspec.id
     with pytest.raises((Py4JJavaError, StoreError)) as error:
         store.append(frame, table)
-    said = explain_spark_error(error.value)
-    assert constraint in said
-    assert "\n" not in said
+    message = explain_spark_error(error.value)
+    assert constraint in message
+    assert "\n" not in message
     assert store.read(table).count() == 0
 
 

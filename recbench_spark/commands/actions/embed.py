@@ -34,7 +34,8 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
 from recbench_spark.storage.publish import private_path
-from recbench_spark.storage.store import Store, is_catalog_schema
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_folders import is_catalog_schema
 
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
 

@@ -32,7 +32,7 @@ from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.schemas import METRICS as METRIC_TABLE
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.local_files import require_columns
-from recbench_spark.storage.store import check_would_write
+from recbench_spark.storage.table_folders import check_would_write
 
 KINDS = ("lists", "scores", "embeddings", "predictions")
 

@@ -13,7 +13,7 @@ from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, neare
 from recbench_spark.query import local_engine
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
-from recbench_spark.storage.store import query_files, view_files
+from recbench_spark.storage.table_sql import query_files, view_files
 
 
 def run(args: argparse.Namespace) -> int:

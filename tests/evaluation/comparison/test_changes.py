@@ -21,7 +21,8 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.report import make_report
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
-from recbench_spark.storage.store import Store, query_files
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
 
 NIGHTS = [date(2026, 1, day) for day in (1, 2, 3)]

@@ -28,7 +28,7 @@ from recbench_spark.nightly.paradoxes import find_paradoxes
 from recbench_spark.reports import make_disagreements
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
-from recbench_spark.storage.store import query_files
+from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 from tests.oracles import smallest_flip
 

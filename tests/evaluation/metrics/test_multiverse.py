@@ -22,7 +22,8 @@ from recbench_spark.evaluation.metrics.multiverse import (
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.schemas import MULTIVERSE, RUNS
-from recbench_spark.storage.store import Store, query_files
+from recbench_spark.storage.store import Store
+from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, Ran
 
 PLAN = MetricPlan(WORLDS, (5, 10), Definition(threshold=4), Bootstrap())

@@ -1,0 +1,125 @@
+"""Migration of an older warehouse to the present columns, constraints and layouts."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, conform
+from recbench_spark.storage.leases import take_turns
+from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.table_sql import create_statement, migration_statements, quote_folder
+from recbench_spark.storage.warehouse import WarehouseTables
+
+STATISTICS = "delta.dataSkippingStatsColumns"
+MIGRATION_FOLDER = "_migrating"
+"""Folder beside the tables for a migration; no table has a name like this."""
+
+
+def migrate(warehouse: WarehouseTables) -> list[str]:
+    """Give an older warehouse the columns, constraints and layouts that it lacks.
+
+    New columns are NULL in old rows. Rows are written again only if the layout of a table has changed.
+    `runs` comes last, since its version is that of the warehouse: a killed migration is started again.
+
+    Returns:
+        The statements and actions that were carried out.
+
+    Raises:
+        StoreError: newer code made the warehouse, or a column cannot be added or has another type.
+    """
+    if warehouse.folder is None:
+        return _migrate(warehouse, None)
+    # A waiting job must not look at a table: it could see it between its two names.
+    with take_turns(warehouse.folder / MIGRATION_FOLDER / "tables", keep_work=True) as lease:
+        _forget_logs(warehouse)
+        return _migrate(warehouse, lease.work)
+
+
+def _migrate(warehouse: WarehouseTables, work: Path | None) -> list[str]:
+    """Migrate under the lease; `work`: the folder for tables that are written again."""
+    done = [
+        _swap_table(warehouse, name, work)
+        for name in RESULT_TABLES
+        if work and _is_half_swapped(warehouse, name)
+    ]
+    for table in _existing_tables(warehouse):
+        for statement in _migration_statements(warehouse, table):
+            retry_conflicts(f"migrate {table.name}", partial(warehouse.spark.sql, statement))
+            done.append(statement)
+        if _layout(warehouse, table.name) != (table.partition_by, ()):
+            done.append(_rewrite_table(warehouse, table, work))
+    return done
+
+
+def _existing_tables(warehouse: WarehouseTables) -> list[Table]:
+    """Return the tables of the warehouse, `runs` last."""
+    tables = [table for table in TABLES.values() if warehouse.exists(table.name)]
+    return sorted(tables, key=lambda table: table.name == "runs")
+
+
+def _migration_statements(warehouse: WarehouseTables, table: Table) -> list[str]:
+    schema, properties = warehouse.read(table).schema, warehouse.properties(table.name)
+    return migration_statements(table, schema, properties, warehouse.identifier(table.name))
+
+
+def _forget_logs(warehouse: WarehouseTables) -> None:
+    """Make Delta read all logs again: it caches a table by its folder, with its version."""
+    warehouse.spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+def _layout(warehouse: WarehouseTables, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the partition columns and the clustering columns of a table."""
+    detail = warehouse.spark.sql(f"DESCRIBE DETAIL {warehouse.identifier(name)}").first()
+    assert detail is not None
+    return tuple(detail.partitionColumns), tuple(detail.clusteringColumns)
+
+
+def _rewrite_table(warehouse: WarehouseTables, table: Table, work: Path | None) -> str:
+    """Write a table again in its present layout; return a description.
+
+    It is written in the folder of the migration's lease and then takes the table's name. Delta itself
+    cannot change a table from clusters to partitions without keeping a feature that other writers do
+    not have. The history of the table is lost.
+    """
+    rows, layout = warehouse.read(table), ", ".join(table.partition_by)
+    description = f"write {table.name} again, partitioned by {layout}"
+    if warehouse.folder is None or work is None:
+        name = warehouse.identifier(table.name)
+        warehouse.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
+        warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATISTICS}')")
+        writer = conform(rows, table).write.format("delta").mode("overwrite")
+        writer = writer.option("overwriteSchema", "true").partitionBy(*table.partition_by)
+        (writer.saveAsTable if warehouse.in_catalog else writer.save)(warehouse.location(table.name))
+        return description
+    place = work / table.name
+    remove_tree(place)  # of a migration that was killed
+    warehouse.spark.sql(create_statement(table, quote_folder(str(place))))
+    conform(rows, table).write.format("delta").mode("append").save(str(place))
+    (warehouse.folder / table.name).rename(_old_location(warehouse, table.name))
+    return f"{description}; {_swap_table(warehouse, table.name, work)}"
+
+
+def _old_location(warehouse: WarehouseTables, name: str) -> Path:
+    """Return the place of an old table whose name another one takes."""
+    assert warehouse.folder is not None
+    return warehouse.folder / MIGRATION_FOLDER / f"{name}.before"
+
+
+def _is_half_swapped(warehouse: WarehouseTables, name: str) -> bool:
+    """Return whether a migration was killed between the two renames of `_rewrite_table`."""
+    return warehouse.folder is not None and _old_location(warehouse, name).is_dir()
+
+
+def _swap_table(warehouse: WarehouseTables, name: str, work: Path) -> str:
+    """Give the rewritten table its name, and remove the old one."""
+    assert warehouse.folder is not None
+    target = warehouse.folder / name
+    older = warehouse.folder / MIGRATION_FOLDER / name  # older versions wrote the new table there
+    if not target.exists():
+        (work / name if (work / name).exists() else older).rename(target)
+    _forget_logs(warehouse)
+    shutil.rmtree(_old_location(warehouse, name))
+    return f"remove {name} as it was"

@@ -1,0 +1,200 @@
+"""Folders of tables: checks of a warehouse's root, and first commits that are made without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import Table
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.ages import age_seconds
+from recbench_spark.storage.publish import NO_LINKS
+from recbench_spark.storage.table_sql import table_properties
+
+
+def is_catalog_schema(root: str) -> bool:
+    """Return whether a root is `catalog.schema`: two names and a dot, and no such directory."""
+    return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
+
+
+def check_writable(root: Path) -> None:
+    """Make the folder of a warehouse.
+
+    Raises:
+        StoreError: nothing can be written to it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot create warehouse {root}: {error.strerror}") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise StoreError(f"no permission to write to warehouse {root}", "choose another --warehouse")
+
+
+def check_would_write(root: Path) -> None:
+    """Check what `check_writable` would check, without making anything.
+
+    Raises:
+        StoreError: `check_writable` would fail.
+    """
+    place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not place.is_dir():
+        raise StoreError(f"cannot create warehouse {root}: {place} is a file", "choose another --warehouse")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StoreError(f"no permission to write to {place}", "choose another --warehouse")
+
+
+# ------------------------------------------------------------------------- first commits
+
+LOG = "_delta_log"
+
+HINT_RESTORE = f"restore all of its {LOG}, or choose another --warehouse"
+
+COMMIT = re.compile(rf"{LOG}/[0-9]{{20}}\.(json|checkpoint.*\.parquet)")
+"""A file that proves that the table exists; Delta reports other missing files of its log."""
+
+LEFTOVER = re.compile(rf"{LOG}/(.*/)?(\.[^/]*|[^/]*\.tmp)")
+"""A file that the first commit of a killed writer leaves: hidden (as Hadoop does), or ending in .tmp."""
+
+FIRST_COMMIT_SECONDS = 15
+"""After this time a missing first commit will not come; it is shorter than all retries together."""
+
+
+def files_in(folder: Path) -> Iterator[str]:
+    """Yield the relative paths of all files in a folder; those of the log come first."""
+    for place in (folder / LOG, folder):
+        for base, folders, names in os.walk(place):
+            if place == folder and Path(base) == folder:
+                folders[:] = [name for name in folders if name != LOG]
+            yield from (str(Path(base, name).relative_to(folder)) for name in names)
+
+
+def remote_files_in(spark: SparkSession, folder: str) -> Iterator[str]:
+    """Yield paths as `files_in`, by Hadoop's file system."""
+    context = spark.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    system = hadoop.Path(folder).getFileSystem(context._jsc.hadoopConfiguration())
+    whole = system.makeQualified(hadoop.Path(folder)).toString()
+    for place in (f"{folder}/{LOG}", folder):
+        entries = system.listFiles(hadoop.Path(place), True) if system.exists(hadoop.Path(place)) else None
+        while entries is not None and entries.hasNext():
+            yield entries.next().getPath().toString().removeprefix(f"{whole}/")
+
+
+def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
+    """Return whether the folder of a table holds a commit; False if it holds only leftovers.
+
+    Raises:
+        StoreError: it holds files and no commit. Nothing is removed: they may be all that is left of a
+            table.
+    """
+    for file in list_files():
+        if COMMIT.fullmatch(file):
+            return True
+        if LEFTOVER.fullmatch(file):
+            continue
+        if any(map(COMMIT.fullmatch, list_files())):  # another writer has created the table meanwhile
+            return True
+        raise StoreError(
+            f"{folder} holds {file} and is not a Delta table: its {LOG} has no commit", HINT_RESTORE
+        )
+    return False
+
+
+def has_commit(folder: Path) -> bool:
+    """Return whether a local folder holds a table; errors as `Store.exists`."""
+    return find_commit(str(folder), partial(files_in, folder))
+
+
+def remove_uncommitted(folder: Path) -> None:
+    """Remove what a killed job left before a table's first commit: Delta would refuse to create the table.
+
+    Only leftovers are removed, file by file, and then empty folders.
+
+    Raises:
+        StoreError: there are other files. They would become part of the table, and a VACUUM would delete
+            them.
+    """
+    log = folder / LOG
+    if has_commit(folder) or not log.is_dir():
+        return
+    if age_seconds(log) < FIRST_COMMIT_SECONDS:
+        return
+    for file in filter(LEFTOVER.fullmatch, list(files_in(folder))):
+        (folder / file).unlink(missing_ok=True)
+    for base, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):  # another writer uses the folder by now
+            Path(base).rmdir()
+
+
+def create_local_table(folder: Path, table: Table) -> None:
+    """Create a table in a local folder with the first commit that Spark would write, all or nothing.
+
+    Raises:
+        OSError: the disk has no hard links.
+        StoreError: as `remove_uncommitted`.
+    """
+    remove_uncommitted(folder)
+    log = folder / LOG
+    log.mkdir(parents=True, exist_ok=True)
+    draft = log / f".{uuid.uuid4().hex}.tmp"
+    # A hard link appears with its whole content, and never replaces the commit of another writer.
+    try:
+        draft.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
+        os.link(draft, log / f"{0:020}.json")
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def try_create_local(folder: Path, table: Table) -> bool:
+    """Create a table without a Spark job; return False on a disk without hard links.
+
+    Raises:
+        StoreError: the disk is full, or cannot be written to.
+    """
+    try:
+        create_local_table(folder, table)
+    except OSError as error:
+        for place in (folder / LOG, folder):
+            with suppress(OSError):  # Spark would take an empty folder for an existing table
+                place.rmdir()
+        if error.errno not in NO_LINKS:
+            raise StoreError(
+                f"cannot create table {folder}: {error.strerror}",
+                "make space or give rights, and run again",
+            ) from None
+        return False
+    return True
+
+
+def first_commit(table: Table) -> list[dict[str, Any]]:
+    """Return the actions that create a table, in the terms of Delta's protocol."""
+    now = int(time.time() * 1000)
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "description": table.comment,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema.json(),
+        "partitionColumns": list(table.partition_by),
+        "configuration": table_properties(table),
+        "createdTime": now,
+    }
+    version = delta_files.CHECKED_VERSION if table.constraints else delta_files.WRITER_VERSION
+    return [
+        {"commitInfo": {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": version}},
+        {"metaData": metadata},
+    ]

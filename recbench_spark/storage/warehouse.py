@@ -1,0 +1,229 @@
+"""A warehouse of Delta tables under a directory, or in a `catalog.schema`: the tables and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from recbench_spark import schemas
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import TABLES, Table
+from recbench_spark.storage import delta_files, shared_rows
+from recbench_spark.storage.paths import IN_SCRATCH
+from recbench_spark.storage.spark_errors import first_line, retry_conflicts
+from recbench_spark.storage.table_folders import (
+    HINT_RESTORE,
+    LOG,
+    check_writable,
+    files_in,
+    find_commit,
+    is_catalog_schema,
+    remote_files_in,
+    try_create_local,
+)
+from recbench_spark.storage.table_sql import (
+    check_version,
+    create_statement,
+    filter_condition,
+    quote_folder,
+    view_files,
+)
+
+MAX_DRIVER_BYTES = 1 << 28
+"""Bytes of files that the driver reads itself; tasks read larger ones."""
+HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
+
+
+class WarehouseTables:
+    """Tables by name under one root; `Store` adds writing."""
+
+    def __init__(
+        self, spark: SparkSession, root: str, read_only: bool = False, any_version: bool = False
+    ) -> None:
+        self.spark = spark
+        self.in_catalog = is_catalog_schema(root)
+        self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
+        self._existing: set[str] = set()
+        if self.in_catalog:
+            _check_schema(spark, root)
+        elif self.folder is not None and not read_only:
+            check_writable(self.folder)
+        if not any_version:
+            self._check_version()
+
+    @property
+    def folder(self) -> Path | None:
+        """The root as a local folder; None if it is remote or a catalog."""
+        return None if self.in_catalog or "://" in self.root else Path(self.root)
+
+    @property
+    def scratch(self) -> str:
+        """Folder for rows that workers map (see `shared_rows.base_folder`)."""
+        return shared_rows.base_folder(self.spark, None if self.in_catalog else self.root)
+
+    @property
+    def files_root(self) -> str:
+        """Root of files that later jobs need: the warehouse's folder, where retention looks for them.
+
+        A catalog has no folder of its own; its files are in scratch.
+        """
+        return self.scratch if self.in_catalog else self.root
+
+    def format_path(self, relative: str) -> str:
+        """Return a path below `files_root` as tables store it, with a prefix if that root is scratch."""
+        return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
+
+    def location(self, name: str) -> str:
+        """Return the directory of a table, or its name in the catalog."""
+        return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"
+
+    def identifier(self, name: str) -> str:
+        """Return the name of a table in SQL."""
+        return self.location(name) if self.in_catalog else quote_folder(self.location(name))
+
+    def exists(self, name: str) -> bool:
+        """Return whether the table has been created.
+
+        Raises:
+            StoreError: its folder holds files and its log no commit, for example during a restore; such a
+                table does not count as empty.
+        """
+        if name not in self._existing:
+            is_table = (
+                self.spark.catalog.tableExists(self.location(name))
+                if self.in_catalog
+                else DeltaTable.isDeltaTable(self.spark, self.location(name))
+            )
+            if not self.in_catalog:
+                is_table = self._has_commit(name, is_table)
+            if is_table:
+                self._existing.add(name)
+        return name in self._existing
+
+    def _has_commit(self, name: str, is_table: bool) -> bool:
+        """Return whether a table's folder holds a commit; `is_table`: Delta's answer."""
+        location = self.location(name)
+        list_files = partial(files_in, self.folder / name) if self.folder else None
+        committed = find_commit(location, list_files or partial(remote_files_in, self.spark, location))
+        if committed and not is_table:
+            raise StoreError(f"{location}: Delta does not take its {LOG} for one", HINT_RESTORE)
+        return committed
+
+    def create(self, *tables: Table) -> None:
+        """Create those tables that do not exist yet, with comments, layout and constraints."""
+        missing = [table for table in tables if not self.exists(table.name)]
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(self._create, missing))
+
+    def _create(self, table: Table) -> None:
+        if self.folder is None or not try_create_local(self.folder / table.name, table):
+            statement = create_statement(table, self.identifier(table.name))
+            retry_conflicts(f"create {table.name}", partial(self.spark.sql, statement))
+        self._existing.add(table.name)
+
+    def read(self, table: Table) -> DataFrame:
+        """Return all rows of a table, visible or not; an empty frame if it does not exist yet."""
+        if not self.exists(table.name):
+            return self.spark.createDataFrame([], table.schema)
+        if self.in_catalog:
+            return self.spark.read.table(self.location(table.name))
+        return self.spark.read.format("delta").load(self.location(table.name))
+
+    def visible(self, table: Table) -> DataFrame:
+        """Return the rows of a result table whose run has succeeded."""
+        succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
+        return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
+
+    def read_run(self, name: str, run_id: str) -> DataFrame:
+        """Return the rows of one run in a result table."""
+        return self.read(TABLES[name]).where(F.col("run_id") == run_id)
+
+    def rows(
+        self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return rows that fulfil all filters; few, since the driver holds them. No Spark job if possible.
+
+        Args:
+            table: a table of small rows.
+            filters: (column, operator, value), the operator one of =, !=, <, <=, >, >=, in.
+            columns: the wanted columns; None: all.
+        """
+        if not self.exists(table.name):
+            return []
+        if self._uses_deltalake(table):
+            matches = delta_files.read_rows(self.location(table.name), filters, columns)
+            return cast(list[dict[str, Any]], matches.to_pylist())
+        frame = self.read(table)
+        for column, operator, value in filters:
+            frame = frame.where(filter_condition(column, operator, value))
+        matches = frame.select(*(columns or table.names)).toArrow()
+        return cast(list[dict[str, Any]], matches.to_pylist())
+
+    def list_partition_files(
+        self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
+    ) -> list[str]:
+        """Return the Parquet files of a partition; empty if they are remote or too large.
+
+        `max_bytes`: their largest size together, by default what the driver reads itself.
+        """
+        if self.folder is None or not self.exists(table.name) or not self._uses_deltalake(table):
+            return []
+        files = delta_files.list_partition_files(self.location(table.name), partition)
+        return files if sum(Path(file).stat().st_size for file in files) <= max_bytes else []
+
+    def has(self, table: Table, column: str, value: str) -> bool:
+        """Return whether any row has this value."""
+        if not self.exists(table.name):
+            return False
+        if self._uses_deltalake(table):
+            return value in self._values(table, column)
+        return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
+
+    def _values(self, table: Table, column: str) -> set[str]:
+        """Return the distinct values of a text column; of a partition column from the log alone."""
+        location = self.location(table.name)
+        if not self._uses_deltalake(table):
+            return {row[0] for row in self.read(table).select(column).distinct().collect()}
+        if column in table.partition_by:
+            return set(delta_files.partition_values(location, column))
+        return delta_files.read_column_values(location, column)
+
+    def _uses_deltalake(self, table: Table) -> bool:
+        """Return whether `deltalake` can read and write an existing table, without a Spark job."""
+        return self.folder is not None and delta_files.can_append(self.location(table.name))
+
+    def install_views(self) -> list[str]:
+        """Register tables and the SQL files as views of this session; return the views' names."""
+        for table in TABLES.values():
+            self.read(table).createOrReplaceTempView(table.name)
+        files = view_files()
+        for name, text in files.items():
+            self.spark.sql(text).createOrReplaceTempView(name)
+        return list(files)
+
+    def _check_version(self) -> None:
+        if not self.exists("runs"):
+            return
+        check_version(self.root, self.properties("runs"))
+
+    def properties(self, name: str) -> dict[str, str]:
+        """Return Delta's properties of a table."""
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
+        return dict(detail.properties) if detail else {}
+
+
+def _check_schema(spark: SparkSession, root: str) -> None:
+    try:
+        exists = spark.catalog.databaseExists(root)
+    except PySparkException as error:
+        raise StoreError(f"cannot open warehouse {root}: {first_line(error)}", HINT_ROOT) from None
+    if not exists:
+        raise StoreError(f"no schema {root}", f"CREATE SCHEMA {root}; {HINT_ROOT}")
