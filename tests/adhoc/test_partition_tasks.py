@@ -77,7 +77,7 @@ def values_of(tables: Tables) -> dict[int, tuple[str, ...]]:
 
 def known_to_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, TaskCatalogue]:
     """The truth as one process has it, and what its tasks know of the whole."""
-    typed = local_engine._typed_system("lists", tables[LISTED])[0]
+    typed = local_engine._convert_system("lists", tables[LISTED])[0]
     found = ground_truth.make_arrow_truth(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
     trained = found.catalogue.n_train_i[found.catalogue.n_train_i > 0]
     counts, items = np.unique(trained, return_counts=True)
