@@ -1,2 +1,1 @@
-"""Evaluation of tables that a caller passes directly, without a config file, on Spark or in this
-process."""
+"""Evaluation of tables that a caller passes, without a config file, on Spark or in this process."""

@@ -81,8 +81,7 @@ class ArrowCatalogue:
         return popularity_labels(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each
-        (`metrics.listed.ItemLookup`)."""
+        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
         index = self.find_indices(ids)
         return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
 
@@ -181,8 +180,7 @@ def _add_ones(rows: pa.Table) -> pa.Table:
 def _users_and_items(
     user_tables: Sequence[pa.Table], item_tables: Sequence[pa.Table]
 ) -> tuple[pa.Array, pa.Array]:
-    """Return users, those of the first table first, and items in tie order: as numbers, or by UTF-8
-    bytes."""
+    """Return users, those of the first table first, and items in tie order: as numbers, or as UTF-8."""
     users = distinct_ids([table.column("user_id") for table in user_tables])
     ids = distinct_ids([table.column("item_id") for table in item_tables])
     numeric = arrow_rows.has_numeric_order(item_tables)
@@ -190,8 +188,7 @@ def _users_and_items(
 
 
 def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
-    """Keep each (user, item) once, with the highest value, and count dropped rows. Rows with NULL items are
-    skipped.
+    """Keep each (user, item) once, with the highest value, and count dropped rows; skip NULL items.
 
     Args:
         table: user_id, item_id, and rating where rows have one.
@@ -292,8 +289,7 @@ def build_user_table(
 
 
 def user_offsets(user_r: Ints, users: int) -> pa.Array:
-    """Return the bounds of each user's rows, (u + 1,). Rows are ordered by user; rows of other users come
-    last."""
+    """Return bounds of each user's rows, (u + 1,). Rows are in user order; those of others come last."""
     counts = np.bincount(user_r, minlength=users)[:users]
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
@@ -306,8 +302,7 @@ def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.
 def _slice_labels(
     bounds: pa.Array, truth: InteractionPairs, label_n: npt.NDArray[np.str_] | None
 ) -> pa.Array:
-    """Return labels of the truth items by slice key: none without training rows, NULL for an empty
-    truth."""
+    """Return labels of truth items by slice key: no keys without training rows, NULL for empty truth."""
     kind, has_truth = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
     if label_n is None:
         return pa.array([[] if present else None for present in has_truth], kind)

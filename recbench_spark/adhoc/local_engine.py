@@ -137,8 +137,7 @@ def _meeting_checks(tables: ArrowTruth, system: tuple[pa.Table, ...], kind: str)
 def _rank_rows(
     tables: ArrowTruth, users: pa.Table, system: tuple[pa.Table, ...], plan: EvaluationPlan, folder: Path
 ) -> pa.Table:
-    """Rank the users: rows of `RANKED_USERS`. Checks count the rows of lists and scores that are
-    ignored."""
+    """Rank the users: rows of `RANKED_USERS`. Checks count ignored rows of lists and scores."""
     request = plan.plan.request()
     if plan.kind == "embeddings":
         vectors, items = system
@@ -258,8 +257,7 @@ def _add_given(tables: ArrowTruth, table: pa.Table) -> pa.Table:
 
 
 def _add_drawn(tables: ArrowTruth, drawn: pa.ListArray, *, uniform: bool) -> pa.Table:
-    """Add truth and drawn items as candidates; for uniform draws also the numbers of drawn items and of the
-    pool."""
+    """Add truth and drawn items as candidates; for uniform draws also the sizes of draw and pool."""
     (truth_offsets, truth), (drawn_offsets, drawn_items) = (
         shared_arrays.flatten_lists(column)
         for column in (combine_column(tables.users.column("items")), drawn)

@@ -25,8 +25,7 @@ def evaluate_pairs(
     k: Sequence[int] = (10, 100, 500),
     similarity: Literal["dot", "cosine"] = "dot",
 ) -> LocalResult:
-    """Compute hit rates and scaled MRR of labelled pairs; arguments and errors as in
-    `spark_pairs.evaluate_pairs`."""
+    """Compute hit rates and scaled MRR of labelled pairs: see `spark_pairs.evaluate_pairs`."""
     pair_table, vectors = as_table(pairs, "pairs"), as_table(items, "items")
     require_names(pair_table.column_names, ["query_id", "item_id"], "pairs")
     require_names(vectors.column_names, ["item_id", "vector"], "items")

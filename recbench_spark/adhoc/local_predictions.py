@@ -33,8 +33,7 @@ def evaluate_predictions(
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
 ) -> LocalResult:
-    """Compute RMSE, log-loss, RIG, AUC and others; arguments and errors as in
-    `spark_engine.evaluate_predictions`."""
+    """Compute RMSE, log-loss, RIG, AUC and others: see `spark_engine.evaluate_predictions`."""
     table, boot, wanted_views = (
         as_table(predictions, "predictions"),
         make_bootstrap(bootstrap),

@@ -60,16 +60,16 @@ BATCH_USERS = 4096
 class TaskCatalogue:
     """The catalogue as tasks see it, and the bounds of its popularity classes.
 
-    known: look-up of ids; bounds: training counts from which items are torso and head, None without
+    lookup: look-up of ids; bounds: training counts from which items are torso and head, None without
     training rows.
     """
 
-    known: KnownItems
+    lookup: KnownItems
     bounds: tuple[int, int] | None
 
     def items(self, ids: pa.Array) -> CatalogueItems:
         """Return these items of the catalogue, in the order of the catalogue."""
-        index, n_train = self.known.find(ids)
+        index, n_train = self.lookup.find(ids)
         order = np.argsort(index)
         labels = None if self.bounds is None else popularity_labels(n_train[order], self.bounds)
         return CatalogueItems(ids.take(pa.array(order)), index[order], labels)
@@ -130,10 +130,10 @@ def _dictionary_column(rows: pa.Table, name: str) -> pa.Array:
 
 
 def count_rows(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
-    """Rows of COUNTED of a task's rows.
+    """Count a task's rows: rows of COUNT_SCHEMA.
 
     Args:
-        values: as `unpack_tables` takes them.
+        values: as in `unpack_tables`.
         batches: rows of PACKED.
     """
     tables = unpack_tables(batches, values)
@@ -173,13 +173,15 @@ def _user_counts(tables: Mapping[int, pa.Table]) -> dict[str, int]:
 # ------------------------------------------------------------------------------ users and their rankings
 
 
-def build_users(world: TaskCatalogue, values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
+def build_users(
+    catalogue: TaskCatalogue, values: Mapping[int, tuple[str, ...]], batches: Batches
+) -> Batches:
     """Build the rows of `USERS`: users of the truth, with their training items as `masked`."""
-    yield from _user_table(world, unpack_tables(batches, values)).to_batches(BATCH_USERS)
+    yield from _user_table(catalogue, unpack_tables(batches, values)).to_batches(BATCH_USERS)
 
 
 def rank_users(
-    world: TaskCatalogue,
+    catalogue: TaskCatalogue,
     request: RankingRequest,
     mask: bool,
     values: Mapping[int, tuple[str, ...]],
@@ -188,30 +190,30 @@ def rank_users(
     """Rank the users of the truth by their lists or scores: rows of `RANKED_USERS`.
 
     Args:
-        world: the catalogue.
+        catalogue: the catalogue.
         request: definition and length of lists.
         mask: drop a user's training items from the lists.
         values: as `unpack_tables` takes them.
         batches: rows of PACKED.
     """
     tables = unpack_tables(batches, values)
-    users, rows = _user_table(world, tables), tables[LISTED]
+    users, rows = _user_table(catalogue, tables), tables[LISTED]
     user_r = find_indices(rows.column("user_id"), combine_column(users.column("user_id")))
     listed = rows.column("item_id").combine_chunks()
     # Every listed item is in the catalogue.
-    keys_r = world.known.find(listed.dictionary)[0][listed.indices.to_numpy()]
+    keys_r = catalogue.lookup.find(listed.dictionary)[0][listed.indices.to_numpy()]
     if request.top:
         rows = rows.set_column(1, "item_id", combine_column(rows.column("item_id")))
     listed = add_lists(users if mask else users.drop_columns("masked"), user_r, keys_r, rows, request)
     yield from rank_batches(request, iter(listed.combine_chunks().to_batches(BATCH_USERS)))
 
 
-def _user_table(world: TaskCatalogue, tables: Mapping[int, pa.Table]) -> pa.Table:
+def _user_table(catalogue: TaskCatalogue, tables: Mapping[int, pa.Table]) -> pa.Table:
     truth, train = tables[TRUTH], tables[TRAIN]
     truth_users = distinct_ids([truth.column("user_id")])
     # Users of the truth come first; the others get no row.
     all_users = distinct_ids([truth_users, train.column("user_id")])
-    items = world.items(distinct_ids([truth.column("item_id"), train.column("item_id")]))
+    items = catalogue.items(distinct_ids([truth.column("item_id"), train.column("item_id")]))
     parts: list[InteractionPairs] = [
         distinct_pairs(table, all_users, items.ids)[0] for table in (truth, train)
     ]

@@ -90,8 +90,7 @@ class PartitionedInputs:
 
     @cached_property
     def items(self) -> DataFrame:
-        """Return each item once: item_id, and the numbers of its listed rows, training pairs and truth
-        pairs.
+        """Return each item once: item_id, and its numbers of listed rows, training pairs and truth pairs.
 
         Shuffles one row per task and item.
         """
@@ -106,47 +105,52 @@ class PartitionedInputs:
     @cached_property
     def item_counts(self) -> Row:
         """Count the items of each side and of two sides, and those whose ids are whole numbers."""
-        number, of = F.col("item_id").rlike(CANONICAL_INTEGER), {side: F.col(side) > 0 for side in SIDES}
-        of["known"] = of["train"] | of["truth"]
-        tests: dict[str, Column] = {**of, **{f"{side} numbers": test & number for side, test in of.items()}}
-        tests |= {"listed known": of["listed"] & of["known"], "train truth": of["train"] & of["truth"]}
-        lost = F.coalesce(F.sum(F.when(~of["known"], F.col("listed"))), F.lit(0)).alias("lost")
+        number, sides = F.col("item_id").rlike(CANONICAL_INTEGER), {side: F.col(side) > 0 for side in SIDES}
+        sides["known"] = sides["train"] | sides["truth"]
+        tests: dict[str, Column] = {
+            **sides,
+            **{f"{side} numbers": test & number for side, test in sides.items()},
+        }
+        tests |= {
+            "listed known": sides["listed"] & sides["known"],
+            "train truth": sides["train"] & sides["truth"],
+        }
+        lost = F.coalesce(F.sum(F.when(~sides["known"], F.col("listed"))), F.lit(0)).alias("lost")
         counts = (F.count_if(test).alias(name) for name, test in tests.items())
         (row,) = self.items.agg(F.count("*").alias("items"), lost, *counts).collect()
         return row
 
     def user_meeting(self, left: str) -> IdOverlap:
         """Return the overlap of the users of the lists, or of training, with those of the truth."""
-        of = self.sums
-        numbers = of[f"{left} numbers"], of["truth numbers"]
-        return IdOverlap((of[f"{left} users"], of["truth users"]), of[f"{left} common"], numbers)
+        sums = self.sums
+        numbers = sums[f"{left} numbers"], sums["truth numbers"]
+        return IdOverlap((sums[f"{left} users"], sums["truth users"]), sums[f"{left} common"], numbers)
 
     def item_meeting(self, left: str, right: str) -> IdOverlap:
-        """Return the overlap of two sides' items: `listed` and `known` (training or truth), `train` and
-        `truth`."""
-        of = self.item_counts
-        n, numbers = (of[left], of[right]), (of[f"{left} numbers"], of[f"{right} numbers"])
-        return IdOverlap(n, of[f"{left} {right}"], numbers)
+        """Return the overlap of the items of two sides."""
+        counts = self.item_counts
+        n, numbers = (counts[left], counts[right]), (counts[f"{left} numbers"], counts[f"{right} numbers"])
+        return IdOverlap(n, counts[f"{left} {right}"], numbers)
 
-    def users(self, world: TaskCatalogue) -> DataFrame:
+    def users(self, catalogue: TaskCatalogue) -> DataFrame:
         """Build the rows of `USERS` without a shuffle."""
         return self.packed.mapInArrow(
-            partial(partition_tasks.build_users, world, self.values), to_ddl(USERS)
+            partial(partition_tasks.build_users, catalogue, self.values), to_ddl(USERS)
         )
 
-    def ranked(self, world: TaskCatalogue, request: RankingRequest, *, mask: bool) -> DataFrame:
+    def rank(self, catalogue: TaskCatalogue, request: RankingRequest, *, mask: bool) -> DataFrame:
         """Rank the users of the truth by their rows, without a shuffle.
 
         Args:
-            world: the catalogue.
+            catalogue: the catalogue.
             request: definition and length of lists.
             mask: drop a user's training items from the lists.
         """
         return self.packed.mapInArrow(
-            partial(partition_tasks.rank_users, world, request, mask, self.values), RANKING
+            partial(partition_tasks.rank_users, catalogue, request, mask, self.values), RANKING
         )
 
     @property
-    def kept(self) -> tuple[DataFrame, ...]:
+    def cached_frames(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches."""
         return self.items, self.task_counts, self.packed

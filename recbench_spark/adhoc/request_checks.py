@@ -56,14 +56,12 @@ class EvaluationPlan:
 
     @property
     def lists(self) -> bool:
-        """Return True for lists, which end after some items; scores and embeddings rank everything they
-        know."""
+        """Return whether the system's output is lists, which may leave out items."""
         return self.kind == "lists"
 
     @property
     def candidates(self) -> str | None:
-        """Return the candidates that users' items are ranked among; None for lists and scores, which are
-        their own."""
+        """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
         return self.definition.candidates if self.kind == "embeddings" else None
 
 
@@ -102,8 +100,7 @@ def check_request(
 
 
 def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
-    """Return the options with cut-offs and metrics as tuples; iterators can be read once, and are read
-    here.
+    """Return the options with cut-offs and metrics as tuples, so that iterators are read only once.
 
     Raises:
         ConfigError: an option is of a type that it cannot have.
@@ -156,8 +153,7 @@ def require_choice(name: str, value: object, choices: Sequence[str | bool]) -> N
 
 
 def make_bootstrap(value: Bootstrap | Mapping[str, Any] | int | None) -> Bootstrap:
-    """Return the bootstrap settings: None means the default replicates, 0 and False none, a number that
-    many.
+    """Return bootstrap settings: the default for None, no replicates for 0 and False, else that many.
 
     Raises:
         ConfigError: anything else, or a setting that `Bootstrap` does not allow.
@@ -175,8 +171,7 @@ def make_bootstrap(value: Bootstrap | Mapping[str, Any] | int | None) -> Bootstr
 
 
 def make_draw(value: CandidateDraw | Mapping[str, Any] | None) -> CandidateDraw | None:
-    """Return the settings of the candidate draw; keys and values are checked like those of a benchmark
-    file.
+    """Return the settings of the draw; keys and values are checked like those of a benchmark file.
 
     Raises:
         ConfigError: anything else, or a setting that `Draw` does not allow.
@@ -207,8 +202,7 @@ GRADES_WITHOUT_GAIN = "relevance without a gain"
 
 
 def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
-    """Return a warning where the truth has grades and the caller did not choose a gain, so that each counts
-    1.
+    """Return a warning where the truth has grades without an explicit gain, so that each counts 1.
 
     Args:
         plan: the evaluation; only DCG has a gain.

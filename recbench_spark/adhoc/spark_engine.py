@@ -110,41 +110,41 @@ class SparkTruth:
     """Ground truth by user, with its catalogue and the checks of the inputs.
 
     Attributes:
-        dealt: the partitioned inputs.
+        partitioned: the partitioned inputs.
         task_catalogue: the catalogue as tasks see it.
         checks: checks of the inputs.
-        known: truth and training rows.
-        asked: lists or scores, or vectors of items.
+        inputs: truth and training rows.
+        system: lists or scores, or vectors of items.
     """
 
-    dealt: PartitionedInputs
+    partitioned: PartitionedInputs
     task_catalogue: TaskCatalogue
     checks: list[Check]
-    known: TypedInputs
-    asked: DataFrame
+    inputs: TypedInputs
+    system: DataFrame
 
     @cached_property
     def items(self) -> DataFrame:
         """Return the catalogue: item_id, item_index, n_train."""
-        assert self.task_catalogue.known.numeric is not None
-        return index_items(item_rows(self.dealt), self.task_catalogue.known.numeric)
+        assert self.task_catalogue.lookup.numeric is not None
+        return index_items(item_rows(self.partitioned), self.task_catalogue.lookup.numeric)
 
     @cached_property
     def users(self) -> DataFrame:
         """Return the rows of `USERS`, one per user of the truth."""
-        return self.dealt.users(self.task_catalogue).cache()
+        return self.partitioned.users(self.task_catalogue).cache()
 
     def catalogue(self, plan: MetricPlan, features: DotSource | None) -> SplitCatalogue:
         """Return the catalogue for metrics of lists; items get an index where there are such metrics."""
-        items = self.items if plan.list_metrics or plan.overall else item_rows(self.dealt)
-        rows = self.known.truth.rows.limit(0) if self.known.train is None else self.known.train.rows
+        items = self.items if plan.list_metrics or plan.overall else item_rows(self.partitioned)
+        rows = self.inputs.truth.rows.limit(0) if self.inputs.train is None else self.inputs.train.rows
         return SplitCatalogue(items, rows.select("user_id").distinct(), features)
 
     @property
-    def kept(self) -> tuple[DataFrame, ...]:
+    def cached_frames(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches so far."""
         frames = (vars(self).get(name) for name in ("items", "users"))
-        return (*self.dealt.kept, *(frame for frame in frames if frame is not None))
+        return (*self.partitioned.cached_frames, *(frame for frame in frames if frame is not None))
 
 
 def convert_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> TypedInputs:
@@ -225,8 +225,7 @@ def _train_meeting_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -
 
 
 def _ids_are_numeric(partitioned: PartitionedInputs, inputs: TypedInputs, listed: DataFrame) -> bool:
-    """Return whether items are ordered as numbers, by the counts of the tasks: see
-    `data.readers.id_order`."""
+    """Return whether items are ordered as numbers, by tasks' counts (see `data.readers.id_order`)."""
     frames = {"truth": inputs.truth.rows, "listed": listed}
     frames |= {"train": inputs.train.rows} if inputs.train else {}
     kinds = {side: convert_ids(frame, "item_id", side).kind for side, frame in frames.items()}
@@ -254,20 +253,20 @@ def _meeting_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: st
 
     Without training rows, items need not occur in the truth: a system may miss all of it and score 0.
     """
-    truth, train = tables.known.truth.rows, tables.known.train
+    truth, train = tables.inputs.truth.rows, tables.inputs.train
     names = ("user_id", (kind, "truth"))
     if vectors:
         checks = check_common_ids(vectors[0], tables.users, *names)
     else:
-        sides = partial(describe_sides, tables.asked, truth, *names)
-        checks = report_common_ids(tables.dealt.user_meeting("listed"), sides, *names, must=True)
+        sides = partial(describe_sides, tables.system, truth, *names)
+        checks = report_common_ids(tables.partitioned.user_meeting("listed"), sides, *names, must=True)
     names = ("item_id", (kind, "truth" if train is None else "train and truth"))
     logged = cast_ids_to_text(truth.select(*IDS))
     if train is not None:
         logged = logged.unionByName(cast_ids_to_text(train.rows.select(*IDS)))
-    meeting = tables.dealt.item_meeting("listed", "known")
+    meeting = tables.partitioned.item_meeting("listed", "known")
     return checks + report_common_ids(
-        meeting, partial(describe_sides, tables.asked, logged, *names), *names, must=train is not None
+        meeting, partial(describe_sides, tables.system, logged, *names), *names, must=train is not None
     )
 
 
@@ -281,22 +280,24 @@ def _make_scored_model(
     users, items = vectors
     shared = share_rows(scratch, vector_rows(tables.items, items))
     dims = count_dimensions(items, "item embeddings")
-    return ScoredModel(DotSource(shared, tables.task_catalogue.known.n_items, dims, plan.similarity), users)
+    return ScoredModel(
+        DotSource(shared, tables.task_catalogue.lookup.n_items, dims, plan.similarity), users
+    )
 
 
 def _rank_rows(tables: SparkTruth, plan: EvaluationPlan) -> DataFrame:
     """Rank by lists or scores; checks count the rows that are ignored."""
     tables.checks.extend(_row_checks(tables, plan))
     mask = plan.kind == "scores" and plan.definition.candidates == "unseen"
-    return tables.dealt.ranked(tables.task_catalogue, plan.plan.request(), mask=mask)
+    return tables.partitioned.rank(tables.task_catalogue, plan.plan.request(), mask=mask)
 
 
 def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
     """Check the counted rows, like `training.handed_over.row_checks`."""
-    sums, users = tables.dealt.sums, tables.dealt.user_meeting("listed")
-    trained = tables.known.train is not None
+    sums, users = tables.partitioned.sums, tables.partitioned.user_meeting("listed")
+    trained = tables.inputs.train is not None
     # Without training items the catalogue is unknown, so no item can be called unknown.
-    unknown = tables.dealt.item_counts["lost"] if trained else 0
+    unknown = tables.partitioned.item_counts["lost"] if trained else 0
     checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
     if plan.definition.duplicates == "error":
         refuse_duplicates(checks)
@@ -312,7 +313,7 @@ def _make_candidates(
     mode = plan.candidates
     if mode not in SAMPLED:
         return None
-    n_items = tables.task_catalogue.known.n_items
+    n_items = tables.task_catalogue.lookup.n_items
     weights = share_rows(scratch, weight_rows(tables.items, mode))
     rows = draw_candidates(tables.users, weights, n_items, plan.draw)
     tables.checks.append(drawn_candidates_check(mode, plan.draw, n_items))
@@ -336,7 +337,7 @@ def _result(
         conform_result(per_user, USER_METRICS),
         rankings,
         checks,
-        (rankings, *tables.kept),
+        (rankings, *tables.cached_frames),
     )
 
 
@@ -385,8 +386,7 @@ def evaluate_predictions(
 
 
 def outcomes_hash(predictions: DataFrame) -> str:
-    """Hash the rows user_id, item_id, outcome: the outcomes that are predicted, the same for any
-    predictions."""
+    """Hash the rows user_id, item_id, outcome: the same for all predictions of these outcomes."""
     row = F.xxhash64("user_id", "item_id", "outcome").cast("decimal(38,0)")
     sums = predictions.agg(F.sum(row).alias("hashes"), F.count("*").alias("rows")).collect()[0]
     return digest(str(sums.hashes), sums.rows)

@@ -32,8 +32,7 @@ def evaluate_pairs(
     similarity: Literal["dot", "cosine"] = "dot",
     scratch: str | None = None,
 ) -> Result:
-    """Compute hit rates and scaled MRR of labelled pairs; a pair whose query or item has no vector is a
-    miss.
+    """Compute hit rates and scaled MRR of labelled pairs; a pair without both vectors is a miss.
 
     Args:
         items: item_id, vector[, bias]; all of them are ranked.
@@ -90,8 +89,7 @@ def lost_queries_check(lost: int) -> Check:
 
 
 def _metrics(rankings: DataFrame, ks: Sequence[int]) -> tuple[DataFrame, DataFrame]:
-    """Compute rows of `metrics` and `user_metrics` without the run; the driver receives one row per
-    task."""
+    """Compute rows of `metrics` and `user_metrics` without the run."""
     ranked = rankings.select("user_id", "above", "before")
     totals = ranked.mapInArrow(partial(measures.total_batches, ks), to_ddl(measures.TOTALS)).toArrow()
     overall = rankings.sparkSession.createDataFrame(measures.metric_rows(ks, totals))

@@ -118,8 +118,7 @@ LISTING_COUNTS = pa.schema(
 (`c`: its place among the cut-offs) and the one before. `bucket`: a range of items."""
 
 HISTOGRAM = pa.schema({"part": pa.string(), "c": pa.int32(), "times": pa.int64(), "items": pa.int64()})
-"""One row per part, cut-off and number of lists: how many items stand in that many lists up to the
-cut-off."""
+"""One row per part, cut-off and number of lists: the number of items in that many lists at the cut-off."""
 
 METRIC_ROWS = pa.schema(
     {

@@ -18,8 +18,7 @@ LOOK_SECONDS, TELL_SECONDS = 1.0, 10.0
 
 
 def record_progress(folder: str, task: int, pairs: int) -> None:
-    """Record the number of pairs that a task has finished. Errors of the disk are ignored: only a report is
-    lost."""
+    """Record the number of finished pairs of a task. Errors of the disk are ignored."""
     if not folder:
         return
     with suppress(OSError):

@@ -154,8 +154,7 @@ def _sum_models(name: str, measure: RankingMeasure, model_values: dict[int, Any]
 def _evaluate_member(
     work: BatchedWork, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
 ) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
-    """Return all rows of results of one model, and the values that are added up with those of other
-    models."""
+    """Return all rows of results of one model, and values to add up with those of other models."""
     ranked = list(_rank_users(work.request, member, users, member_rows, device))
     result_rows: list[pa.RecordBatch] = []
     member_values: dict[str, Any] = {}
@@ -202,8 +201,7 @@ def _ranking_columns(request: RankingRequest, member: Member, users: pa.Table) -
 
 
 def _user_batches(users: pa.Table, member: Member, member_rows: pa.Table | None) -> Batches:
-    """Yield the users some thousand at a time, with the model's columns about them (NULL where it has
-    none)."""
+    """Yield some thousand users at a time with the model's columns about them (NULL: none)."""
     for batch in users.to_batches(max_chunksize=BATCH_USERS):
         place = (
             None

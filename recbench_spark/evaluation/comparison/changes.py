@@ -1,5 +1,4 @@
-"""Reasons for a change of a model's mean between two nights: other users, or other results for the same
-ones.
+"""Reasons for a change of a model's mean between two nights: its users, or their results.
 
 The difference of two published means is split, without remainder, over groups of users into the change of
 their shares and the change of their means (`kernels.comparison.decomposition`). Groups are: users who
@@ -57,8 +56,9 @@ class ChangePlan:
 
 
 def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Explain changes: one row per pair of runs, part, metric, cut-off and group, as in the table
-    `changes`.
+    """Explain changes by group of users: rows of the table `changes`.
+
+    There is one row per pair of runs, part, metric, cut-off and group.
 
     Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
     row per task and group. A task holds one batch of users. A pair has no rows where one night has no
@@ -90,8 +90,7 @@ _USER = ("pair", "part", "user_id")
 
 
 def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Select the rows of these runs with `pair`, the index of their pair, and `night`, 0 (before) or 1
-    (after)."""
+    """Select the rows of these runs, with `pair` (index of the pair) and `night`, 0 (before) or 1."""
     run_ids = [run.run_id for pair in plan.pairs for run in pair]
     places = F.map_from_arrays(
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
@@ -102,8 +101,7 @@ def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
 
 
 def _label_users(rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Read each user's label in each slice on each night; all truth items of a user carry the same
-    label."""
+    """Read each user's label in each slice and night; all truth items of a user have the same label."""
     columns = [
         F.max(F.when(F.col("night") == night, F.col("slices")[key][0])).alias(_label_column(n, night))
         for n, key in enumerate(plan.slices)
@@ -174,7 +172,7 @@ def _read_cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
     for rows in _equal_key_ranges(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
         cells = (night_r[rows], place_r)
-        # Cut-offs of one user may stand in several rows, one a run that owns some of them.
+        # Cut-offs of one user can be in several rows: one per run that owns some of them.
         values = np.full((2, len(users), len(plan.ks)), np.nan)
         row, c = np.nonzero(~np.isnan(values_rc[rows]))
         values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]

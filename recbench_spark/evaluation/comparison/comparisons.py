@@ -1,5 +1,4 @@
-"""Significance tests of differences between runs: all pairs of models of a night, and each model and its
-past.
+"""Significance tests of differences between runs: pairs of models of a night, and models and their past.
 
 Users never leave the cluster. Each task turns its users into whole numbers (see
 `kernels.comparison.significance`), m x m and replicates x m for m models, key by key. These are added up in
@@ -97,8 +96,7 @@ class ComparisonPlan:
         return group.runs.index(place) if place in group.runs else None
 
     def tasks(self, requested: int) -> int:
-        """Return the number of partitions: as requested, but fewer where partial sums would fill a
-        machine."""
+        """Return the number of partitions: as requested, or fewer where partial sums would be too large."""
         m = max(len(group.runs) for group in self.groups)
         group_bytes = 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
         return max(1, min(requested, PAYLOAD // group_bytes))
@@ -323,8 +321,7 @@ _WILCOXON = f"{_TYPES}, member INT, p_wilcoxon DOUBLE"
 
 
 def _add_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
-    """Add the p-value of Wilcoxon's test against the baseline, from the number of users at each
-    difference."""
+    """Add the p-value of Wilcoxon's test against the baseline, from counts of users per difference."""
     cell = (*_CELL, "member")
     steps = rows.mapInArrow(partial(_task_steps, plan), _STEPS)
     counts = steps.groupBy(*cell, "step").agg(F.sum("users").alias("users"))

@@ -43,8 +43,7 @@ _TYPES = "run_id STRING, owner STRING, part STRING, metric STRING, definition ST
 
 
 def gather_rows(user_metrics: DataFrame, numbers: Sequence[CountedNumber]) -> DataFrame:
-    """Return rows of `user_metrics` in which one run represents each model and night and has all its
-    numbers.
+    """Return rows of `user_metrics` with all numbers of a model and night under one run.
 
     Rows of runs that share no numbers stay as they are. Nothing is shuffled: the numbers are broadcast.
 

@@ -115,8 +115,7 @@ def metric_columns(metrics: Sequence[str], ks: Sequence[int]) -> list[tuple[str,
 
 
 def find_smallest_flips(rankings: DataFrame, plan: FlipPlan) -> list[FlipVerdict]:
-    """Search the smallest set of each verdict; verdicts with equal sums are left out (see `Flip` of the
-    kernel).
+    """Search the smallest set of each verdict; equal sums have no verdict (see `Flip` of the kernel).
 
     Contributions are shuffled once by (run, id) and once by id. The executors cache them for the passes;
     each pass shuffles at most 2^14 rows per verdict and task. The driver holds one row per verdict.
@@ -287,8 +286,7 @@ def _run_pass(
     before: int | None,
     shift: int,
 ) -> dict[int, FlipSearch]:
-    """Run one pass: for each pair the bucket that crosses its goal. Pairs that no set reverses are
-    dropped."""
+    """Find the bucket of each pair that crosses its goal; pairs that no set reverses are dropped."""
     rows = contributions.mapInArrow(
         partial(_task_buckets, plan, searches, before, shift), "pair INT, bucket LONG, n LONG, total LONG"
     )

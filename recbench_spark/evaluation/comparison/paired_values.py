@@ -53,8 +53,7 @@ def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: 
 def read_paired_values(
     batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
 ) -> Iterator[PairedValues]:
-    """Read the arrays of a partition of `repartition_by_user`, key by key, some thousand users at a
-    time."""
+    """Read the arrays of a partition of `repartition_by_user`, key by key, in chunks of users."""
     for chunk in _whole_users(batches):
         for start, stop in _equal_key_ranges(chunk, KEY):
             yield _to_paired_values(chunk.slice(start, stop - start), n_runs, ks)

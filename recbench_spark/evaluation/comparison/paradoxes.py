@@ -86,8 +86,7 @@ class ParadoxPlan:
 
 
 def model_pairs(m: int, against: Mapping[MetricKey, int] | None, key: MetricKey) -> tuple[Ints, Ints]:
-    """Return every pair once, or every other model with its baseline; no pairs where the baseline is
-    unknown."""
+    """Return every pair once, or every other model with its baseline (no pairs for an unknown one)."""
     if against is None:
         a, b = np.triu_indices(m, 1)
         return a.astype(np.int64), b.astype(np.int64)
@@ -138,8 +137,7 @@ def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple
 
 
 def split_by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each run in a batch. A file of `rankings` has one run, so a run's rows are
-    contiguous."""
+    """Yield the rows of each run in a batch; a file of `rankings` holds one run."""
     for batch in batches:
         for run in pc.unique(batch.column("run")).to_pylist():
             yield run, batch.filter(pc.equal(batch.column("run"), run))
@@ -208,8 +206,7 @@ def _to_lists(numbers_nw: Ints) -> pa.Array:
 
 @dataclass(frozen=True)
 class StratumMeans:
-    """Means of the models at one part, metric and cut-off, in the whole (s = 0) and in the strata of one
-    key.
+    """Means of models at one part, metric and cut-off, in the whole (s = 0) and in the strata of a key.
 
     mean_sm, users_sm: means and numbers of averaged users; mean_smr: means of the replicates; size_s,
     size_rs: truth items of the strata (without the whole), the same for all models.
@@ -360,8 +357,7 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
 
 
 def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[Floats, Floats, Floats]:
-    """Return differences in the whole and in the strata, and both bounds of their intervals, (s, x)
-    each."""
+    """Return differences in the whole and in the strata, and bounds of their intervals, (s, x) each."""
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
     flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T

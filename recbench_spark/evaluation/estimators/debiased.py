@@ -53,8 +53,7 @@ UNIFORM = ("open_loop",)
 
 STRATIFIED = "stratified"
 SUM = "dcg"
-"""Metric that is estimated beside `ndcg`: NDCG is a quotient, but reward models and propensities need a
-sum."""
+"""Metric that is estimated beside `ndcg`, which is a quotient; reward models need a sum."""
 
 LARGEST_DISCOUNT = 1.5
 """Upper bound of the discount of a rank: the largest is 1 / ln 2 = 1.44."""
@@ -99,8 +98,7 @@ class EstimationPlan:
 
     @property
     def ratio_estimators(self) -> tuple[str, ...]:
-        """List all estimators but `stratified`, after `holdout`, which estimates metrics that `metrics` has
-        no row of."""
+        """List all estimators but `stratified`, after `holdout`, which estimates `dcg` alone."""
         return (HOLDOUT, *(name for name in self.estimators if name != STRATIFIED))
 
     def reason(self, estimator: str, metric: str) -> str | None:
@@ -147,8 +145,7 @@ class EstimationPlan:
         return settings_by_estimator.get(estimator, [exposed])
 
     def scalings(self, estimator: str, metric: str, part: str) -> tuple[float, float]:
-        """Return powers of two that bring numerators and denominators near to 2^10 (see
-        `ratios.scaling`)."""
+        """Return powers of two that bring both parts of a ratio near to 2^10 (see `ratios.scaling`)."""
         numerator, denominator = self._bounds(estimator, metric, self.weights[part])
         return ratios.scaling(numerator), ratios.scaling(denominator)
 
@@ -294,8 +291,7 @@ def _sum_weighted(
     keys: Ints,
     rewards: Rewards | None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the totals of each estimator for `_finish_weighted`; bootstrap weights are drawn once for
-    all."""
+    """Yield the totals of each estimator for `_finish_weighted`; all share the bootstrap weights."""
     parts_by_metric = _contributions(plan, rankings, propensity_p, rewards)
     scaled = {
         name: _join_parts(
@@ -422,8 +418,7 @@ def _replicate_stderr(replicates_rc: Floats) -> Floats:
 def _sum_strata(
     plan: EstimationPlan, cut: StratumEdges, rankings: Rankings, propensity_p: Floats, keys: Ints
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the totals of each metric for `_finish_stratified`; bootstrap weights are drawn once for
-    all."""
+    """Yield the totals of each metric for `_finish_stratified`; all share the bootstrap weights."""
     measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
     values, sizes_us = exposure.measure_by_stratum(
         rankings, cut.assign(propensity_p), s, measured.rank_metrics, measured.ks, measured.definition
@@ -510,8 +505,7 @@ def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Estimates by number of strata, intervals of the steps between them, and the proposed number of
-    strata."""
+    """Estimates by number of strata, intervals of the steps between them, and the proposed number."""
 
     strata: tuple[int, ...]
     values: tuple[float, ...]

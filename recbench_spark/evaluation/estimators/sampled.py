@@ -158,15 +158,14 @@ def _table_totals(plan: MetricPlan, estimators: Sequence[str], batches: Batches)
 
 
 def _sample_ranks(selection: TruthSelection, metric: str, plan: MetricPlan) -> tuple[Floats, Ints, Ints]:
-    """Return raw values of the users, (u, c), sampled ranks of their relevant items, (p,), and offsets, (u
-    + 1,).
+    """Return raw values of users, (u, c), sampled ranks of relevant items, (p,), and offsets, (u + 1,).
 
     A raw value is NaN where the definition leaves the user out. Each item is ranked without the other truth
     items of the user.
     """
     rule = sampled.rank_definition(metric, plan.definition)
     relevant_p = Chunk(selection.rankings, (1,), plan.definition).relevant_p
-    rank_p = sampled.sampled_ranks(to_rankings(selection.batch), rule)[selection.kept][relevant_p]
+    rank_p = sampled.sampled_ranks(to_rankings(selection.batch), rule)[selection.selected_p][relevant_p]
     offsets = np.concatenate([[0], np.cumsum(relevant_p)])[selection.rankings.offsets].astype(np.int64)
     raw = measure(selection.rankings, [metric], plan.ks, plan.definition, plan.uncut)[metric]
     return raw, rank_p, offsets

@@ -14,8 +14,7 @@ from recbench_spark.kernels.sums import Sums, total_from_rows
 
 
 def largest_values(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:
-    """Return the largest absolute value of each column of `parts`, which returns (rows, c); 0 where all are
-    NaN."""
+    """Return the largest absolute value of each column of `parts`, (rows, c); 0 where all are NaN."""
 
     def reduce(batches: Batches) -> Batches:
         maxima = [np.nanmax(np.abs(parts(batch)), axis=0, initial=0.0) for batch in batches]

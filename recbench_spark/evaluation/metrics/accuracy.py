@@ -91,8 +91,7 @@ class MetricPlan:
         return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
 
     def request(self, lists: bool = False) -> RankingRequest:
-        """Return the request to the ranking; `lists`: lists are needed for something else than these
-        metrics."""
+        """Return the request to the ranking; `lists`: other results than these metrics need lists."""
         wanted = lists or any(name in LIST_METRICS for name in self.metrics)
         return RankingRequest(self.definition, max(self.ks) if wanted else 0, self.cutoff)
 
@@ -172,8 +171,7 @@ RANKING_COLUMNS = (
 
 
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Compute metrics of ranks per user: rows of `USER_VALUES`, one per user and metric, from
-    `RANKED_USERS`."""
+    """Compute metrics of ranks per user: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
     for batch in batches:
         rankings = to_rankings(batch)
         values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
@@ -266,8 +264,7 @@ def listed_total_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Ba
 
 
 def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Sum metrics of ranks over users: rows of `TOTALS`, one per part and slice, from rows of
-    `RANKED_USERS`."""
+    """Sum metrics of ranks over users, per part and slice: rows of `TOTALS` from `RANKED_USERS`."""
 
     def totals(selection: TruthSelection) -> MetricTotals:
         values = measure(selection.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
@@ -281,13 +278,13 @@ class TruthSelection:
     """Selected truth items of a batch of the table `rankings`: all of them, or those of a slice.
 
     rankings: rankings of the users with such items, (u,), with these truth items only; users: indices of
-    their rows in the batch; kept: marks of these items among the truth items of the batch, (p,)
+    their rows in the batch; selected_p: marks of these items among the truth items of the batch, (p,)
     """
 
     batch: pa.RecordBatch
     rankings: Rankings
     users: Ints
-    kept: npt.NDArray[np.bool_]
+    selected_p: npt.NDArray[np.bool_]
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column of the batch for these users, (u,)."""
@@ -345,8 +342,7 @@ def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
 
 
 def model_totals(plan: MetricPlan, models: Sequence[SliceValues]) -> list[list[pa.RecordBatch]]:
-    """Sum the values of several models like `total_batches`; bootstrap weights are drawn once for all
-    models.
+    """Sum the values of several models like `total_batches`, with the same bootstrap weights.
 
     Models that rank the same users in the same batches share the weights; each other group has its own.
 
@@ -403,8 +399,7 @@ def _add_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: Metri
 
 
 def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
-    """Keep some truth items: return the rankings of users who still have any, and the indices of these
-    users.
+    """Keep some truth items: return the rankings of users with any, and the indices of these users.
 
     The other truth items become candidates that are not relevant.
     """

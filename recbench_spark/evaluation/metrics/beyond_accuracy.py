@@ -64,8 +64,7 @@ def list_values(
 
 
 def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the row of each listed item among the distinct ones (-1 stays -1), and the vectors of
-    these."""
+    """Return the row of each listed item among the distinct ones (-1 stays -1), and their vectors."""
     source = facts.features
     if source is None:
         raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")

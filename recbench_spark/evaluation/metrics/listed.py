@@ -37,8 +37,7 @@ class ItemLookup(Protocol):
 
 
 def listed_batches(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
-    """Look up listed items: rows of `LISTS_WITH_COUNTS` from rows of `RANKED_USERS`; empty lists are left
-    out.
+    """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`, without users of empty lists.
 
     Args:
         known: the catalogue.
@@ -85,8 +84,7 @@ def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> B
 
 
 def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Return keys (item_index * cut-offs + index of the first cut-off that holds the item) and their
-    counts."""
+    """Return keys (item_index * cut-offs + index of the item's first cut-off) and their counts."""
     offsets = flatten_lists(users.column("top_items"))[0]
     item_n, _ = known.find(users.column("top_items").flatten())
     place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))

@@ -33,8 +33,7 @@ USER_VALUES = batch_schemas.to_ddl(batch_schemas.USER_VALUES)
 
 
 def compute_user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """Compute one row per user and metric, with the values at every cut-off. No shuffle; one batch in
-    memory.
+    """Compute one row per user and metric, with values at every cut-off. No shuffle.
 
     Args:
         rankings: rows of the table `rankings` of one run.
@@ -48,8 +47,7 @@ def compute_user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
 def compute_list_user_metrics(
     rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue
 ) -> DataFrame:
-    """Compute metrics of each user's list, in the shape of `compute_user_metrics`. Users without a list
-    have no row."""
+    """Compute metrics of each user's list like `compute_user_metrics`, for users with a list."""
     listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     return listed.mapInArrow(
         partial(accuracy.listed_value_batches, plan, catalogue.facts(plan.list_metrics)), USER_VALUES
@@ -70,8 +68,7 @@ def compute_all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: S
 
 
 def compute_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """Compute one row per metric, cut-off and slice (NULL slice: all users), with interval and number of
-    users.
+    """Compute one row per metric, cut-off and slice (NULL: all users), with interval and users.
 
     Each task adds up its users. One row of cut-offs x replicates whole numbers is shuffled per task and
     slice. Nothing grows with the number of users after the first pass.
@@ -115,8 +112,7 @@ def compute_list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Split
 
 
 def finish_totals(totals: DataFrame, columns: Sequence[MetricColumn], bootstrap: Bootstrap) -> DataFrame:
-    """Compute rows of `metrics` from the totals of tasks (`TOTALS`). Shuffles one row per task and
-    slice."""
+    """Compute rows of `metrics` from totals of tasks (`TOTALS`); one row per task and slice is shuffled."""
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:

@@ -89,8 +89,7 @@ def totals_columns(ks: Sequence[int]) -> int:
 
 
 def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
-    """Compute rows of `METRIC_ROWS` from the totals of all tasks; stderr is over queries' means, n counts
-    pairs."""
+    """Compute `METRIC_ROWS` from the totals of all tasks; stderr is over queries, n counts pairs."""
     totals_c = sums.total_from_rows(totals.column("sums"), (totals_columns(ks),)).fractions()
     queries, pairs, rest = totals_c[0], totals_c[1], totals_c[2:]
     c = 1 + len(ks)

@@ -26,8 +26,7 @@ from recbench_spark.kernels.streams import Batches
 
 @dataclass(frozen=True)
 class PredictionRange:
-    """Rows of one task: the smallest prediction, the number of rows, and the pairs among them
-    (`values`)."""
+    """Rows of one task: the smallest prediction, the number of rows, and their pairs (see `values`)."""
 
     first: float
     rows: int

@@ -46,8 +46,7 @@ _TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
 
 
 def group_by_user(predictions: DataFrame) -> DataFrame:
-    """Group predictions: one row per user with user_id, user_key, prediction and outcome arrays. Shuffles
-    by user.
+    """Group predictions into one row per user, with arrays of prediction and outcome. Shuffles by user.
 
     Args:
         predictions: user_id, prediction, outcome.
@@ -155,8 +154,7 @@ class Cuts:
 
     @property
     def columns(self) -> tuple[int, int, int, int]:
-        """Return the number of sums of a user: over all rows, GAUC parts, by bin, by bin between
-        thresholds."""
+        """Return the numbers of sums of a user: of all rows, for GAUC, by quantile, between thresholds."""
         quantiles = len(QUANTILE_SUMS) * (len(self.quantiles) + 1)
         return len(values.SUMS), 2, quantiles, len(THRESHOLD_SUMS) * (len(self.thresholds) + 1)
 
@@ -221,8 +219,7 @@ def value_rows(
 
 
 def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[MetricRow]:
-    """Compute rows of `metrics` of predicted ratings in one pass over users; each task returns a row of
-    sums.
+    """Compute rows of `metrics` of predicted ratings in one pass over users.
 
     Args:
         users: user_key, prediction and outcome arrays: one row per user.
@@ -388,8 +385,7 @@ def number_row(
     n: int,
     slice_label: tuple[str | None, str | None] = (None, None),
 ) -> MetricRow:
-    """Build a row of `metrics` from value, standard error and both bounds of the interval; NaN becomes
-    NULL."""
+    """Build a row of `metrics` from value, standard error and bounds of the interval; NaN becomes NULL."""
     names = ("value", "stderr", "ci_low", "ci_high")
     estimates = {
         name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)

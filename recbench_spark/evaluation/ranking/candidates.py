@@ -56,7 +56,6 @@ def _add_drawn(users: DataFrame, candidates: Candidates) -> DataFrame:
 
 
 def _add_pool_size(users: DataFrame, n_items: int) -> DataFrame:
-    """Add the number of negatives of each user, and the number of items they were drawn from, for
-    corrections."""
+    """Add the number of drawn negatives and the size of the pool they are drawn from, for corrections."""
     known = F.size(F.array_union("items", "masked"))
     return users.withColumn("drawn", F.size("drawn")).withColumn("pool", F.lit(n_items) - known)

@@ -17,8 +17,7 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 
 
 def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
-    """Rank users by their lists: rows of `RANKED_USERS` from `LISTED_USERS`. Items of `masked` are taken
-    out.
+    """Rank users by their lists, without items of `masked`: `RANKED_USERS` from `LISTED_USERS`.
 
     Args:
         request: definition and length of lists; all ranks are counted.

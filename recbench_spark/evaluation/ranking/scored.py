@@ -85,8 +85,7 @@ def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
 
 
 def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
-    """Return the vectors as rows of the model's width; users without one get zeros and are removed
-    later."""
+    """Return the vectors as rows of the model's width; users without one get zeros."""
     offsets, values = flatten_lists(column)
     has_vector = np.diff(offsets) > 0
     vectors = np.zeros((len(has_vector), dims), np.float32)

@@ -19,8 +19,7 @@ def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
 
 
 def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
-    """Return the catalogue with, for each item, the items whose scores it raises, the weights, and its
-    mean.
+    """Return the catalogue with the items whose scores each item raises, the weights, and its mean.
 
     Args:
         items: item_id, item_index.

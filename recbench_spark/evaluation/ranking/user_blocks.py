@@ -10,12 +10,10 @@ from pyspark.sql import functions as F
 from recbench_spark.schemas import HELD_OUT
 
 Labels = dict[str, Column | None]
-"""Slice key -> label of a row of the log joined with its item; None: warm or cold, by the user's
-training."""
+"""Slice key -> label of a row of the log joined with its item; None: warm or cold, by training rows."""
 
 HISTORY = ("train", "given")
-"""Parts that are a user's history: models see them, and they are never ranked. Only `train` trains
-models."""
+"""Parts that are a user's history: models see them, and they are never ranked. Models train on `train`."""
 
 
 def build_user_blocks(
