@@ -141,9 +141,9 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
 
     here = Store(spark, str(tmp_path / "here"))
     assert run(here, parse(Benchmark, TINY, "test")).outcome.failed == {}
-    found, wanted = visible_metrics(tmp_path / "warehouse"), visible_metrics(Path(here.root))
-    assert not found.duplicated(KEY).any() and len(found) > 50
-    pd.testing.assert_frame_equal(found, wanted, check_exact=True)
+    metrics, wanted = visible_metrics(tmp_path / "warehouse"), visible_metrics(Path(here.root))
+    assert not metrics.duplicated(KEY).any() and len(metrics) > 50
+    pd.testing.assert_frame_equal(metrics, wanted, check_exact=True)
     for table in (
         "splits",
         "items",
