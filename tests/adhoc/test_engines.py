@@ -79,7 +79,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def handed(
     rng: np.random.Generator, kind: str, kinds: tuple[str, str], users: int, items: int
 ) -> dict[str, Any]:
-    """What the system hands over; scores tie, rows stand there twice, users and items are missing."""
+    """Draw the output of a system: scores tie, rows are duplicated, users and items are missing."""
     if kind == "embeddings":
         dims = int(rng.integers(1, 4))
         u = rng.permutation(users + 1)[: max(1, users - 1)]
@@ -127,7 +127,7 @@ def definition(
 # ---------------------------------------------------------------------------------- both engines
 
 
-def told(result: Result | LocalResult) -> dict[str, Any]:
+def comparable(result: Result | LocalResult) -> dict[str, Any]:
     """Everything that an engine found, rows in an order of their own, floats by their bits."""
     frames = {"metrics": result.metrics, "user_metrics": result.user_metrics, "rankings": result.rankings}
     values: dict[str, Any] = {}
@@ -149,9 +149,9 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(call: Any, *args: Any, **options: Any) -> Any:
-    """What an engine found, or the kind of its error."""
+    """Return the comparable result of an engine, or the kind of its error."""
     try:
-        return told(call(*args, **options))
+        return comparable(call(*args, **options))
     except RecbenchError as error:
         return type(error).__name__, error.exit_code
 

@@ -71,7 +71,7 @@ def test_a_dict_of_lists_is_told_how_to_become_a_frame(call: Any, table: dict[An
 @pytest.mark.parametrize("values", [pa.string(), pa.large_string(), pa.string_view()])
 @pytest.mark.parametrize("index", [pa.uint8(), pa.uint32()])
 def test_ids_in_dictionaries_are_their_values(call: Any, values: pa.DataType, index: pa.DataType) -> None:
-    """As polars hands over Categorical (uint32) and Enum (uint8), and pandas its categories."""
+    """Polars exports Categorical (uint32) and Enum (uint8) like this, and pandas its categories."""
 
     def coded(frame: pd.DataFrame, names: list[str]) -> pa.Table:
         table = pa.Table.from_pandas(frame)

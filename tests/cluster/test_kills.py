@@ -77,7 +77,7 @@ def completed(folder: Path, warehouse: Path) -> float:
 
 
 def check_visible(warehouse: Path, wanted: pd.DataFrame, whole: bool) -> int:
-    """What is visible is whole models with the right numbers; returns how many models."""
+    """Check that visible rows are whole models with the right numbers; return how many."""
     rows = visible(warehouse)
     done = set(rows.model)
     expected = wanted[wanted.model.isin(done)].reset_index(drop=True)

@@ -97,5 +97,5 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """By user and item, the attributes (of which there are none) left out."""
+    """Sort by user and item, without the (empty) attributes."""
     return rows.drop(columns="attributes").sort_values(["user_id", "item_id"]).reset_index(drop=True)

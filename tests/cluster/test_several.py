@@ -28,7 +28,7 @@ NIGHT: dict[str, Any] = {
 
 
 def vectors(warehouse: Path) -> dict[str, dict[tuple[str, str], np.ndarray]]:
-    """By model, then by side and id."""
+    """Read the vectors by model, then by side and id."""
     by_model: dict[str, dict[tuple[str, str], np.ndarray]] = {}
     for row in DeltaTable(str(warehouse / "embeddings")).to_pandas().itertuples():
         by_model.setdefault(row.model_id, {})[row.side, row.id] = np.asarray(row.vector)

@@ -165,7 +165,7 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """What the helper starts it ends, children that left the process group included."""
+    """The helper ends all processes it starts, also children that left the process group."""
     own_group = "subprocess.Popen(['sleep', '600'], preexec_fn=lambda: os.setpgid(0, 0))"
     code = f"import os, subprocess, time; {own_group}; time.sleep(600)"
     with started([sys.executable, "-c", code], tmp_path / "log", tmp_path) as process:

@@ -60,15 +60,15 @@ def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
 
 @pytest.fixture
 def found(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
-    """Of vectors, a broken model, lists and the same vectors again; blocks come in pieces, out of order."""
+    """Evaluate vectors, a broken model, lists and the same vectors; blocks come out of order."""
     every = users()
     source = DotSource(shared(tmp_path), ITEMS, DIMS)
     broken = Broken(shared(tmp_path), ITEMS, DIMS)
     members = (
-        Member("vectors", source, theirs=VECTOR),
-        Member("broken", broken, theirs=VECTOR),
-        Member("lists", None, mask=True, theirs=LISTS),
-        Member("again", source, theirs=VECTOR),
+        Member("vectors", source, columns=VECTOR),
+        Member("broken", broken, columns=VECTOR),
+        Member("lists", None, mask=True, columns=LISTS),
+        Member("again", source, columns=VECTOR),
     )
     vectors = every.select(["user_id", "vector"]).filter(every.column("vector").is_valid())
     lists = every.select(["user_id", "list_items", "list_scores"])
@@ -123,7 +123,7 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
         for batch in shuffle._partition_batches(iter(table.to_batches(max_chunksize=17)), rows=20):
             for n, place in enumerate(batch.column("task").to_pylist()):
                 blocks_of[place].append(batch.slice(n, 1))
-    member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), theirs=VECTOR)
+    member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), columns=VECTOR)
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
     work = BatchedWork(
         (member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders

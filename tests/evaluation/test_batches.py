@@ -86,8 +86,8 @@ def shared(folder: Path) -> SharedRows:
 
 
 @dataclass
-class Found:
-    """What an evaluation of batches gives, rows as Python values."""
+class BatchResults:
+    """Results of an evaluation of batches, rows as Python values."""
 
     rankings: list[dict[str, Any]]
     values: list[dict[str, Any]]
@@ -95,7 +95,7 @@ class Found:
     checks: list[Check]
 
 
-def in_process(table: pa.Table, ranked: Any, size: int) -> Found:
+def in_process(table: pa.Table, ranked: Any, size: int) -> BatchResults:
     """Everything in this process, from batches of so many users, as two tasks would do it."""
     halves = [table.slice(0, 40), table.slice(40)]
     rankings = [list(ranked(iter(half.to_batches(size)))) for half in halves]
@@ -109,7 +109,7 @@ def in_process(table: pa.Table, ranked: Any, size: int) -> Found:
     )
     values = list(accuracy.user_value_batches(PLAN, iter(every)))
     tables = ((every, schemas.RANKED_USERS), (values, schemas.USER_VALUES), (metrics, schemas.METRIC_ROWS))
-    return Found(*(_rows(batches, schema) for batches, schema in tables), checks)
+    return BatchResults(*(_rows(batches, schema) for batches, schema in tables), checks)
 
 
 def _rows(batches: Any, schema: pa.Schema) -> list[dict[str, Any]]:
@@ -245,7 +245,7 @@ def test_functions_of_batches_load_no_spark(modules: tuple[str, ...], unwanted: 
 # ------------------------------------------------------------------------------------- and by Spark
 
 
-def by_spark(spark: Any, table: pa.Table, ranked: Any) -> Found:
+def by_spark(spark: Any, table: pa.Table, ranked: Any) -> BatchResults:
     """The same through `mapInArrow`, in three partitions."""
     from recbench_spark.evaluation.checks import ranking_checks
     from recbench_spark.evaluation.metrics import measuring
@@ -259,7 +259,7 @@ def by_spark(spark: Any, table: pa.Table, ranked: Any) -> Found:
         measuring.compute_user_metrics(rankings, PLAN),
         measuring.compute_metrics(rankings, PLAN),
     )
-    result = Found(*(frame.toArrow().to_pylist() for frame in frames), checks)
+    result = BatchResults(*(frame.toArrow().to_pylist() for frame in frames), checks)
     rankings.unpersist()
     return result
 
@@ -278,7 +278,7 @@ def test_the_same_bits_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
 
 
 def _named(ranked: Any) -> Any:
-    """As a plain function, whose annotations Spark may read."""
+    """Wrap a partial in a plain function, whose annotations Spark can read."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from ranked(batches)

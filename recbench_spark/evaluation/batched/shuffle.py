@@ -80,9 +80,9 @@ def to_member(run_id: str, ranked: RankingInput, request: RankingRequest) -> Mem
     if isinstance(ranked, GivenRows):
         names = {"list_items", *(["list_ids"] if request.top else [])}
         names |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
-        theirs = pa.schema({name: kind for name, kind in LIST_TYPES.items() if name in names})
-        return Member(run_id, None, ranked.mask, theirs)
-    return Member(run_id, ranked.source, theirs=VECTOR if ranked.vectors is not None else pa.schema({}))
+        schema = pa.schema({name: kind for name, kind in LIST_TYPES.items() if name in names})
+        return Member(run_id, None, ranked.mask, schema)
+    return Member(run_id, ranked.source, columns=VECTOR if ranked.vectors is not None else pa.schema({}))
 
 
 def evaluate(
@@ -109,8 +109,8 @@ def evaluate(
     blocks = [_partition_rows(add_candidates(users, candidates), USERS_MEMBER, tasks, USER_BYTES)]
     blocks += _vector_blocks(ranked, tasks)
     blocks += [
-        _partition_rows(_list_rows(model, member), place, tasks, LIST_BYTES)
-        for place, (model, member) in enumerate(zip(ranked, work.members, strict=True))
+        _partition_rows(_list_rows(model, member), number, tasks, LIST_BYTES)
+        for number, (model, member) in enumerate(zip(ranked, work.members, strict=True))
         if isinstance(model, GivenRows)
     ]
     partitioned = reduce(DataFrame.union, blocks).repartitionById(tasks, F.col("task"))
@@ -123,7 +123,7 @@ def evaluate(
         return task.finish_cell(measures, table)
 
     result_rows = rows.groupBy("member", "kind", "cell").applyInArrow(finish, RESULT_COLUMNS).toArrow()
-    return [_member_result(result_rows, place) for place in range(len(work.members))]
+    return [_member_result(result_rows, number) for number in range(len(work.members))]
 
 
 def count_tasks(users: DataFrame, work: BatchedWork, n_users: int) -> int:
@@ -142,8 +142,8 @@ def _bytes_per_user(member: Member) -> int:
 def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame]:
     """Partition the vectors of users of all models, in one pass over their union."""
     frames = [
-        one.vectors.select("user_id", "vector", F.lit(place).alias("_member"))
-        for place, one in enumerate(ranked)
+        one.vectors.select("user_id", "vector", F.lit(number).alias("_member"))
+        for number, one in enumerate(ranked)
         if not isinstance(one, GivenRows) and one.vectors is not None
     ]
     if not frames:
@@ -154,7 +154,7 @@ def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame
 
 def _list_rows(rows: RankingInput, member: Member) -> DataFrame:
     assert isinstance(rows, GivenRows)
-    return group_lists(rows.rows, rows.items).select("user_id", *member.theirs.names)
+    return group_lists(rows.rows, rows.items).select("user_id", *member.columns.names)
 
 
 def _partition_rows(rows: DataFrame, member: int | None, tasks: int, row_bytes: int) -> DataFrame:
@@ -184,18 +184,24 @@ def _partition_batches(batches: Batches, rows: int) -> Batches:
             yield pa.RecordBatch.from_arrays(columns, ["task", "member", "rows"])
 
 
-def _member_result(table: pa.Table, place: int) -> BatchedResult:
+def _member_result(table: pa.Table, member: int) -> BatchedResult:
     """Collect the results of one model; an error of one task is an error of the model."""
-    member_rows = table.filter(pc.equal(table.column("member"), place))
+    member_rows = table.filter(pc.equal(table.column("member"), member))
     tables: dict[str, list[pa.Table]] = {}
     for kind, rows in zip(member_rows.column("kind").to_pylist(), member_rows.column("rows"), strict=True):
         tables.setdefault(kind, []).append(pa.ipc.open_stream(rows.as_buffer()).read_all())
-    whole = {kind: pa.concat_tables(parts) for kind, parts in tables.items()}
-    error = whole.pop(FAILED, None)
+    tables_by_kind = {kind: pa.concat_tables(parts) for kind, parts in tables.items()}
+    error = tables_by_kind.pop(FAILED, None)
     files = {
-        kind: [task.row_to_file(row) for row in whole.pop(kind).to_pylist()] if kind in whole else []
+        kind: [task.row_to_file(row) for row in tables_by_kind.pop(kind).to_pylist()]
+        if kind in tables_by_kind
+        else []
         for kind in (RANKINGS, VALUES)
     }
-    seconds = float(whole.pop(SECONDS).column("seconds").to_numpy().sum()) if SECONDS in whole else 0.0
+    seconds = (
+        float(tables_by_kind.pop(SECONDS).column("seconds").to_numpy().sum())
+        if SECONDS in tables_by_kind
+        else 0.0
+    )
     message = None if error is None else str(error.column("error")[0])
-    return BatchedResult(whole, files[RANKINGS], files[VALUES], seconds, message)
+    return BatchedResult(tables_by_kind, files[RANKINGS], files[VALUES], seconds, message)

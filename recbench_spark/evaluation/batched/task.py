@@ -63,13 +63,13 @@ class Member:
         run_id: run of its rows.
         source: source of its scores; None for lists or scores of another system.
         mask: training items are taken out of these lists or scores.
-        theirs: schema of the model's columns about users: `vector`, or those of lists (`LISTED_USERS`).
+        columns: schema of the model's columns about users: `vector`, or those of lists (`LISTED_USERS`).
     """
 
     run_id: str
     source: Source | None
     mask: bool = True
-    theirs: pa.Schema = field(default_factory=lambda: pa.schema({}))
+    columns: pa.Schema = field(default_factory=lambda: pa.schema({}))
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def run_task(work: BatchedWork, device: Callable[[], str], batches: Batches) -> 
     values_by_measure: dict[str, dict[int, Any]] = {
         name: {} for name, measure in work.measures.items() if measure.batched
     }
-    for place, member in enumerate(work.members):
+    for number, member in enumerate(work.members):
         started = time.perf_counter()
-        member_rows = unpack_blocks(blocks.pop(place, []))
+        member_rows = unpack_blocks(blocks.pop(number, []))
         try:
             result_rows, member_values = _evaluate_member(work, member, users, member_rows, task_device)
         # An error of one model must not stop the others; the driver tries this model again alone.
@@ -122,10 +122,10 @@ def run_task(work: BatchedWork, device: Callable[[], str], batches: Batches) -> 
             ]
             member_values = {}
         result_rows.append(_result_row(SECONDS, "", pa.table({"seconds": [time.perf_counter() - started]})))
-        progress.record_progress(work.progress, task, users.num_rows * (place + 1))
-        yield from (_set_member(place, row) for row in result_rows)
+        progress.record_progress(work.progress, task, users.num_rows * (number + 1))
+        yield from (_set_member(number, row) for row in result_rows)
         for name, values in member_values.items():
-            values_by_measure[name][place] = values
+            values_by_measure[name][number] = values
             if len(values_by_measure[name]) == MODELS_PER_SUM:
                 yield from _sum_models(name, work.measures[name], values_by_measure[name])
     for name, values in values_by_measure.items():
@@ -136,18 +136,18 @@ MODELS_PER_SUM = 64
 """Models whose values of users a task holds until they are added up: 100 bytes per user and model."""
 
 
-def _set_member(place: int, row: pa.RecordBatch) -> pa.RecordBatch:
-    return row.set_column(0, RESULT_SCHEMA.field(0), pa.array([place], pa.int32()))
+def _set_member(number: int, row: pa.RecordBatch) -> pa.RecordBatch:
+    return row.set_column(0, RESULT_SCHEMA.field(0), pa.array([number], pa.int32()))
 
 
 def _sum_models(name: str, measure: RankingMeasure, model_values: dict[int, Any]) -> Batches:
     """Yield the sums of models from their values, and clear the values."""
     assert measure.batched is not None
-    for place, batches in zip(
+    for number, batches in zip(
         list(model_values), measure.batched[1](list(model_values.values())), strict=True
     ):
         for rows in batches:
-            yield from (_set_member(place, row) for row in _split_by_cell(name, measure.key, rows))
+            yield from (_set_member(number, row) for row in _split_by_cell(name, measure.key, rows))
     model_values.clear()
 
 
@@ -203,15 +203,15 @@ def _ranking_columns(request: RankingRequest, member: Member, users: pa.Table) -
 def _user_batches(users: pa.Table, member: Member, member_rows: pa.Table | None) -> Batches:
     """Yield some thousand users at a time with the model's columns about them (NULL: none)."""
     for batch in users.to_batches(max_chunksize=BATCH_USERS):
-        place = (
+        row_indices = (
             None
             if member_rows is None
             else pc.index_in(batch.column("user_id"), member_rows.column("user_id"))
         )
-        for wanted_field in member.theirs:
+        for wanted_field in member.columns:
             column = pa.nulls(batch.num_rows, wanted_field.type)
             if member_rows is not None:
-                column = member_rows.column(wanted_field.name).take(place).combine_chunks()
+                column = member_rows.column(wanted_field.name).take(row_indices).combine_chunks()
             batch = batch.append_column(wanted_field.name, column)  # noqa: PLW2901
         yield batch
 

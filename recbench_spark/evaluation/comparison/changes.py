@@ -69,9 +69,9 @@ def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePl
         rankings: rows of the table, of any runs; they hold the labels of `plan.slices`.
         plan: runs, metrics, cut-offs, slices.
     """
-    wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
+    is_in_plan = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
     entry = F.struct("night", "metric", "definition", "ks", "values", "n_relevant")
-    rows = _select_pair_rows(gather_rows(user_metrics.where(wanted), plan.numbers), plan)
+    rows = _select_pair_rows(gather_rows(user_metrics.where(is_in_plan), plan.numbers), plan)
     users = rows.groupBy(*_USER).agg(F.collect_list(entry).alias("rows"))
     if plan.slices:
         users = users.join(_label_users(rankings, plan), [*_USER], "left")
@@ -95,9 +95,9 @@ def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
     places = F.map_from_arrays(
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
     )
-    place = places[F.col("run_id")]
+    number = places[F.col("run_id")]
     chosen = rows.where(F.col("run_id").isin(run_ids))
-    return chosen.withColumns({"pair": (place / 2).cast("int"), "night": place % 2})
+    return chosen.withColumns({"pair": (number / 2).cast("int"), "night": number % 2})
 
 
 def _label_users(rankings: DataFrame, plan: ChangePlan) -> DataFrame:

@@ -126,8 +126,8 @@ def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -
     """
     spark = user_metrics.sparkSession
     tasks = plan.tasks(int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
-    values = gather_rows(user_metrics.where(wanted), plan.numbers)
+    is_in_plan = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
+    values = gather_rows(user_metrics.where(is_in_plan), plan.numbers)
     rows = repartition_by_user(values, [run.run_id for run in plan.runs], tasks)
     results = _adjust_results(
         _add_earlier_nights(_add_wilcoxon(_differences(rows, plan), rows, plan), earlier), plan
@@ -248,7 +248,7 @@ def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
 
 
 def _names(plan: ComparisonPlan, group: ComparisonGroup, a: Ints, b: Ints) -> dict[str, pa.Array]:
-    runs_a, runs_b = ([plan.runs[group.runs[place]] for place in side] for side in (a, b))
+    runs_a, runs_b = ([plan.runs[group.runs[number]] for number in side] for side in (a, b))
     return {
         "kind": pa.array([group.kind] * len(a), pa.string()),
         "model": pa.array([run.model for run in runs_a], pa.string()),

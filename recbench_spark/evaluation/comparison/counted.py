@@ -83,12 +83,12 @@ def name_owners(results: DataFrame, numbers: Sequence[CountedNumber]) -> DataFra
     named = results
     for name in ("run_id", "other_run_id"):
         owners = _numbers_frame(results.sparkSession, numbers).alias("owners")
-        place = [named[name] == F.col("owners.run_id")]
-        place += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
-        place += [F.coalesce(named["k"], F.lit(WHOLE_RANKING)) == F.col("owners.k")]
+        conditions = [named[name] == F.col("owners.run_id")]
+        conditions += [named[column] == F.col(f"owners.{column}") for column in _NUMBER]
+        conditions += [F.coalesce(named["k"], F.lit(WHOLE_RANKING)) == F.col("owners.k")]
         renamed = F.coalesce(F.col("owners.owner"), named[name]).alias(name)
         columns = [renamed if column == name else named[column] for column in named.columns]
-        named = named.join(F.broadcast(owners), place, "left").select(*columns)
+        named = named.join(F.broadcast(owners), conditions, "left").select(*columns)
     return named
 
 

@@ -254,12 +254,12 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
     values = table.column("slice_value").to_pylist()
     # Order by length first, so that Q2 comes before Q10.
     labels = sorted({value for value in values if value is not None}, key=lambda value: (len(value), value))
-    place = {None: 0, **{label: s for s, label in enumerate(labels, start=1)}}
-    s_n, m_n = np.array([place[value] for value in values]), table.column("run").to_numpy()
+    index_by_label = {None: 0, **{label: s for s, label in enumerate(labels, start=1)}}
+    s_n, m_n = np.array([index_by_label[value] for value in values]), table.column("run").to_numpy()
 
     def total(name: str) -> Ints:
         numbers_nw = flatten_lists(table.column(name).combine_chunks())[1].reshape(len(values), -1)
-        sums = np.zeros((len(place), m, numbers_nw.shape[1]), dtype=np.int64)
+        sums = np.zeros((len(index_by_label), m, numbers_nw.shape[1]), dtype=np.int64)
         np.add.at(sums, (s_n, m_n), numbers_nw)
         return sums
 
@@ -267,8 +267,8 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
     size = resampling.from_sums(total("size").max(axis=1)) / SIZE_UNIT
     return StratumMeans(
         labels,
-        mean.reshape(len(place), m),
-        users.reshape(len(place), m),
+        mean.reshape(len(index_by_label), m),
+        users.reshape(len(index_by_label), m),
         resampling.replicate_means(total("boots"), total("weights")),
         size[1:],
         total("sizes").max(axis=1)[1:].T.astype(np.float64),
@@ -324,15 +324,16 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
         for model in (a, b)
     )
-    whole = (low_sx[0], high_sx[0])
+    whole_bounds = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
     by_strata = [
-        kernel.intervals_oppose(*whole, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
+        kernel.intervals_oppose(*whole_bounds, *bounds)
+        for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
     ]
     certain_x = np.where(
         kind_x == kernel.KINDS.index("partial"),
         np.any(by_strata, axis=0),
-        kernel.intervals_oppose(*whole, low_x, high_x),
+        kernel.intervals_oppose(*whole_bounds, low_x, high_x),
     )
     return {
         "value": strata.mean_sm[0, a],

@@ -121,13 +121,13 @@ def correctable_metrics(plan: MetricPlan) -> list[str]:
 def uncorrected_checks(plan: MetricPlan, estimators: Sequence[str]) -> list[Check]:
     """Return a check for each metric that is not corrected, with the reason."""
     reasons = {name: sampled.no_value(name, plan.definition) for name in plan.rank_metrics}
-    wanted = plan.definition.candidates == "uniform" and bool(estimators)
+    is_corrected = plan.definition.candidates == "uniform" and bool(estimators)
     return [
         Check(
             f"{name}: no corrected estimates", 1, None, "info", f"drawn candidates stay uncorrected: {why}"
         )
         for name, why in reasons.items()
-        if wanted and why
+        if is_corrected and why
     ]
 
 

@@ -92,8 +92,8 @@ class MetricPlan:
 
     def request(self, lists: bool = False) -> RankingRequest:
         """Return the request to the ranking; `lists`: other results than these metrics need lists."""
-        wanted = lists or any(name in LIST_METRICS for name in self.metrics)
-        return RankingRequest(self.definition, max(self.ks) if wanted else 0, self.cutoff)
+        needs_lists = lists or any(name in LIST_METRICS for name in self.metrics)
+        return RankingRequest(self.definition, max(self.ks) if needs_lists else 0, self.cutoff)
 
     @property
     def cutoff(self) -> int | None:
@@ -155,12 +155,12 @@ def check_uncut(metrics: Sequence[str], definition: Definition) -> None:
     Raises:
         ConfigError: a metric is over the whole ranking.
     """
-    whole = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
+    uncut_metrics = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
     axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
-    whole += [name for name in metrics if axes.get(name) == "uncut"]
-    if whole:
-        hint = f"list metrics without {whole[0]}, or leave uncut at true"
-        raise ConfigError(f"{whole[0]} is over the whole ranking, and uncut is false", hint)
+    uncut_metrics += [name for name in metrics if axes.get(name) == "uncut"]
+    if uncut_metrics:
+        hint = f"list metrics without {uncut_metrics[0]}, or leave uncut at true"
+        raise ConfigError(f"{uncut_metrics[0]} is over the whole ranking, and uncut is false", hint)
 
 
 # ------------------------------------------------------------------------------- per user
@@ -407,7 +407,7 @@ def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[R
     counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
     users = np.flatnonzero(counts)
     offsets = np.concatenate([[0], np.cumsum(counts[users])]).astype(np.int64)
-    kept = Rankings(
+    restricted = Rankings(
         offsets,
         rankings.relevance[kept_p],
         rankings.above[kept_p],
@@ -415,7 +415,7 @@ def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[R
         rankings.before[kept_p],
         rankings.length[users],
     )
-    return kept, users.astype(np.int64)
+    return restricted, users.astype(np.int64)
 
 
 def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:

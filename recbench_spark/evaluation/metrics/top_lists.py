@@ -98,11 +98,11 @@ def compute_overall(
         names: names from OVERALL.
         ks: cut-offs.
     """
-    n_items, wanted, cuts = max(catalogue.n_items, 1), tuple(names), tuple(ks)
+    n_items, metric_names, cuts = max(catalogue.n_items, 1), tuple(names), tuple(ks)
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def measure(histogram: pa.Table) -> pa.Table:
-        return overall_values(histogram, wanted, cuts, n_items)
+        return overall_values(histogram, metric_names, cuts, n_items)
 
     values = _histogram(rankings, catalogue.items, cuts).groupBy("part").applyInArrow(measure, _VALUES)
     users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))

@@ -57,10 +57,10 @@ class KnownItems:
         """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
         arrays = self.rows.arrays(self.build)
         codes = ids.dictionary_encode()
-        wanted = np.array([text.encode() for text in codes.dictionary.to_pylist()], dtype="S")
+        texts = np.array([text.encode() for text in codes.dictionary.to_pylist()], dtype="S")
         known = arrays["ids"]
-        place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-        is_known = known[place] == wanted if len(known) else np.zeros(len(wanted), bool)
+        place = np.minimum(np.searchsorted(known, texts), max(len(known) - 1, 0))
+        is_known = known[place] == texts if len(known) else np.zeros(len(texts), bool)
         code_n = codes.indices.to_numpy()
         if not len(known):
             return np.full(len(code_n), -1), np.zeros(len(code_n), np.int64)

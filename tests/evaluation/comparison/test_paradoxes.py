@@ -165,7 +165,7 @@ def rankings(night: Ran, pairs: pd.DataFrame) -> Rows:
 
 
 def gains(row: dict[str, Any], kept: list[bool], k: float) -> dict[str, float] | None:
-    """What each kept truth item adds to a user's NDCG@k; None for a user without a relevant one."""
+    """Return what each remaining truth item adds to a user's NDCG@k; None without a relevant item."""
     truth = zip(row["item_ids"], row["relevance"], row["above"], row["before"], kept, strict=True)
     rank = {item: above + before + 1 for item, grade, above, before, keep in truth if keep and grade >= 4}
     if not rank:

@@ -23,7 +23,8 @@ from recbench_spark.data.readers import read_log
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators import debiased, exposure
-from recbench_spark.evaluation.estimators.debiased import EstimationPlan, missing_estimates, propose_strata
+from recbench_spark.evaluation.estimators.debiased import missing_estimates, propose_strata
+from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
 from recbench_spark.evaluation.estimators.exposure import Chances, Weights
 from recbench_spark.evaluation.metrics import accuracy, measuring
 from recbench_spark.evaluation.ranking import rank as ranking_stage
@@ -95,7 +96,7 @@ SCHEMA = pa.schema(
 def estimates(
     rows: list[Row], estimation_plan: EstimationPlan, tasks: int = 1, batch: int = 1000
 ) -> pd.DataFrame:
-    """What `debiased.compute_estimates` does on Spark: tasks, a shuffle by key, the end of each group."""
+    """Run `debiased.compute_estimates` without Spark: tasks, groups by key, the end of each group."""
     groups = defaultdict(list)
     for task in range(tasks):
         mine = rows[task::tasks]

@@ -151,7 +151,7 @@ def test_a_slice_in_which_nobody_has_a_relevant_item_has_no_value(spark) -> None
 
 
 def test_coverage_by_hand(spark) -> None:
-    """Of 10 items: a and b stand first; a, b, c, d among the first three."""
+    """The catalogue has 10 items: a and b are first in a list; a, b, c, d are among the first three."""
     rows = [
         ranking("u", [0], top_items=["a", "c", "b"]),
         ranking("v", [0], top_items=["b", "a", "d", "e"]),

@@ -144,7 +144,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
 
 @pytest.mark.spark
 def test_from_python_lists_and_training_rows(spark) -> None:
-    """Of two training users both have a, one has b: novelty of [c, a] is (1 + 0) / 2 bits."""
+    """Two training users have a, one has b: the novelty of [c, a] is (1 + 0) / 2 bits."""
     lists = spark.createDataFrame(
         [("u", "c", 1), ("u", "a", 2)], "user_id string, item_id string, rank int"
     )
