@@ -202,7 +202,7 @@ def _add_lists(tables: ArrowTruth, users: pa.Table, rows: pa.Table, request: Ran
 
 
 def _row_checks(tables: ArrowTruth, rows: pa.Table, definition: Definition, *, lists: bool) -> list[Check]:
-    """Check the rows like `training.handed_over.row_checks`."""
+    """Check the rows like `training.external_models.row_checks`."""
     # Users of training come first: they keep their indices in `train_pairs`.
     users = distinct_ids([tables.all_users, rows.column("user_id")])
     user_r = find_indices(rows.column("user_id"), users)
@@ -239,7 +239,7 @@ def _add_candidates(tables: ArrowTruth, table: Any, what: EvaluationPlan) -> pa.
 
 
 def _add_given(tables: ArrowTruth, table: pa.Table) -> pa.Table:
-    """Add candidates like `handed_over.candidate_lists`, joined to the users."""
+    """Add candidates like `external_inputs.group_candidates`, joined to the users."""
     rows = arrow_rows.convert_rows(table, {}, "candidates")
     for name, ids, name_of_side in (
         ("user_id", tables.user_ids, "truth"),

@@ -60,7 +60,6 @@ def evaluate_pairs(
 
 
 def _rename_to_user_id(table: pa.Table, name: str) -> pa.Table:
-    """Rename one column to user_id."""
     at = table.column_names.index(name)
     return table.set_column(at, table.schema.field(at).with_name("user_id"), table.column(at))
 

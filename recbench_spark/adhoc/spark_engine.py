@@ -293,7 +293,7 @@ def _rank_rows(tables: SparkTruth, plan: EvaluationPlan) -> DataFrame:
 
 
 def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
-    """Check the counted rows, like `training.handed_over.row_checks`."""
+    """Check the counted rows, like `training.external_models.row_checks`."""
     sums, users = tables.partitioned.sums, tables.partitioned.user_meeting("listed")
     trained = tables.inputs.train is not None
     # Without training items the catalogue is unknown, so no item can be called unknown.

@@ -3,7 +3,7 @@
 Ranking, metrics and checks are functions `Iterator[RecordBatch] -> Iterator[RecordBatch]` without Spark.
 `mapInArrow` calls them on executors; the local engine calls them in its own process:
 
-    users --rank_batches, score_batches--> RANKED --user_value_batches--> USER_VALUES
+    users --rank_batches, score_batches--> RANKED_USERS --user_value_batches--> USER_VALUES
                                              |---total_batches--> TOTALS --metric_batches--> METRIC_ROWS
                                              +---count_batches--> RANKING_COUNTS --> rows of `checks`
 
