@@ -103,7 +103,7 @@ def evaluate(  # noqa: PLR0913
 
     calls = (
         partial(_on_spark, embeddings, {**options, "scratch": scratch}),
-        partial(_on_this_process, embeddings, options),
+        partial(_in_this_process, embeddings, options),
     )
     return _call_engine({**tables, **sides}, list(sides), engine, calls)
 
@@ -130,7 +130,7 @@ def _on_spark(embeddings: object, options: Mapping[str, Any], tables: Mapping[st
     return spark_engine.evaluate(**_pair_embeddings(tables, embeddings), **options)
 
 
-def _on_this_process(
+def _in_this_process(
     embeddings: object, options: Mapping[str, Any], tables: Mapping[str, Any]
 ) -> LocalResult:
     from recbench_spark.adhoc import local_engine  # noqa: PLC0415

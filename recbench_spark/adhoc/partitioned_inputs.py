@@ -151,6 +151,6 @@ class PartitionedInputs:
         )
 
     @property
-    def cached_frames(self) -> tuple[DataFrame, ...]:
+    def frames_in_cache(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches."""
         return self.items, self.task_counts, self.packed

@@ -141,10 +141,10 @@ class SparkTruth:
         return SplitCatalogue(items, rows.select("user_id").distinct(), features)
 
     @property
-    def cached_frames(self) -> tuple[DataFrame, ...]:
+    def frames_in_cache(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches so far."""
         frames = (vars(self).get(name) for name in ("items", "users"))
-        return (*self.partitioned.cached_frames, *(frame for frame in frames if frame is not None))
+        return (*self.partitioned.frames_in_cache, *(frame for frame in frames if frame is not None))
 
 
 def convert_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> TypedInputs:
@@ -337,7 +337,7 @@ def _result(
         conform_result(per_user, USER_METRICS),
         rankings,
         checks,
-        (rankings, *tables.cached_frames),
+        (rankings, *tables.frames_in_cache),
     )
 
 
