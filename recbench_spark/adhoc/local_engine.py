@@ -89,7 +89,7 @@ def evaluate(
         )
         users = _add_candidates(tables, candidates, plan)
         ranked = _rank_rows(tables, users, system, plan, folder)
-        return _result(tables, ranked, plan.plan, source, lists=plan.lists)
+        return _result(tables, ranked, plan.metric_plan, source, lists=plan.lists)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _rank_rows(
     tables: ArrowTruth, users: pa.Table, system: tuple[pa.Table, ...], plan: EvaluationPlan, folder: Path
 ) -> pa.Table:
     """Rank the users: rows of `RANKED_USERS`. Checks count ignored rows of lists and scores."""
-    request = plan.plan.request()
+    request = plan.metric_plan.request()
     if plan.kind == "embeddings":
         vectors, items = system
         source = replace(_dot_source(tables, items, folder, "item embeddings"), kind=plan.similarity)
@@ -224,13 +224,13 @@ def _row_checks(tables: ArrowTruth, rows: pa.Table, definition: Definition, *, l
 # ---------------------------------------------------------------------------------------- candidates
 
 
-def _add_candidates(tables: ArrowTruth, table: Any, what: EvaluationPlan) -> pa.Table:
+def _add_candidates(tables: ArrowTruth, table: Any, plan: EvaluationPlan) -> pa.Table:
     """Add the candidates of a table, or drawn ones, which a check records."""
     if table is not None:
         return _add_given(tables, as_table(table, "candidates"))
-    if what.candidates not in SAMPLED:
+    if plan.candidates not in SAMPLED:
         return tables.users
-    mode, n_items, draw = what.candidates, len(tables.catalogue.ids), what.draw
+    mode, n_items, draw = plan.candidates, len(tables.catalogue.ids), plan.draw
     weights = np.ones(n_items, np.int64) if mode == "uniform" else tables.catalogue.n_train_i
     running = np.concatenate([[0], np.cumsum(weights)])
     drawn = pa.Table.from_batches(draw_batches(running, draw, to_batches(tables.users)))

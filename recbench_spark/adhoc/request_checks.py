@@ -38,13 +38,13 @@ class EvaluationRequest:
 class EvaluationPlan:
     """A checked evaluation: the output of a system, and how it is evaluated.
 
-    kind: lists, scores or embeddings; system: the tables of that kind; plan: metrics and definition;
+    kind: lists, scores or embeddings; system: the tables of that kind; metric_plan: metrics and definition;
     has_explicit_gain: the caller chose the gain of a relevance.
     """
 
     kind: str
     system: Any
-    plan: MetricPlan
+    metric_plan: MetricPlan
     similarity: Literal["dot", "cosine"]
     draw: CandidateDraw
     has_explicit_gain: bool = True
@@ -52,7 +52,7 @@ class EvaluationPlan:
     @property
     def definition(self) -> Definition:
         """Return the definition of the metrics."""
-        return self.plan.definition
+        return self.metric_plan.definition
 
     @property
     def lists(self) -> bool:
@@ -209,7 +209,7 @@ def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
         grades: the lowest and the highest relevance of the truth; empty where it has none.
     """
     graded = len(grades) and (grades[0] != grades[-1] or grades[-1] != 1) and grades[-1] > 0
-    if plan.has_explicit_gain or not graded or not {"ndcg"} & {*plan.plan.metrics}:
+    if plan.has_explicit_gain or not graded or not {"ndcg"} & {*plan.metric_plan.metrics}:
         return []
     detail = (
         f"the truth has grades up to {grades[-1]:g}, and each relevant item counts 1: write "

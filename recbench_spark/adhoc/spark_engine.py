@@ -91,7 +91,7 @@ def evaluate(
         return _result(tables, _rank_rows(tables, plan), plan, source)
     drawn = _make_candidates(tables, candidates, plan, folder)
     scored = _make_scored_model(tables, vectors, plan, folder)
-    return _result(tables, rank(tables.users, scored, plan.plan.request(), drawn), plan, source)
+    return _result(tables, rank(tables.users, scored, plan.metric_plan.request(), drawn), plan, source)
 
 
 # ----------------------------------------------------------------------------- truth and train
@@ -289,7 +289,7 @@ def _rank_rows(tables: SparkTruth, plan: EvaluationPlan) -> DataFrame:
     """Rank by lists or scores; checks count the rows that are ignored."""
     tables.checks.extend(_row_checks(tables, plan))
     mask = plan.kind == "scores" and plan.definition.candidates == "unseen"
-    return tables.partitioned.rank(tables.task_catalogue, plan.plan.request(), mask=mask)
+    return tables.partitioned.rank(tables.task_catalogue, plan.metric_plan.request(), mask=mask)
 
 
 def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
@@ -323,7 +323,7 @@ def _make_candidates(
 def _result(
     tables: SparkTruth, rankings: DataFrame, evaluation: EvaluationPlan, features: DotSource | None
 ) -> Result:
-    rankings, plan = rankings.cache(), evaluation.plan
+    rankings, plan = rankings.cache(), evaluation.metric_plan
     threshold = plan.definition.threshold
     checks = [
         *tables.checks,
