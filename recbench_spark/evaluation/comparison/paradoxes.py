@@ -324,16 +324,15 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
         for model in (a, b)
     )
-    whole_bounds = (low_sx[0], high_sx[0])
+    overall = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
     by_strata = [
-        kernel.intervals_oppose(*whole_bounds, *bounds)
-        for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
+        kernel.intervals_oppose(*overall, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
     ]
     certain_x = np.where(
         kind_x == kernel.KINDS.index("partial"),
         np.any(by_strata, axis=0),
-        kernel.intervals_oppose(*whole_bounds, low_x, high_x),
+        kernel.intervals_oppose(*overall, low_x, high_x),
     )
     return {
         "value": strata.mean_sm[0, a],
