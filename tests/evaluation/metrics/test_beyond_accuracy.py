@@ -121,18 +121,18 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     items = spark.createDataFrame(indexed, "item_id string, n_train long, item_index int")
     world = SplitCatalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
     lists = [draw.sample(ids, draw.randint(0, 12)) for _ in range(120)]
-    rows = [row(f"u{n}", found) for n, found in enumerate(lists)]
-    asked, found = plan(*NAMES, ks=(2, 5, 20)), []
+    rows = [row(f"u{n}", items) for n, items in enumerate(lists)]
+    metric_plan, results = plan(*NAMES, ks=(2, 5, 20)), []
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     for partitions, batch in ((1, 1000), (7, 5)):
         draw.shuffle(rows)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
         spread = spark.createDataFrame(rows, RANKINGS.schema).repartition(partitions)
-        pdf = compute_all_metrics(spread, asked, world).toPandas()
-        found.append(pdf.sort_values(["metric", "k"], ignore_index=True))
+        pdf = compute_all_metrics(spread, metric_plan, world).toPandas()
+        results.append(pdf.sort_values(["metric", "k"], ignore_index=True))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
-    pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
-    value = found[0].set_index(["metric", "k"]).value
+    pd.testing.assert_frame_equal(results[0], results[1], check_exact=True)
+    value = results[0].set_index(["metric", "k"]).value
     train = dict(counts)
     for k in (2, 5, 20):
         shown = [i for items in lists for i in items[:k]]
