@@ -47,7 +47,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     from recbench_spark import __version__
-    from recbench_spark.adhoc.spark_engine import make_truth_tables, typed_log
+    from recbench_spark.adhoc.spark_engine import make_truth_tables, convert_log
     from recbench_spark.data.external_inputs import convert_rows
     from recbench_spark.definitions import make_definition
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan
@@ -62,7 +62,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     stored = f"{folder}/users"
     if not Path(stored, "_SUCCESS").exists():
         typed = convert_rows(lists, {"score": "double"}, "lists")
-        world = make_truth_tables(typed_log(truth, None, definition), typed, definition, folder)
+        world = make_truth_tables(convert_log(truth, None, definition), typed, definition, folder)
         rows = rank.group_lists(typed, world.items)
         world.users.join(rows, "user_id", "left").write.parquet(stored)
         spark.catalog.clearCache()

@@ -25,6 +25,7 @@ from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import debiased, exposure
+from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.estimators.exposure import WEIGHTED, EstimatorSettings
 from recbench_spark.protocol import propensities as fitting
@@ -74,10 +75,8 @@ def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> 
     asked = accuracy.MetricPlan(
         ("recall", "ndcg"), (10, 100), Definition(), Bootstrap(replicates=replicates)
     )
-    names = (*WEIGHTED, debiased.STRATIFIED)
-    plan = debiased.EstimationPlan(
-        asked, names, EstimatorSettings(), "power_law", strata, weights, chances.items
-    )
+    names = (*WEIGHTED, STRATIFIED)
+    plan = EstimationPlan(asked, names, EstimatorSettings(), "power_law", strata, weights, chances.items)
     return [seconds, further, time_call(lambda: debiased.compute_estimates(users, plan).toArrow())[0]]
 
 

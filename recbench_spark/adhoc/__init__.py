@@ -1,1 +1,1 @@
-"""Evaluation of inputs that a caller passes directly, without a config file: by Spark or in process."""
+"""Evaluation of tables that a caller passes, without a config file, on Spark or in this process."""

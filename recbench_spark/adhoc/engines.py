@@ -1,8 +1,8 @@
-"""Which engine evaluates tables by path: Spark, or this process where they are here and small.
+"""Choice of the engine for tables by path: Spark, or this process for small files of this machine.
 
-`auto` takes this process where all paths are files or folders of this machine that it reads, and together
-hold at most MOST_ROWS rows; of embeddings also the users times the items times the dimensions count. The
-warehouse has to be a folder whose tables `deltalake` appends to. Anything else is Spark's.
+`auto` chooses this process where all paths are readable files or folders of this machine with at most
+MOST_ROWS rows together, and embeddings have at most MOST_PAIRS pairs of users and items. The warehouse must
+be a folder to whose tables `deltalake` can append. Spark evaluates everything else.
 """
 
 from __future__ import annotations
@@ -19,55 +19,59 @@ from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 Engine = Literal["local", "spark"]
 
 MOST_ROWS = 2_000_000
-"""Rows of all tables together that `auto` evaluates here: docs/engines.md tells memory and time."""
+"""Most rows of all tables that `auto` evaluates in this process (docs/engines.md: memory and time)."""
 
 MOST_PAIRS = 50_000_000
-"""Users times items that `auto` scores in this process, pair by pair in float64."""
+"""Most pairs of users and items that `auto` scores in this process, each in float64."""
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine, and why."""
+    """An engine and the reason for it."""
 
     engine: Engine
     why: str
 
     def told(self) -> str:
-        """In one line."""
+        """Describe the choice in one line."""
         return f"engine {self.engine}: {self.why}"
 
 
 def choose_engine(
-    asked: str,
+    requested: str,
     paths: Sequence[str],
     embeddings: Sequence[str] = (),
     warehouse: tuple[str, Iterable[Table]] | None = None,
 ) -> EngineChoice:
-    """The engine for tables by path.
+    """Choose the engine for tables by path.
 
     Args:
-        asked: auto, local or spark.
-        paths: of all tables.
-        embeddings: those of users and items among them; empty: none.
-        warehouse: root, and the tables that are appended to; None: nothing is written.
+        requested: auto, local or spark.
+        paths: paths of all tables.
+        embeddings: the paths of user and item embeddings among them; empty without embeddings.
+        warehouse: root, and the tables to append to; None: nothing is written.
 
     Raises:
-        ConfigError: `local` is asked for, and only Spark can; a path is not there.
+        ConfigError: `local` is requested and only Spark can evaluate the tables; a path does not exist.
     """
-    if asked == "spark":
+    if requested == "spark":
         return EngineChoice("spark", "as asked for")
     try:
         _check_reach(paths, warehouse)
-        if asked == "local":
+        if requested == "local":
             return EngineChoice("local", "as asked for")
         return _choose_by_size(paths, embeddings)
     except FallbackToSpark as error:
-        return require_spark(asked, error)
+        return require_spark(requested, error)
 
 
-def require_spark(asked: str, error: FallbackToSpark) -> EngineChoice:
-    """Spark, because of what this process does not take; ConfigError where `local` is asked for."""
-    if asked == "local":
+def require_spark(requested: str, error: FallbackToSpark) -> EngineChoice:
+    """Choose Spark because of what this process cannot read.
+
+    Raises:
+        ConfigError: `local` is requested.
+    """
+    if requested == "local":
         raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it")
     return EngineChoice("spark", error.message)
 

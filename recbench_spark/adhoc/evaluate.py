@@ -1,11 +1,12 @@
-"""One call that evaluates what any system handed over: no config file, no split, no training.
+"""Evaluate the output of any recommender in one call, without a config file, a split or training.
 
     import recbench_spark
     result = recbench_spark.evaluate(truth, lists=lists, k=(1, 3, 10))
     result.metrics.show()
 
-Frames of Spark are evaluated by Spark (`on_spark`), all others in this process (`local`), with the same
-bits; paths by whom their size says (`engines`). `jobs/evaluate.py` adds a warehouse.
+Spark frames are evaluated by Spark (`spark_engine`), all other tables in this process (`local_engine`),
+with the same bits. For paths the size of the files decides (`engines`). `jobs/evaluate.py` adds a
+warehouse.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {"features": ("item_id", "vector"), "user embeddings": ("user_id", "vector"),
            "item embeddings": ("item_id", "vector")}  # fmt: skip
-"""Columns that tables by path must have, where these are not user_id and item_id."""
+"""Required columns of tables by path that have other columns than user_id and item_id."""
 
 
 def evaluate(  # noqa: PLR0913
@@ -49,72 +50,73 @@ def evaluate(  # noqa: PLR0913
     scratch: str | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
 ) -> Any:
-    """Metrics of lists, of scores, or of embeddings, against a truth.
+    """Evaluate recommendation lists, scores, or embeddings against a ground truth.
 
-    A table is a frame of Spark, of pandas, polars (lazy too), Arrow (datasets too) or DuckDB, or a path
-    (Parquet, CSV, Delta); all of one call are of Spark, or none is.
+    A table is a frame of Spark, pandas, polars (also lazy), Arrow (also a dataset) or DuckDB, or a path
+    (Parquet, CSV, Delta). Either all tables of a call are Spark frames, or none is.
 
     Args:
         truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
         lists: user_id, item_id, and rank (from 1) or score.
-        scores: user_id, item_id, score: ranked after the training items are taken out.
+        scores: user_id, item_id, score; training items are taken out before the ranking.
         embeddings: (user_id, vector) and (item_id, vector[, bias]); every item is a candidate.
-        train: user_id, item_id. Taken out of the candidates where we score; counted in lists.
-        candidates: user_id, item_id, for definition candidates=given.
-        features: item_id, vector: what items are like, for the metric diversity.
-        features_name: stands in the definition of diversity, which other vectors would change.
+        train: user_id, item_id. These items are no candidates of scores and embeddings; in lists they are
+            counted by a check.
+        candidates: user_id, item_id, for the definition candidates=given.
+        features: item_id, vector: features of the items, for the metric diversity.
+        features_name: name of the features in the definition of diversity, since the values depend on them.
         k: cut-offs.
         metrics: names of `kernels.metrics.accuracy.METRICS` and
             `evaluation.metrics.beyond_accuracy.LIST_METRICS`.
         preset: another library's definition.
-        definition: single axes (`definitions.Definition`) that replace the preset's.
-        similarity: of embeddings.
+        definition: single axes (`definitions.Definition`) that replace those of the preset.
+        similarity: similarity of two embeddings.
         bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
             number of replicates; 0 or False: none.
-        uncut: also values over the whole ranking; False: ranks are counted up to the largest k alone,
-            which is several times faster with embeddings of many items.
-        draw: how many candidates are drawn, for whom and by which seed, where definition.candidates is
-            uniform or popularity (with embeddings): among the items that are neither training nor truth.
-        scratch: folder that all executors of Spark can read, for embeddings; a local one by default.
-        engine: who evaluates; auto: Spark its own frames, this process all others, and paths as
-            `engines.choose_engine` says.
+        uncut: report values over the whole ranking too. With False, ranks are counted only up to the
+            largest k, which is several times faster with embeddings of many items.
+        draw: number of drawn candidates, per user or per item, and seed, where definition.candidates is
+            uniform or popularity (with embeddings). Items are drawn that are neither training nor truth.
+        scratch: folder that all Spark executors can read, for embeddings; a local folder by default.
+        engine: engine of the evaluation. auto: Spark for Spark frames, this process for other tables, and
+            `engines.choose_engine` for paths.
 
     Returns:
-        `Result` with frames of Spark, or `LocalResult` with tables of Arrow.
+        A `Result` with Spark frames, or a `LocalResult` with Arrow tables.
 
     Raises:
-        ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1; frames
-            of two kinds; an engine that does not take them.
-        SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: NULL,
-        NaN or unusable values, with their number; ids of two tables that do not meet.
+        ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1; Spark
+            frames beside other tables; an engine that cannot read the tables.
+        SchemaError: a column is missing, or has a type that holds no ids (`kernels.ids`).
+        DataError: NULL, NaN or unusable values, with their number; two tables have no ids in common.
     """
     if scratch is not None and not isinstance(scratch, str | PathLike):
         raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
-    given = {"truth": truth, "lists": lists, "scores": scores, "train": train, "candidates": candidates}
-    given |= {"features": features}
+    tables = {"truth": truth, "lists": lists, "scores": scores, "train": train, "candidates": candidates}
+    tables |= {"features": features}
     sides = _check_pair(embeddings)
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap,
         "uncut": uncut, "draw": draw,
     }  # fmt: skip
 
     calls = (
-        partial(_on_spark, embeddings, {**asked, "scratch": scratch}),
-        partial(_on_this_process, embeddings, asked),
+        partial(_on_spark, embeddings, {**options, "scratch": scratch}),
+        partial(_in_this_process, embeddings, options),
     )
-    return _call_engine({**given, **sides}, list(sides), engine, calls)
+    return _call_engine({**tables, **sides}, list(sides), engine, calls)
 
 
 def _check_pair(embeddings: object) -> dict[str, Any]:
-    """Return the two sides of embeddings by what they are; none where none are given.
+    """Return the two sides of embeddings by name; no entries where the call has no embeddings.
 
     Raises:
-        ConfigError: not exactly two of them.
+        ConfigError: embeddings are not exactly two tables.
     """
     if embeddings is None:
         return {}
-    # A frame is iterable too: by the names of its columns.
+    # A frame is iterable too: it yields the names of its columns.
     sides = embeddings if isinstance(embeddings, tuple | list) else None
     if sides is None or len(sides) != 2 or any(side is None for side in sides):
         what = show_value(embeddings) if sides is None else f"{len(sides)} tables or None"
@@ -122,18 +124,18 @@ def _check_pair(embeddings: object) -> dict[str, Any]:
     return dict(zip(("user embeddings", "item embeddings"), sides, strict=True))
 
 
-def _on_spark(embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]) -> Result:
+def _on_spark(embeddings: object, options: Mapping[str, Any], tables: Mapping[str, Any]) -> Result:
     from recbench_spark.adhoc import spark_engine  # noqa: PLC0415
 
-    return spark_engine.evaluate(**_pair_embeddings(tables, embeddings), **asked)
+    return spark_engine.evaluate(**_pair_embeddings(tables, embeddings), **options)
 
 
-def _on_this_process(
-    embeddings: object, asked: Mapping[str, Any], tables: Mapping[str, Any]
+def _in_this_process(
+    embeddings: object, options: Mapping[str, Any], tables: Mapping[str, Any]
 ) -> LocalResult:
     from recbench_spark.adhoc import local_engine  # noqa: PLC0415
 
-    return local_engine.evaluate(**_pair_embeddings(tables, embeddings), **asked)
+    return local_engine.evaluate(**_pair_embeddings(tables, embeddings), **options)
 
 
 def evaluate_predictions(
@@ -142,10 +144,10 @@ def evaluate_predictions(
     views: Views | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
 ) -> Any:
-    """RMSE, log-loss, RIG, AUC ... of predictions: see `on_spark.evaluate_predictions`.
+    """Compute RMSE, log-loss, RIG, AUC and others of predictions: see `spark_engine.evaluate_predictions`.
 
     Args:
-        predictions: user_id, item_id, prediction, outcome: a table as `evaluate` takes it.
+        predictions: user_id, item_id, prediction, outcome: a table of any kind that `evaluate` accepts.
         bootstrap: as in `evaluate`.
         views: bins, thresholds and false-positive rates.
         engine: as in `evaluate`.
@@ -154,9 +156,9 @@ def evaluate_predictions(
     views = make_views(views)
 
     def on_spark(tables: Mapping[str, Any]) -> Result:
-        from recbench_spark.adhoc import spark_engine as there  # noqa: PLC0415
+        from recbench_spark.adhoc import spark_engine  # noqa: PLC0415
 
-        return there.evaluate_predictions(tables["predictions"], bootstrap, views)
+        return spark_engine.evaluate_predictions(tables["predictions"], bootstrap, views)
 
     def in_process(tables: Mapping[str, Any]) -> LocalResult:
         from recbench_spark.adhoc import local_predictions  # noqa: PLC0415
@@ -167,7 +169,11 @@ def evaluate_predictions(
 
 
 def make_views(views: object) -> Views:
-    """Return where predictions are looked at. ConfigError for what is no `Views`."""
+    """Return the views of predictions, the default ones for None.
+
+    Raises:
+        ConfigError: the argument is no `Views`.
+    """
     from recbench_spark.evaluation.metrics.predictions import Views  # noqa: PLC0415
 
     if views is None:
@@ -178,16 +184,16 @@ def make_views(views: object) -> Views:
 
 
 def _pair_embeddings(tables: Mapping[str, Any], embeddings: object) -> dict[str, Any]:
-    """The tables as both engines take them: the two sides of embeddings as a pair."""
+    """Return the tables as both engines expect them, with the two sides of embeddings as a pair."""
     names = ("user embeddings", "item embeddings")
     sides = tuple(tables[name] for name in names) if embeddings is not None else None
     return {**{name: table for name, table in tables.items() if name not in names}, "embeddings": sides}
 
 
-# ------------------------------------------------------------------------------------ who evaluates
+# ------------------------------------------------------------------------------------ choice of the engine
 
 EngineCalls = tuple[Callable[[Mapping[str, Any]], Result], Callable[[Mapping[str, Any]], LocalResult]]
-"""What is called with the tables: by Spark, in this process."""
+"""Functions that evaluate the tables: on Spark, and in this process."""
 
 
 def _call_engine(
@@ -195,29 +201,29 @@ def _call_engine(
 ) -> Result | LocalResult:
     require_choice("engine", engine, ("auto", "local", "spark"))
     on_spark, in_process = calls
-    found = {name: table for name, table in tables.items() if table is not None}
-    of_spark = [name for name, table in found.items() if is_spark_frame(table)]
-    by_path = [name for name, table in found.items() if isinstance(table, str | PathLike)]
-    if of_spark and len(of_spark) < len(found):
-        other = next(name for name in found if name not in of_spark)
-        raise ConfigError(f"{of_spark[0]} is a frame of Spark and {other} is not", "hand over one kind")
-    if of_spark:
+    present = {name: table for name, table in tables.items() if table is not None}
+    spark_names = [name for name, table in present.items() if is_spark_frame(table)]
+    path_names = [name for name, table in present.items() if isinstance(table, str | PathLike)]
+    if spark_names and len(spark_names) < len(present):
+        other = next(name for name in present if name not in spark_names)
+        raise ConfigError(f"{spark_names[0]} is a frame of Spark and {other} is not", "hand over one kind")
+    if spark_names:
         if engine == "local":
             raise ConfigError(
                 "engine local, and frames of Spark", "hand over tables of Arrow: frame.toArrow()"
             )
         return on_spark(tables)
-    if len(by_path) < len(found):
+    if len(path_names) < len(present):
         if engine == "spark":
             raise ConfigError(
                 "engine spark, and frames of this process", "spark.createDataFrame makes frames"
             )
-        return in_process({**tables, **{name: _read_frame(name, found[name]) for name in by_path}})
+        return in_process({**tables, **{name: _read_frame(name, present[name]) for name in path_names}})
     return _evaluate_paths(tables, sides, engine, calls)
 
 
 def is_spark_frame(table: object) -> bool:
-    """Whether a table is a frame of Spark (classic or Connect), told by its class alone."""
+    """Return whether a table is a Spark frame (classic or Connect), judged by its class alone."""
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
 
 
@@ -237,9 +243,12 @@ def _evaluate_paths(
     from recbench_spark.data.readers import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
-    read = partial(read_table, get_session("recbench-spark evaluate"))
+    read_on_spark = partial(read_table, get_session("recbench-spark evaluate"))
     return on_spark(
-        {**tables, **{name: read(path, _table_columns(name), name) for name, path in paths.items()}}
+        {
+            **tables,
+            **{name: read_on_spark(path, _table_columns(name), name) for name, path in paths.items()},
+        }
     )
 
 

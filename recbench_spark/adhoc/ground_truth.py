@@ -1,7 +1,8 @@
-"""Truth and training rows in this process: the users with their blocks, and the catalogue, on Arrow.
+"""Ground truth and training rows in this process: tables of users and the catalogue, as Arrow.
 
-The same tables as `evaluate.make_truth_tables` makes with Spark: one row a user of the truth (`USERS` of
-`evaluation.batch_schemas`), one entry an item. Axes: r rows, u users, i items of the catalogue.
+These are the tables that `spark_engine.make_truth_tables` builds on Spark: one row per user of the truth
+(`USERS` of `evaluation.batch_schemas`) and one entry per item.
+Axes: r rows, u users, i items of the catalogue.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from recbench_spark.protocol.catalogue import COLD, class_bounds
 from recbench_spark.schemas import IDS, require_names
 
 LABELS = np.array([COLD, "tail", "torso", "head"])
-"""Classes of popularity, by how many bounds a training count reaches."""
+"""Popularity classes, indexed by the number of bounds that a training count reaches."""
 
 
 @dataclass(frozen=True)
 class InteractionPairs:
-    """Rows of the truth or of training, each (user, item) once, by user, then item.
+    """Pairs of the truth or of training: each (user, item) once, ordered by user, then item.
 
-    user_r, item_r: indices into the users and into the catalogue; value_r: the highest relevance
+    user_r, item_r: indices of the users and of the catalogue; value_r: the highest relevance of the pair
     """
 
     user_r: Ints
@@ -50,10 +51,10 @@ NO_PAIRS = InteractionPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zer
 
 @dataclass(frozen=True)
 class CatalogueItems:
-    """Some items of a catalogue, in its order.
+    """Some items of a catalogue, in the order of the catalogue.
 
-    ids: (n,) text; index_n: (n,) places in the catalogue; label_n: (n,) classes of popularity, None where
-    there are no training rows
+    ids: (n,) text; index_n: (n,) indices in the catalogue; label_n: (n,) popularity classes, None without
+    training rows
     """
 
     ids: pa.Array
@@ -63,7 +64,7 @@ class CatalogueItems:
 
 @dataclass(frozen=True)
 class ArrowCatalogue:
-    """The items, in the order of their ids that decides ties.
+    """The catalogue: all items in the order of their ids, which decides ties.
 
     ids: (i,) text; n_train_i: (i,) training users; n_users: users with training rows, at least 1
     """
@@ -74,33 +75,39 @@ class ArrowCatalogue:
 
     @cached_property
     def label_i(self) -> npt.NDArray[np.str_]:
-        """The class of popularity of each item."""
+        """Return the popularity class of each item, (i,)."""
         trained = self.n_train_i[self.n_train_i > 0]
         counts, items = np.unique(trained, return_counts=True)
         return popularity_labels(self.n_train_i, class_bounds(counts.tolist(), items.tolist()))
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """(n,) of each id its item_index, or -1, and its training rows, or 0: `metrics.listed.Known`."""
+        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
         index = self.find_indices(ids)
         return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
 
     def find_indices(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """(r,) item indices; -1: not in the catalogue."""
+        """Return item indices, (r,); -1: not in the catalogue."""
         return find_indices(ids, self.ids)
 
 
 def popularity_labels(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
-    """(i,) classes of popularity, by the training counts from which items are torso, and head."""
+    """Return popularity classes, (i,), by the training counts from which items are torso and head."""
     return LABELS[(n_train_i > 0) * (1 + np.searchsorted(bounds, n_train_i, "right"))]
 
 
 @dataclass(frozen=True)
 class ArrowTruth:
-    """What `evaluate.TruthTables` is on Spark.
+    """Ground truth, training pairs and catalogue; `spark_engine.SparkTruth` is the same on Spark.
 
-    users: rows of `USERS`, those of the truth; user_ids: theirs. all_users: then those who only have
-    training rows. log_items: items of truth and training.
-    stored: how ids were stored, by table and column. trained: (user, item) of the training rows.
+    Attributes:
+        catalogue: all items.
+        users: rows of `USERS`, one per user of the truth.
+        user_ids: ids of the users of the truth.
+        all_users: `user_ids`, then the users who only have training rows.
+        log_items: items of truth and training.
+        checks: checks of the inputs.
+        stored: types of the ids as they were stored, by column.
+        train_pairs: (user, item) of the training rows; None without training rows.
     """
 
     catalogue: ArrowCatalogue
@@ -116,52 +123,52 @@ class ArrowTruth:
 
 
 def make_arrow_truth(
-    truth: pa.Table, train: pa.Table | None, further: pa.Table, definition: Definition
+    truth: pa.Table, train: pa.Table | None, extra: pa.Table, definition: Definition
 ) -> ArrowTruth:
-    """Truth and training rows of handed-over tables.
+    """Build the ground truth and the catalogue from the caller's tables.
 
     Args:
         truth: user_id, item_id[, relevance].
         train: user_id, item_id, or None.
-        further: a typed table whose items belong to the catalogue too.
-        definition: how duplicates are treated, and what is relevant.
+        extra: a typed table whose items belong to the catalogue too.
+        definition: treatment of duplicates, and the relevance threshold.
 
     Raises:
-        SchemaError, DataError: rows that cannot be used; ids that do not meet.
+        SchemaError, DataError: unusable rows; tables without common ids.
     """
-    rows = typed_truth(truth)
+    rows = convert_truth(truth)
     if not rows.num_rows:
         raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
     listed = rows.filter(pc.is_valid(rows.column("item_id")))
     values = listed.column("rating").to_numpy()
     grades = (float(values.min()), float(values.max())) if len(values) else ()
     check_gains(np.array(grades), definition)
-    trained = None if train is None else typed_train(train)
+    trained = None if train is None else convert_train(train)
     parts = [(PART, listed), *([] if trained is None else [("train", trained)])]
     users, ids = _users_and_items(
-        [rows, *([] if trained is None else [trained])], [*(t for _, t in parts), further]
+        [rows, *([] if trained is None else [trained])], [*(t for _, t in parts), extra]
     )
-    found, distinct = [], []
+    checks, pairs = [], []
     for name, table in parts:
         part, dropped = distinct_pairs(table, users, ids)
-        found.append(dropped_rows_check(name, dropped, definition))
-        distinct.append(part)
+        checks.append(check_dropped_rows(name, dropped, definition))
+        pairs.append(part)
     if trained is not None:
-        found += _train_meeting_checks(trained, rows)
-    return replace(_assemble_truth(rows, users, ids, distinct, found), grades=grades)
+        checks += _train_meeting_checks(trained, rows)
+    return replace(_assemble_truth(rows, users, ids, pairs, checks), grades=grades)
 
 
-def typed_truth(truth: pa.Table) -> pa.Table:
-    """user_id, item_id as text, rating: relevance, or 1 where there is none."""
+def convert_truth(truth: pa.Table) -> pa.Table:
+    """Convert the truth to user_id, item_id as text, and rating: the relevance, or 1 without one."""
     require_names(truth.column_names, ["user_id", "item_id"], "truth")
     name = "relevance" if "relevance" in truth.column_names else "rating"
-    given = {name: "double"} if name in truth.column_names else {}
-    rows = arrow_rows.convert_rows(truth, given, "truth", empty_items=True)
-    return rows.rename_columns([*IDS, "rating"]) if given else _add_ones(rows)
+    value_types = {name: "double"} if name in truth.column_names else {}
+    rows = arrow_rows.convert_rows(truth, value_types, "truth", empty_items=True)
+    return rows.rename_columns([*IDS, "rating"]) if value_types else _add_ones(rows)
 
 
-def typed_train(train: pa.Table) -> pa.Table:
-    """user_id, item_id as text, rating 1."""
+def convert_train(train: pa.Table) -> pa.Table:
+    """Convert the training rows to user_id, item_id as text, and rating 1."""
     require_names(train.column_names, ["user_id", "item_id"], "train")
     return _add_ones(arrow_rows.convert_rows(train, {}, "train"))
 
@@ -171,22 +178,22 @@ def _add_ones(rows: pa.Table) -> pa.Table:
 
 
 def _users_and_items(
-    of_users: Sequence[pa.Table], of_items: Sequence[pa.Table]
+    user_tables: Sequence[pa.Table], item_tables: Sequence[pa.Table]
 ) -> tuple[pa.Array, pa.Array]:
-    """Users, those of the first table first; and items in tie order: as numbers, or by UTF-8 bytes."""
-    users = distinct_ids([table.column("user_id") for table in of_users])
-    ids = distinct_ids([table.column("item_id") for table in of_items])
-    numeric = arrow_rows.has_numeric_order(of_items)
+    """Return users, those of the first table first, and items in tie order: as numbers, or as UTF-8."""
+    users = distinct_ids([table.column("user_id") for table in user_tables])
+    ids = distinct_ids([table.column("item_id") for table in item_tables])
+    numeric = arrow_rows.has_numeric_order(item_tables)
     return users, ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
 
 
 def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
-    """Each (user, item) once, with the highest value, and how many rows were dropped; NULL items aside.
+    """Keep each (user, item) once, with the highest value, and count dropped rows; skip NULL items.
 
     Args:
         table: user_id, item_id, and rating where rows have one.
-        users: theirs, and perhaps others.
-        items: likewise.
+        users: ids of at least the users of the table.
+        items: ids of at least its items.
     """
     user_r, item_r = (
         find_indices(table.column("user_id"), users),
@@ -201,27 +208,31 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
     return InteractionPairs(user_r[first], item_r[first], value_r[first]), len(order) - int(first.sum())
 
 
-def dropped_rows_check(name: str, dropped: int, definition: Definition) -> Check:
-    """The check of rows whose pair stands twice in a table; DataError where the definition allows none."""
+def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:
+    """Return the check that counts rows whose pair stands twice in a table.
+
+    Raises:
+        DataError: there are such rows, and the definition allows none.
+    """
     if dropped and definition.duplicates == "error":
         raise DataError(f"{name}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop")
     return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
 
 
 def _train_meeting_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
-    found = []
+    checks = []
     for name in IDS:
-        told = ("train", "truth", read_id_type(trained, name), read_id_type(rows, name))
-        found += arrow_rows.check_common_ids(
-            trained.column(name), rows.column(name), name, told, must=False
+        sides = ("train", "truth", read_id_type(trained, name), read_id_type(rows, name))
+        checks += arrow_rows.check_common_ids(
+            trained.column(name), rows.column(name), name, sides, must=False
         )
-    return found
+    return checks
 
 
 def _assemble_truth(
-    rows: pa.Table, users: pa.Array, ids: pa.Array, parts: list[InteractionPairs], found: list[Check]
+    rows: pa.Table, users: pa.Array, ids: pa.Array, parts: list[InteractionPairs], checks: list[Check]
 ) -> ArrowTruth:
-    held_out, trained = parts[0], parts[1] if len(parts) > 1 else None
+    truth, trained = parts[0], parts[1] if len(parts) > 1 else None
     n_train_i = (
         np.zeros(len(ids), np.int64) if trained is None else np.bincount(trained.item_r, minlength=len(ids))
     )
@@ -229,20 +240,20 @@ def _assemble_truth(
     catalogue = ArrowCatalogue(ids, n_train_i, max(n_users, 1))
     truth_users = distinct_ids([rows.column("user_id")])
     items = CatalogueItems(ids, np.arange(len(ids)), None if trained is None else catalogue.label_i)
-    blocks = build_user_table(truth_users, held_out, trained or NO_PAIRS, items)
-    seen = np.flatnonzero(sum(np.bincount(part.item_r, minlength=len(ids)) for part in parts))
+    blocks = build_user_table(truth_users, truth, trained or NO_PAIRS, items)
+    logged = np.flatnonzero(sum(np.bincount(part.item_r, minlength=len(ids)) for part in parts))
     stored = {name: read_id_type(rows, name) for name in IDS}
     return ArrowTruth(
-        catalogue, blocks, truth_users, users, ids.take(pa.array(seen)), found, stored, trained
+        catalogue, blocks, truth_users, users, ids.take(pa.array(logged)), checks, stored, trained
     )
 
 
 def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
-    """Listed rows; those whose pair stood before; those whose pair is one of training.
+    """Count listed rows, those that repeat an earlier pair, and those whose pair is a training pair.
 
     Args:
-        listed_r: (r,) a number for each row's user and item.
-        train_p: (p,) likewise of training.
+        listed_r: (r,) one number for the user and item of each row.
+        train_p: (p,) the same numbers for the training pairs.
     """
     ordered = np.sort(listed_r)
     return {
@@ -255,13 +266,13 @@ def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
 def build_user_table(
     users: pa.Array, truth: InteractionPairs, trained: InteractionPairs, items: CatalogueItems
 ) -> pa.Table:
-    """Rows of `USERS`.
+    """Build the rows of `USERS`.
 
     Args:
-        users: those of the truth; parts may know more, by larger numbers.
-        truth: by place in `items`.
-        trained: likewise; empty where there are no training rows.
-        items: at least those of both parts.
+        users: ids of the users of the truth. Users of `trained` beyond them have larger indices.
+        truth: pairs, items by index in `items`.
+        trained: pairs, items by index in `items`; empty without training rows.
+        items: at least the items of both.
     """
     bounds = user_offsets(truth.user_r, len(users))
     columns = {
@@ -272,18 +283,18 @@ def build_user_table(
         "items": pa.ListArray.from_arrays(bounds, pa.array(items.index_n[truth.item_r], pa.int32())),
         "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
         "slices": _slice_labels(bounds, truth, items.label_n),
-        "masked": _masked_items(trained, len(users), items.index_n),
+        "masked": _training_lists(trained, len(users), items.index_n),
     }
     return pa.table(columns, schema=USERS)
 
 
 def user_offsets(user_r: Ints, users: int) -> pa.Array:
-    """(u + 1,) bounds of each user's rows, which lie in the order of users; rows of others come last."""
+    """Return bounds of each user's rows, (u + 1,). Rows are in user order; those of others come last."""
     counts = np.bincount(user_r, minlength=users)[:users]
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
 
 
-def _masked_items(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Array:
+def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Array:
     items = pa.array(index_n[trained.item_r[trained.user_r < users]], pa.int32())
     return pa.ListArray.from_arrays(user_offsets(trained.user_r, users), items)
 
@@ -291,14 +302,14 @@ def _masked_items(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Ar
 def _slice_labels(
     bounds: pa.Array, truth: InteractionPairs, label_n: npt.NDArray[np.str_] | None
 ) -> pa.Array:
-    """Labels of the truth items by slice key; none without training rows, NULL for an empty truth."""
-    kind, some = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
+    """Return labels of truth items by slice key: no keys without training rows, NULL for empty truth."""
+    kind, has_truth = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
     if label_n is None:
-        return pa.array([[] if one else None for one in some], kind)
+        return pa.array([[] if present else None for present in has_truth], kind)
     labels = pa.array(label_n[truth.item_r], pa.string())
-    kept = bounds.to_numpy()[np.flatnonzero(np.append(some, True))]
-    values = pa.ListArray.from_arrays(pa.array(kept, pa.int32()), labels)
+    starts = bounds.to_numpy()[np.flatnonzero(np.append(has_truth, True))]
+    values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), labels)
     keys = pa.repeat("popularity", len(values))
     entries = pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), keys, values)
-    places = pa.array(np.where(some, np.cumsum(some) - 1, 0), mask=~some)
-    return entries.take(places).cast(kind) if len(entries) else pa.nulls(len(some), kind)
+    places = pa.array(np.where(has_truth, np.cumsum(has_truth) - 1, 0), mask=~has_truth)
+    return entries.take(places).cast(kind) if len(entries) else pa.nulls(len(has_truth), kind)

@@ -1,9 +1,9 @@
-"""Metrics of given lists in one frame of pandas: `evaluate` for frames of this process, in short.
+"""Short form of `evaluate` for frames of this process: metrics of lists as one pandas frame.
 
     from recbench_spark import evaluate_frames
     evaluate_frames(truth, lists, k=(1, 3, 10))
 
-A frame is whatever hands its columns over as Arrow: pandas, polars, pyarrow, DuckDB. The numbers are
+A frame is any table that exports its columns as Arrow: pandas, polars, pyarrow, DuckDB. The numbers are
 those of `recbench_spark.evaluate`, bit for bit.
 """
 
@@ -36,42 +36,43 @@ def evaluate_frames(
     definition: Mapping[str, Any] | None = None,
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
 ) -> pd.DataFrame:
-    """Metrics of lists against a truth, for frames that fit into memory several times.
+    """Compute metrics of lists against a ground truth, for frames that fit into memory several times.
 
     Args:
         truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
-        lists: user_id, item_id, and rank (from 1) or score; rank wins. Users without truth are left out.
+        lists: user_id, item_id, and rank (from 1) or score; rank comes first. Users without truth are left
+            out.
         k: cut-offs.
         metrics: names of `kernels.metrics.accuracy.METRICS`.
         preset: another library's definition.
-        definition: single axes (`definitions.Definition`) that replace the preset's.
+        definition: single axes (`definitions.Definition`) that replace those of the preset.
         bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
             number of replicates; 0 or False: none.
 
     Returns:
         metric, definition, k (missing: the whole list), value, stderr (of the mean over users), ci_low,
-        ci_high, n. `attrs["checks"]`: a dict a check (check, observed, threshold, severity, detail,
-        passed), those of `jobs/evaluate.py`.
+        ci_high, n. `attrs["checks"]` holds one dict per check (check, observed, threshold, severity,
+        detail, passed), with the checks of `jobs/evaluate.py`.
 
     Raises:
         ConfigError: unknown metric or axis, a metric named twice; an option of a wrong type; a cut-off that
         is no whole number from 1 to 2^31 - 1.
-        SchemaError: a column is missing, or of a type that holds no ids (`kernels.ids`). DataError: no
-        frame, NULL, NaN or unusable values, with their number; ids of the frames that do not meet.
+        SchemaError: a column is missing, or has a type that holds no ids (`kernels.ids`).
+        DataError: no frame; NULL, NaN or unusable values, with their number; frames without common ids.
 
     Warns:
-        CheckWarning: for each check that did not pass, in the words of `jobs/evaluate.py`: users without a
-        list, ids that hardly meet, heavy ties, duplicates, grades without a gain.
+        CheckWarning: for each check that did not pass, with the message of `jobs/evaluate.py`: users
+        without a list, few common ids, heavy ties, duplicates, grades without a gain.
     """
-    found = evaluate(
+    result = evaluate(
         truth, lists=lists, k=k, metrics=metrics, preset=preset, definition=definition,
         bootstrap=bootstrap,
     )  # fmt: skip
-    for check in found.checks:
+    for check in result.checks:
         if not check.passed:
             warnings.warn(check.summary_line(), CheckWarning, stacklevel=2)
-    rows = found.metrics.filter(pc.is_null(found.metrics.column("slice_key"))).select(COLUMNS)
+    rows = result.metrics.filter(pc.is_null(result.metrics.column("slice_key"))).select(COLUMNS)
     frame: pd.DataFrame = rows.to_pandas().astype({"k": "Int64"})
-    # Plain values: pandas writes attributes into Parquet as JSON.
-    frame.attrs["checks"] = [{**asdict(check), "passed": check.passed} for check in found.checks]
+    # These are plain values because pandas writes attributes into Parquet as JSON.
+    frame.attrs["checks"] = [{**asdict(check), "passed": check.passed} for check in result.checks]
     return frame

@@ -1,4 +1,4 @@
-"""Item to item in this process: `pairs.evaluate_pairs` without Java."""
+"""Item-to-item evaluation in this process: `spark_pairs.evaluate_pairs` without Java."""
 
 from __future__ import annotations
 
@@ -25,51 +25,52 @@ def evaluate_pairs(
     k: Sequence[int] = (10, 100, 500),
     similarity: Literal["dot", "cosine"] = "dot",
 ) -> LocalResult:
-    """Hit rates and scaled MRR of labelled pairs; arguments and errors as `pairs.evaluate_pairs`."""
-    given, vectors = as_table(pairs, "pairs"), as_table(items, "items")
-    require_names(given.column_names, ["query_id", "item_id"], "pairs")
+    """Compute hit rates and scaled MRR of labelled pairs: see `spark_pairs.evaluate_pairs`."""
+    pair_table, vectors = as_table(pairs, "pairs"), as_table(items, "items")
+    require_names(pair_table.column_names, ["query_id", "item_id"], "pairs")
     require_names(vectors.column_names, ["item_id", "vector"], "items")
-    truth = _rename_to_user_id(given.select(["query_id", "item_id"]), "query_id")
+    truth = _rename_to_user_id(pair_table.select(["query_id", "item_id"]), "query_id")
     typed = arrow_rows.convert_rows(truth, {}, "pairs")
     both = (combine_column(typed.column(name)) for name in ("user_id", "item_id"))
     refuse_self_pairs(pc.sum(pc.equal(*both), min_count=0).as_py())
     queries = distinct_ids([typed.column("user_id")])
     as_users = _rename_to_user_id(vectors.select(["item_id", "vector"]), "item_id")
-    known = combine_column(arrow_rows.encode_ids(as_users, "user_id", "items")[1])
-    lost = int((find_indices(queries, known) < 0).sum())
-    itself = pa.table({"user_id": queries, "item_id": queries})
-    of_queries = as_users.filter(pc.is_in(known, value_set=queries))
-    # Queries keep how their ids are stored: where all are whole numbers, ties fall to the smaller one.
-    train = _copy_stored_types(itself, truth)
-    found = evaluate(
+    vector_ids = combine_column(arrow_rows.encode_ids(as_users, "user_id", "items")[1])
+    lost = int((find_indices(queries, vector_ids) < 0).sum())
+    self_pairs = pa.table({"user_id": queries, "item_id": queries})
+    query_vectors = as_users.filter(pc.is_in(vector_ids, value_set=queries))
+    # Queries keep the type of their ids: where all are whole numbers, ties go to the smaller number.
+    train = _copy_stored_types(self_pairs, truth)
+    result = evaluate(
         truth,
-        embeddings=(of_queries, vectors),
+        embeddings=(query_vectors, vectors),
         train=train,
         k=tuple(k),
         similarity=similarity,
         **METRIC_OPTIONS,
     )
-    assert found.rankings is not None
+    assert result.rankings is not None
     ks = tuple(sorted(set(k)))
-    totals = pa.Table.from_batches(measures.total_batches(ks, to_batches(found.rankings)))
-    per_query = to_table(measures.value_batches(ks, to_batches(found.rankings)), USER_VALUES)
-    checks = [*found.checks, lost_queries_check(lost)]
+    totals = pa.Table.from_batches(measures.total_batches(ks, to_batches(result.rankings)))
+    per_query = to_table(measures.value_batches(ks, to_batches(result.rankings)), USER_VALUES)
+    checks = [*result.checks, lost_queries_check(lost)]
     return LocalResult(
-        ShownTable(measures.metric_rows(ks, totals)), ShownTable(per_query), found.rankings, checks
+        ShownTable(measures.metric_rows(ks, totals)), ShownTable(per_query), result.rankings, checks
     )
 
 
 def _rename_to_user_id(table: pa.Table, name: str) -> pa.Table:
-    """The table with one column called user_id."""
     at = table.column_names.index(name)
     return table.set_column(at, table.schema.field(at).with_name("user_id"), table.column(at))
 
 
-def _copy_stored_types(itself: pa.Table, truth: pa.Table) -> pa.Table:
-    """The queries as their own training rows, with the type and the notes that their column came with."""
+def _copy_stored_types(self_pairs: pa.Table, truth: pa.Table) -> pa.Table:
+    """Return the queries as their own training rows, with the type and metadata of the caller's column."""
     field = truth.schema.field("user_id")
     raw = read_column(truth, "user_id", "pairs")
-    first = raw.take(pc.index_in(itself.column("user_id"), value_set=_text_columns(truth)).combine_chunks())
+    first = raw.take(
+        pc.index_in(self_pairs.column("user_id"), value_set=_text_columns(truth)).combine_chunks()
+    )
     return pa.table([first, first], schema=pa.schema([field, field.with_name("item_id")]))
 
 

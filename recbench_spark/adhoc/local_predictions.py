@@ -1,4 +1,4 @@
-"""Predictions against outcomes in this process: `on_spark.evaluate_predictions` without Java."""
+"""Evaluation of predictions in this process: `spark_engine.evaluate_predictions` without Java."""
 
 from __future__ import annotations
 
@@ -33,18 +33,26 @@ def evaluate_predictions(
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
 ) -> LocalResult:
-    """RMSE, log-loss, RIG, AUC ... of predictions; arguments and errors as there."""
-    table, boot, asked = as_table(predictions, "predictions"), make_bootstrap(bootstrap), views or Views()
+    """Compute RMSE, log-loss, RIG, AUC and others: see `spark_engine.evaluate_predictions`."""
+    table, boot, wanted_views = (
+        as_table(predictions, "predictions"),
+        make_bootstrap(bootstrap),
+        views or Views(),
+    )
     require_names(table.column_names, NAMES, "predictions")
     rows = arrow_rows.convert_rows(table, {"prediction": "double", "outcome": "double"}, "predictions")
     if not rows.num_rows:
         raise DataError("predictions: no rows", "check the path")
     p, y = (rows.column(name).to_numpy() for name in ("prediction", "outcome"))
     users = _group_by_user(rows)
-    found = PredictionOrder.of(local_ranges(p, y), bool(((y == 0) | (y == 1)).all()), asked)
-    cuts = found.cuts(asked)
+    ordered = PredictionOrder.from_ranges(
+        local_ranges(p, y), bool(((y == 0) | (y == 1)).all()), wanted_views
+    )
+    cuts = ordered.cuts(wanted_views)
     totals = pa.Table.from_batches(values.sum_batches(cuts, boot, to_batches(users)))
-    numbers, checks = values.value_rows(found, PredictionTotals.from_rows(totals, cuts, boot), asked)
+    numbers, checks = values.value_rows(
+        ordered, PredictionTotals.from_rows(totals, cuts, boot), wanted_views
+    )
     checks.append(Check(f"{PART}: users", users.num_rows, None, "info", "users with predictions"))
     metrics = pa.Table.from_pylist([{"part": PART, **row} for row in numbers], schema=METRIC_ROWS)
     return LocalResult(
@@ -53,7 +61,7 @@ def evaluate_predictions(
 
 
 def _group_by_user(rows: pa.Table) -> pa.Table:
-    """As `predictions.group_by_user`: one row a user, with arrays."""
+    """Group predictions like `predictions.group_by_user`: one row per user, with arrays."""
     users = distinct_ids([rows.column("user_id")])
     user_r = find_indices(rows.column("user_id"), users)
     order = pa.array(np.argsort(user_r, kind="stable"))
@@ -71,11 +79,11 @@ def _user_metrics(users: pa.Table) -> pa.Table:
 
 
 def outcomes_hash(rows: pa.Table) -> str:
-    """As `on_spark.outcomes_hash`, the same text."""
+    """Hash the outcomes: the same text as `spark_engine.outcomes_hash`."""
     hashes = start(rows.num_rows)
     for name in ("user_id", "item_id"):
         hashes = hash_ids(rows.column(name), hashes)
-    # Spark hashes the bits of a float64, of either zero those of 0.
+    # Spark hashes the bits of a float64; both zeros have the bits of 0.
     outcome = rows.column("outcome").to_numpy() + 0.0
     hashes = hash_longs(outcome.view(np.int64), hashes)
     return digest(str(sum(hashes.view(np.int64).tolist())), rows.num_rows)

@@ -1,8 +1,8 @@
-"""Truth, training rows and lists that were dealt out by user: what a task makes of those of its users.
+"""Tasks over inputs that are partitioned by user: truth, training rows and lists.
 
-Functions of Arrow batches: they deal rows out; and where all rows of a user lie together, count what the
-checks and the catalogue want to know, make the rows of `USERS` and rank them. What they call is what an
-evaluation in one process calls (`truth_tables`, `ranking.given`).
+Functions of Arrow batches partition the rows. Where all rows of a user are in one task, they count what
+checks and catalogue need, build the rows of `USERS` and rank the users. They call the same functions as the
+local engine (`ground_truth`, `ranking.given`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from recbench_spark.schemas import IDS
 from recbench_spark.storage.blocks import buffer_rows, chunks, pack_batch, unpack_blocks
 
 LISTED, TRAIN, TRUTH = 0, 1, 2
-"""What a block holds: rows of lists or scores, training rows, rows of the truth."""
+"""Kinds of rows in a block: rows of lists or scores, training rows, rows of the truth."""
 
 VALUES = {"rank": pa.int64(), "score": pa.float64(), "rating": pa.float64()}
-"""Columns beside the ids."""
+"""Types of the columns beside the ids."""
 
 PACKED = "task INT, rows BINARY, holds INT"
-"""The task that a block goes to, its rows, and what they are."""
+"""Columns of a block: its task, its rows, and their kind."""
 
 COUNT_SCHEMA = pa.schema(
     {
@@ -49,45 +49,46 @@ COUNT_SCHEMA = pa.schema(
         "sums": pa.map_(pa.string(), pa.int64()),
     }
 )
-"""A row an item of a task: rows that list it, distinct pairs of training and of the truth. And a row a task
-without an item: sums over its users, who are no other task's."""
+"""One row per item of a task: rows that list it, distinct pairs of training and of the truth. And one row
+per task with NULL for the item: sums over its users, who belong to no other task."""
 
 BATCH_USERS = 4096
-"""Users handed on, or ranked, at once."""
+"""Users per batch."""
 
 
 @dataclass(frozen=True)
 class TaskCatalogue:
-    """What tasks know of the whole: the catalogue, and from which training counts items are torso and head.
+    """The catalogue as tasks see it, and the bounds of its popularity classes.
 
-    bounds: None where there are no training rows, and no classes.
+    lookup: look-up of ids; bounds: training counts from which items are torso and head, None without
+    training rows.
     """
 
-    known: KnownItems
+    lookup: KnownItems
     bounds: tuple[int, int] | None
 
     def items(self, ids: pa.Array) -> CatalogueItems:
-        """These items of the catalogue, in its order."""
-        index, n_train = self.known.find(ids)
+        """Return these items of the catalogue, in the order of the catalogue."""
+        index, n_train = self.lookup.find(ids)
         order = np.argsort(index)
         labels = None if self.bounds is None else popularity_labels(n_train[order], self.bounds)
         return CatalogueItems(ids.take(pa.array(order)), index[order], labels)
 
 
-# ------------------------------------------------------------------------------------ dealing out
+# ----------------------------------------------------------------------------------- partitioning
 
 
 def partition_rows(tasks: int, holds: int, batches: Batches) -> Batches:
-    """Blocks of rows (PACKED) by Spark's `xxhash64` of the user's id as text, as `blocks` deals users out.
+    """Pack rows into blocks (PACKED) by Spark's `xxhash64` of the user's id as text, as `blocks` does.
 
     Args:
-        tasks: how many there are.
-        holds: what the rows are.
-        batches: user_id (text, or whole numbers), and what goes with it.
+        tasks: number of tasks.
+        holds: kind of the rows.
+        batches: user_id (text, or whole numbers) and other columns.
     """
     for table in chunks(batches, buffer_rows(tasks)):
         codes = table.column("user_id").combine_chunks().dictionary_encode()
-        # As Spark's pmod of the hash, which is a number with a sign.
+        # This equals Spark's pmod of the hash, which is a signed number.
         hash_d = hash_ids(codes.dictionary.cast(pa.string())).view(np.int64)
         task_d = np.mod(hash_d, tasks).astype(np.int32)
         packed = pack_batch(table, task_d[codes.indices.to_numpy()])
@@ -96,20 +97,22 @@ def partition_rows(tasks: int, holds: int, batches: Batches) -> Batches:
 
 
 def unpack_tables(batches: Batches, values: Mapping[int, tuple[str, ...]]) -> dict[int, pa.Table]:
-    """The tables of a task by what they hold, ids as text, each once in a dictionary.
+    """Return the tables of a task by kind, with ids as text in a dictionary.
 
     Args:
         batches: rows of PACKED.
-        values: of each kind of rows the columns beside the ids.
+        values: for each kind of rows, the columns beside the ids.
     """
     blocks: dict[int, list[pa.Buffer]] = {holds: [] for holds in values}
     for batch in batches:
         for holds, rows in zip(batch.column("holds").to_pylist(), batch.column("rows"), strict=True):
             blocks[holds].append(rows.as_buffer())
-    return {holds: _typed_table(unpack_blocks(blocks.pop(holds)), names) for holds, names in values.items()}
+    return {
+        holds: _convert_table(unpack_blocks(blocks.pop(holds)), names) for holds, names in values.items()
+    }
 
 
-def _typed_table(rows: pa.Table | None, values: tuple[str, ...]) -> pa.Table:
+def _convert_table(rows: pa.Table | None, values: tuple[str, ...]) -> pa.Table:
     schema = pa.schema({**dict.fromkeys(IDS, IDS_TYPE), **{name: VALUES[name] for name in values}})
     if rows is None:
         return schema.empty_table()
@@ -127,24 +130,24 @@ def _dictionary_column(rows: pa.Table, name: str) -> pa.Array:
 
 
 def count_rows(values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
-    """Rows of COUNTED of a task's rows.
+    """Count a task's rows: rows of COUNT_SCHEMA.
 
     Args:
-        values: as `unpack_tables` takes them.
+        values: as in `unpack_tables`.
         batches: rows of PACKED.
     """
     tables = unpack_tables(batches, values)
     users, items = (distinct_ids([table.column(name) for table in tables.values()]) for name in IDS)
     truth, train = (distinct_pairs(tables[holds], users, items) for holds in (TRUTH, TRAIN))
-    rows, (known, dropped) = tables[LISTED], train
+    rows, (pairs, dropped) = tables[LISTED], train
     user_r, item_r = (
         find_indices(rows.column("user_id"), users),
         find_indices(rows.column("item_id"), items),
     )
-    yield _item_counts(items, (item_r, known.item_r, truth[0].item_r))
+    yield _item_counts(items, (item_r, pairs.item_r, truth[0].item_r))
     sums = {"truth dropped": truth[1], "train dropped": dropped, **_user_counts(tables)}
     n = len(items)
-    sums |= count_pairs(user_r * n + item_r, known.user_r * n + known.item_r)
+    sums |= count_pairs(user_r * n + item_r, pairs.user_r * n + pairs.item_r)
     yield pa.RecordBatch.from_pylist([{"sums": list(sums.items())}], schema=COUNT_SCHEMA)
 
 
@@ -155,59 +158,63 @@ def _item_counts(items: pa.Array, places: Sequence[Ints]) -> pa.RecordBatch:
 
 
 def _user_counts(tables: Mapping[int, pa.Table]) -> dict[str, int]:
-    """Users of each table, how many are whole numbers, and how many have truth."""
-    found = {}
+    """Count the users of each table, those whose ids are whole numbers, and those with truth."""
+    counts = {}
     truth = distinct_ids([tables[TRUTH].column("user_id")])
     for holds, name in ((LISTED, "listed"), (TRAIN, "train"), (TRUTH, "truth")):
         users = distinct_ids([tables[holds].column("user_id")])
         numbers = pc.match_substring_regex(users, CANONICAL_INTEGER)
-        found[f"{name} users"] = len(users)
-        found[f"{name} numbers"] = pc.sum(numbers, min_count=0).as_py()
-        found[f"{name} common"] = pc.sum(pc.is_in(users, value_set=truth), min_count=0).as_py()
-    return found
+        counts[f"{name} users"] = len(users)
+        counts[f"{name} numbers"] = pc.sum(numbers, min_count=0).as_py()
+        counts[f"{name} common"] = pc.sum(pc.is_in(users, value_set=truth), min_count=0).as_py()
+    return counts
 
 
-# ------------------------------------------------------------------------------ users, and their ranks
+# ------------------------------------------------------------------------------ users and their rankings
 
 
-def build_users(world: TaskCatalogue, values: Mapping[int, tuple[str, ...]], batches: Batches) -> Batches:
-    """Rows of `USERS`: those of the truth, with their training items as `masked`."""
-    yield from _user_table(world, unpack_tables(batches, values)).to_batches(BATCH_USERS)
+def build_users(
+    catalogue: TaskCatalogue, values: Mapping[int, tuple[str, ...]], batches: Batches
+) -> Batches:
+    """Build the rows of `USERS`: users of the truth, with their training items as `masked`."""
+    yield from _user_table(catalogue, unpack_tables(batches, values)).to_batches(BATCH_USERS)
 
 
 def rank_users(
-    world: TaskCatalogue,
+    catalogue: TaskCatalogue,
     request: RankingRequest,
     mask: bool,
     values: Mapping[int, tuple[str, ...]],
     batches: Batches,
 ) -> Batches:
-    """Rows of `RANKED`: the users of the truth by their lists or scores.
+    """Rank the users of the truth by their lists or scores: rows of `RANKED_USERS`.
 
     Args:
-        world: the catalogue.
+        catalogue: the catalogue.
         request: definition and length of lists.
         mask: drop a user's training items from the lists.
         values: as `unpack_tables` takes them.
         batches: rows of PACKED.
     """
     tables = unpack_tables(batches, values)
-    found, rows = _user_table(world, tables), tables[LISTED]
-    user_r = find_indices(rows.column("user_id"), combine_column(found.column("user_id")))
+    users, rows = _user_table(catalogue, tables), tables[LISTED]
+    user_r = find_indices(rows.column("user_id"), combine_column(users.column("user_id")))
     listed = rows.column("item_id").combine_chunks()
     # Every listed item is in the catalogue.
-    keys_r = world.known.find(listed.dictionary)[0][listed.indices.to_numpy()]
+    keys_r = catalogue.lookup.find(listed.dictionary)[0][listed.indices.to_numpy()]
     if request.top:
         rows = rows.set_column(1, "item_id", combine_column(rows.column("item_id")))
-    listed = add_lists(found if mask else found.drop_columns("masked"), user_r, keys_r, rows, request)
+    listed = add_lists(users if mask else users.drop_columns("masked"), user_r, keys_r, rows, request)
     yield from rank_batches(request, iter(listed.combine_chunks().to_batches(BATCH_USERS)))
 
 
-def _user_table(world: TaskCatalogue, tables: Mapping[int, pa.Table]) -> pa.Table:
+def _user_table(catalogue: TaskCatalogue, tables: Mapping[int, pa.Table]) -> pa.Table:
     truth, train = tables[TRUTH], tables[TRAIN]
-    own = distinct_ids([truth.column("user_id")])
-    # Those of the truth come first: the others have no row.
-    every = distinct_ids([own, train.column("user_id")])
-    items = world.items(distinct_ids([truth.column("item_id"), train.column("item_id")]))
-    parts: list[InteractionPairs] = [distinct_pairs(table, every, items.ids)[0] for table in (truth, train)]
-    return build_user_table(own, parts[0], parts[1], items)
+    truth_users = distinct_ids([truth.column("user_id")])
+    # Users of the truth come first; the others get no row.
+    all_users = distinct_ids([truth_users, train.column("user_id")])
+    items = catalogue.items(distinct_ids([truth.column("item_id"), train.column("item_id")]))
+    parts: list[InteractionPairs] = [
+        distinct_pairs(table, all_users, items.ids)[0] for table in (truth, train)
+    ]
+    return build_user_table(truth_users, parts[0], parts[1], items)

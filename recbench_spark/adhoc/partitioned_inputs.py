@@ -1,7 +1,8 @@
-"""Truth, training rows and lists of frames of Spark, dealt out by user in blocks, not rows of Java.
+"""Truth, training rows and lists of Spark frames, partitioned by user in Arrow blocks.
 
-Spark groups, joins and sorts a row at a time; here tasks deal the rows out by user, and whoever holds a
-user's rows counts them, makes the user's row of `USERS`, and ranks the user (`dealt_tasks`).
+Spark groups, joins and sorts one row at a time. Here tasks pack the rows into blocks by user; the task that
+receives a user's rows counts them, builds the user's row of `USERS`, and ranks the user
+(`partition_tasks`).
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from recbench_spark.schemas import IDS
 from recbench_spark.storage.blocks import count_tasks
 
 COUNT_COLUMNS = "item_id STRING, listed BIGINT, train BIGINT, truth BIGINT, sums MAP<STRING, BIGINT>"
-"""`dealt_tasks.COUNTED` as Spark wants it told."""
+"""`partition_tasks.COUNT_SCHEMA` as a DDL string of Spark."""
 
 SIDES = ("listed", "train", "truth")
-"""What an item may be of, by its column."""
+"""Columns that count an item's rows in lists, training and truth."""
 
 
 @dataclass(frozen=True)
 class PartitionedInputs:
-    """Rows by user, those of one in one partition; kept, since they are counted before they are ranked.
+    """Rows partitioned by user. Spark caches them, since they are counted before they are ranked.
 
     Attributes:
         packed: rows of PACKED.
-        values: of what blocks hold, the columns beside the ids.
-        further: item_id of items that belong to the catalogue too, each once.
+        values: for each kind of rows, the columns beside the ids.
+        extra_items: item_id of other items of the catalogue, each once.
     """
 
     packed: DataFrame
@@ -47,12 +48,14 @@ class PartitionedInputs:
     extra_items: DataFrame | None = None
 
     @classmethod
-    def of(cls, tables: Mapping[int, CheckedRows], further: DataFrame | None = None) -> PartitionedInputs:
-        """Deal the rows out: one shuffle of blocks. A task holds about `blocks.ROWS_PER_TASK` rows.
+    def partition(
+        cls, tables: Mapping[int, CheckedRows], extra_items: DataFrame | None = None
+    ) -> PartitionedInputs:
+        """Partition the rows in one shuffle of blocks. A task holds about `blocks.ROWS_PER_TASK` rows.
 
         Args:
-            tables: user_id, item_id (text, or whole numbers), and values, by what they are.
-            further: as above.
+            tables: user_id, item_id (text, or whole numbers) and values, by kind of rows.
+            extra_items: as in the attributes of the class.
         """
         spark = next(iter(tables.values())).rows.sparkSession
         tasks = count_tasks(spark, sum(table.n for table in tables.values()))
@@ -65,31 +68,31 @@ class PartitionedInputs:
             for holds, table in tables.items()
         ]
         packed = reduce(DataFrame.union, blocks)
-        return cls(packed.repartitionById(tasks, F.col("task")).cache(), values, further)
+        return cls(packed.repartitionById(tasks, F.col("task")).cache(), values, extra_items)
 
     @cached_property
     def task_counts(self) -> DataFrame:
-        """Rows of COUNTED."""
+        """Return the counts of all tasks: rows of COUNT_SCHEMA."""
         return self.packed.mapInArrow(
             partial(partition_tasks.count_rows, self.values), COUNT_COLUMNS
         ).cache()
 
     @cached_property
     def sums(self) -> Mapping[str, int]:
-        """What tasks counted of users and pairs, added up: the driver gets a row a task."""
-        found: Counter[str] = Counter()
-        # The first to ask for the rows, which go to Python and back here.
+        """Add up the sums of all tasks over users and pairs; the driver receives one row per task."""
+        totals: Counter[str] = Counter()
+        # This is the first action on the rows, which pass through Python here.
         with narrow_rows(self.packed.sparkSession):
             rows = self.task_counts.where("sums IS NOT NULL").select("sums").collect()
         for row in rows:
-            found.update(row["sums"])
-        return found
+            totals.update(row["sums"])
+        return totals
 
     @cached_property
     def items(self) -> DataFrame:
-        """Each item once: item_id; how many rows list it, how many pairs of training and truth have it.
+        """Return each item once: item_id, and its numbers of listed rows, training pairs and truth pairs.
 
-        Shuffles a row a task and item.
+        Shuffles one row per task and item.
         """
         rows = self.task_counts.where("sums IS NULL").select("item_id", *SIDES)
         if self.extra_items is not None:
@@ -101,47 +104,53 @@ class PartitionedInputs:
 
     @cached_property
     def item_counts(self) -> Row:
-        """How many items each side and two of them have, how many of these are whole numbers."""
-        number, of = F.col("item_id").rlike(CANONICAL_INTEGER), {side: F.col(side) > 0 for side in SIDES}
-        of["known"] = of["train"] | of["truth"]
-        tests: dict[str, Column] = {**of, **{f"{side} numbers": test & number for side, test in of.items()}}
-        tests |= {"listed known": of["listed"] & of["known"], "train truth": of["train"] & of["truth"]}
-        lost = F.coalesce(F.sum(F.when(~of["known"], F.col("listed"))), F.lit(0)).alias("lost")
+        """Count the items of each side and of two sides, and those whose ids are whole numbers."""
+        number, sides = F.col("item_id").rlike(CANONICAL_INTEGER), {side: F.col(side) > 0 for side in SIDES}
+        sides["known"] = sides["train"] | sides["truth"]
+        tests: dict[str, Column] = {
+            **sides,
+            **{f"{side} numbers": test & number for side, test in sides.items()},
+        }
+        tests |= {
+            "listed known": sides["listed"] & sides["known"],
+            "train truth": sides["train"] & sides["truth"],
+        }
+        lost = F.coalesce(F.sum(F.when(~sides["known"], F.col("listed"))), F.lit(0)).alias("lost")
         counts = (F.count_if(test).alias(name) for name, test in tests.items())
         (row,) = self.items.agg(F.count("*").alias("items"), lost, *counts).collect()
         return row
 
     def user_meeting(self, left: str) -> IdOverlap:
-        """Users of the lists, or of training, and those of the truth."""
-        of = self.sums
-        numbers = of[f"{left} numbers"], of["truth numbers"]
-        return IdOverlap((of[f"{left} users"], of["truth users"]), of[f"{left} common"], numbers)
+        """Return the overlap of the users of the lists, or of training, with those of the truth."""
+        sums = self.sums
+        numbers = sums[f"{left} numbers"], sums["truth numbers"]
+        return IdOverlap((sums[f"{left} users"], sums["truth users"]), sums[f"{left} common"], numbers)
 
     def item_meeting(self, left: str, right: str) -> IdOverlap:
-        """Items of two sides: `listed` and `known` (of training or truth), `train` and `truth`."""
-        of = self.item_counts
-        n, numbers = (of[left], of[right]), (of[f"{left} numbers"], of[f"{right} numbers"])
-        return IdOverlap(n, of[f"{left} {right}"], numbers)
+        """Return the overlap of the items of two sides."""
+        counts = self.item_counts
+        n, numbers = (counts[left], counts[right]), (counts[f"{left} numbers"], counts[f"{right} numbers"])
+        return IdOverlap(n, counts[f"{left} {right}"], numbers)
 
-    def users(self, world: TaskCatalogue) -> DataFrame:
-        """Rows of `USERS`, no shuffle."""
+    def users(self, catalogue: TaskCatalogue) -> DataFrame:
+        """Build the rows of `USERS` without a shuffle."""
         return self.packed.mapInArrow(
-            partial(partition_tasks.build_users, world, self.values), to_ddl(USERS)
+            partial(partition_tasks.build_users, catalogue, self.values), to_ddl(USERS)
         )
 
-    def ranked(self, world: TaskCatalogue, request: RankingRequest, *, mask: bool) -> DataFrame:
-        """Rankings of the users of the truth by their rows; no shuffle.
+    def rank(self, catalogue: TaskCatalogue, request: RankingRequest, *, mask: bool) -> DataFrame:
+        """Rank the users of the truth by their rows, without a shuffle.
 
         Args:
-            world: the catalogue.
+            catalogue: the catalogue.
             request: definition and length of lists.
             mask: drop a user's training items from the lists.
         """
         return self.packed.mapInArrow(
-            partial(partition_tasks.rank_users, world, request, mask, self.values), RANKING
+            partial(partition_tasks.rank_users, catalogue, request, mask, self.values), RANKING
         )
 
     @property
-    def kept(self) -> tuple[DataFrame, ...]:
-        """What Spark holds of the rows."""
+    def frames_in_cache(self) -> tuple[DataFrame, ...]:
+        """Return the frames that Spark caches."""
         return self.items, self.task_counts, self.packed

@@ -1,4 +1,4 @@
-"""An evaluation of what a system handed over, on Spark: frames in, lazy frames out."""
+"""Evaluation of a system's output on Spark: Spark frames come in, lazy frames come out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.adhoc import request_checks
-from recbench_spark.adhoc.ground_truth import dropped_rows_check
+from recbench_spark.adhoc.ground_truth import check_dropped_rows
 from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
 from recbench_spark.adhoc.request_checks import (
@@ -71,27 +71,27 @@ def evaluate(
     candidates: DataFrame | None = None,
     features: DataFrame | None = None,
     scratch: str | None = None,
-    **asked: Any,
+    **options: Any,
 ) -> Result:
-    """Metrics of lists, of scores, or of embeddings, against a truth: see `evaluate.evaluate`."""
-    what = request_checks.check_request(
-        EvaluationRequest(**asked), lists=lists, scores=scores, embeddings=embeddings,
+    """Evaluate lists, scores, or embeddings against a ground truth: see `evaluate.evaluate`."""
+    plan = request_checks.check_request(
+        EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
         train=train, candidates=candidates, features=features,
     )  # fmt: skip
-    place = scratch or base_folder(truth.sparkSession)
-    vectors = _typed_vectors(what)
-    rows = None if vectors else _typed_list_rows(what)
-    known = typed_log(truth, train, what.definition)
-    world = make_truth_tables(known, rows or vectors[-1], what.definition, place)
-    world.checks.extend(
-        [*_meeting_checks(world, vectors, what.kind), *gain_checks(what, known.truth.ranges["rating"])]
+    folder = scratch or base_folder(truth.sparkSession)
+    vectors = _convert_vectors(plan)
+    rows = None if vectors else _convert_list_rows(plan)
+    inputs = convert_log(truth, train, plan.definition)
+    tables = make_truth_tables(inputs, rows or vectors[-1], plan.definition, folder)
+    tables.checks.extend(
+        [*_meeting_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
     )
-    source = None if features is None else share_features(place, world.items, features, "features")
+    source = None if features is None else share_features(folder, tables.items, features, "features")
     if rows is not None:
-        return _result(world, _rank_rows(world, what), what, source)
-    found = _make_candidates(world, candidates, what, place)
-    scored = _scored_model(world, vectors, what, place)
-    return _result(world, rank(world.users, scored, what.plan.request(), found), what, source)
+        return _result(tables, _rank_rows(tables, plan), plan, source)
+    drawn = _make_candidates(tables, candidates, plan, folder)
+    scored = _make_scored_model(tables, vectors, plan, folder)
+    return _result(tables, rank(tables.users, scored, plan.metric_plan.request(), drawn), plan, source)
 
 
 # ----------------------------------------------------------------------------- truth and train
@@ -99,7 +99,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class TypedInputs:
-    """Truth, also users whose truth is empty, and training rows, as they can be used."""
+    """Truth (with users whose truth is empty) and training rows, converted to the types of the package."""
 
     truth: CheckedRows
     train: CheckedRows | None
@@ -107,231 +107,242 @@ class TypedInputs:
 
 @dataclass(frozen=True)
 class SparkTruth:
-    """The truth by user, with its catalogue and what was left out of it.
+    """Ground truth by user, with its catalogue and the checks of the inputs.
 
-    seen: the catalogue in tasks. known: what was handed over. asked: lists or scores, or vectors of items.
+    Attributes:
+        partitioned: the partitioned inputs.
+        task_catalogue: the catalogue as tasks see it.
+        checks: checks of the inputs.
+        inputs: truth and training rows.
+        system: lists or scores, or vectors of items.
     """
 
-    dealt: PartitionedInputs
+    partitioned: PartitionedInputs
     task_catalogue: TaskCatalogue
     checks: list[Check]
-    known: TypedInputs
-    asked: DataFrame
+    inputs: TypedInputs
+    system: DataFrame
 
     @cached_property
     def items(self) -> DataFrame:
-        """The catalogue: item_id, item_index, n_train."""
-        assert self.task_catalogue.known.numeric is not None
-        return index_items(item_rows(self.dealt), self.task_catalogue.known.numeric)
+        """Return the catalogue: item_id, item_index, n_train."""
+        assert self.task_catalogue.lookup.numeric is not None
+        return index_items(item_rows(self.partitioned), self.task_catalogue.lookup.numeric)
 
     @cached_property
     def users(self) -> DataFrame:
-        """Rows of `USERS`, one a user of the truth."""
-        return self.dealt.users(self.task_catalogue).cache()
+        """Return the rows of `USERS`, one per user of the truth."""
+        return self.partitioned.users(self.task_catalogue).cache()
 
     def catalogue(self, plan: MetricPlan, features: DotSource | None) -> SplitCatalogue:
-        """What metrics of lists are measured against; items are numbered where there are such metrics."""
-        items = self.items if plan.list_metrics or plan.overall else item_rows(self.dealt)
-        rows = self.known.truth.rows.limit(0) if self.known.train is None else self.known.train.rows
+        """Return the catalogue for metrics of lists; items get an index where there are such metrics."""
+        items = self.items if plan.list_metrics or plan.overall else item_rows(self.partitioned)
+        rows = self.inputs.truth.rows.limit(0) if self.inputs.train is None else self.inputs.train.rows
         return SplitCatalogue(items, rows.select("user_id").distinct(), features)
 
     @property
-    def kept(self) -> tuple[DataFrame, ...]:
-        """What Spark holds of it so far."""
-        made = (vars(self).get(name) for name in ("items", "users"))
-        return (*self.dealt.kept, *(frame for frame in made if frame is not None))
+    def frames_in_cache(self) -> tuple[DataFrame, ...]:
+        """Return the frames that Spark caches so far."""
+        frames = (vars(self).get(name) for name in ("items", "users"))
+        return (*self.partitioned.frames_in_cache, *(frame for frame in frames if frame is not None))
 
 
-def typed_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> TypedInputs:
-    """The rows that were handed over, checked.
+def convert_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> TypedInputs:
+    """Convert and check truth and training rows.
 
     Args:
         truth: user_id, item_id[, relevance].
         train: user_id, item_id, or None.
-        definition: what is relevant.
+        definition: gain and relevance threshold.
     """
-    rows = typed_truth(truth)
+    rows = convert_truth(truth)
     if not rows.n:
         raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
     check_gains(np.array(rows.ranges["rating"], np.float64), definition)
-    return TypedInputs(rows, None if train is None else typed_train(train))
+    return TypedInputs(rows, None if train is None else convert_train(train))
 
 
-def typed_truth(truth: DataFrame) -> CheckedRows:
-    """user_id, item_id, and rating: relevance, where there is one."""
+def convert_truth(truth: DataFrame) -> CheckedRows:
+    """Convert the truth to user_id, item_id, and rating: the relevance, where there is one."""
     require(truth, ["user_id", "item_id"], "truth")
     value = "relevance" if "relevance" in truth.columns else "rating"
-    given = {value: "double"} if value in truth.columns else {}
-    found = check_input_rows(truth, given, "truth", empty_items=True)
-    renamed = found.rows.withColumnRenamed(value, "rating")
-    return CheckedRows(renamed, found.n, {"rating": found.ranges.get(value, ())})
+    value_types = {value: "double"} if value in truth.columns else {}
+    table = check_input_rows(truth, value_types, "truth", empty_items=True)
+    renamed = table.rows.withColumnRenamed(value, "rating")
+    return CheckedRows(renamed, table.n, {"rating": table.ranges.get(value, ())})
 
 
-def typed_train(train: DataFrame) -> CheckedRows:
-    """user_id, item_id."""
+def convert_train(train: DataFrame) -> CheckedRows:
+    """Convert the training rows to user_id, item_id."""
     require(train, ["user_id", "item_id"], "train")
     return check_input_rows(train, {}, "train")
 
 
 def make_truth_tables(
-    known: TypedInputs, asked: CheckedRows | DataFrame, definition: Definition, place: str
+    inputs: TypedInputs, system: CheckedRows | DataFrame, definition: Definition, folder: str
 ) -> SparkTruth:
-    """The truth by user, beside the training rows, and the rows of lists and scores; and the catalogue.
+    """Build the ground truth by user, beside training rows and rows of lists or scores, and the catalogue.
 
     Args:
-        known: as `typed_log` makes it.
-        asked: rows of lists or scores, or vectors of items (item_id), which belong to the catalogue too.
-        definition: how duplicates are treated.
-        place: a folder that workers can read.
+        inputs: truth and training rows, from `convert_log`.
+        system: rows of lists or scores, or vectors of items (item_id), which belong to the catalogue too.
+        definition: treatment of duplicates.
+        folder: a folder that workers can read.
     """
-    tables = {TRUTH: known.truth, **({TRAIN: known.train} if known.train else {})}
-    if isinstance(asked, CheckedRows):
-        dealt, rows = PartitionedInputs.of({LISTED: asked, **tables}), asked.rows
+    tables = {TRUTH: inputs.truth, **({TRAIN: inputs.train} if inputs.train else {})}
+    if isinstance(system, CheckedRows):
+        partitioned, rows = PartitionedInputs.partition({LISTED: system, **tables}), system.rows
     else:
-        dealt, rows = PartitionedInputs.of(tables, asked.select("item_id").distinct()), asked
-    found = [dropped_rows_check(PART, dealt.sums["truth dropped"], definition)]
-    if known.train is not None:
-        found.append(dropped_rows_check("train", dealt.sums["train dropped"], definition))
-        found += _train_meeting_checks(dealt, known)
-    items = item_rows(dealt)
+        partitioned, rows = PartitionedInputs.partition(tables, system.select("item_id").distinct()), system
+    checks = [check_dropped_rows(PART, partitioned.sums["truth dropped"], definition)]
+    if inputs.train is not None:
+        checks.append(check_dropped_rows("train", partitioned.sums["train dropped"], definition))
+        checks += _train_meeting_checks(partitioned, inputs)
+    items = item_rows(partitioned)
     shared = KnownItems(
-        share_rows(place, items), dealt.item_counts["items"], _ids_are_numeric(dealt, known, rows)
+        share_rows(folder, items),
+        partitioned.item_counts["items"],
+        _ids_are_numeric(partitioned, inputs, rows),
     )
-    seen = TaskCatalogue(shared, None if known.train is None else find_class_bounds(items))
-    return SparkTruth(dealt, seen, found, known, rows)
+    catalogue = TaskCatalogue(shared, None if inputs.train is None else find_class_bounds(items))
+    return SparkTruth(partitioned, catalogue, checks, inputs, rows)
 
 
-def item_rows(dealt: PartitionedInputs) -> DataFrame:
-    """Each item once: item_id, n_train."""
-    return dealt.items.select("item_id", F.col("train").alias("n_train"))
+def item_rows(partitioned: PartitionedInputs) -> DataFrame:
+    """Return each item once: item_id, n_train."""
+    return partitioned.items.select("item_id", F.col("train").alias("n_train"))
 
 
-def _train_meeting_checks(dealt: PartitionedInputs, known: TypedInputs) -> list[Check]:
-    """Whether training rows are of users and items of the truth."""
-    assert known.train is not None
-    found, meetings = [], (dealt.user_meeting("train"), dealt.item_meeting("train", "truth"))
+def _train_meeting_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -> list[Check]:
+    """Check that training rows share users and items with the truth."""
+    assert inputs.train is not None
+    checks, meetings = [], (partitioned.user_meeting("train"), partitioned.item_meeting("train", "truth"))
     for name, meeting in zip(IDS, meetings, strict=True):
-        told = (name, ("train", "truth"))
-        sides = partial(describe_sides, known.train.rows, known.truth.rows, *told)
-        found += report_common_ids(meeting, sides, *told, must=False)
-    return found
+        names = (name, ("train", "truth"))
+        sides = partial(describe_sides, inputs.train.rows, inputs.truth.rows, *names)
+        checks += report_common_ids(meeting, sides, *names, must=False)
+    return checks
 
 
-def _ids_are_numeric(dealt: PartitionedInputs, known: TypedInputs, asked: DataFrame) -> bool:
-    """Whether items are ordered as numbers: `data.readers.id_order`, by what tasks have counted."""
-    frames = {"truth": known.truth.rows, "listed": asked}
-    frames |= {"train": known.train.rows} if known.train else {}
+def _ids_are_numeric(partitioned: PartitionedInputs, inputs: TypedInputs, listed: DataFrame) -> bool:
+    """Return whether items are ordered as numbers, by tasks' counts (see `data.readers.id_order`)."""
+    frames = {"truth": inputs.truth.rows, "listed": listed}
+    frames |= {"train": inputs.train.rows} if inputs.train else {}
     kinds = {side: convert_ids(frame, "item_id", side).kind for side, frame in frames.items()}
-    of = dealt.item_counts
+    counts = partitioned.item_counts
     return all(
-        kind == "integer" or (kind == "text" and of[side] == of[f"{side} numbers"])
+        kind == "integer" or (kind == "text" and counts[side] == counts[f"{side} numbers"])
         for side, kind in kinds.items()
     )
 
 
-def _typed_vectors(what: EvaluationPlan) -> tuple[DataFrame, ...]:
-    """Vectors of users, and of items; nothing where lists or scores were handed over."""
-    if what.kind != "embeddings":
+def _convert_vectors(plan: EvaluationPlan) -> tuple[DataFrame, ...]:
+    """Convert the vectors of users and of items; no frames for lists or scores."""
+    if plan.kind != "embeddings":
         return ()
-    users, items = what.system
+    users, items = plan.system
     return convert_embeddings(users, items, ("user embeddings", "item embeddings"))
 
 
-def _typed_list_rows(what: EvaluationPlan) -> CheckedRows:
-    """Lists or scores."""
-    return check_input_rows(what.system, value_columns(what.system.columns, what.kind), what.kind)
+def _convert_list_rows(plan: EvaluationPlan) -> CheckedRows:
+    return check_input_rows(plan.system, value_columns(plan.system.columns, plan.kind), plan.kind)
 
 
-def _meeting_checks(world: SparkTruth, vectors: tuple[DataFrame, ...], kind: str) -> list[Check]:
-    """Whether the ids handed over are those of the truth and, where there is one, of the training part.
+def _meeting_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: str) -> list[Check]:
+    """Check that the system's ids occur in the truth or, for items, in training or truth.
 
-    Items without training rows need not meet the truth: a system may miss all of it, and is worth 0.
+    Without training rows, items need not occur in the truth: a system may miss all of it and score 0.
     """
-    truth, train = world.known.truth.rows, world.known.train
-    told = ("user_id", (kind, "truth"))
+    truth, train = tables.inputs.truth.rows, tables.inputs.train
+    names = ("user_id", (kind, "truth"))
     if vectors:
-        found = check_common_ids(vectors[0], world.users, *told)
+        checks = check_common_ids(vectors[0], tables.users, *names)
     else:
-        sides = partial(describe_sides, world.asked, truth, *told)
-        found = report_common_ids(world.dealt.user_meeting("listed"), sides, *told, must=True)
-    told = ("item_id", (kind, "truth" if train is None else "train and truth"))
-    known = cast_ids_to_text(truth.select(*IDS))
+        sides = partial(describe_sides, tables.system, truth, *names)
+        checks = report_common_ids(tables.partitioned.user_meeting("listed"), sides, *names, must=True)
+    names = ("item_id", (kind, "truth" if train is None else "train and truth"))
+    logged = cast_ids_to_text(truth.select(*IDS))
     if train is not None:
-        known = known.unionByName(cast_ids_to_text(train.rows.select(*IDS)))
-    meeting = world.dealt.item_meeting("listed", "known")
-    return found + report_common_ids(
-        meeting, partial(describe_sides, world.asked, known, *told), *told, must=train is not None
+        logged = logged.unionByName(cast_ids_to_text(train.rows.select(*IDS)))
+    meeting = tables.partitioned.item_meeting("listed", "known")
+    return checks + report_common_ids(
+        meeting, partial(describe_sides, tables.system, logged, *names), *names, must=train is not None
     )
 
 
 # ------------------------------------------------------------------------------------- ranking
 
 
-def _scored_model(
-    world: SparkTruth, vectors: tuple[DataFrame, ...], what: EvaluationPlan, scratch: str
+def _make_scored_model(
+    tables: SparkTruth, vectors: tuple[DataFrame, ...], plan: EvaluationPlan, scratch: str
 ) -> ScoredModel:
-    """The vectors of the items, as workers map them, and those of the users."""
+    """Share the vectors of the items with workers, and return them with those of the users."""
     users, items = vectors
-    shared = share_rows(scratch, vector_rows(world.items, items))
+    shared = share_rows(scratch, vector_rows(tables.items, items))
     dims = count_dimensions(items, "item embeddings")
-    return ScoredModel(DotSource(shared, world.task_catalogue.known.n_items, dims, what.similarity), users)
+    return ScoredModel(
+        DotSource(shared, tables.task_catalogue.lookup.n_items, dims, plan.similarity), users
+    )
 
 
-def _rank_rows(world: SparkTruth, what: EvaluationPlan) -> DataFrame:
-    """Rankings by given rows; what of these cannot count goes to the checks."""
-    world.checks.extend(_row_checks(world, what))
-    mask = what.kind == "scores" and what.definition.candidates == "unseen"
-    return world.dealt.ranked(world.task_catalogue, what.plan.request(), mask=mask)
+def _rank_rows(tables: SparkTruth, plan: EvaluationPlan) -> DataFrame:
+    """Rank by lists or scores; checks count the rows that are ignored."""
+    tables.checks.extend(_row_checks(tables, plan))
+    mask = plan.kind == "scores" and plan.definition.candidates == "unseen"
+    return tables.partitioned.rank(tables.task_catalogue, plan.metric_plan.request(), mask=mask)
 
 
-def _row_checks(world: SparkTruth, what: EvaluationPlan) -> list[Check]:
-    """As `training.handed_over.row_checks`, of rows that tasks have counted."""
-    of, users = world.dealt.sums, world.dealt.user_meeting("listed")
-    trained = world.known.train is not None
-    # Without training items nobody can say which items are known.
-    unknown = world.dealt.item_counts["lost"] if trained else 0
-    found = row_checks(of["listed"], of["twice"], unknown, users.n[0] - users.common)
-    if what.definition.duplicates == "error":
-        refuse_duplicates(found)
-    return [*found, training_item_check(of["trained"])] if what.lists and trained else found
+def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
+    """Check the counted rows, like `training.external_models.row_checks`."""
+    sums, users = tables.partitioned.sums, tables.partitioned.user_meeting("listed")
+    trained = tables.inputs.train is not None
+    # Without training items the catalogue is unknown, so no item can be called unknown.
+    unknown = tables.partitioned.item_counts["lost"] if trained else 0
+    checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
+    if plan.definition.duplicates == "error":
+        refuse_duplicates(checks)
+    return [*checks, training_item_check(sums["trained"])] if plan.lists and trained else checks
 
 
 def _make_candidates(
-    world: SparkTruth, given: DataFrame | None, what: EvaluationPlan, scratch: str
+    tables: SparkTruth, table: DataFrame | None, plan: EvaluationPlan, scratch: str
 ) -> Candidates | None:
-    """The table of candidates, or those drawn, of which the checks tell; None: there are none."""
-    if given is not None:
-        return Candidates(group_candidates(given, world.items, world.users))
-    mode = what.candidates
+    """Return the candidates: a table, or drawn items, which a check records; None without either."""
+    if table is not None:
+        return Candidates(group_candidates(table, tables.items, tables.users))
+    mode = plan.candidates
     if mode not in SAMPLED:
         return None
-    n_items = world.task_catalogue.known.n_items
-    weights = share_rows(scratch, weight_rows(world.items, mode))
-    rows = draw_candidates(world.users, weights, n_items, what.draw)
-    world.checks.append(drawn_candidates_check(mode, what.draw, n_items))
+    n_items = tables.task_catalogue.lookup.n_items
+    weights = share_rows(scratch, weight_rows(tables.items, mode))
+    rows = draw_candidates(tables.users, weights, n_items, plan.draw)
+    tables.checks.append(drawn_candidates_check(mode, plan.draw, n_items))
     return Candidates(rows, drawn=mode, n_items=n_items)
 
 
 def _result(
-    world: SparkTruth, rankings: DataFrame, what: EvaluationPlan, features: DotSource | None
+    tables: SparkTruth, rankings: DataFrame, evaluation: EvaluationPlan, features: DotSource | None
 ) -> Result:
-    rankings, plan = rankings.cache(), what.plan
+    rankings, plan = rankings.cache(), evaluation.metric_plan
     threshold = plan.definition.threshold
-    found = [*world.checks, *check_rows.ranking_checks(rankings, (PART,), threshold, lists=what.lists)]
-    catalogue = world.catalogue(plan, features)
+    checks = [
+        *tables.checks,
+        *check_rows.ranking_checks(rankings, (PART,), threshold, lists=evaluation.lists),
+    ]
+    catalogue = tables.catalogue(plan, features)
     rows = measuring.compute_all_metrics(rankings, plan, catalogue)
     per_user = measuring.compute_all_user_metrics(rankings, plan, catalogue)
     return Result(
         conform_result(rows, METRICS),
         conform_result(per_user, USER_METRICS),
         rankings,
-        found,
-        (rankings, *world.kept),
+        checks,
+        (rankings, *tables.frames_in_cache),
     )
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:
-    """The columns of a result table without the run, which only a warehouse knows."""
+    """Conform a frame to a result table without the column of the run, which only a warehouse has."""
     return conform(frame.withColumn("run_id", F.lit("")), table).drop("run_id")
 
 
@@ -343,12 +354,12 @@ def evaluate_predictions(
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
 ) -> Result:
-    """RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC, calibration error of predictions.
+    """Compute RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error of predictions.
 
-    Also partial AUC, the rates at thresholds, and log-loss, RIG and PE by quantile of the prediction,
-    as slices `fpr`, `threshold` and `prediction_quantile`. Log-loss clips probabilities to 2^-52 .. 1 -
-    2^-52, the same on both sides; GAUC weights each user's AUC by the user's positives. Values and
-    errors keep 12 digits at any scale and do not depend on partitions.
+    Slices `fpr`, `threshold` and `prediction_quantile` add partial AUC, the rates at thresholds, and
+    log-loss, RIG and PE by quantile of the prediction. Log-loss clips probabilities to 2^-52 .. 1 - 2^-52,
+    the same on both sides; GAUC weights each user's AUC by the user's positives. Values and errors keep 12
+    digits at any scale and do not depend on partitions.
 
     Args:
         predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1).
@@ -363,19 +374,19 @@ def evaluate_predictions(
     if rows.isEmpty():
         raise DataError("predictions: no rows", "check the path")
     users = values.group_by_user(rows).cache()
-    numbers, found = values.value_metrics(users, rows, make_bootstrap(bootstrap), views or Views())
-    found.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
+    numbers, checks = values.value_metrics(users, rows, make_bootstrap(bootstrap), views or Views())
+    checks.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
     schema = METRICS.schema
-    full = [{"run_id": "", "part": PART, **row} for row in numbers]
+    records = [{"run_id": "", "part": PART, **row} for row in numbers]
     metrics = rows.sparkSession.createDataFrame(
-        [tuple(row[name] for name in schema.names) for row in full], schema
+        [tuple(row[name] for name in schema.names) for row in records], schema
     )
     per_user = conform_result(values.user_values(users).withColumn("part", F.lit(PART)), USER_METRICS)
-    return Result(metrics.drop("run_id"), per_user, None, found, (rows, users), outcomes_hash(rows))
+    return Result(metrics.drop("run_id"), per_user, None, checks, (rows, users), outcomes_hash(rows))
 
 
 def outcomes_hash(predictions: DataFrame) -> str:
-    """What is predicted, whoever predicts it: a hash of the rows user_id, item_id, outcome."""
+    """Hash the rows user_id, item_id, outcome: the same for all predictions of these outcomes."""
     row = F.xxhash64("user_id", "item_id", "outcome").cast("decimal(38,0)")
-    found = predictions.agg(F.sum(row).alias("hashes"), F.count("*").alias("rows")).collect()[0]
-    return digest(str(found.hashes), found.rows)
+    sums = predictions.agg(F.sum(row).alias("hashes"), F.count("*").alias("rows")).collect()[0]
+    return digest(str(sums.hashes), sums.rows)

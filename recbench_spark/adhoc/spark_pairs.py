@@ -1,7 +1,7 @@
-"""Item to item on Spark: labelled pairs query -> item, all items but the query ranked by their vectors.
+"""Item-to-item evaluation on Spark: for labelled pairs query -> item, all items but the query are ranked.
 
-A query is a user whose vector is that of an item and whose only training item is itself: ranks, ties and
-ids are those of every other evaluation. The metrics stand in `evaluation.metrics.pairs`.
+A query is a user who has the vector of an item and whose only training item is the query itself, so ranks,
+ties and ids are those of every other evaluation. The metrics are in `evaluation.metrics.pairs`.
 """
 
 from __future__ import annotations
@@ -32,54 +32,64 @@ def evaluate_pairs(
     similarity: Literal["dot", "cosine"] = "dot",
     scratch: str | None = None,
 ) -> Result:
-    """Hit rates and scaled MRR of labelled pairs; a pair whose query or item has no vector is a miss.
+    """Compute hit rates and scaled MRR of labelled pairs; a pair without both vectors is a miss.
 
     Args:
         items: item_id, vector[, bias]; all of them are ranked.
-        pairs: query_id, item_id, one row a labelled pair.
+        pairs: query_id, item_id, one row per labelled pair.
         k: cut-offs of the hit rate.
-        similarity: of vectors.
+        similarity: similarity of two vectors.
         scratch: folder that all executors can read.
 
     Returns:
-        A result whose users are queries; stderr is over queries' means, n counts pairs.
+        A result whose users are queries. stderr is over the means of queries; n counts pairs.
 
     Raises:
-        SchemaError: a column is missing. DataError: a query paired with itself, NULL ids, unusable vectors.
+        SchemaError: a column is missing.
+        DataError: a query is paired with itself; NULL ids; unusable vectors.
     """
     require(pairs, ["query_id", "item_id"], "pairs")
-    # Ids keep their type: where they are whole numbers, ties fall to the smaller one.
+    # Ids keep their type: where they are whole numbers, ties go to the smaller number.
     truth = pairs.select(F.col("query_id").alias("user_id"), "item_id")
     refuse_self_pairs(convert_rows(truth, {}, "pairs").where("user_id = item_id").count())
     queries = truth.select("user_id").distinct()
     as_users = items.select(F.col("item_id").alias("user_id"), "vector")
     vectors = as_users.join(queries, "user_id", "left_semi")
-    itself = queries.withColumn("item_id", F.col("user_id"))
-    asked: dict[str, Any] = {"k": tuple(k), "similarity": similarity, "scratch": scratch, **METRIC_OPTIONS}
-    found = evaluate(truth, embeddings=(vectors, items), train=itself, **asked)
-    assert found.rankings is not None
+    self_pairs = queries.withColumn("item_id", F.col("user_id"))
+    options: dict[str, Any] = {
+        "k": tuple(k),
+        "similarity": similarity,
+        "scratch": scratch,
+        **METRIC_OPTIONS,
+    }
+    result = evaluate(truth, embeddings=(vectors, items), train=self_pairs, **options)
+    assert result.rankings is not None
     lost = queries.join(as_users, "user_id", "left_anti").count()
-    rows, per_query = _metrics(found.rankings, tuple(sorted(set(k))))
-    return Result(rows, per_query, found.rankings, [*found.checks, lost_queries_check(lost)], found.kept)
+    rows, per_query = _metrics(result.rankings, tuple(sorted(set(k))))
+    return Result(rows, per_query, result.rankings, [*result.checks, lost_queries_check(lost)], result.kept)
 
 
 METRIC_OPTIONS: dict[str, Any] = {"metrics": ("recall",), "bootstrap": Bootstrap(replicates=0)}
-"""What is asked of the ranking, whose own metrics are not looked at."""
+"""Options of the ranking, whose own metrics are not read."""
 
 
 def refuse_self_pairs(own: int) -> None:
-    """DataError where queries are paired with themselves."""
+    """Refuse queries that are paired with themselves.
+
+    Raises:
+        DataError: there are such pairs.
+    """
     if own:
         raise DataError(f"pairs: {own} queries are paired with themselves", "leave these rows out")
 
 
 def lost_queries_check(lost: int) -> Check:
-    """The check of queries that no item's vector is of."""
+    """Return the check of queries without a vector."""
     return Check("queries without a vector", lost, 0.0, "warning", "their pairs count as misses")
 
 
 def _metrics(rankings: DataFrame, ks: Sequence[int]) -> tuple[DataFrame, DataFrame]:
-    """Rows of `metrics` and of `user_metrics`, without the run. One row a task comes to the driver."""
+    """Compute rows of `metrics` and `user_metrics` without the run."""
     ranked = rankings.select("user_id", "above", "before")
     totals = ranked.mapInArrow(partial(measures.total_batches, ks), to_ddl(measures.TOTALS)).toArrow()
     overall = rankings.sparkSession.createDataFrame(measures.metric_rows(ks, totals))

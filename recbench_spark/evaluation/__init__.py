@@ -1,1 +1,1 @@
-"""From held-out items and models to rankings, metrics and their intervals."""
+"""Rankings, metrics and their confidence intervals, computed from held-out items and models."""

@@ -1,13 +1,13 @@
-"""What goes into the functions of Arrow batches, and what comes out of them: one schema a kind of row.
+"""Schemas of the Arrow batches that evaluation functions read and write, one for each kind of row.
 
-Ranking, measuring and checks are functions `Iterator[RecordBatch] -> Iterator[RecordBatch]` that know no
-Spark. `mapInArrow` calls them on executors, anyone else in a process of one's own:
+Ranking, metrics and checks are functions `Iterator[RecordBatch] -> Iterator[RecordBatch]` without Spark.
+`mapInArrow` calls them on executors; the local engine calls them in its own process:
 
-    users --rank_batches, score_batches--> RANKED --user_value_batches--> USER_VALUES
+    users --rank_batches, score_batches--> RANKED_USERS --user_value_batches--> USER_VALUES
                                              |---total_batches--> TOTALS --metric_batches--> METRIC_ROWS
                                              +---count_batches--> RANKING_COUNTS --> rows of `checks`
 
-Columns are found by name: an input may hold more, and their order is free.
+Columns are read by name: an input may hold more columns, in any order.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ USERS = pa.schema(
         "masked": _INTS,
     }
 )
-"""One row a user and held-out part: the truth by item index; `masked`: items that are not candidates.
+"""One row per user and held-out part: the truth by item index; `masked`: items that are not candidates.
 
-Models that score also want `history` and `vector`, and `candidates` where the definition asks for them.
+Models that score also read `history` and `vector`, and `candidates` where the definition requires them.
 """
 
 LISTED_USERS = pa.schema(
@@ -43,8 +43,8 @@ LISTED_USERS = pa.schema(
         pa.field("list_scores", _DOUBLES),
     ]
 )
-"""Users with the lists given of them: keys of the items, their ids (where lists are asked for), and ranks
-or scores. Without `masked` the lists stay as they are."""
+"""Users with their recommendation lists: keys of the items, their ids (where lists are requested), and
+ranks or scores. Without the column `masked` no item is taken out of the lists."""
 
 RANKED_USERS = pa.schema(
     {
@@ -64,7 +64,7 @@ RANKED_USERS = pa.schema(
         "propensity": _DOUBLES,
     }
 )
-"""One row a user and part: where the truth items stand. The table `rankings` without the run."""
+"""One row per user and part: positions of the truth items. The table `rankings` without the run."""
 
 USER_VALUES = pa.schema(
     {
@@ -78,7 +78,7 @@ USER_VALUES = pa.schema(
         "n_relevant": pa.int32(),
     }
 )
-"""One row a user, part and metric. The table `user_metrics` without the run."""
+"""One row per user, part and metric. The table `user_metrics` without the run."""
 
 TOTALS = pa.schema(
     {
@@ -90,7 +90,7 @@ TOTALS = pa.schema(
         "weights_bc": _LONGS,
     }
 )
-"""One row a task and slice: sums over its users, whole numbers (`accuracy.MetricTotals`)."""
+"""One row per task and slice: sums over its users as whole numbers (`accuracy.MetricTotals`)."""
 
 LISTS_WITH_COUNTS = pa.schema(
     {
@@ -102,8 +102,8 @@ LISTS_WITH_COUNTS = pa.schema(
         "item_index": _LONGS,
     }
 )
-"""One row a user and part with a list: of each item of it how many training users have it, and its place in
-the catalogue (-1: not there), in the order of the list."""
+"""One row per user and part with a list. For each item, in the order of the list: the number of training
+users who have it, and its index in the catalogue (-1: not there)."""
 
 LISTING_COUNTS = pa.schema(
     {
@@ -114,11 +114,11 @@ LISTING_COUNTS = pa.schema(
         "times": pa.int64(),
     }
 )
-"""One row a task, part, item and cut-off: in how many lists the item stands between this cut-off (its place
-among them) and the one before; `bucket`: a range of items."""
+"""One row per task, part, item and cut-off: the number of lists that hold the item between this cut-off
+(`c`: its place among the cut-offs) and the one before. `bucket`: a range of items."""
 
 HISTOGRAM = pa.schema({"part": pa.string(), "c": pa.int32(), "times": pa.int64(), "items": pa.int64()})
-"""One row a part, cut-off and number of lists: how many items stand in so many lists up to the cut-off."""
+"""One row per part, cut-off and number of lists: the number of items in that many lists at the cut-off."""
 
 METRIC_ROWS = pa.schema(
     {
@@ -136,7 +136,7 @@ METRIC_ROWS = pa.schema(
         "n": pa.int64(),
     }
 )
-"""One row a metric, cut-off and slice. The table `metrics` without the run."""
+"""One row per metric, cut-off and slice. The table `metrics` without the run."""
 
 RANKING_COUNTS = pa.schema(
     {
@@ -144,14 +144,14 @@ RANKING_COUNTS = pa.schema(
         **dict.fromkeys(("users", "silent", "barren", "truth", "unranked", "tied"), pa.int64()),
     }
 )
-"""One row a task and part: how many users, without output, without relevant items; how many truth items,
-not ranked, tied."""
+"""One row per task and part: the numbers of users, of users without output and without relevant items;
+of truth items, and of truth items that are not ranked or are tied."""
 
 _SPARK = {pa.string(): "STRING", pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "DOUBLE"}
 
 
 def to_ddl(schema: pa.Schema) -> str:
-    """The columns as Spark wants them told."""
+    """Write a schema as the DDL string that Spark expects."""
     return ", ".join(f"{field.name} {_spark_type(field.type)}" for field in schema)
 
 

@@ -1,4 +1,4 @@
-"""What a reader of a number should know of its inputs: exclusions, gaps, ties."""
+"""Checks that tell the reader of a metric about its inputs: exclusions, gaps, ties."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ COUNTS = to_ddl(RANKING_COUNTS)
 def ranking_checks(
     rankings: DataFrame, parts: Sequence[str], threshold: float | None = None, *, lists: bool = False
 ) -> list[Check]:
-    """Facts of the rankings of one run: each task counts, the driver adds up one row a task and part.
+    """Count the facts of the rankings of one run: the driver adds up one row per task and part.
 
     Args:
         rankings: rows of the table `rankings`.
         parts: held-out parts.
         threshold: relevance from which an item is relevant; None: above 0.
-        lists: whether they are of given lists, which end somewhere: what they leave out is not a warning.
+        lists: the rankings come from recommendation lists. These are short by design, so items that they
+            leave out are no warning.
     """
     tasks = (
         rankings.select(*COUNTED_COLUMNS).mapInArrow(partial(count_batches, threshold), COUNTS).toArrow()
@@ -39,7 +40,7 @@ def ranking_checks(
 
 
 def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Check]:
-    """What of given lists or scores cannot count: duplicates, unknown users and items, training items.
+    """Check recommendation lists or scores for duplicates, unknown users and unknown items.
 
     Shuffles the rows by (user, item) for the exact count of duplicates.
 
@@ -58,6 +59,6 @@ def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Che
 
 
 def count_training_items_in_lists(rows: DataFrame, train: DataFrame) -> Check:
-    """Given rows that recommend what the user already has. One join by (user, item)."""
+    """Count listed rows that recommend an item which the user already has. One join by (user, item)."""
     known = rows.join(train.select("user_id", "item_id"), ["user_id", "item_id"], "left_semi").count()
     return training_item_check(known)

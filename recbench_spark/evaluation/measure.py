@@ -1,4 +1,4 @@
-"""What is worked out of rankings wherever they lie: sums of a task, and rows of the sums of all tasks."""
+"""Measures of rankings: the sums of a task, and the rows that the sums of all tasks give."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from recbench_spark.kernels.streams import Batches
 
 @dataclass(frozen=True)
 class RankingMeasure:
-    """Two functions of Arrow rows and what goes from the one to the other; it travels with a task.
+    """A measure as two functions of Arrow rows, which are sent to the tasks.
 
     Attributes:
-        sums: from rows of `batch_schemas.RANKED_USERS`, of some users, to what they add.
-        key: columns of what they add; rows that agree in them are finished together.
-        finish: from all rows of one key to what is told of it.
-        together: two functions that do the work of `sums` for several models at less cost: from the
-            rankings of one model to what is kept of it, and from what is kept of all to what each adds.
+        sums: function from rows of `batch_schemas.RANKED_USERS`, of some users, to rows of sums.
+        key: columns of these sums; rows that agree in them are finished together.
+        finish: function from all sums of one key to rows of results.
+        batched: two functions that replace `sums` for several models at less cost. The first maps the
+            rankings of one model to its values; the second maps the values of all models to the sums of
+            each.
     """
 
     sums: Callable[[Batches], Batches]

@@ -1,4 +1,4 @@
-"""What rankings say of themselves: counted a batch, added up, told as checks. Without Spark."""
+"""Counts of rankings per batch, their sums, and the checks that follow from them. Without Spark."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 COUNTED_COLUMNS = ("part", "length", "relevance", "above", "tied")
-"""The columns of `RANKED` that are looked at."""
+"""Columns of `RANKED_USERS` that the counts read."""
 
 HEAVY_TIES = 0.1
-"""Share of truth items that tie with another candidate from which a model is flagged."""
+"""Largest share of truth items that may tie with another candidate without a warning."""
 
 
 def count_batches(threshold: float | None, batches: Batches) -> Batches:
-    """Rows of `RANKING_COUNTS` of rows of `RANKED`: one a part.
+    """Count rankings: rows of `RANKING_COUNTS`, one per part, from rows of `RANKED_USERS`.
 
     Args:
         threshold: relevance from which an item is relevant; None: above 0.
-        batches: rankings; the columns of COUNTED are enough.
+        batches: rankings; the columns of COUNTED_COLUMNS are enough.
     """
     counts = (_part_counts(batch, part, threshold) for batch in batches for part in _count_parts(batch))
     yield from merge_counts(counts)
 
 
 def merge_counts(batches: Batches) -> Batches:
-    """Rows of `RANKING_COUNTS` added up: one a part, in one batch; none where there are none."""
-    found: dict[str, dict[str, int]] = {}
+    """Add up rows of `RANKING_COUNTS`: one per part, in one batch; no batch without rows."""
+    sums_by_part: dict[str, dict[str, int]] = {}
     for batch in batches:
         for row in batch.to_pylist():
-            sums = found.setdefault(row["part"], dict.fromkeys(RANKING_COUNTS.names[1:], 0))
+            sums = sums_by_part.setdefault(row["part"], dict.fromkeys(RANKING_COUNTS.names[1:], 0))
             for name in sums:
                 sums[name] += row[name]
-    if found:
-        rows = [{"part": part, **sums} for part, sums in found.items()]
+    if sums_by_part:
+        rows = [{"part": part, **sums} for part, sums in sums_by_part.items()]
         yield pa.RecordBatch.from_pylist(rows, schema=RANKING_COUNTS)
 
 
 def merge_counts_table(counts: pa.Table) -> pa.Table:
-    """The same of a table."""
+    """Add up the rows of a table like `merge_counts`."""
     return pa.Table.from_batches(list(merge_counts(iter(counts.to_batches()))))
 
 
@@ -74,12 +74,13 @@ def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> p
 
 
 def checks_from_counts(batches: Batches, parts: Sequence[str], *, lists: bool = False) -> list[Check]:
-    """The checks of rankings, from their counts.
+    """Make the checks of rankings from their counts.
 
     Args:
         batches: rows of `RANKING_COUNTS`, of all tasks.
         parts: held-out parts.
-        lists: whether they are of given lists, which end somewhere: what they leave out is no warning.
+        lists: the rankings come from recommendation lists. These are short by design, so items that they
+            leave out are no warning.
     """
     counts = {row["part"]: row for batch in merge_counts(batches) for row in batch.to_pylist()}
     return [check for part in parts for check in _part_checks(part, counts.get(part), lists)]
@@ -101,7 +102,7 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
 
 
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
-    """The checks of the rows of given lists or scores; `lost`: users of theirs without truth."""
+    """Make the checks of the rows of lists or scores; `lost`: their users without truth."""
     return [
         Check("list rows", rows, None, "info", "rows read"),
         warn_above_zero("duplicate list rows", duplicates, "the best-ranked one is kept"),
@@ -111,12 +112,16 @@ def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> lis
 
 
 def training_item_check(rows: int) -> Check:
-    """The check of given rows that recommend what the user already has."""
+    """Make the check of rows that recommend an item which the user already has."""
     return warn_above_zero(TRAINING_ROWS, rows, "lists count as they are")
 
 
-def refuse_duplicates(found: Sequence[Check]) -> None:
-    """DataError where the checks of given rows tell of duplicates, for definitions that allow none."""
-    for check in found:
+def refuse_duplicates(checks: Sequence[Check]) -> None:
+    """Refuse duplicate rows, for definitions that allow none.
+
+    Raises:
+        DataError: a check counts duplicates.
+    """
+    for check in checks:
         if "duplicate" in check.check and check.observed:
             raise DataError(f"{check.check}: {check.observed:.0f}", "or set definition.duplicates=drop")

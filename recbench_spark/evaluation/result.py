@@ -1,4 +1,4 @@
-"""What one evaluation found, before it is written anywhere."""
+"""Result of one evaluation, before it is written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from pyspark.sql import DataFrame
 from recbench_spark.checks import Check
 
 PART = "test"
-"""The part that what is handed over without a split is evaluated on."""
+"""Name of the held-out part of evaluations without a split."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What an evaluation found. Frames are lazy; rankings are kept by Spark until `release`.
+    """Result of an evaluation on Spark. Frames are lazy; Spark caches rankings until `release`.
 
-    rankings: one row per user (`schemas.RANKINGS`), None for predictions; truth: of predictions, a hash
-    of what is predicted.
+    Attributes:
+        metrics, user_metrics: rows of the tables of these names.
+        rankings: one row per user (`schemas.RANKINGS`), None for predictions.
+        checks: checks of the inputs and rankings.
+        kept: frames that Spark caches.
+        truth: for predictions, a hash of the outcomes.
     """
 
     metrics: DataFrame
@@ -31,15 +35,15 @@ class Result:
     truth: str | None = None
 
     def release(self) -> None:
-        """Let Spark forget what it kept for these frames."""
+        """Drop the frames that Spark caches."""
         for frame in self.kept:
             frame.unpersist()
 
 
 class ShownTable:
-    """A table of Arrow with the method `show` of Spark's frames; all else is the table's own.
+    """An Arrow table with the method `show` of Spark frames; all other attributes are those of the table.
 
-    Functions that take nothing but a `pyarrow.Table` get the attribute `table`, or `pyarrow.table(this)`.
+    Functions that accept only a `pyarrow.Table` need the attribute `table`, or `pyarrow.table(this)`.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -49,8 +53,8 @@ class ShownTable:
         """Print the first rows.
 
         Args:
-            n: how many.
-            truncate: characters of a cell at most; True: 20, False: all.
+            n: number of rows.
+            truncate: largest number of characters of a cell; True: 20, False: all.
         """
         rows = self.table.slice(0, n).to_pandas()
         width = 20 if truncate is True else truncate or None
@@ -60,26 +64,26 @@ class ShownTable:
             print(f"only the first {n} of {len(self.table):,} rows")
 
     def toArrow(self) -> pa.Table:  # noqa: N802 (as Spark calls it)
-        """Return the table, as a frame of Spark does."""
+        """Return the table, like a Spark frame."""
         return self.table
 
     def toPandas(self) -> pd.DataFrame:  # noqa: N802 (as Spark calls it)
-        """Return the rows in pandas, as a frame of Spark does; `to_pandas` is the table's own."""
+        """Return the rows as a pandas frame, like a Spark frame; `to_pandas` is the method of the table."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
 
     def equals(self, other: ShownTable | pa.Table, **how: Any) -> bool:
-        """Whether the other table has the same columns and values."""
+        """Return whether the other table has the same columns and values."""
         return bool(self.table.equals(getattr(other, "table", other), **how))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the table has by this name."""
-        if name == "table":  # while a copy is made there is none yet
+        """Return the attribute of the table."""
+        if name == "table":  # copy and pickle ask for attributes before `table` exists
             raise AttributeError(name)
         return getattr(self.table, name)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the table over to polars, DuckDB, pandas and whoever speaks Arrow."""
+        """Export the table to polars, DuckDB, pandas and other libraries that read Arrow."""
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
@@ -91,22 +95,25 @@ class ShownTable:
         return self.table[key]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other is an equal table."""
+        """Return whether the other is an equal table."""
         return isinstance(other, ShownTable | pa.Table) and self.equals(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Return the table's own words."""
+        """Return the representation of the table."""
         return repr(self.table)
 
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What an evaluation in this process found, as Arrow tables (`to_pandas()`, or any frame of yours).
+    """Result of an evaluation in this process, as Arrow tables (`to_pandas()` converts them).
 
-    metrics, user_metrics: rows of the tables of these names, without a run; they have `show`.
-    rankings: one row per user, None for predictions; truth: of predictions, a hash of what is predicted.
+    Attributes:
+        metrics, user_metrics: rows of the tables of these names, without a run; they have `show`.
+        rankings: one row per user, None for predictions.
+        checks: checks of the inputs and rankings.
+        truth: for predictions, a hash of the outcomes.
     """
 
     metrics: ShownTable
@@ -116,4 +123,4 @@ class LocalResult:
     truth: str | None = None
 
     def release(self) -> None:
-        """Nothing is kept elsewhere."""
+        """Do nothing: this result caches no frames."""

@@ -28,7 +28,7 @@ from recbench_spark.evaluation.batched.progress import watch_progress
 from recbench_spark.evaluation.batched.shuffle import BatchedResult
 from recbench_spark.evaluation.batched.task import BatchedWork
 from recbench_spark.evaluation.estimators import debiased, sampled
-from recbench_spark.evaluation.estimators.debiased import EstimationPlan
+from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
 from recbench_spark.evaluation.estimators.sampled import uncorrected_checks
 from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy, listed, multiverse

@@ -16,7 +16,8 @@ from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators import debiased
-from recbench_spark.evaluation.estimators.debiased import STRATIFIED, EstimationPlan, Proposal
+from recbench_spark.evaluation.estimators.debiased import Proposal
+from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, EstimationPlan
 from recbench_spark.evaluation.estimators.exposure import (
     Chances,
     ExposedItems,

@@ -63,23 +63,23 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     tables: dict[str, Any] = {"truth": pa.table(truth)}
     if rng.random() < 0.6 or kind == "scores":
         tables["train"] = pa.table(rows(rng, kinds, int(rng.integers(1, 60)), users + 2, items))
-    asked: dict[str, Any] = {"k": sorted({int(one) for one in rng.integers(1, 9, 3)})}
+    options: dict[str, Any] = {"k": sorted({int(one) for one in rng.integers(1, 9, 3)})}
     tables |= handed(rng, kind, kinds, users, items)
-    asked["metrics"] = tuple(rng.permutation(["ndcg", "recall", "map", "mrr", "hit", "auc"])[:3])
+    options["metrics"] = tuple(rng.permutation(["ndcg", "recall", "map", "mrr", "hit", "auc"])[:3])
     if kind == "lists":
-        asked["metrics"] = tuple(name for name in asked["metrics"] if name != "auc") or ("ndcg",)
-    asked["metrics"] += ("coverage", "gini") if rng.random() < 0.5 else ()
+        options["metrics"] = tuple(name for name in options["metrics"] if name != "auc") or ("ndcg",)
+    options["metrics"] += ("coverage", "gini") if rng.random() < 0.5 else ()
     if "train" in tables:
-        asked["metrics"] += ("novelty", "mean_popularity") if rng.random() < 0.5 else ()
-    asked["bootstrap"] = Bootstrap(replicates=int(rng.choice([0, 20])))
-    asked |= definition(rng, kind, tables, kinds, users, items)
-    return tables, asked
+        options["metrics"] += ("novelty", "mean_popularity") if rng.random() < 0.5 else ()
+    options["bootstrap"] = Bootstrap(replicates=int(rng.choice([0, 20])))
+    options |= definition(rng, kind, tables, kinds, users, items)
+    return tables, options
 
 
 def handed(
     rng: np.random.Generator, kind: str, kinds: tuple[str, str], users: int, items: int
 ) -> dict[str, Any]:
-    """What the system hands over; scores tie, rows stand there twice, users and items are missing."""
+    """Draw the output of a system: scores tie, rows are duplicated, users and items are missing."""
     if kind == "embeddings":
         dims = int(rng.integers(1, 4))
         u = rng.permutation(users + 1)[: max(1, users - 1)]
@@ -127,21 +127,21 @@ def definition(
 # ---------------------------------------------------------------------------------- both engines
 
 
-def told(result: Result | LocalResult) -> dict[str, Any]:
+def comparable(result: Result | LocalResult) -> dict[str, Any]:
     """Everything that an engine found, rows in an order of their own, floats by their bits."""
     frames = {"metrics": result.metrics, "user_metrics": result.user_metrics, "rankings": result.rankings}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, frame in frames.items():
         if frame is not None:
             table = frame if isinstance(frame, pa.Table) else frame.toArrow()
             table = table.select(sorted(table.column_names))
-            found[name] = sorted(repr(row) for row in map(_plain, table.to_pylist()))
-    found["checks"] = [
+            values[name] = sorted(repr(row) for row in map(_plain, table.to_pylist()))
+    values["checks"] = [
         (c.check, float(c.observed), c.threshold, c.severity, c.detail) for c in result.checks
     ]
-    found["truth"] = result.truth
+    values["truth"] = result.truth
     result.release()
-    return found
+    return values
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -149,9 +149,9 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(call: Any, *args: Any, **options: Any) -> Any:
-    """What an engine found, or the kind of its error."""
+    """Return the comparable result of an engine, or the kind of its error."""
     try:
-        return told(call(*args, **options))
+        return comparable(call(*args, **options))
     except RecbenchError as error:
         return type(error).__name__, error.exit_code
 
@@ -166,10 +166,10 @@ def frames(spark: Any, tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def same_by_both_engines(spark: Any, seed: int) -> Any:
-    tables, asked = drawn(seed)
-    here = answer(local_engine.evaluate, **tables, **asked)
-    there = answer(spark_engine.evaluate, **frames(spark, tables), **asked)
-    assert here == there, (seed, asked)
+    tables, options = drawn(seed)
+    here = answer(local_engine.evaluate, **tables, **options)
+    there = answer(spark_engine.evaluate, **frames(spark, tables), **options)
+    assert here == there, (seed, options)
     return here
 
 
@@ -189,9 +189,9 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
         "prediction", pa.array(rng.random(90) if seed == 1 else rng.normal(3, 1, 90))
     )
     table = table.append_column("outcome", pa.array(outcome.astype(float)))
-    asked = (Bootstrap(replicates=20), Views(3, (0.3, 0.5), (0.0, 0.4)))
-    here = answer(local_predictions.evaluate_predictions, table, *asked)
-    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *asked)
+    options = (Bootstrap(replicates=20), Views(3, (0.3, 0.5), (0.0, 0.4)))
+    here = answer(local_predictions.evaluate_predictions, table, *options)
+    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *options)
     assert len(here["metrics"]) > 10
 
 

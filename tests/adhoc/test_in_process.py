@@ -47,13 +47,13 @@ def test_three_users_by_hand() -> None:
     """a: its one item at rank 2; b: nothing listed; c: no truth, left out; d: listed, not asked for."""
     truth = truth_of([("a", 1), ("b", 5), ("b", 6), ("c", None)])
     lists = lists_of([("a", 1, 0.1), ("d", 1, 1.0), ("a", 7, 0.9), ("c", 1, 1.0)])
-    found = evaluate_frames(truth, lists, k=[2, 1, 2], metrics=["recall", "ndcg", "precision"])
-    assert list(found.metric) == ["recall"] * 2 + ["ndcg"] * 3 + ["precision"] * 2
-    assert list(found.k.fillna(0)) == [1, 2, 1, 2, 0, 1, 2]
+    frame = evaluate_frames(truth, lists, k=[2, 1, 2], metrics=["recall", "ndcg", "precision"])
+    assert list(frame.metric) == ["recall"] * 2 + ["ndcg"] * 3 + ["precision"] * 2
+    assert list(frame.k.fillna(0)) == [1, 2, 1, 2, 0, 1, 2]
     ndcg = 1 / math.log2(3) / 2
-    np.testing.assert_allclose(found.value, [0, 1 / 2, 0, ndcg, ndcg, 0, 1 / 4], rtol=1e-15)
+    np.testing.assert_allclose(frame.value, [0, 1 / 2, 0, ndcg, ndcg, 0, 1 / 4], rtol=1e-15)
     # Recalls 1 and 0: variance 1/2, over two users.
-    assert found.stderr[1] == 1 / 2 and set(found.n) == {2} and set(found.definition) == {"v1"}
+    assert frame.stderr[1] == 1 / 2 and set(frame.n) == {2} and set(frame.definition) == {"v1"}
     assert recbench_spark.evaluate_frames is evaluate_frames
 
 
@@ -69,8 +69,8 @@ def test_values_equal_the_oracle(users: Any, preset: str | None, random: Any, te
     lists = lists_of(rows).astype(types)
     truth = pa.Table.from_pandas(pd.DataFrame(wanted, columns=[*WANTED, "relevance"]))
     truth = truth.set_column(0, "user_id", truth["user_id"].cast(pa.string() if text else pa.int64()))
-    found = values(evaluate_frames(truth, lists, k=[1, 3], metrics=names, preset=preset))
-    for (name, k), value in found.items():
+    computed = values(evaluate_frames(truth, lists, k=[1, 3], metrics=names, preset=preset))
+    for (name, k), value in computed.items():
         of_users = [oracles.value(name, scores, grades, k, definition) for scores, grades in users.values()]
         known = [v for v in of_users if not math.isnan(v)]
         expected = sum(known) / len(known) if known else math.nan
@@ -82,17 +82,17 @@ def test_ids_are_ordered_as_numbers_or_by_their_bytes() -> None:
     for item, k1 in ((int, 0.0), (str, 1.0)):
         lists = lists_of([("u", item(2), 1.0), ("u", item(10), 1.0)])
         for wanted in (10, item(10)):
-            found = evaluate_frames(truth_of([("u", wanted)]), lists, k=[1], metrics=["hit"])
-            assert found.value[0] == k1
+            frame = evaluate_frames(truth_of([("u", wanted)]), lists, k=[1], metrics=["hit"])
+            assert frame.value[0] == k1
     mixed = lists_of([("u", "é", 1.0), ("u", "z", 1.0), ("u", "Z", 1.0)]).astype({"item_id": "category"})
-    found = evaluate_frames(truth_of([("u", "é")]), mixed, k=[2, 3], metrics=["hit"])
-    assert list(found.value) == [0, 1]
+    frame = evaluate_frames(truth_of([("u", "é")]), mixed, k=[2, 3], metrics=["hit"])
+    assert list(frame.value) == [0, 1]
 
 
 def test_rank_wins_over_score_and_duplicates_keep_the_best() -> None:
     lists = lists_of([(1, 7, 3), (1, 8, 1), (1, 7, 2)], "rank").assign(score=[9.0, 1.0, 8.0])
-    found = evaluate_frames(truth_of([(1, 7), (1, 7)]), lists, k=[1, 2], metrics=["recall"])
-    assert list(found.value) == [0, 1]
+    frame = evaluate_frames(truth_of([(1, 7), (1, 7)]), lists, k=[1, 2], metrics=["recall"])
+    assert list(frame.value) == [0, 1]
     for truth, rows in ((truth_of([(1, 7), (1, 7)]), lists[:2]), (truth_of([(1, 7)]), lists)):
         with pytest.raises(DataError, match="duplicate"):
             evaluate_frames(truth, rows, definition={"duplicates": "error"})
@@ -100,8 +100,8 @@ def test_rank_wins_over_score_and_duplicates_keep_the_best() -> None:
 
 def test_no_list_at_all() -> None:
     empty = lists_of([]).astype({"score": float})
-    found = evaluate_frames(truth_of([(1, 7)]), empty, k=[1], metrics=["hit", "ndcg"])
-    assert list(found.value) == [0, 0, 0] and set(found.n) == {1}
+    frame = evaluate_frames(truth_of([(1, 7)]), empty, k=[1], metrics=["hit", "ndcg"])
+    assert list(frame.value) == [0, 0, 0] and set(frame.n) == {1}
 
 
 GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])

@@ -71,30 +71,30 @@ def test_a_dict_of_lists_is_told_how_to_become_a_frame(call: Any, table: dict[An
 @pytest.mark.parametrize("values", [pa.string(), pa.large_string(), pa.string_view()])
 @pytest.mark.parametrize("index", [pa.uint8(), pa.uint32()])
 def test_ids_in_dictionaries_are_their_values(call: Any, values: pa.DataType, index: pa.DataType) -> None:
-    """As polars hands over Categorical (uint32) and Enum (uint8), and pandas its categories."""
+    """Polars exports Categorical (uint32) and Enum (uint8) like this, and pandas its categories."""
 
     def coded(frame: pd.DataFrame, names: list[str]) -> pa.Table:
         table = pa.Table.from_pandas(frame)
         for name in names:
-            found = table.column(name).combine_chunks().cast(pa.string()).dictionary_encode()
+            codes = table.column(name).combine_chunks().cast(pa.string()).dictionary_encode()
             pieces = pa.DictionaryArray.from_arrays(
-                found.indices.cast(index), found.dictionary.cast(values)
+                codes.indices.cast(index), codes.dictionary.cast(values)
             )
             halves = pa.chunked_array([pieces.slice(0, 2), pieces.slice(2)])
             table = table.set_column(table.column_names.index(name), name, halves)
         return table
 
     names = ["user_id", "item_id"]
-    found = call(coded(TRUTH, names), coded(LISTS, [*names, "rank"]))
-    pd.testing.assert_frame_equal(found, call())
+    result = call(coded(TRUTH, names), coded(LISTS, [*names, "rank"]))
+    pd.testing.assert_frame_equal(result, call())
 
 
 @both
 @pytest.mark.parametrize("none", [0, False, np.int64(0), Bootstrap(replicates=0)])
 def test_no_bootstrap_means_no_interval(call: Any, none: Any) -> None:
-    found = call(bootstrap=none, metrics=["hit"], k=[1])
-    assert found.ci_low.isna().all() and found.ci_high.isna().all()
-    assert found.value.tolist() == [2 / 5]
+    metrics = call(bootstrap=none, metrics=["hit"], k=[1])
+    assert metrics.ci_low.isna().all() and metrics.ci_high.isna().all()
+    assert metrics.value.tolist() == [2 / 5]
     assert call(metrics=["hit"], k=[1]).ci_low.notna().all()
     some = call(bootstrap=50, metrics=["hit"], k=[1])
     pd.testing.assert_frame_equal(some, call(bootstrap=Bootstrap(replicates=50), metrics=["hit"], k=[1]))
@@ -105,9 +105,9 @@ PREDICTIONS = {"user_id": USERS, "item_id": list("abcde"), "prediction": [0.1, 0
 
 def test_predictions_too() -> None:
     rows = pa.table({**PREDICTIONS, "outcome": [0, 1, 0, 1, 1]})
-    found = recbench_spark.evaluate_predictions(rows, bootstrap=0).metrics.to_pandas()
+    metrics = recbench_spark.evaluate_predictions(rows, bootstrap=0).metrics.to_pandas()
     # The interval of AUC follows from its standard error.
-    assert set(found[found.ci_low.notna()].metric) == {"auc"}
+    assert set(metrics[metrics.ci_low.notna()].metric) == {"auc"}
     with pytest.raises(ConfigError, match="bootstrap is 'no'"):
         recbench_spark.evaluate_predictions(rows, bootstrap="no")
 
@@ -128,36 +128,36 @@ WARNED: dict[str, tuple[pd.DataFrame, pd.DataFrame, str]] = {
 
 @pytest.mark.parametrize("name", WARNED)
 def test_frames_warn_of_what_the_command_line_warns_of(name: str) -> None:
-    truth, lists, told = WARNED[name]
+    truth, lists, expected = WARNED[name]
     if name == "nobody has a list":
-        with pytest.raises(RecbenchError, match=told):
+        with pytest.raises(RecbenchError, match=expected):
             by_frames(truth, lists)
         return
     with pytest.warns(CheckWarning) as warned:
-        found = by_frames(truth, lists)
-    assert any(told in str(one.message) for one in warned)
-    checks = {check["check"]: check for check in found.attrs["checks"]}
-    assert not checks[told.rpartition(": ")[0]]["passed"]
+        frame = by_frames(truth, lists)
+    assert any(expected in str(one.message) for one in warned)
+    checks = {check["check"]: check for check in frame.attrs["checks"]}
+    assert not checks[expected.rpartition(": ")[0]]["passed"]
 
 
 def test_a_sound_call_warns_of_nothing_and_writes_to_parquet(tmp_path: Path) -> None:
-    found = by_frames()
-    assert all(check["passed"] for check in found.attrs["checks"])
-    found.to_parquet(tmp_path / "metrics.parquet")
+    frame = by_frames()
+    assert all(check["passed"] for check in frame.attrs["checks"])
+    frame.to_parquet(tmp_path / "metrics.parquet")
 
 
 @both
 def test_grades_are_told_once_with_both_lines(call: Any) -> None:
     graded = TRUTH.assign(relevance=[1, 2, 3, 4, 5])
 
-    def told(**asked: Any) -> list[str]:
-        found = recbench_spark.evaluate(graded, lists=LISTS, **asked).checks
-        return [check.detail for check in found if check.check == GRADES_WITHOUT_GAIN]
+    def told(**options: Any) -> list[str]:
+        checks = recbench_spark.evaluate(graded, lists=LISTS, **options).checks
+        return [check.detail for check in checks if check.check == GRADES_WITHOUT_GAIN]
 
     (detail,) = told()
     assert "definition.gain=linear" in detail and "definition.gain=binary" in detail
-    for asked in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}, {"metrics": ["recall"]}):
-        assert not told(**asked)
+    for options in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}, {"metrics": ["recall"]}):
+        assert not told(**options)
     ones = recbench_spark.evaluate(TRUTH.assign(relevance=1.0), lists=LISTS).checks
     assert all(check.check != GRADES_WITHOUT_GAIN for check in ones)
 

@@ -53,16 +53,16 @@ def test_pairs_by_a_slow_loop_through_the_job(spark, tmp_path: Path, capsys) -> 
     flags += ["--embeddings", str(tmp_path / "items.parquet"), "--pairs", str(tmp_path / "pairs.parquet")]
     with pytest.raises(SystemExit) as ended:
         cli.run(job.main, job.parser(), flags)
-    told = capsys.readouterr()
-    assert ended.value.code in (0, None), told.err
+    output = capsys.readouterr()
+    assert ended.value.code in (0, None), output.err
     rows = DeltaTable(tmp_path / "w" / "metrics").to_pandas()
-    found = {(row.metric, None if np.isnan(row.k) else int(row.k)): row for row in rows.itertuples()}
+    values = {(row.metric, None if np.isnan(row.k) else int(row.k)): row for row in rows.itertuples()}
     for k in (5, 50):
         hit, scaled = expected(vectors, pairs, k)
-        assert 0 < hit < 1 and found["hit_rate", k].value == pytest.approx(hit)
-    assert found["scaled_mrr", None].value == pytest.approx(scaled)
-    assert {row.n for row in found.values()} == {len(pairs)}
-    assert any(q == 0 for q, _ in pairs) and "queries without a vector" in told.out
+        assert 0 < hit < 1 and values["hit_rate", k].value == pytest.approx(hit)
+    assert values["scaled_mrr", None].value == pytest.approx(scaled)
+    assert {row.n for row in values.values()} == {len(pairs)}
+    assert any(q == 0 for q, _ in pairs) and "queries without a vector" in output.out
 
 
 def test_a_query_is_no_answer_to_itself(spark) -> None:

@@ -32,8 +32,8 @@ class Known:
         self.n_train_i = np.append(catalogue.n_train_i, 0)
 
     def find(self, ids: pa.Array) -> tuple[Any, Any]:
-        found = np.array([self.index.get(item, -1) for item in ids.to_pylist()], np.int64)
-        return found, self.n_train_i[found]
+        index = np.array([self.index.get(item, -1) for item in ids.to_pylist()], np.int64)
+        return index, self.n_train_i[index]
 
 
 def world(seed: int, *, text: bool) -> Tables:
@@ -77,12 +77,12 @@ def values_of(tables: Tables) -> dict[int, tuple[str, ...]]:
 
 def known_to_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, TaskCatalogue]:
     """The truth as one process has it, and what its tasks know of the whole."""
-    typed = local_engine._typed_system("lists", tables[LISTED])[0]
-    found = ground_truth.make_arrow_truth(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
-    trained = found.catalogue.n_train_i[found.catalogue.n_train_i > 0]
+    typed = local_engine._convert_system("lists", tables[LISTED])[0]
+    truth = ground_truth.make_arrow_truth(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
+    trained = truth.catalogue.n_train_i[truth.catalogue.n_train_i > 0]
     counts, items = np.unique(trained, return_counts=True)
-    known: Any = Known(found.catalogue)
-    return found, TaskCatalogue(known, ground_truth.class_bounds(counts.tolist(), items.tolist()))
+    known: Any = Known(truth.catalogue)
+    return truth, TaskCatalogue(known, ground_truth.class_bounds(counts.tolist(), items.tolist()))
 
 
 @pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
@@ -114,10 +114,10 @@ def test_tasks_make_the_users_of_one_process(tasks: int) -> None:
         for one in in_tasks(tables, tasks)
         for batch in partition_tasks.build_users(known, values_of(tables), one)
     ]
-    found = pa.Table.from_batches(batches, USERS)
-    assert by_user(found) == by_user(here.users)
-    assert min(found.column("masked").combine_chunks().value_lengths().to_pylist()) == 0
-    assert None in found.column("slices").to_pylist()
+    users = pa.Table.from_batches(batches, USERS)
+    assert by_user(users) == by_user(here.users)
+    assert min(users.column("masked").combine_chunks().value_lengths().to_pylist()) == 0
+    assert None in users.column("slices").to_pylist()
 
 
 def by_user(table: pa.Table) -> list[dict[str, Any]]:
@@ -158,16 +158,16 @@ def pairs_of(table: pa.Table) -> list[tuple[Any, Any]]:
 def test_a_task_without_rows_of_a_kind_has_an_empty_table() -> None:
     tables = world(1, text=False)
     (one,) = in_tasks({TRUTH: tables[TRUTH]}, 1)
-    found = partition_tasks.unpack_tables(one, values_of(tables))
-    assert [found[holds].num_rows for holds in (LISTED, TRAIN, TRUTH)] == [0, 0, 90]
-    assert found[LISTED].column_names == [*IDS, "rank", "score"]
+    unpacked = partition_tasks.unpack_tables(one, values_of(tables))
+    assert [unpacked[holds].num_rows for holds in (LISTED, TRAIN, TRUTH)] == [0, 0, 90]
+    assert unpacked[LISTED].column_names == [*IDS, "rank", "score"]
 
 
 def test_users_without_rows_have_empty_lists() -> None:
     users = pa.table({"user_id": ["u", "v"]})
     rows = pa.table({"item_id": ["a", "b"], "rank": [2, 1]})
     plan = MetricPlan.checked(("hit",), (1,), make_definition(None, None))
-    found = add_lists(users, np.array([1, -1]), np.array([4, 5]), rows, plan.request())
-    assert found.column("list_items").to_pylist() == [[], [4]]
-    assert found.column("list_ranks").to_pylist() == [[], [2]]
-    assert pc.list_value_length(found.column("list_items")).to_pylist() == [0, 1]
+    with_lists = add_lists(users, np.array([1, -1]), np.array([4, 5]), rows, plan.request())
+    assert with_lists.column("list_items").to_pylist() == [[], [4]]
+    assert with_lists.column("list_ranks").to_pylist() == [[], [2]]
+    assert pc.list_value_length(with_lists.column("list_items")).to_pylist() == [0, 1]

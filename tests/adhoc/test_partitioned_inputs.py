@@ -58,8 +58,8 @@ def world(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("kind", "tasks"), [("lists", (1, 3, 17)), ("scores", (3,)), ("embeddings", (3,))])
 def test_tasks_and_partitions_change_no_bit(spark: Any, kind: str, tasks: tuple[int, ...]) -> None:
     tables = world(kind)
-    asked: Any = {"k": (1, 5), "metrics": ("ndcg", "coverage"), "bootstrap": Bootstrap(replicates=20)}
-    here = answer(local_engine.evaluate, **tables, **asked)
+    options: Any = {"k": (1, 5), "metrics": ("ndcg", "coverage"), "bootstrap": Bootstrap(replicates=20)}
+    here = answer(local_engine.evaluate, **tables, **options)
     assert len(here["rankings"]) == 21
     for n in tasks:
         given = {
@@ -69,7 +69,7 @@ def test_tasks_and_partitions_change_no_bit(spark: Any, kind: str, tasks: tuple[
             for name, frame in frames(spark, tables).items()
         }
         with partitions(spark, n):
-            assert here == answer(spark_engine.evaluate, **given, **asked), n
+            assert here == answer(spark_engine.evaluate, **given, **options), n
 
 
 @pytest.mark.parametrize(("name", "part"), [("truth", "test"), ("train", "train"), ("lists", "list rows")])

@@ -79,8 +79,8 @@ def test_what_can_be_read_once_counts_whole() -> None:
 
 
 def test_a_set_of_metrics_has_one_order() -> None:
-    found = by_frames(metrics={"recall", "ndcg", "hit"}, k={2, 1})
-    assert list(found.metric.unique()) == ["hit", "ndcg", "recall"]
+    frame = by_frames(metrics={"recall", "ndcg", "hit"}, k={2, 1})
+    assert list(frame.metric.unique()) == ["hit", "ndcg", "recall"]
 
 
 @pytest.mark.parametrize("sides", [(USERS,), (USERS, ITEMS, ITEMS), (USERS, None), USERS])
@@ -101,9 +101,9 @@ def test_keys_and_values_are_settings_too() -> None:
     with pytest.raises(ConfigError) as error:
         by_frames(bootstrap={"replicate": 50})
     assert "did you mean 'replicates'?" in error.value.hint
-    asked = {"definition": {"candidates": "uniform"}, "train": TRUTH.head(1)}
-    drawn = by_vectors(draw={"n": 1, "seed": 3}, **asked).metrics.to_pandas()
-    same = by_vectors(draw=CandidateDraw(n=1, seed=3), **asked).metrics.to_pandas()
+    options = {"definition": {"candidates": "uniform"}, "train": TRUTH.head(1)}
+    drawn = by_vectors(draw={"n": 1, "seed": 3}, **options).metrics.to_pandas()
+    same = by_vectors(draw=CandidateDraw(n=1, seed=3), **options).metrics.to_pandas()
     pd.testing.assert_frame_equal(drawn, same)
 
 

@@ -38,11 +38,11 @@ class Process:
 
     def children(self, word: str = "") -> list[int]:
         """Processes of this session whose command line holds a word."""
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and _session(entry) == self.popen.pid and word in _command(entry):
-                found.append(int(entry.name))
-        return found
+                pids.append(int(entry.name))
+        return pids
 
     def wait_for(self, what: str | Callable[[], bool]) -> None:
         """Until it says so (a regular expression), or so it is; it must not end before."""
@@ -128,19 +128,19 @@ def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = 
         )
         master.wait_for("Starting Spark master at spark://")
         url = re.findall(r"Starting Spark master at (spark://\S+)", master.remarks)[0]
-        found = []
+        processes = []
         for n in range(workers):
             name = "org.apache.spark.deploy.worker.Worker"
             host = f"127.0.0.{n + 1}" if apart else "127.0.0.1"
             own = ["--host", host, "--cores", "1", "--memory", "1g"]
             own += ["--work-dir", str(folder / f"work{n}"), url]
             log = folder / f"worker{n}.log"
-            found.append(
+            processes.append(
                 stack.enter_context(started([*command, name, *shared, *own], log, folder, **quiet))
             )
-        for worker in found:
+        for worker in processes:
             worker.wait_for("Successfully registered with master")
-        yield Cluster(master, url, found, folder)
+        yield Cluster(master, url, processes, folder)
 
 
 def package_zip(folder: Path) -> Path:

@@ -198,8 +198,8 @@ ON_A_CLUSTER = {
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Two workers with addresses of their own: Spark copies no task to the host that it runs on."""
-    with cluster(tmp_path_factory.mktemp("cluster"), workers=2, settings={}, apart=True) as found:
-        yield found
+    with cluster(tmp_path_factory.mktemp("cluster"), workers=2, settings={}, apart=True) as running:
+        yield running
 
 
 def on_cluster(place, folder: Path, way: str, more: list[str]) -> tuple[list[str], dict[str, str]]:

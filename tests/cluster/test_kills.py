@@ -50,8 +50,8 @@ def visible(warehouse: Path) -> pd.DataFrame:
     runs, metrics = table(warehouse, "runs"), table(warehouse, "metrics")
     if runs is None or metrics is None:
         return pd.DataFrame(columns=KEY + VALUES)
-    found = metrics.merge(runs[runs.status == "succeeded"][["run_id", "model"]], on="run_id")
-    return found.sort_values(KEY).reset_index(drop=True)[KEY + VALUES]
+    rows = metrics.merge(runs[runs.status == "succeeded"][["run_id", "model"]], on="run_id")
+    return rows.sort_values(KEY).reset_index(drop=True)[KEY + VALUES]
 
 
 @contextmanager
@@ -77,13 +77,13 @@ def completed(folder: Path, warehouse: Path) -> float:
 
 
 def check_visible(warehouse: Path, wanted: pd.DataFrame, whole: bool) -> int:
-    """What is visible is whole models with the right numbers; returns how many models."""
-    found = visible(warehouse)
-    done = set(found.model)
+    """Check that visible rows are whole models with the right numbers; return how many."""
+    rows = visible(warehouse)
+    done = set(rows.model)
     expected = wanted[wanted.model.isin(done)].reset_index(drop=True)
-    assert len(found) == len(expected)
+    assert len(rows) == len(expected)
     if done:
-        pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
+        pd.testing.assert_frame_equal(rows, expected, check_exact=True, check_dtype=False)
     assert not whole or done == set(wanted.model)
     return len(done)
 
@@ -91,9 +91,9 @@ def check_visible(warehouse: Path, wanted: pd.DataFrame, whole: bool) -> int:
 def check_once(warehouse: Path, reference: Path) -> None:
     """Intermediates of a completed night: as many rows as of one that was never killed."""
     for name in ONCE:
-        found, wanted = table(warehouse, name), table(reference, name)
-        assert (found is None) == (wanted is None), name
-        assert found is None or len(found) == len(wanted), name  # type: ignore[arg-type]
+        rows, wanted = table(warehouse, name), table(reference, name)
+        assert (rows is None) == (wanted is None), name
+        assert rows is None or len(rows) == len(wanted), name  # type: ignore[arg-type]
 
 
 def test_kills_at_random_moments(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     wanted = visible(reference)
     assert set(wanted.model) == {"popular", "item_knn"}
     check_visible(tmp_path / "second" / "warehouse", wanted, whole=True)
-    told = [f"a night: {seconds:.1f} s"]
+    report = [f"a night: {seconds:.1f} s"]
     fresh = killed = 0
     for kill in range(KILLS):
         warehouse = tmp_path / f"warehouse{fresh}"
@@ -114,15 +114,15 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
             process.kill()
         done, killed = check_visible(warehouse, wanted, whole=False), killed + 1
         last = [line for line in process.remarks.splitlines() if line.startswith("[")][-1:]
-        told.append(f"kill {kill + 1} after {moment:.1f} s ({last}): {done} models visible")
+        report.append(f"kill {kill + 1} after {moment:.1f} s ({last}): {done} models visible")
         # A night that was done before the kill teaches nothing by further kills.
         if done == len(TINY["models"]) or killed == A_WAREHOUSE or kill == KILLS - 1:
             completed(tmp_path, warehouse)
             check_visible(warehouse, wanted, whole=True)
             check_once(warehouse, reference)
-            told.append("the next run completed it: right, and nothing doubled")
+            report.append("the next run completed it: right, and nothing doubled")
             fresh, killed = fresh + 1, 0
-    print("\n".join(told))
+    print("\n".join(report))
 
 
 def moment_of(kill: int) -> float:
@@ -140,10 +140,10 @@ def test_two_jobs_at_once_lose_nothing_and_double_nothing(spark, tmp_path: Path)
     runs = table(warehouse, "runs")
     assert runs is not None and set(runs.model) == {"item_knn", "popular"}
     assert set(runs.status) == {"succeeded"}
-    found = visible(warehouse)
+    rows = visible(warehouse)
     # An attempt of each job, unless one was done before the other looked.
-    assert len(found) * 2 == len(found.drop_duplicates(KEY)) * len(runs)
-    assert len(found.drop_duplicates()) == len(found.drop_duplicates(KEY))
+    assert len(rows) * 2 == len(rows.drop_duplicates(KEY)) * len(runs)
+    assert len(rows.drop_duplicates()) == len(rows.drop_duplicates(KEY))
     splits = table(warehouse, "splits")
     assert splits is not None and not splits.duplicated(["split_id", "user_id", "item_id"]).any()
     store = Store(spark, str(warehouse))

@@ -85,17 +85,17 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
     assert killed.count("read") >= 3 * len(SPLITS) and killed.count("labelled") >= len(SPLITS)
     assert killed.count("dealt") >= 2 * len(SPLITS) and killed.count("written") >= 2 * len(SPLITS)
     for n, split in enumerate(SPLITS):
-        found, wanted = (
+        split_rows, wanted = (
             pd.read_parquet(tmp_path / f"split{n}"),
             labelled(log, split, "keep_last").toPandas(),
         )
-        assert len(found) == len(rows) // 2 == len(wanted)
-        pd.testing.assert_frame_equal(in_order(found), in_order(wanted), check_dtype=False)
+        assert len(split_rows) == len(rows) // 2 == len(wanted)
+        pd.testing.assert_frame_equal(in_order(split_rows), in_order(wanted), check_dtype=False)
         splits = DeltaTable(tmp_path / "warehouse" / "splits").to_pandas([("split_id", "=", str(n))])
         alone = wanted[wanted.part != "open_loop"]
         pd.testing.assert_frame_equal(in_order(splits[alone.columns]), in_order(alone), check_dtype=False)
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """By user and item, the attributes (of which there are none) left out."""
+    """Sort by user and item, without the (empty) attributes."""
     return rows.drop(columns="attributes").sort_values(["user_id", "item_id"]).reset_index(drop=True)

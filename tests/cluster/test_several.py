@@ -28,11 +28,11 @@ NIGHT: dict[str, Any] = {
 
 
 def vectors(warehouse: Path) -> dict[str, dict[tuple[str, str], np.ndarray]]:
-    """By model, then by side and id."""
-    found: dict[str, dict[tuple[str, str], np.ndarray]] = {}
+    """Read the vectors by model, then by side and id."""
+    by_model: dict[str, dict[tuple[str, str], np.ndarray]] = {}
     for row in DeltaTable(str(warehouse / "embeddings")).to_pandas().itertuples():
-        found.setdefault(row.model_id, {})[row.side, row.id] = np.asarray(row.vector)
-    return found
+        by_model.setdefault(row.model_id, {})[row.side, row.id] = np.asarray(row.vector)
+    return by_model
 
 
 def test_two_processes_on_two_workers_fit_what_one_fits(tmp_path: Path) -> None:

@@ -141,9 +141,9 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
 
     here = Store(spark, str(tmp_path / "here"))
     assert run(here, parse(Benchmark, TINY, "test")).outcome.failed == {}
-    found, wanted = visible_metrics(tmp_path / "warehouse"), visible_metrics(Path(here.root))
-    assert not found.duplicated(KEY).any() and len(found) > 50
-    pd.testing.assert_frame_equal(found, wanted, check_exact=True)
+    metrics, wanted = visible_metrics(tmp_path / "warehouse"), visible_metrics(Path(here.root))
+    assert not metrics.duplicated(KEY).any() and len(metrics) > 50
+    pd.testing.assert_frame_equal(metrics, wanted, check_exact=True)
     for table in (
         "splits",
         "items",
@@ -165,7 +165,7 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """What the helper starts it ends, children that left the process group included."""
+    """The helper ends all processes it starts, also children that left the process group."""
     own_group = "subprocess.Popen(['sleep', '600'], preexec_fn=lambda: os.setpgid(0, 0))"
     code = f"import os, subprocess, time; {own_group}; time.sleep(600)"
     with started([sys.executable, "-c", code], tmp_path / "log", tmp_path) as process:

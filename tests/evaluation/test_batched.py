@@ -60,15 +60,15 @@ def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
 
 @pytest.fixture
 def found(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
-    """Of vectors, a broken model, lists and the same vectors again; blocks come in pieces, out of order."""
+    """Evaluate vectors, a broken model, lists and the same vectors; blocks come out of order."""
     every = users()
     source = DotSource(shared(tmp_path), ITEMS, DIMS)
     broken = Broken(shared(tmp_path), ITEMS, DIMS)
     members = (
-        Member("vectors", source, theirs=VECTOR),
-        Member("broken", broken, theirs=VECTOR),
-        Member("lists", None, mask=True, theirs=LISTS),
-        Member("again", source, theirs=VECTOR),
+        Member("vectors", source, columns=VECTOR),
+        Member("broken", broken, columns=VECTOR),
+        Member("lists", None, mask=True, columns=LISTS),
+        Member("again", source, columns=VECTOR),
     )
     vectors = every.select(["user_id", "vector"]).filter(every.column("vector").is_valid())
     lists = every.select(["user_id", "list_items", "list_scores"])
@@ -123,7 +123,7 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
         for batch in shuffle._partition_batches(iter(table.to_batches(max_chunksize=17)), rows=20):
             for n, place in enumerate(batch.column("task").to_pylist()):
                 blocks_of[place].append(batch.slice(n, 1))
-    member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), theirs=VECTOR)
+    member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), columns=VECTOR)
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
     work = BatchedWork(
         (member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders
@@ -135,14 +135,14 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
             row
         )
     finished = [task.finish_cell(work.measures, pa.Table.from_batches(some)) for some in cells.values()]
-    found = shuffle._member_result(pa.concat_tables(finished), 0)
-    assert (found.error, len(found.rankings), len(found.values)) == (None, 3, 3) and found.seconds > 0
-    assert sum(file.rows for file in found.rankings) == USERS
+    result = shuffle._member_result(pa.concat_tables(finished), 0)
+    assert (result.error, len(result.rankings), len(result.values)) == (None, 3, 3) and result.seconds > 0
+    assert sum(file.rows for file in result.rankings) == USERS
     columns, boot = PLAN.table(PLAN.rank_metrics), PLAN.bootstrap
     totals = accuracy.total_batches(PLAN, iter(alone(tmp_path, "vectors")))
     wanted = [row for batch in accuracy.metric_batches(columns, boot, totals) for row in batch.to_pylist()]
     assert len(wanted) > 40
-    assert sorted(map(repr, found.measured["ranks"].to_pylist())) == sorted(map(repr, wanted))
+    assert sorted(map(repr, result.measured["ranks"].to_pylist())) == sorted(map(repr, wanted))
 
 
 def mark(table: pa.Table, member: int, task_r: Any) -> pa.Table:
@@ -251,10 +251,10 @@ def test_how_often_items_are_listed_by_hand(known) -> None:
     rows = pa.concat_tables(tables)
     users_with_list = rows.filter(pc.less(rows.column("c"), 0)).column("items").to_pylist()
     assert users_with_list == [3]
-    found = beyond_accuracy.overall_values(
+    overall = beyond_accuracy.overall_values(
         rows.filter(pc.greater_equal(rows.column("c"), 0)), ("coverage", "gini"), (1, 3), 3
     )
-    values = {(row["metric"], row["k"]): row["value"] for row in found.to_pylist()}
+    values = {(row["metric"], row["k"]): row["value"] for row in overall.to_pylist()}
     # Gini of (0, 1, 2): (0 * -2 + 1 * 0 + 2 * 2) / (3 * 3); of (1, 1, 3): (-2 + 0 + 6) / (3 * 5).
     assert values == {("coverage", 1): 2 / 3, ("gini", 1): 4 / 9, ("coverage", 3): 1.0, ("gini", 3): 4 / 15}
 

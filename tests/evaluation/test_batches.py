@@ -86,8 +86,8 @@ def shared(folder: Path) -> SharedRows:
 
 
 @dataclass
-class Found:
-    """What an evaluation of batches gives, rows as Python values."""
+class BatchResults:
+    """Results of an evaluation of batches, rows as Python values."""
 
     rankings: list[dict[str, Any]]
     values: list[dict[str, Any]]
@@ -95,7 +95,7 @@ class Found:
     checks: list[Check]
 
 
-def in_process(table: pa.Table, ranked: Any, size: int) -> Found:
+def in_process(table: pa.Table, ranked: Any, size: int) -> BatchResults:
     """Everything in this process, from batches of so many users, as two tasks would do it."""
     halves = [table.slice(0, 40), table.slice(40)]
     rankings = [list(ranked(iter(half.to_batches(size)))) for half in halves]
@@ -104,21 +104,21 @@ def in_process(table: pa.Table, ranked: Any, size: int) -> Found:
     counted = [list(ranking_counts.count_batches(PLAN.definition.threshold, iter(t))) for t in rankings]
     names = PLAN.table(PLAN.rank_metrics)
     metrics = accuracy.metric_batches(names, PLAN.bootstrap, (b for task in totals for b in task))
-    found = ranking_counts.checks_from_counts(
+    checks = ranking_counts.checks_from_counts(
         (b for task in counted for b in task), ("valid", "test", "never")
     )
     values = list(accuracy.user_value_batches(PLAN, iter(every)))
     tables = ((every, schemas.RANKED_USERS), (values, schemas.USER_VALUES), (metrics, schemas.METRIC_ROWS))
-    return Found(*(_rows(batches, schema) for batches, schema in tables), found)
+    return BatchResults(*(_rows(batches, schema) for batches, schema in tables), checks)
 
 
 def _rows(batches: Any, schema: pa.Schema) -> list[dict[str, Any]]:
     """Rows of batches that are of a named schema (but for what it calls the elements of lists)."""
-    found = list(batches)
-    assert found
-    for batch in found:
+    parts = list(batches)
+    assert parts
+    for batch in parts:
         assert schemas.to_ddl(batch.schema) == schemas.to_ddl(schema)
-    return [row for batch in found for row in batch.to_pylist()]
+    return [row for batch in parts for row in batch.to_pylist()]
 
 
 def _sorted(rows: list[dict[str, Any]]) -> list[str]:
@@ -127,15 +127,15 @@ def _sorted(rows: list[dict[str, Any]]) -> list[str]:
 
 def test_lists_in_process_are_ranked_measured_and_checked_the_same_however_they_are_cut() -> None:
     ranked = partial(rank_batches, PLAN.request())
-    found, other = (in_process(users(), ranked, size) for size in (7, 90))
-    assert _sorted(found.metrics) == _sorted(other.metrics)
-    assert _sorted(found.values) == _sorted(other.values)
-    assert found.checks == other.checks
-    everyone = {(r["part"], r["metric"], r["k"]): r for r in found.metrics if r["slice_key"] is None}
+    result, other = (in_process(users(), ranked, size) for size in (7, 90))
+    assert _sorted(result.metrics) == _sorted(other.metrics)
+    assert _sorted(result.values) == _sorted(other.values)
+    assert result.checks == other.checks
+    everyone = {(r["part"], r["metric"], r["k"]): r for r in result.metrics if r["slice_key"] is None}
     for part in ("valid", "test"):
         given = [
             dict(zip(row["ks"], row["values"], strict=True))[3]
-            for row in found.values
+            for row in result.values
             if (row["part"], row["metric"]) == (part, "recall")
         ]
         known = [value for value in given if value is not None]
@@ -146,19 +146,19 @@ def test_lists_in_process_are_ranked_measured_and_checked_the_same_however_they_
 
 
 def test_checks_of_batches_against_a_slow_count() -> None:
-    found = in_process(users(), partial(rank_batches, PLAN.request()), 8)
+    result = in_process(users(), partial(rank_batches, PLAN.request()), 8)
     for part, (n, barren, silent, unranked, tied) in (
-        ("test", found.checks[5:10]),
-        ("valid", found.checks[:5]),
+        ("test", result.checks[5:10]),
+        ("valid", result.checks[:5]),
     ):
-        rows = [row for row in found.rankings if row["part"] == part]
+        rows = [row for row in result.rankings if row["part"] == part]
         truth = [pair for row in rows for pair in zip(row["above"], row["tied"], strict=True)]
         assert n.check == f"{part}: users" and n.observed == len(rows)
         assert barren.observed == sum(max(row["relevance"], default=0) <= 0 for row in rows) > 0
         assert silent.observed == sum(row["length"] == 0 for row in rows) > 0
         assert unranked.observed == sum(above < 0 for above, _ in truth) > 0
         assert tied.observed == sum(tie > 0 for _, tie in truth) / len(truth) > 0
-    (never,) = found.checks[10:]
+    (never,) = result.checks[10:]
     assert (never.check, never.observed, never.severity) == ("never: users", 0, "warning")
 
 
@@ -186,7 +186,7 @@ def test_little_work_goes_without_torch_and_has_the_same_bits(
     monkeypatch.setattr(scored, "count_ranks", noting)
     monkeypatch.setattr(scored, "sys", SimpleNamespace(modules={}))  # as before torch was loaded
     ranked = partial(score_batches, DotSource(shared(tmp_path), ITEMS, DIMS), PLAN.request())
-    found = []
+    rankings = []
     # Two tasks, of 40 and of 50 users: both little, the first alone, neither.
     for users_of, wanted in (
         (50, (WHOLE_ROWS, WHOLE_ROWS)),
@@ -194,16 +194,16 @@ def test_little_work_goes_without_torch_and_has_the_same_bits(
         (39, ("cpu", "cpu")),
     ):
         monkeypatch.setattr(scored, "LITTLE", users_of * ITEMS * DIMS)
-        found.append(in_process(users(), ranked, USERS))
+        rankings.append(in_process(users(), ranked, USERS))
         assert tuple(taken[-2:]) == wanted
-    assert len(taken) == 6 and found[0] == found[1] == found[2]
+    assert len(taken) == 6 and rankings[0] == rankings[1] == rankings[2]
 
 
 def test_a_model_in_process_against_a_slow_oracle(tmp_path: Path) -> None:
     source = DotSource(shared(tmp_path), ITEMS, DIMS)
-    found = in_process(users(), partial(score_batches, source, PLAN.request()), 16)
+    result = in_process(users(), partial(score_batches, source, PLAN.request()), 16)
     scorer = pq.read_table(tmp_path / "items.parquet").to_pylist()
-    for user, row in zip(users().to_pylist(), found.rankings, strict=True):
+    for user, row in zip(users().to_pylist(), result.rankings, strict=True):
         assert user["user_id"] == row["user_id"]
         vector, masked = user["vector"], set(user["masked"])
         scores = {
@@ -245,7 +245,7 @@ def test_functions_of_batches_load_no_spark(modules: tuple[str, ...], unwanted: 
 # ------------------------------------------------------------------------------------- and by Spark
 
 
-def by_spark(spark: Any, table: pa.Table, ranked: Any) -> Found:
+def by_spark(spark: Any, table: pa.Table, ranked: Any) -> BatchResults:
     """The same through `mapInArrow`, in three partitions."""
     from recbench_spark.evaluation.checks import ranking_checks
     from recbench_spark.evaluation.metrics import measuring
@@ -259,9 +259,9 @@ def by_spark(spark: Any, table: pa.Table, ranked: Any) -> Found:
         measuring.compute_user_metrics(rankings, PLAN),
         measuring.compute_metrics(rankings, PLAN),
     )
-    found = Found(*(frame.toArrow().to_pylist() for frame in frames), checks)
+    result = BatchResults(*(frame.toArrow().to_pylist() for frame in frames), checks)
     rankings.unpersist()
-    return found
+    return result
 
 
 @pytest.mark.spark
@@ -278,7 +278,7 @@ def test_the_same_bits_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
 
 
 def _named(ranked: Any) -> Any:
-    """As a plain function, whose annotations Spark may read."""
+    """Wrap a partial in a plain function, whose annotations Spark can read."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from ranked(batches)
@@ -292,5 +292,5 @@ def test_rows_of_rankings_are_those_of_the_table() -> None:
 
     from recbench_spark.evaluation.ranking.rank import RANKING
 
-    told = T.StructType.fromDDL(schemas.to_ddl(schemas.RANKED_USERS))
-    assert [(f.name, f.dataType) for f in told] == [(f.name, f.dataType) for f in RANKING]
+    from_ddl = T.StructType.fromDDL(schemas.to_ddl(schemas.RANKED_USERS))
+    assert [(f.name, f.dataType) for f in from_ddl] == [(f.name, f.dataType) for f in RANKING]

@@ -1,4 +1,4 @@
-"""What is told of a pass while it runs."""
+"""Reports of progress during a pass over all models."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Evaluation of all models of a group over the same users, in one pass of Python."""
+"""Batched evaluation: all models of a group are evaluated over the same users in one Spark job."""

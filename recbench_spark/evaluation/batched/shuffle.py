@@ -1,8 +1,8 @@
-"""Users and what all models know of them, brought together in one shuffle; a task ranks by each model.
+"""Batched evaluation in one shuffle: users and the models' data about them are joined by user.
 
-Users, vectors and lists are dealt out in blocks (`blocks`): Spark moves a value for a thousand rows,
-whatever the number of models. What grows with users goes to files (`task`); the driver gets a few rows a
-model.
+Users, vectors and lists are partitioned in blocks (`blocks`): Spark moves one value for a thousand rows,
+for any number of models. Each task then ranks by one model after the other (`task`). Rows of users go to
+files; the driver receives a few rows per model.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ PACKED = "task INT, member INT, rows BINARY"
 RESULT_COLUMNS = "member INT, kind STRING, cell STRING, rows BINARY"
 
 PAIRS_PER_TASK = 1 << 12
-"""(user, model) pairs of a task at least, where there are fewer tasks than Spark would make."""
+"""Fewest (user, model) pairs of a task, where there are fewer tasks than Spark would make."""
 
 TASK_BYTES = 1 << 28
-"""Bytes of users, with their vectors and lists, that a task holds about: a quarter of a GiB."""
+"""Bytes of users, with their vectors and lists, that a task should hold: a quarter of a GiB."""
 
 USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
-"""What a user is counted as: the row, and a list of one model."""
+"""Estimated bytes of a user: of the row, and of a list of one model."""
 
 PARTITION_BYTES = 1 << 26
-"""Bytes of rows that a task holds while it deals them out."""
+"""Bytes of rows that a task holds while it partitions them."""
 
 VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
 LIST_TYPES = {
@@ -59,9 +59,13 @@ LIST_TYPES = {
 
 @dataclass(frozen=True)
 class BatchedResult:
-    """What a pass found of one model: rows by name of the measure, files of both tables, or an error.
+    """Result of a pass for one model.
 
-    `seconds`: of all tasks together.
+    Attributes:
+        measured: rows by name of the measure.
+        rankings, values: files of the tables `rankings` and `user_metrics`.
+        seconds: time of all tasks together.
+        error: message, where a task failed.
     """
 
     measured: dict[str, pa.Table]
@@ -72,13 +76,13 @@ class BatchedResult:
 
 
 def to_member(run_id: str, ranked: RankingInput, request: RankingRequest) -> Member:
-    """A model as tasks know it."""
+    """Describe a model for tasks."""
     if isinstance(ranked, GivenRows):
-        there = {"list_items", *(["list_ids"] if request.top else [])}
-        there |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
-        theirs = pa.schema({name: kind for name, kind in LIST_TYPES.items() if name in there})
-        return Member(run_id, None, ranked.mask, theirs)
-    return Member(run_id, ranked.source, theirs=VECTOR if ranked.vectors is not None else pa.schema({}))
+        names = {"list_items", *(["list_ids"] if request.top else [])}
+        names |= {f"list_{name}s" for name in ("rank", "score") if name in ranked.rows.columns}
+        schema = pa.schema({name: kind for name, kind in LIST_TYPES.items() if name in names})
+        return Member(run_id, None, ranked.mask, schema)
+    return Member(run_id, ranked.source, columns=VECTOR if ranked.vectors is not None else pa.schema({}))
 
 
 def evaluate(
@@ -88,16 +92,16 @@ def evaluate(
     n_users: int,
     candidates: Candidates | None = None,
 ) -> list[BatchedResult]:
-    """Every model ranked and measured, in one job; files of rows of users are written, not committed.
+    """Rank and measure every model in one job; files of rows of users are written, but not committed.
 
-    Shuffles users, vectors and lists by user, once; then a row a task, model and cell of what is measured.
+    Shuffles users, vectors and lists by user once, then one row per task, model and cell of a measure.
 
     Args:
-        users: rows of `users_of_parts`.
-        ranked: what is ranked, in the order of `work.members`.
-        work: what is done with each.
-        n_users: about how many rows of users there are.
-        candidates: what users' items are ranked among, by models that score.
+        users: rows of `rank.select_part_users`.
+        ranked: models and lists, in the order of `work.members`.
+        work: request, measures and folders.
+        n_users: approximate number of rows of users.
+        candidates: candidates of each user, for models that score.
     """
     tasks = count_tasks(users, work, n_users)
     if not any(member.source is not None and member.source.wants_history for member in work.members):
@@ -105,28 +109,30 @@ def evaluate(
     blocks = [_partition_rows(add_candidates(users, candidates), USERS_MEMBER, tasks, USER_BYTES)]
     blocks += _vector_blocks(ranked, tasks)
     blocks += [
-        _partition_rows(_list_rows(one, member), place, tasks, LIST_BYTES)
-        for place, (one, member) in enumerate(zip(ranked, work.members, strict=True))
-        if isinstance(one, GivenRows)
+        _partition_rows(_list_rows(model, member), number, tasks, LIST_BYTES)
+        for number, (model, member) in enumerate(zip(ranked, work.members, strict=True))
+        if isinstance(model, GivenRows)
     ]
-    together = reduce(DataFrame.union, blocks).repartitionById(tasks, F.col("task"))
+    partitioned = reduce(DataFrame.union, blocks).repartitionById(tasks, F.col("task"))
     share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
-    rows = together.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
+    rows = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
     measures = work.measures
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
         return task.finish_cell(measures, table)
 
-    found = rows.groupBy("member", "kind", "cell").applyInArrow(finish, RESULT_COLUMNS).toArrow()
-    return [_member_result(found, place) for place in range(len(work.members))]
+    result_rows = rows.groupBy("member", "kind", "cell").applyInArrow(finish, RESULT_COLUMNS).toArrow()
+    return [_member_result(result_rows, number) for number in range(len(work.members))]
 
 
 def count_tasks(users: DataFrame, work: BatchedWork, n_users: int) -> int:
-    """Tasks that users are dealt out to: as many as Spark makes, fewer for small work, more for large."""
-    wanted = int(users.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    one = USER_BYTES + sum(_bytes_per_user(member) for member in work.members)
-    return max(min(wanted, n_users * len(work.members) // PAIRS_PER_TASK), n_users * one // TASK_BYTES, 2)
+    """Return the number of tasks: as many as Spark makes, fewer for small work, more for large work."""
+    default = int(users.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    user_bytes = USER_BYTES + sum(_bytes_per_user(member) for member in work.members)
+    return max(
+        min(default, n_users * len(work.members) // PAIRS_PER_TASK), n_users * user_bytes // TASK_BYTES, 2
+    )
 
 
 def _bytes_per_user(member: Member) -> int:
@@ -134,10 +140,10 @@ def _bytes_per_user(member: Member) -> int:
 
 
 def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame]:
-    """The blocks of all models' vectors of users, dealt out by one function of the whole table."""
+    """Partition the vectors of users of all models, in one pass over their union."""
     frames = [
-        one.vectors.select("user_id", "vector", F.lit(place).alias("_member"))
-        for place, one in enumerate(ranked)
+        one.vectors.select("user_id", "vector", F.lit(number).alias("_member"))
+        for number, one in enumerate(ranked)
         if not isinstance(one, GivenRows) and one.vectors is not None
     ]
     if not frames:
@@ -146,13 +152,13 @@ def _vector_blocks(ranked: Sequence[RankingInput], tasks: int) -> list[DataFrame
     return [_partition_rows(reduce(DataFrame.union, frames), None, tasks, 64 + 4 * dims)]
 
 
-def _list_rows(given: RankingInput, member: Member) -> DataFrame:
-    assert isinstance(given, GivenRows)
-    return group_lists(given.rows, given.items).select("user_id", *member.theirs.names)
+def _list_rows(rows: RankingInput, member: Member) -> DataFrame:
+    assert isinstance(rows, GivenRows)
+    return group_lists(rows.rows, rows.items).select("user_id", *member.columns.names)
 
 
 def _partition_rows(rows: DataFrame, member: int | None, tasks: int, row_bytes: int) -> DataFrame:
-    """The rows as blocks (PACKED), by user; of a member, or of those that a column `_member` names."""
+    """Pack rows into blocks (PACKED) by user, of one member or of those in a column `_member`."""
     key = F.pmod(F.xxhash64("user_id"), F.lit(tasks)).cast("int")
     marked = rows.withColumn("_task", key)
     if member is not None:
@@ -165,9 +171,9 @@ def _partition_rows(rows: DataFrame, member: int | None, tasks: int, row_bytes: 
 def _partition_batches(batches: Batches, rows: int) -> Batches:
     for table in chunks(batches, rows):
         for member in table.column("_member").unique().to_pylist():
-            theirs = table.filter(pc.equal(table.column("_member"), member)).combine_chunks()
+            member_rows = table.filter(pc.equal(table.column("_member"), member)).combine_chunks()
             blocks = partition_rows(
-                theirs.drop_columns(["_task", "_member"]), theirs.column("_task").to_numpy()
+                member_rows.drop_columns(["_task", "_member"]), member_rows.column("_task").to_numpy()
             )
             tasks, packed = zip(*blocks, strict=True)
             columns = [
@@ -178,18 +184,24 @@ def _partition_batches(batches: Batches, rows: int) -> Batches:
             yield pa.RecordBatch.from_arrays(columns, ["task", "member", "rows"])
 
 
-def _member_result(found: pa.Table, place: int) -> BatchedResult:
-    """What was found of one model; an error of one task is one of the model."""
-    mine = found.filter(pc.equal(found.column("member"), place))
+def _member_result(table: pa.Table, member: int) -> BatchedResult:
+    """Collect the results of one model; an error of one task is an error of the model."""
+    member_rows = table.filter(pc.equal(table.column("member"), member))
     tables: dict[str, list[pa.Table]] = {}
-    for kind, rows in zip(mine.column("kind").to_pylist(), mine.column("rows"), strict=True):
+    for kind, rows in zip(member_rows.column("kind").to_pylist(), member_rows.column("rows"), strict=True):
         tables.setdefault(kind, []).append(pa.ipc.open_stream(rows.as_buffer()).read_all())
-    whole = {kind: pa.concat_tables(parts) for kind, parts in tables.items()}
-    error = whole.pop(FAILED, None)
+    tables_by_kind = {kind: pa.concat_tables(parts) for kind, parts in tables.items()}
+    error = tables_by_kind.pop(FAILED, None)
     files = {
-        kind: [task.row_to_file(row) for row in whole.pop(kind).to_pylist()] if kind in whole else []
+        kind: [task.row_to_file(row) for row in tables_by_kind.pop(kind).to_pylist()]
+        if kind in tables_by_kind
+        else []
         for kind in (RANKINGS, VALUES)
     }
-    seconds = float(whole.pop(SECONDS).column("seconds").to_numpy().sum()) if SECONDS in whole else 0.0
-    said = None if error is None else str(error.column("error")[0])
-    return BatchedResult(whole, files[RANKINGS], files[VALUES], seconds, said)
+    seconds = (
+        float(tables_by_kind.pop(SECONDS).column("seconds").to_numpy().sum())
+        if SECONDS in tables_by_kind
+        else 0.0
+    )
+    message = None if error is None else str(error.column("error")[0])
+    return BatchedResult(tables_by_kind, files[RANKINGS], files[VALUES], seconds, message)

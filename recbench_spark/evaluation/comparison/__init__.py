@@ -1,1 +1,1 @@
-"""Runs held against each other: differences, changes, paradoxes."""
+"""Comparisons of runs: paired differences, changes between nights, Simpson's paradoxes, smallest flips."""

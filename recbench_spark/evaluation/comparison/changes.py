@@ -1,10 +1,10 @@
-"""Why a model's mean moved between two nights: other users, or other results for the same ones.
+"""Reasons for a change of a model's mean between two nights: its users, or their results.
 
 The difference of two published means is split, without remainder, over groups of users into the change of
-their shares and the change of their means (`kernels.comparison.decomposition`). Groups: who stayed,
-left or joined; users
-with 1, 2-3, 4-7 ... relevant items; the labels of slices of users. Sums are whole numbers, so no
-partitioning changes a bit. Axes: u users, r rows of `user_metrics`, c cut-offs; nights are 0 and 1.
+their shares and the change of their means (`kernels.comparison.decomposition`). Groups are: users who
+stayed, left or joined; users with 1, 2-3, 4-7 ... relevant items; the labels of slices of users. Sums are
+whole numbers, so the partitioning does not change a bit.
+Axes: u users, r rows of `user_metrics`, c cut-offs; nights are 0 and 1.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 USERS, ACTIVITY = "users", "n_relevant"
-"""The groups that are always there, beside slices of users."""
+"""The groups that every plan has, beside its slices of users."""
 
 UNLABELLED = "unknown"
-"""Users whose label in a slice is NULL."""
+"""The group of users whose label in a slice is NULL."""
 
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """Plan of an explanation: (before, after) runs of one model each, metrics, cut-offs, slices of users.
+    """Plan of an explanation: pairs of runs, metrics, cut-offs and slices of users.
 
-    numbers: of models and nights that have several runs, those that count; `pairs` has one of these runs.
+    Attributes:
+        pairs: (before, after), two runs of one model each.
+        metrics: names of the metrics.
+        ks: cut-offs; None: the whole ranking.
+        slices: keys of slices of users.
+        numbers: for models and nights with several runs, the numbers that count. `pairs` has one of these
+            runs.
     """
 
     pairs: tuple[tuple[ComparedRun, ComparedRun], ...]
@@ -50,20 +56,22 @@ class ChangePlan:
 
 
 def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """One row per pair of runs, part, metric, cut-off and group: columns of the table `compute_changes`.
+    """Explain changes by group of users: rows of the table `changes`.
+
+    There is one row per pair of runs, part, metric, cut-off and group.
 
     Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
-    row per task and group. A task holds one batch of users. Nothing is given where a night has no users,
-    for instance because retention removed them.
+    row per task and group. A task holds one batch of users. A pair has no rows where one night has no
+    users, for instance because retention removed them.
 
     Args:
         user_metrics: rows of the table, of any runs.
-        rankings: rows of the table, of any runs: labels of `plan.slices`.
+        rankings: rows of the table, of any runs; they hold the labels of `plan.slices`.
         plan: runs, metrics, cut-offs, slices.
     """
-    wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
+    is_in_plan = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
     entry = F.struct("night", "metric", "definition", "ks", "values", "n_relevant")
-    rows = _select_pair_rows(gather_rows(user_metrics.where(wanted), plan.numbers), plan)
+    rows = _select_pair_rows(gather_rows(user_metrics.where(is_in_plan), plan.numbers), plan)
     users = rows.groupBy(*_USER).agg(F.collect_list(entry).alias("rows"))
     if plan.slices:
         users = users.join(_label_users(rankings, plan), [*_USER], "left")
@@ -71,7 +79,7 @@ def compute_changes(user_metrics: DataFrame, rankings: DataFrame, plan: ChangePl
     ordered = users.sortWithinPartitions("pair", "part")
     totals = ordered.mapInArrow(partial(_task_sums, plan), _TOTALS)
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
@@ -82,18 +90,18 @@ _USER = ("pair", "part", "user_id")
 
 
 def _select_pair_rows(rows: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Rows of these runs with `pair`, the place of their pair, and `night`, 0 (before) or 1."""
+    """Select the rows of these runs, with `pair` (index of the pair) and `night`, 0 (before) or 1."""
     run_ids = [run.run_id for pair in plan.pairs for run in pair]
     places = F.map_from_arrays(
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
     )
-    place = places[F.col("run_id")]
+    number = places[F.col("run_id")]
     chosen = rows.where(F.col("run_id").isin(run_ids))
-    return chosen.withColumns({"pair": (place / 2).cast("int"), "night": place % 2})
+    return chosen.withColumns({"pair": (number / 2).cast("int"), "night": number % 2})
 
 
 def _label_users(rankings: DataFrame, plan: ChangePlan) -> DataFrame:
-    """Each user's label in each slice on each night: all truth items of a user carry the same."""
+    """Read each user's label in each slice and night; all truth items of a user have the same label."""
     columns = [
         F.max(F.when(F.col("night") == night, F.col("slices")[key][0])).alias(_label_column(n, night))
         for n, key in enumerate(plan.slices)
@@ -123,9 +131,9 @@ ChangeKey = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """Some users of one pair, part, metric and definition.
+    """Some users of one pair, part, metric and definition, on both nights.
 
-    values: of both nights, (2, u, c), NaN for users left out; labels: group key -> of both nights, (2, u)
+    values: (2, u, c), NaN for users left out; labels: group key -> labels, (2, u)
     """
 
     key: tuple[Any, ...]
@@ -137,20 +145,20 @@ def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
     totals: dict[ChangeKey, Ints] = {}
     for batch in batches:
         for cell in _read_cells(plan, batch):
-            for group, found in _group_sums(cell):
-                place = (*cell.key, *group)
-                totals[place] = totals[place] + found if place in totals else found
-    for place, found in totals.items():
-        yield _sum_batch(place, found, plan)
+            for group, sums in _group_sums(cell):
+                key = (*cell.key, *group)
+                totals[key] = totals[key] + sums if key in totals else sums
+    for key, sums in totals.items():
+        yield _sum_batch(key, sums, plan)
 
 
-def _sum_batch(place: ChangeKey, found: Ints, plan: ChangePlan) -> pa.RecordBatch:
-    """One row per cut-off at which the group has users; found: (2, c, 3)."""
-    rows = [c for c in range(len(plan.ks)) if found[:, c, 0].any()]
-    cells = [(*place[:4], plan.ks[c], *place[4:]) for c in rows]
+def _sum_batch(key: ChangeKey, sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
+    """Build one row per cut-off at which the group has users; sums: (2, c, 3)."""
+    rows = [c for c in range(len(plan.ks)) if sums[:, c, 0].any()]
+    cells = [(*key[:4], plan.ks[c], *key[4:]) for c in rows]
     keys = [pa.array([cell[n] for cell in cells], kind) for n, kind in enumerate(_CELL_TYPES)]
-    sums = [pa.array(found[night, rows, s]) for night in (0, 1) for s in range(3)]
-    return pa.RecordBatch.from_arrays([*keys, *sums], [*_CELL, "group_value", *_SUMS])
+    columns = [pa.array(sums[night, rows, s]) for night in (0, 1) for s in range(3)]
+    return pa.RecordBatch.from_arrays([*keys, *columns], [*_CELL, "group_value", *_SUMS])
 
 
 def _read_cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
@@ -159,33 +167,33 @@ def _read_cells(plan: ChangePlan, batch: pa.RecordBatch) -> Iterator[Cell]:
     entries = pa.RecordBatch.from_struct_array(lists.flatten())
     values_rc = _values_at_cutoffs(entries, plan)
     night_r, relevant_r = (entries.column(name).to_numpy() for name in ("night", "n_relevant"))
-    of_user = [batch.column(name).take(pa.array(user_r)) for name in ("pair", "part")]
-    keys = [*of_user, entries.column("metric"), entries.column("definition")]
+    user_columns = [batch.column(name).take(pa.array(user_r)) for name in ("pair", "part")]
+    keys = [*user_columns, entries.column("metric"), entries.column("definition")]
     for rows in _equal_key_ranges(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
-        where = (night_r[rows], place_r)
-        # Cut-offs of one user may stand in several rows, one a run that owns some of them.
+        cells = (night_r[rows], place_r)
+        # Cut-offs of one user can be in several rows: one per run that owns some of them.
         values = np.full((2, len(users), len(plan.ks)), np.nan)
         row, c = np.nonzero(~np.isnan(values_rc[rows]))
-        values[where[0][row], where[1][row], c] = values_rc[rows[row], c]
+        values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]
         relevant = np.zeros((2, len(users)), dtype=np.int64)
-        relevant[where] = relevant_r[rows]
+        relevant[cells] = relevant_r[rows]
         labels = {ACTIVITY: activity_label(relevant), **_slice_labels(plan, batch, users)}
         yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, labels)
 
 
 def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
-    """Places of the rows that agree in all keys."""
+    """Return the row indices of each group of rows that agree in all keys."""
     code = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
-        found = key.dictionary_encode()
-        code = code * len(found.dictionary) + found.indices.to_numpy()
+        encoded = key.dictionary_encode()
+        code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
     order = np.argsort(code, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
 
 
 def _values_at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
-    """Values at the cut-offs of the plan, (r, c)."""
+    """Read the values at the cut-offs of the plan, (r, c)."""
     offsets, k_p = flatten_lists(entries.column("ks"))
     _, value_p = flatten_lists(entries.column("values"))
     row_p = np.repeat(np.arange(entries.num_rows), np.diff(offsets))
@@ -193,32 +201,32 @@ def _values_at_cutoffs(entries: pa.RecordBatch, plan: ChangePlan) -> Floats:
     cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
     values: Floats = np.full((entries.num_rows, len(plan.ks)), np.nan)
     for c, k in enumerate(plan.ks):
-        kept = cut_p == (k or 0)
-        values[row_p[kept], c] = value_p[kept]
+        selected = cut_p == (k or 0)
+        values[row_p[selected], c] = value_p[selected]
     return values
 
 
 def activity_label(relevant: Ints) -> npt.NDArray[Any]:
-    """Relevant items in ranges that double: 0, 1, 2-3, 4-7 ..."""
+    """Name ranges of numbers of relevant items that double: 0, 1, 2-3, 4-7 ..."""
     bits = np.frexp(relevant.astype(np.float64))[1]
     names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
     return names[bits]
 
 
 def _slice_labels(plan: ChangePlan, batch: pa.RecordBatch, users: Ints) -> dict[str, npt.NDArray[Any]]:
-    def of_night(number: int, night: int) -> npt.NDArray[Any]:
+    def night_labels(number: int, night: int) -> npt.NDArray[Any]:
         column = batch.column(_label_column(number, night)).fill_null(UNLABELLED)
-        found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)[users]
-        return found
+        labels: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)[users]
+        return labels
 
-    return {key: np.stack([of_night(n, 0), of_night(n, 1)]) for n, key in enumerate(plan.slices)}
+    return {key: np.stack([night_labels(n, 0), night_labels(n, 1)]) for n, key in enumerate(plan.slices)}
 
 
 def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
-    """Users averaged and exact sums of each group, (2, c, 3), both nights and all cut-offs."""
-    counted = ~np.isnan(cell.values)
-    both, either = counted.all(axis=0), counted.any(axis=0)
-    members = {"stayed": both, "left": either & ~counted[1], "joined": either & ~counted[0]}
+    """Count users and add their values exactly in each group: (2, c, 3), both nights and all cut-offs."""
+    has_value = ~np.isnan(cell.values)
+    both, either = has_value.all(axis=0), has_value.any(axis=0)
+    members = {"stayed": both, "left": either & ~has_value[1], "joined": either & ~has_value[0]}
     for name, member_uc in members.items():
         yield (USERS, name), _exact_sums(np.where(member_uc, cell.values, np.nan))
     for key, labels in cell.labels.items():
@@ -276,25 +284,25 @@ def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
         "other_run_id": one.run_id,
         "logical_date": two.logical_date,
         "other_date": one.logical_date,
-        "value": _mean_of_night(nights[1]),
-        "other_value": _mean_of_night(nights[0]),
+        "value": _night_mean(nights[1]),
+        "other_value": _night_mean(nights[0]),
     }
     rows = [{**facts, **_change_columns(change, nights)} for change in split(*nights)]
     return pa.Table.from_pylist(rows, _SCHEMA)
 
 
 def _add_up(table: pa.Table) -> tuple[dict[str, Group], dict[str, Group]]:
-    """Users and exact sum of each group on both nights, from the rows of all tasks."""
+    """Add up the rows of all tasks: users and the exact sum of each group on both nights."""
     nights: tuple[dict[str, Group], dict[str, Group]] = ({}, {})
     for row in table.select(["group_value", *_SUMS]).to_pylist():
         for night, when in zip(nights, ("before", "after"), strict=True):
             users, total = night.get(row["group_value"], (0, 0))
-            more = whole_number(row[f"high_{when}"], row[f"low_{when}"])
-            night[row["group_value"]] = (users + row[f"users_{when}"], total + more)
+            addend = whole_number(row[f"high_{when}"], row[f"low_{when}"])
+            night[row["group_value"]] = (users + row[f"users_{when}"], total + addend)
     return nights
 
 
-def _mean_of_night(night: Mapping[str, Group]) -> float:
+def _night_mean(night: Mapping[str, Group]) -> float:
     users, total = (sum(group[part] for group in night.values()) for part in (0, 1))
     return float(total * UNIT / users)
 

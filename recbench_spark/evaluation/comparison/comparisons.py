@@ -1,8 +1,9 @@
-"""Which differences between runs hold: every pair of models of a night, and each model and its past.
+"""Significance tests of differences between runs: pairs of models of a night, and models and their past.
 
 Users never leave the cluster. Each task turns its users into whole numbers (see
-`kernels.comparison.significance`), m x m and replicates x m for m models, key by key; these are added up,
-one group a metric and cut-off, and become tests. Whatever the partitioning, the numbers are the same.
+`kernels.comparison.significance`), m x m and replicates x m for m models, key by key. These are added up in
+one group per metric and cut-off, and the tests are computed from the sums. The partitioning does not change
+the numbers.
 Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
 """
 
@@ -35,12 +36,12 @@ from recbench_spark.kernels.streams import Batches
 
 HOLDOUT = "holdout"
 PAYLOAD = 1 << 30
-"""Bytes of partial sums that one group of the last step may receive."""
+"""Largest number of bytes of partial sums that one group of the last step receives."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run that is compared: one model on one night."""
+    """A run in a comparison: one model on one night."""
 
     run_id: str
     model: str
@@ -49,9 +50,9 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ComparisonGroup:
-    """Runs compared with one another, by their place in `ComparisonPlan.runs`.
+    """Runs that are compared with one another, by their index in `ComparisonPlan.runs`.
 
-    kind: pair (all models of a night), previous or baseline (a model and its earlier run).
+    kind: pair (all models of a night), previous or baseline (a model and an earlier run of it).
     """
 
     kind: str
@@ -60,12 +61,14 @@ class ComparisonGroup:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What is compared with what, and how.
+    """Plan of a comparison: runs, groups, metrics, cut-offs and settings of the tests.
 
-    baselines: (part, metric, k) -> place in `runs` of the model that pairs are held against.
-    scales: metric -> power of two that brings its values below 1, for metrics beyond 1.
-    lower: metrics that are best when small.
-    numbers: of models and nights that have several runs, those that count; `runs` has one of these runs.
+    Attributes:
+        baselines: (part, metric, k) -> index in `runs` of the model that all others are compared with.
+        scales: metric -> power of two that brings its values below 1, for metrics that exceed 1.
+        lower: metrics that are best when small.
+        numbers: for models and nights with several runs, the numbers that count. `runs` has one of these
+            runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -82,34 +85,36 @@ class ComparisonPlan:
     numbers: tuple[CountedNumber, ...] = ()
 
     def scale(self, metric: str) -> float:
-        """What values of a metric are multiplied by before they are added up."""
+        """Return the factor by which values of a metric are multiplied before they are added up."""
         return (self.scales or {}).get(metric, 1.0)
 
     def baseline(self, group: ComparisonGroup, part: str, metric: str, k: int | None) -> int | None:
-        """Place within the group of what its runs are held against."""
+        """Return the index within the group of the run that the others are compared with, or None."""
         if group.kind != "pair":
             return 1
         place = self.baselines.get((part, metric, k))
         return group.runs.index(place) if place in group.runs else None
 
-    def tasks(self, wanted: int) -> int:
-        """Partitions: as many as wanted, unless their partial sums would fill a machine."""
+    def tasks(self, requested: int) -> int:
+        """Return the number of partitions: as requested, or fewer where partial sums would be too large."""
         m = max(len(group.runs) for group in self.groups)
-        one = 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
-        return max(1, min(wanted, PAYLOAD // one))
+        group_bytes = 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
+        return max(1, min(requested, PAYLOAD // group_bytes))
 
 
 def metric_scales(user_metrics: DataFrame, metrics: Sequence[str]) -> dict[str, float]:
-    """`ComparisonPlan.scales` of metrics without a bound, from the largest value: one scan, no shuffle
-    of rows."""
+    """Compute `ComparisonPlan.scales` of unbounded metrics from their largest values.
+
+    Cost: one scan; rows are not shuffled.
+    """
     size = F.array_max(F.transform("values", F.abs))
     rows = user_metrics.where(F.col("metric").isin(list(metrics))).groupBy("metric")
-    found = {row.metric: row.largest for row in rows.agg(F.max(size).alias("largest")).collect()}
-    return {name: min(1.0, scaling(value) / 1024) for name, value in found.items() if value}
+    largest_values = {row.metric: row.largest for row in rows.agg(F.max(size).alias("largest")).collect()}
+    return {name: min(1.0, scaling(value) / 1024) for name, value in largest_values.items() if value}
 
 
 def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -> DataFrame:
-    """One row a difference: the columns of the table `comparisons` that numbers decide.
+    """Compare runs: one row per difference, with the columns of `comparisons` that the numbers decide.
 
     Shuffles the rows once by user, then a row per task, metric, cut-off and group, then the counts
     of differences to the baselines (at most 2^17 different ones each), then one row a result.
@@ -117,17 +122,17 @@ def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -
     Args:
         user_metrics: rows of the table, of any runs.
         plan: runs, groups, metrics, tests.
-        earlier: rows of `comparisons` of earlier nights, of kind `pair`: the looks before.
+        earlier: rows of `comparisons` of earlier nights, of kind `pair`: the earlier looks at the data.
     """
     spark = user_metrics.sparkSession
     tasks = plan.tasks(int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
-    wanted = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
-    counted = gather_rows(user_metrics.where(wanted), plan.numbers)
-    rows = repartition_by_user(counted, [run.run_id for run in plan.runs], tasks)
-    found = _adjust_results(
+    is_in_plan = (F.col("estimator") == HOLDOUT) & F.col("metric").isin(list(plan.metrics))
+    values = gather_rows(user_metrics.where(is_in_plan), plan.numbers)
+    rows = repartition_by_user(values, [run.run_id for run in plan.runs], tasks)
+    results = _adjust_results(
         _add_earlier_nights(_add_wilcoxon(_differences(rows, plan), rows, plan), earlier), plan
     )
-    return name_owners(found, plan.numbers)
+    return name_owners(results, plan.numbers)
 
 
 # ------------------------------------------------------------------------------- sums of a task
@@ -138,7 +143,7 @@ _SUMS = ("pairs", "boots", "weights", "signs")
 _TOTALS = f"{_TYPES}, " + ", ".join(f"{name} ARRAY<LONG>" for name in _SUMS)
 
 PairSums = dict[tuple[int, int], list[Ints]]
-"""Of one key: (cut-off, group) -> pair sums (9, m, m), and three times (r, m)."""
+"""Sums of one key: (cut-off, group) -> pair sums (9, m, m), and three arrays (r, m)."""
 
 
 def _task_sums(plan: ComparisonPlan, batches: Batches) -> Batches:
@@ -155,16 +160,16 @@ def _task_sums(plan: ComparisonPlan, batches: Batches) -> Batches:
 def _add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None:
     for number, group in enumerate(plan.groups):
         values_umc = group_values(side, group, plan)
-        for c, found in enumerate(_sums(side.keys_u, values_umc, plan.bootstrap)):
+        for c, sums in enumerate(_sums(side.keys_u, values_umc, plan.bootstrap)):
             if (c, number) in total:
-                both = zip(total[c, number], found, strict=True)
-                total[c, number] = [one + other for one, other in both]
-            elif found[0][0].any():
-                total[c, number] = found
+                summands = zip(total[c, number], sums, strict=True)
+                total[c, number] = [one + other for one, other in summands]
+            elif sums[0][0].any():
+                total[c, number] = sums
 
 
 def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
-    """Scaled values of the runs of a group, (u, m, c); of two nights, users of both."""
+    """Return the scaled values of the runs of a group, (u, m, c); of two nights, only users of both."""
     values = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
     if group.kind != "pair":
         values[np.isnan(values).any(axis=1, keepdims=True).repeat(values.shape[1], axis=1)] = np.nan
@@ -172,7 +177,7 @@ def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPla
 
 
 def _sums(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[Ints]]:
-    """The sums at each cut-off."""
+    """Compute the sums at each cut-off."""
     u, m, n_cuts = values_umc.shape
     flat_ux = values_umc.reshape(u, m * n_cuts)
     boots, weights = bootstrap_sums(keys_u, flat_ux, boot.replicates, boot.seed)
@@ -185,10 +190,10 @@ def _sums(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[Ints]]
 
 
 def _sum_batches(plan: ComparisonPlan, key: tuple[str, str, str] | None, total: PairSums) -> Batches:
-    for (c, group), found in total.items():
+    for (c, group), sums in total.items():
         assert key is not None
         cell = zip(_CELL, (*key, plan.ks[c], group), strict=True)
-        lists = {name: pa.array([part.ravel()]) for name, part in zip(_SUMS, found, strict=True)}
+        lists = {name: pa.array([part.ravel()]) for name, part in zip(_SUMS, sums, strict=True)}
         yield pa.RecordBatch.from_pydict({**{n: _literal_columns(n, value) for n, value in cell}, **lists})
 
 
@@ -210,7 +215,7 @@ _RESULTS = (
 def _differences(rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
     totals = rows.mapInArrow(partial(_task_sums, plan), _TOTALS)
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
@@ -231,27 +236,27 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
         "with_baseline": pa.array(b == (-1 if baseline is None else baseline)),
     }
     order = [column.split()[0] for column in _RESULTS.split(", ")]
-    known = np.asarray(columns["users"]) > 0
-    return pa.table({name: columns[name] for name in order}).filter(pa.array(known))
+    has_users = np.asarray(columns["users"]) > 0
+    return pa.table({name: columns[name] for name in order}).filter(pa.array(has_users))
 
 
 def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
-    """Every pair once, the baseline as the second."""
+    """Return every pair once, with the baseline as the second run."""
     a, b = np.triu_indices(m, 1)
     swap = a == (-1 if baseline is None else baseline)
     return np.where(swap, b, a), np.where(swap, a, b)
 
 
 def _names(plan: ComparisonPlan, group: ComparisonGroup, a: Ints, b: Ints) -> dict[str, pa.Array]:
-    ours, theirs = ([plan.runs[group.runs[place]] for place in side] for side in (a, b))
+    runs_a, runs_b = ([plan.runs[group.runs[number]] for number in side] for side in (a, b))
     return {
         "kind": pa.array([group.kind] * len(a), pa.string()),
-        "model": pa.array([run.model for run in ours], pa.string()),
-        "other": pa.array([run.model for run in theirs], pa.string()),
-        "run_id": pa.array([run.run_id for run in ours], pa.string()),
-        "other_run_id": pa.array([run.run_id for run in theirs], pa.string()),
-        "logical_date": pa.array([run.logical_date for run in ours], pa.date32()),
-        "other_date": pa.array([run.logical_date for run in theirs], pa.date32()),
+        "model": pa.array([run.model for run in runs_a], pa.string()),
+        "other": pa.array([run.model for run in runs_b], pa.string()),
+        "run_id": pa.array([run.run_id for run in runs_a], pa.string()),
+        "other_run_id": pa.array([run.run_id for run in runs_b], pa.string()),
+        "logical_date": pa.array([run.logical_date for run in runs_a], pa.date32()),
+        "other_date": pa.array([run.logical_date for run in runs_b], pa.date32()),
         "member": pa.array(a, pa.int32()),
     }
 
@@ -273,10 +278,10 @@ def _pair_columns(
     means = _means(pair_sums)
     low, high, p_bootstrap = kernel.bootstrap_pairs(boots, weights, np.diagonal(means), level)
     student_low, student_high = pairs.interval(level)
-    same = kernel.same_users(pair_sums)
-    p_randomisation = kernel.randomisation_p(signs, same)
-    low, high = np.where(same, low, student_low)[a, b], np.where(same, high, student_high)[a, b]
-    found = {
+    same_users = kernel.same_users(pair_sums)
+    p_randomisation = kernel.randomisation_p(signs, same_users)
+    low, high = np.where(same_users, low, student_low)[a, b], np.where(same_users, high, student_high)[a, b]
+    estimates = {
         "value": means[a, b] / scale,
         "other_value": means[b, a] / scale,
         "difference": pairs.mean[a, b] / scale,
@@ -285,19 +290,19 @@ def _pair_columns(
         "ci_high": high / scale,
         "p_t": pairs.p[a, b],
         "p_randomisation": p_randomisation[a, b],
-        "p_bootstrap": np.where(same, p_bootstrap, np.nan)[a, b],
+        "p_bootstrap": np.where(same_users, p_bootstrap, np.nan)[a, b],
         "effect": pairs.effect[a, b],
         "detectable": kernel.minimum_detectable(1.0, level) * pairs.error[a, b] / scale,
     }
     direction = -1.0 if metric in plan.lower else 1.0
     bounds = np.sort(np.stack([low, high], axis=1) / scale * direction, axis=1)
     verdicts = [kernel.practical_verdict(x, y, plan.min_users) for x, y in bounds.tolist()]
-    columns = {name: _nullable(numbers) for name, numbers in found.items()}
+    columns = {name: _nullable(numbers) for name, numbers in estimates.items()}
     return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
 
 
 def _means(pair_sums: Ints) -> Floats:
-    """Mean of model a over the users whom it shares with b, (m, m)."""
+    """Return the mean of model a over the users whom it shares with b, (m, m)."""
     total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]
     means: Floats = np.full(total.shape, np.nan)
     np.divide(total * kernel.UNIT, pair_sums[0], out=means, where=pair_sums[0] > 0)
@@ -316,7 +321,7 @@ _WILCOXON = f"{_TYPES}, member INT, p_wilcoxon DOUBLE"
 
 
 def _add_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
-    """With p against the baseline: how many users have each difference is counted, not who."""
+    """Add the p-value of Wilcoxon's test against the baseline, from counts of users per difference."""
     cell = (*_CELL, "member")
     steps = rows.mapInArrow(partial(_task_steps, plan), _STEPS)
     counts = steps.groupBy(*cell, "step").agg(F.sum("users").alias("users"))
@@ -324,10 +329,10 @@ def _add_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> 
     def test(table: pa.Table) -> pa.Table:
         return _wilcoxon(table)
 
-    found = counts.groupBy(*cell).applyInArrow(test, _WILCOXON)
-    same = [results[name].eqNullSafe(found[name]) for name in cell]
-    joined = results.join(found, [*same, results.with_baseline], "left")
-    return joined.select(results["*"], found.p_wilcoxon)
+    p_values = counts.groupBy(*cell).applyInArrow(test, _WILCOXON)
+    conditions = [results[name].eqNullSafe(p_values[name]) for name in cell]
+    joined = results.join(p_values, [*conditions, results.with_baseline], "left")
+    return joined.select(results["*"], p_values.p_wilcoxon)
 
 
 def _task_steps(plan: ComparisonPlan, batches: Batches) -> Batches:
@@ -357,9 +362,9 @@ def _step_batches(values_um: Floats, baseline: int, cell: tuple[Any, ...]) -> Ba
 
 
 def _wilcoxon(table: pa.Table) -> pa.Table:
-    found = kernel.wilcoxon(table.column("step").to_numpy(), table.column("users").to_numpy())
-    first = table.slice(0, 1).select([*_CELL, "member"])
-    return first.append_column("p_wilcoxon", pa.array([found.p]))
+    outcome = kernel.wilcoxon(table.column("step").to_numpy(), table.column("users").to_numpy())
+    key = table.slice(0, 1).select([*_CELL, "member"])
+    return key.append_column("p_wilcoxon", pa.array([outcome.p]))
 
 
 # ------------------------------------------------------------------------------- looks, families
@@ -368,16 +373,18 @@ _DIFFERENCE_KEY = ("model", "other", "part", "metric", "definition", "k")
 
 
 def _add_earlier_nights(results: DataFrame, earlier: DataFrame) -> DataFrame:
-    """With users, sum and sum of squares of the same differences on earlier nights."""
+    """Add users, sum and sum of squares of the same differences on earlier nights."""
     n, mean = F.col("users"), F.col("difference")
-    # The variance comes back from the standard error; nothing is known of it below two users.
+    # The variance is computed back from the standard error, which needs at least two users.
     squares = F.col("stderr") ** 2 * n * (n - 1) + n * mean**2
-    told = earlier.where("stderr IS NOT NULL").select(
+    looks = earlier.where("stderr IS NOT NULL").select(
         *_DIFFERENCE_KEY, n.alias("n"), (n * mean).alias("total"), squares.alias("squares")
     )
-    turned = told.withColumns({"model": F.col("other"), "other": F.col("model"), "total": -F.col("total")})
+    reversed_looks = looks.withColumns(
+        {"model": F.col("other"), "other": F.col("model"), "total": -F.col("total")}
+    )
     sums = (
-        told.unionByName(turned)
+        looks.unionByName(reversed_looks)
         .groupBy(*_DIFFERENCE_KEY)
         .agg(
             F.count("*").alias("nights"),
@@ -386,8 +393,8 @@ def _add_earlier_nights(results: DataFrame, earlier: DataFrame) -> DataFrame:
             F.sum("squares").alias("seen_squares"),
         )
     )
-    same = [results[name].eqNullSafe(sums[name]) for name in _DIFFERENCE_KEY]
-    joined = results.join(F.broadcast(sums), [*same, results.kind == "pair"], "left")
+    conditions = [results[name].eqNullSafe(sums[name]) for name in _DIFFERENCE_KEY]
+    joined = results.join(F.broadcast(sums), [*conditions, results.kind == "pair"], "left")
     return joined.select(results["*"], "nights", "seen", "seen_total", "seen_squares")
 
 
@@ -405,30 +412,30 @@ _ADJUSTED_COLUMNS = (
 
 
 def _adjust_results(results: DataFrame, plan: ComparisonPlan) -> DataFrame:
-    """With what needs all results of a kind and part: models^2 x metrics x cut-offs rows, no user."""
+    """Add the columns that need all results of a kind and part: models^2 x metrics x cut-offs rows."""
 
     def finish(table: pa.Table) -> pa.Table:
         return _finish_family(plan, table)
 
-    added = ", ".join(f"{name} {kind}" for name, _, kind in _ADJUSTED_COLUMNS)
+    new_columns = ", ".join(f"{name} {kind}" for name, _, kind in _ADJUSTED_COLUMNS)
     types = ", ".join(f"{name} {kind}" for name, kind in results.dtypes)
-    return results.groupBy("kind", "part").applyInArrow(finish, f"{types}, {added}")
+    return results.groupBy("kind", "part").applyInArrow(finish, f"{types}, {new_columns}")
 
 
 def _finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     p_x = _floats(table, "p_t")
-    held_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
+    baseline_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
     columns: dict[str, Any] = {
-        "family": np.where(held_x, np.sum(~np.isnan(p_x[held_x])), np.sum(~np.isnan(p_x))),
-        "p_holm": _adjust_by_family(kernel.holm, p_x, held_x),
-        "p_bh": _adjust_by_family(kernel.benjamini_hochberg, p_x, held_x),
+        "family": np.where(baseline_x, np.sum(~np.isnan(p_x[baseline_x])), np.sum(~np.isnan(p_x))),
+        "p_holm": _adjust_by_family(kernel.holm, p_x, baseline_x),
+        "p_bh": _adjust_by_family(kernel.benjamini_hochberg, p_x, baseline_x),
     }
     rows = table.to_pylist()
     looks = [_sequential_columns(plan, row) for row in rows]
     columns |= dict(zip(("looks", "sequence_users", "sequence_low", "sequence_high"),
                         zip(*looks, strict=True), strict=True))  # fmt: skip
-    fallen = [_regression_columns(plan.rules, row, plan.lower) for row in rows]
-    columns |= dict(zip(("allowed_drop", "regressed"), zip(*fallen, strict=True), strict=True))
+    regressions = [_regression_columns(plan.rules, row, plan.lower) for row in rows]
+    columns |= dict(zip(("allowed_drop", "regressed"), zip(*regressions, strict=True), strict=True))
     for name, kind, _ in _ADJUSTED_COLUMNS:
         values = columns[name]
         numbers = _nullable(values) if name in ("p_holm", "p_bh") else pa.array(values, kind)
@@ -441,16 +448,16 @@ def _floats(table: pa.Table, name: str) -> Floats:
 
 
 def _adjust_by_family(
-    adjust: Callable[[Floats], Floats], p_x: Floats, held_x: npt.NDArray[np.bool_]
+    adjust: Callable[[Floats], Floats], p_x: Floats, baseline_x: npt.NDArray[np.bool_]
 ) -> Floats:
-    """Comparisons with the baseline are a family of their own; all others belong to all pairs."""
+    """Adjust p-values: comparisons with the baseline are their own family, all pairs are the other."""
     adjusted = adjust(p_x)
-    adjusted[held_x] = adjust(p_x[held_x])
+    adjusted[baseline_x] = adjust(p_x[baseline_x])
     return adjusted
 
 
 def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
-    """Looks, differences seen and the interval that holds at all of them."""
+    """Return the number of looks, the users at all of them, and the interval that is valid at all looks."""
     if row["kind"] != "pair" or row["stderr"] is None:
         return (None,) * 4
     n, mean = row["users"], row["difference"]
@@ -465,18 +472,18 @@ def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[f
 def _regression_columns(
     rules: Sequence[Regression], row: Mapping[str, Any], lower: Sequence[str]
 ) -> tuple[float | None, bool]:
-    """The smallest fall allowed, and whether the fall is larger."""
-    asked = [rule for rule in rules if _rule_applies(rule, row)]
-    if not asked:
+    """Return the smallest drop that a rule allows, and whether the result drops by more."""
+    applicable = [rule for rule in rules if _rule_applies(rule, row)]
+    if not applicable:
         return None, False
-    small = row["metric"] in lower
-    fall = row["difference"] if small else -row["difference"]
-    certain = row["ci_low"] > 0 if small else row["ci_high"] < 0
-    fallen = [fall > rule.drop and (certain or not rule.certain) for rule in asked]
-    return min(rule.drop for rule in asked), any(fallen)
+    lower_is_better = row["metric"] in lower
+    drop = row["difference"] if lower_is_better else -row["difference"]
+    certain = row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
+    violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]
+    return min(rule.drop for rule in applicable), any(violations)
 
 
 def _rule_applies(rule: Regression, row: Mapping[str, Any]) -> bool:
-    place = (rule.against, rule.part, rule.metric, rule.k)
-    here = (row["kind"], row["part"], row["metric"], row["k"])
-    return place == here and rule.model in (None, row["model"])
+    scope = (rule.against, rule.part, rule.metric, rule.k)
+    row_scope = (row["kind"], row["part"], row["metric"], row["k"])
+    return scope == row_scope and rule.model in (None, row["model"])

@@ -1,12 +1,11 @@
-"""The smallest set of items, or of users, whose removal turns a verdict between two models.
+"""Smallest set of items, or of users, whose removal reverses the order of two models.
 
-What a truth item adds to a metric that is a sum is rounded to 2^-30 and added up by item, or by user,
-for each run: whole numbers, in any order to the same bits. The largest differences between two runs
-are then found by passes over buckets of their bits (`kernels.comparison.paradoxes`), for all verdicts
-at once, with
-the same answer as by sorting. Verdicts are of sums over users: those of the means, where two models are
-averaged over the same users.
-What a user could have had, the denominator of NDCG and recall, is left as it is.
+The contribution of a truth item to an additive metric is rounded to 2^-30. Contributions are added up by
+item, or by user, for each run; as whole numbers they have the same sum in any order. Passes over buckets of
+bits (`kernels.comparison.paradoxes`) then select the largest differences between two runs, for all verdicts
+at once and with the same answer as a sort. A verdict compares sums over users. It is also a verdict on the
+means where both models are averaged over the same users.
+The denominator of NDCG and recall, the best that a user could get, does not change.
 Axes: p truth items, n items or users, m models, c columns (metric x cut-off), b buckets.
 """
 
@@ -38,15 +37,15 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 
 ITEMS, USERS = "items", "users"
 SHOWN_IDS = 20
-"""Ids kept of each set."""
+"""Number of ids that are reported of each set."""
 
 CELLS = 1 << 22
-"""Ids x models x columns worked on at once: 32 MB."""
+"""Ids x models x columns that are processed at once: 32 MB."""
 
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A verdict: two models (places in the plan's runs) at a column, and what may be removed."""
+    """A verdict to examine: two models (indices of the plan's runs), a column, and what is removed."""
 
     removed: str
     part: str
@@ -57,7 +56,7 @@ class ModelPair:
 
 @dataclass(frozen=True)
 class FlipPlan:
-    """Runs of one split, metrics that are sums (see `additive_metrics`), their cut-offs, and the verdicts."""
+    """Runs of one split, additive metrics (see `additive_metrics`), cut-offs, and pairs of models."""
 
     runs: tuple[ComparedRun, ...]
     metrics: tuple[str, ...]
@@ -67,24 +66,33 @@ class FlipPlan:
 
     @property
     def columns(self) -> list[tuple[str, int | None]]:
-        """Metric and cut-off of each column."""
+        """Return metric and cut-off of each column."""
         return metric_columns(self.metrics, self.ks)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that verdicts are of."""
+        """Return the held-out parts of the pairs."""
         return tuple(sorted({pair.part for pair in self.pairs}))
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """What is removed: items, users or both."""
+        """Return what the pairs remove: items, users or both."""
         return tuple(sorted({pair.removed for pair in self.pairs}))
 
 
 @dataclass(frozen=True)
 class FlipVerdict:
-    """What was found: sign of the verdict, its sum, how many there are, the flip (None: no set turns
-    it), and ids and contributions of the first that go."""
+    """Result for one pair.
+
+    Attributes:
+        pair: the two models, the column, and what is removed.
+        sign: sign of the difference of the two models.
+        total: sum of the difference.
+        n_candidates: number of items or users that contribute.
+        flip: the smallest set; None: no set reverses the verdict.
+        ids: the first ids of the set.
+        contributions: their contributions.
+    """
 
     pair: ModelPair
     sign: int
@@ -96,58 +104,65 @@ class FlipVerdict:
 
 
 def additive_metrics(metrics: Sequence[str], definition: Definition) -> tuple[str, ...]:
-    """The metrics that are sums over items under a definition."""
+    """Select the metrics that are sums over items under a definition."""
     settings = exposure.EstimatorSettings()
     return tuple(m for m in metrics if exposure.reason("snips_global", m, definition, settings) is None)
 
 
 def metric_columns(metrics: Sequence[str], ks: Sequence[int]) -> list[tuple[str, int | None]]:
-    """Metric and cut-off of each column, in order."""
+    """List metric and cut-off of each column, in order."""
     return [(metric, k) for metric in metrics for k in exposure.columns(metric, ks)]
 
 
 def find_smallest_flips(rankings: DataFrame, plan: FlipPlan) -> list[FlipVerdict]:
-    """The smallest set of each verdict, equal sums left out (see `Flip` of the kernel).
+    """Search the smallest set of each verdict; equal sums have no verdict (see `Flip` of the kernel).
 
-    Contributions are shuffled once by (run, id) and once by id, and kept on the executors for the
-    passes; each pass shuffles at most 2^14 rows per verdict and task. The driver holds a row per verdict.
+    Contributions are shuffled once by (run, id) and once by id. The executors cache them for the passes;
+    each pass shuffles at most 2^14 rows per verdict and task. The driver holds one row per verdict.
 
     Args:
         rankings: rows of the table `rankings`, of any runs.
         plan: runs, metrics, verdicts.
     """
-    wide = compute_contributions(rankings, plan).cache()
+    contributions = compute_contributions(rankings, plan).cache()
     try:
-        searches, out_of, largest = _start_searches(wide, plan)
-        ends = dict(searches)
-        # Values below 2^shift all lie in one bucket: such a pass would find nothing.
+        searches, n_candidates, largest = _start_searches(contributions, plan)
+        last_searches = dict(searches)
+        # All values below 2^shift are in one bucket, so such a pass would select nothing.
         shifts = [shift for shift in kernel.SHIFTS if largest >> shift] or [0]
         for before, shift in zip((None, *shifts), shifts, strict=False):
-            ends = _run_pass(wide, plan, ends, before, shift) if ends else {}
-        flips = {x: kernel.resolve(s.last, s.goal) for x, s in ends.items() if s.last}
-        ids = _first_ids(wide, plan, ends, flips) if flips else {}
+            last_searches = (
+                _run_pass(contributions, plan, last_searches, before, shift) if last_searches else {}
+            )
+        flips = {x: kernel.resolve(s.last, s.goal) for x, s in last_searches.items() if s.last}
+        ids = _first_ids(contributions, plan, last_searches, flips) if flips else {}
     finally:
-        wide.unpersist()
+        contributions.unpersist()
     return [
-        _verdict(plan.pairs[x], s, out_of[x], flips.get(x), ids.get(x, [])) for x, s in searches.items()
+        _verdict(plan.pairs[x], s, n_candidates[x], flips.get(x), ids.get(x, []))
+        for x, s in searches.items()
     ]
 
 
 def _verdict(
-    pair: ModelPair, search: FlipSearch, out_of: int, flip: Flip | None, first: Sequence[tuple[int, str]]
+    pair: ModelPair,
+    search: FlipSearch,
+    n_candidates: int,
+    flip: Flip | None,
+    first: Sequence[tuple[int, str]],
 ) -> FlipVerdict:
     unit = 2.0**-kernel.BITS
     ids, amounts = tuple(i for _, i in first), tuple(amount * unit for amount, _ in first)
-    return FlipVerdict(pair, search.sign, search.goal * unit, out_of, flip, ids, amounts)
+    return FlipVerdict(pair, search.sign, search.goal * unit, n_candidates, flip, ids, amounts)
 
 
 # ------------------------------------------------------------------------------- contributions
 
 
 def compute_contributions(rankings: DataFrame, plan: FlipPlan) -> DataFrame:
-    """Rows (removed, part, id, numbers): what an item or user adds to each model, as multiples of 2^-30.
+    """Sum what each item or user adds to each model: rows (removed, part, id, numbers), multiples of 2^-30.
 
-    numbers: for each run with rows its place, then its columns, one run after another.
+    `numbers` holds, for each run with rows, the index of the run and then its columns.
     """
     names = [f"v{c}" for c in range(len(plan.columns))]
     chosen = select_runs(rankings, plan.runs, plan.parts).select(
@@ -156,16 +171,16 @@ def compute_contributions(rankings: DataFrame, plan: FlipPlan) -> DataFrame:
     types = "run INT, part STRING, removed STRING, id STRING, " + ", ".join(f"{n} LONG" for n in names)
     added = chosen.mapInArrow(partial(_task_contributions, plan), types)
     key = ("removed", "part", "id")
-    of_run = added.groupBy(*key, "run").agg(*(F.sum(name).alias(name) for name in names))
+    run_sums = added.groupBy(*key, "run").agg(*(F.sum(name).alias(name) for name in names))
     numbers = F.flatten(F.collect_list(F.array(F.col("run").cast("long"), *names)))
-    return of_run.groupBy(*key).agg(numbers.alias("numbers"))
+    return run_sums.groupBy(*key).agg(numbers.alias("numbers"))
 
 
 def _task_contributions(plan: FlipPlan, batches: Batches) -> Batches:
-    for run, mine in split_by_run(batches):
-        for part, users in split_by_part(mine):
-            found = exposure.addends(to_rankings(users), plan.metrics, plan.ks, plan.definition)
-            values_pc = kernel.to_fixed_point(np.nan_to_num(np.concatenate(list(found.values()), axis=1)))
+    for run, rows in split_by_run(batches):
+        for part, users in split_by_part(rows):
+            addends = exposure.addends(to_rankings(users), plan.metrics, plan.ks, plan.definition)
+            values_pc = kernel.to_fixed_point(np.nan_to_num(np.concatenate(list(addends.values()), axis=1)))
             for removed in plan.removed:
                 ids = pc.list_flatten(users.column("item_ids"))
                 if removed == USERS:
@@ -174,37 +189,39 @@ def _task_contributions(plan: FlipPlan, batches: Batches) -> Batches:
 
 
 def _sum_by_id(ids: pa.Array, values_pc: Ints, facts: dict[str, Any]) -> pa.RecordBatch:
-    """One row an id."""
+    """Add up the contributions: one row per id."""
     names = [f"v{c}" for c in range(values_pc.shape[1])]
     table = pa.table({"id": ids, **{n: pa.array(v) for n, v in zip(names, values_pc.T, strict=True)}})
     sums = table.group_by("id", use_threads=False).aggregate([(name, "sum") for name in names])
     n = sums.num_rows
-    made = {
+    columns = {
         "run": pa.repeat(pa.scalar(facts["run"], pa.int32()), n),
         "part": pa.repeat(pa.scalar(facts["part"], pa.string()), n),
         "removed": pa.repeat(pa.scalar(facts["removed"], pa.string()), n),
         "id": sums.column("id").combine_chunks(),
         **{name: sums.column(f"{name}_sum").combine_chunks() for name in names},
     }
-    return pa.RecordBatch.from_pydict(made)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _differences(
-    plan: FlipPlan, wanted: Iterable[int], batches: Batches
+    plan: FlipPlan, pair_indices: Iterable[int], batches: Batches
 ) -> Iterator[tuple[int, pa.Array, Ints]]:
-    """Of each wanted pair some ids and the differences of its two models, (n,)."""
-    pairs = [(x, plan.pairs[x]) for x in sorted(wanted)]
+    """Yield, for each requested pair, some ids and the differences of its two models, (n,)."""
+    pairs = [(x, plan.pairs[x]) for x in sorted(pair_indices)]
     m, c = len(plan.runs), len(plan.columns)
-    places = sorted({(pair.removed, pair.part) for _, pair in pairs})
-    for some in _slice_batches(batches, max(1, CELLS // (m * c))):
-        for removed, part in places:
-            here = pc.and_(pc.equal(some.column("removed"), removed), pc.equal(some.column("part"), part))
-            mine = some.filter(here)
-            values_nmc = _dense_contributions(mine, m, c)
+    groups = sorted({(pair.removed, pair.part) for _, pair in pairs})
+    for chunk in _slice_batches(batches, max(1, CELLS // (m * c))):
+        for removed, part in groups:
+            mask = pc.and_(pc.equal(chunk.column("removed"), removed), pc.equal(chunk.column("part"), part))
+            rows = chunk.filter(mask)
+            values_nmc = _dense_contributions(rows, m, c)
             for x, pair in pairs:
                 if (pair.removed, pair.part) == (removed, part):
-                    ours, theirs = (values_nmc[:, model, pair.column] for model in (pair.model, pair.other))
-                    yield x, mine.column("id"), ours - theirs
+                    values_n, other_n = (
+                        values_nmc[:, model, pair.column] for model in (pair.model, pair.other)
+                    )
+                    yield x, rows.column("id"), values_n - other_n
 
 
 def _slice_batches(batches: Batches, rows: int) -> Batches:
@@ -214,7 +231,7 @@ def _slice_batches(batches: Batches, rows: int) -> Batches:
 
 
 def _dense_contributions(batch: pa.RecordBatch, m: int, c: int) -> Ints:
-    """What each id adds to each model, (n, m, c)."""
+    """Return what each id adds to each model, (n, m, c)."""
     offsets, numbers = flatten_lists(batch.column("numbers"))
     rows = numbers.reshape(-1, c + 1)
     dense = np.zeros((batch.num_rows, m, c), dtype=np.int64)
@@ -227,54 +244,64 @@ def _dense_contributions(batch: pa.RecordBatch, m: int, c: int) -> Ints:
 
 @dataclass(frozen=True)
 class FlipSearch:
-    """Where the search for a pair stands: the verdict's sign, the sum to be exceeded, what is taken."""
+    """State of the search for one pair: sign of the verdict, the sum to exceed, and the last crossing."""
 
     sign: int
     goal: int
     last: Crossing | None = None
 
-    def directed(self, difference_n: Ints, before: int | None) -> npt.NDArray[np.bool_]:
-        """The positive contributions inside the bucket of the pass before, (n,)."""
+    def positive_inside(self, difference_n: Ints, shift: int | None) -> npt.NDArray[np.bool_]:
+        """Mark the positive contributions inside the bucket of the pass before, (n,)."""
         value = difference_n * self.sign
         inside = value > 0
-        if self.last is not None and before is not None:
-            inside &= kernel.buckets(value, before) == self.last.bucket
+        if self.last is not None and shift is not None:
+            inside &= kernel.buckets(value, shift) == self.last.bucket
         return np.asarray(inside)
 
 
-def _start_searches(wide: DataFrame, plan: FlipPlan) -> tuple[dict[int, FlipSearch], dict[int, int], int]:
-    """Verdicts that there are, the number of ids of each, and the largest contribution."""
-    sums = wide.mapInArrow(partial(_task_sums, plan), "pair INT, total LONG, n LONG, largest LONG")
+def _start_searches(
+    contributions: DataFrame, plan: FlipPlan
+) -> tuple[dict[int, FlipSearch], dict[int, int], int]:
+    """Return a search per verdict, the number of ids of each, and the largest contribution."""
+    sums = contributions.mapInArrow(partial(_task_sums, plan), "pair INT, total LONG, n LONG, largest LONG")
     rows = sums.groupBy("pair").agg(F.sum("total"), F.sum("n"), F.max("largest")).collect()
     searches = {x: FlipSearch(int(np.sign(total)), abs(total)) for x, total, _, _ in sorted(rows) if total}
     return searches, {x: n for x, _, n, _ in rows}, max((row[3] for row in rows), default=0)
 
 
 def _task_sums(plan: FlipPlan, batches: Batches) -> Batches:
-    found = np.zeros((3, len(plan.pairs)), dtype=np.int64)
+    sums = np.zeros((3, len(plan.pairs)), dtype=np.int64)
     for x, ids, difference in _differences(plan, range(len(plan.pairs)), batches):
-        found[:2, x] += (difference.sum(), len(ids))
-        found[2, x] = max(found[2, x], np.abs(difference).max(initial=0))
+        sums[:2, x] += (difference.sum(), len(ids))
+        sums[2, x] = max(sums[2, x], np.abs(difference).max(initial=0))
     names = ("total", "n", "largest")
-    columns = {name: pa.array(row) for name, row in zip(names, found, strict=True)}
+    columns = {name: pa.array(row) for name, row in zip(names, sums, strict=True)}
     yield pa.RecordBatch.from_pydict({"pair": pa.array(range(len(plan.pairs)), pa.int32()), **columns})
 
 
 def _run_pass(
-    wide: DataFrame, plan: FlipPlan, searches: dict[int, FlipSearch], before: int | None, shift: int
+    contributions: DataFrame,
+    plan: FlipPlan,
+    searches: dict[int, FlipSearch],
+    before: int | None,
+    shift: int,
 ) -> dict[int, FlipSearch]:
-    """The bucket of each pair that crosses its goal; pairs that no set turns are gone."""
-    rows = wide.mapInArrow(
+    """Find the bucket of each pair that crosses its goal; pairs that no set reverses are dropped."""
+    rows = contributions.mapInArrow(
         partial(_task_buckets, plan, searches, before, shift), "pair INT, bucket LONG, n LONG, total LONG"
     )
-    summed = rows.groupBy("pair", "bucket").agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
+    bucket_sums = rows.groupBy("pair", "bucket").agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def cross(table: pa.Table) -> pa.Table:
         return _find_crossing(searches, table)
 
-    found = summed.groupBy("pair").applyInArrow(cross, "pair INT, bucket LONG, n LONG, removed LONG")
-    return {x: replace(searches[x], last=Crossing(*last)) for x, *last in sorted(found.collect())}
+    crossings = bucket_sums.groupBy("pair").applyInArrow(
+        cross, "pair INT, bucket LONG, n LONG, removed LONG"
+    )
+    return {
+        x: replace(searches[x], last=Crossing(*crossing)) for x, *crossing in sorted(crossings.collect())
+    }
 
 
 def _task_buckets(
@@ -282,7 +309,7 @@ def _task_buckets(
 ) -> Batches:
     for x, _, difference in _differences(plan, searches, batches):
         search = searches[x]
-        value = difference[search.directed(difference, before)] * search.sign
+        value = difference[search.positive_inside(difference, before)] * search.sign
         bucket, index = np.unique(kernel.buckets(value, shift), return_inverse=True)
         total = np.zeros(len(bucket), dtype=np.int64)
         np.add.at(total, index, value)
@@ -298,43 +325,45 @@ def _task_buckets(
 def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table:
     x = table.column("pair")[0].as_py()
     buckets, counts, sums = (table.column(name).to_numpy() for name in ("bucket", "n", "total"))
-    found = kernel.crossing(buckets, counts, sums, searches[x].goal, searches[x].last)
-    rows = [] if found is None else [(x, found.bucket, found.count, found.removed)]
+    crossing = kernel.crossing(buckets, counts, sums, searches[x].goal, searches[x].last)
+    rows = [] if crossing is None else [(x, crossing.bucket, crossing.count, crossing.removed)]
     names = ("pair", "bucket", "n", "removed")
     kinds = (pa.int32(), pa.int64(), pa.int64(), pa.int64())
     columns = zip(*rows, strict=True) if rows else ([], [], [], [])
     return pa.table({n: pa.array(v, t) for n, v, t in zip(names, columns, kinds, strict=True)})
 
 
-# ------------------------------------------------------------------------------- who goes
+# ------------------------------------------------------------------------------- removed ids
 
 
 def _first_ids(
-    wide: DataFrame, plan: FlipPlan, ends: dict[int, FlipSearch], flips: dict[int, Flip]
+    contributions: DataFrame, plan: FlipPlan, last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
 ) -> dict[int, list[tuple[int, str]]]:
-    """The first ids of each set with their contributions: largest first, equal ones by id as text."""
-    wanted = {
-        x: (ends[x].sign, ends[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
+    """Read the first ids of each set with their contributions: largest first, equal ones by id as text."""
+    limits = {
+        x: (last_searches[x].sign, last_searches[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
         for x, flip in flips.items()
     }
-    rows = wide.mapInArrow(partial(_task_largest, plan, wanted), "pair INT, amount LONG, id STRING")
+    rows = contributions.mapInArrow(
+        partial(_task_largest, plan, limits), "pair INT, amount LONG, id STRING"
+    )
     order = F.sort_array(F.collect_list(F.struct((-F.col("amount")).alias("negative"), "id")))
-    found = rows.groupBy("pair").agg(F.slice(order, 1, SHOWN_IDS).alias("first")).collect()
-    return {x: [(-amount, name) for amount, name in first[: wanted[x][2]]] for x, first in found}
+    first_rows = rows.groupBy("pair").agg(F.slice(order, 1, SHOWN_IDS).alias("first")).collect()
+    return {x: [(-amount, name) for amount, name in first[: limits[x][2]]] for x, first in first_rows}
 
 
-def _task_largest(plan: FlipPlan, wanted: dict[int, tuple[int, int, int]], batches: Batches) -> Batches:
-    best: dict[int, list[tuple[int, str]]] = {x: [] for x in wanted}
-    for x, ids, difference in _differences(plan, wanted, batches):
-        sign, least, n = wanted[x]
+def _task_largest(plan: FlipPlan, limits: dict[int, tuple[int, int, int]], batches: Batches) -> Batches:
+    best: dict[int, list[tuple[int, str]]] = {x: [] for x in limits}
+    for x, ids, difference in _differences(plan, limits, batches):
+        sign, least, n = limits[x]
         least = max(least, -best[x][-1][0]) if len(best[x]) == n else least
         inside = np.flatnonzero(difference * sign >= least)
         candidates = zip((-sign * difference[inside]).tolist(), ids.take(inside).to_pylist(), strict=True)
         best[x] = heapq.nsmallest(n, [*best[x], *candidates])
-    for x, found in best.items():
+    for x, largest in best.items():
         columns = {
-            "pair": pa.repeat(pa.scalar(x, pa.int32()), len(found)),
-            "amount": pa.array([-amount for amount, _ in found], pa.int64()),
-            "id": pa.array([name for _, name in found], pa.string()),
+            "pair": pa.repeat(pa.scalar(x, pa.int32()), len(largest)),
+            "amount": pa.array([-amount for amount, _ in largest], pa.int64()),
+            "id": pa.array([name for _, name in largest], pa.string()),
         }
         yield pa.RecordBatch.from_pydict(columns)

@@ -1,7 +1,7 @@
-"""Values of the same users in several runs, side by side: arrays of users x runs x cut-offs.
+"""Paired values: the same users in several runs, as arrays of users x runs x cut-offs.
 
-Rows of `user_metrics` are brought together by user (one shuffle) and sorted inside their partition, so
-that a task reads them as a stream: it holds one chunk, however many users and runs there are.
+Rows of `user_metrics` are shuffled by user once and sorted inside their partition, so that a task reads
+them as a stream. It holds one chunk, for any number of users and runs.
 Axes: u users, n runs, c cut-offs.
 """
 
@@ -20,15 +20,15 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 CHUNK_ROWS = 1 << 18
-"""Rows (a user in a run) turned into arrays at once: 2 MB a cut-off."""
+"""Rows (a user in a run) that become arrays at once: 2 MB per cut-off."""
 
 KEY = ("part", "metric", "definition")
-"""Rows are compared within one key."""
+"""Columns of the key: values are compared within one key."""
 
 
 @dataclass(frozen=True)
 class PairedValues:
-    """Values of some users: key (part, metric, definition), their hashes, values; NaN: left out."""
+    """Values of some users: key (part, metric, definition), hashes of the ids, values (NaN: left out)."""
 
     key: tuple[str, str, str]
     keys_u: Ints
@@ -36,7 +36,7 @@ class PairedValues:
 
 
 def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: int) -> DataFrame:
-    """Rows of these runs, those of a user next to one another within its key.
+    """Bring the rows of these runs together by user, next to one another within each key.
 
     One shuffle of (key, user, run, values) by user and a sort inside each of `tasks` partitions.
     """
@@ -53,32 +53,32 @@ def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: 
 def read_paired_values(
     batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
 ) -> Iterator[PairedValues]:
-    """The arrays of a partition of `repartition_by_user`, key after key, some thousand users at a time."""
+    """Read the arrays of a partition of `repartition_by_user`, key by key, in chunks of users."""
     for chunk in _whole_users(batches):
         for start, stop in _equal_key_ranges(chunk, KEY):
             yield _to_paired_values(chunk.slice(start, stop - start), n_runs, ks)
 
 
 def _whole_users(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about CHUNK_ROWS rows; a user's rows of one key are never torn apart."""
-    waiting: list[pa.RecordBatch] = []
+    """Yield tables of about CHUNK_ROWS rows; the rows of a user and key always stay in one table."""
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        waiting.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         if rows >= CHUNK_ROWS:
-            table = pa.Table.from_batches(waiting).combine_chunks()
-            last = _equal_key_ranges(table, (*KEY, "user_id"))[-1][0]
-            if last:
-                yield table.slice(0, last)
-            waiting = table.slice(last).to_batches()
-            rows = table.num_rows - last
+            table = pa.Table.from_batches(pending).combine_chunks()
+            complete = _equal_key_ranges(table, (*KEY, "user_id"))[-1][0]
+            if complete:
+                yield table.slice(0, complete)
+            pending = table.slice(complete).to_batches()
+            rows = table.num_rows - complete
     if rows:
-        yield pa.Table.from_batches(waiting).combine_chunks()
+        yield pa.Table.from_batches(pending).combine_chunks()
 
 
 def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Bounds of the stretches of rows that agree in these columns."""
+    """Return (start, stop) of each run of rows that agree in these columns."""
     new = np.zeros(table.num_rows, dtype=bool)
     new[0] = True
     for name in names:
@@ -99,8 +99,8 @@ def _to_paired_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> 
     cut_p = np.nan_to_num(k_p.astype(np.float64), nan=0.0)
     run_r = rows.column("run").to_numpy()
     for c, k in enumerate(ks):
-        kept = cut_p == (k or 0)
-        values[user_r[row_p[kept]], run_r[row_p[kept]], c] = value_p[kept]
+        selected = cut_p == (k or 0)
+        values[user_r[row_p[selected]], run_r[row_p[selected]], c] = value_p[selected]
     keys_u = rows.column("user_key").to_numpy()[first]
     part, metric, definition = (rows.column(name)[0].as_py() for name in KEY)
     return PairedValues((part, metric, definition), keys_u, values)

@@ -1,9 +1,9 @@
-"""Simpson's paradox, looked for in every pair of models: do the strata say what the whole says?
+"""Simpson's paradoxes: pairs of models that are ordered differently in the strata than in the whole.
 
 The strata are the labels of a slice key in the table `rankings`. Bootstrap weights are a function of
 user, replicate and seed alone, so the paired bootstrap of a difference is the difference of two
 models' sums: each task adds up the users of a run, and pairs are formed from these sums. No user
-reaches the driver, and nothing is brought together by user.
+reaches the driver, and no shuffle by user is needed.
 Axes: m models, s strata (0: the whole), r replicates, x pairs, c metrics x cut-offs, n rows.
 """
 
@@ -44,10 +44,10 @@ from recbench_spark.schemas import PARADOXES
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 SIZE_UNIT = 2.0**-20
-"""Truth items are added up as multiples of this, beside values of about 1."""
+"""Unit in which truth items are added up, beside values of about 1."""
 
 CELLS = 1 << 22
-"""Replicates x strata x pairs worked on at once: 32 MB."""
+"""Replicates x strata x pairs that are processed at once: 32 MB."""
 
 MetricKey = tuple[str, str, int | None]
 """Part, metric, cut-off."""
@@ -55,12 +55,16 @@ MetricKey = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class ParadoxPlan:
-    """What is compared with what, and by which strata.
+    """Plan of a search for paradoxes: runs, metrics and strata.
 
-    runs: one per model, all of one split; measured: metrics (of ranks), cut-offs, definition, bootstrap;
-    ks: cut-offs wanted, None for the whole ranking; by: slice keys;
-    against: place in `runs` of the model that others are held against; None: all pairs;
-    lower: metrics that are best when small.
+    Attributes:
+        runs: one run per model, all of one split.
+        measured: metrics (of ranks), cut-offs, definition, bootstrap.
+        ks: cut-offs of the results, None for the whole ranking.
+        by: slice keys.
+        parts: held-out parts.
+        against: index in `runs` of the model that all others are compared with; None: all pairs.
+        lower: metrics that are best when small.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -73,22 +77,22 @@ class ParadoxPlan:
 
     @property
     def table(self) -> list[MetricColumn]:
-        """All columns that are measured, wanted or not."""
+        """List all columns that are measured, with cut-offs beside those of `ks`."""
         return self.measured.table(self.measured.metrics)
 
     def direction(self, metric: str) -> float:
-        """1 for a metric that is best when large, else -1."""
+        """Return 1 for a metric that is best when large, else -1."""
         return -1.0 if metric in self.lower else 1.0
 
 
-def model_pairs(m: int, against: Mapping[MetricKey, int] | None, place: MetricKey) -> tuple[Ints, Ints]:
-    """Every pair once; or every other model with the one they are held against, none if it is unknown."""
+def model_pairs(m: int, against: Mapping[MetricKey, int] | None, key: MetricKey) -> tuple[Ints, Ints]:
+    """Return every pair once, or every other model with its baseline (no pairs for an unknown one)."""
     if against is None:
         a, b = np.triu_indices(m, 1)
         return a.astype(np.int64), b.astype(np.int64)
-    held = against.get(place)
-    others = np.array([a for a in range(m) if a != held and held is not None], dtype=np.int64)
-    return others, np.full(len(others), -1 if held is None else held, dtype=np.int64)
+    baseline = against.get(key)
+    others = np.array([a for a in range(m) if a != baseline and baseline is not None], dtype=np.int64)
+    return others, np.full(len(others), -1 if baseline is None else baseline, dtype=np.int64)
 
 
 DISAGREEMENT_SCHEMA = T.StructType(
@@ -98,15 +102,16 @@ DISAGREEMENT_SCHEMA = T.StructType(
         if field.name not in ("paradox_id", "suite", "logical_date", "split_id", "found_at")
     ]
 )
-"""The columns of the table that numbers decide."""
+"""The columns of the table `paradoxes` that the numbers decide."""
 
 
 def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
-    """One row per pair of models, part, metric, cut-off and slice key: the columns `DISAGREEMENT_SCHEMA`.
+    """Compare whole and strata: one row per pair of models, part, metric, cut-off and slice key.
 
-    A task holds the sums of one run: parts x strata x columns x replicates whole numbers. One row a
-    task, run, stratum and column is shuffled, by part, metric and cut-off; such a group holds
-    16 KB x strata x (runs + tasks) at 1,000 replicates, however many users there are.
+    The columns are those of `DISAGREEMENT_SCHEMA`. A task holds the sums of one run: parts x strata x
+    columns x replicates whole numbers. One row per task, run, stratum and column is shuffled, by part,
+    metric and cut-off; such a group holds 16 KB x strata x (runs + tasks) at 1,000 replicates, for any
+    number of users.
 
     Args:
         rankings: rows of the table `rankings`, of any runs.
@@ -117,7 +122,7 @@ def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
     rows = select_runs(rankings, plan.runs, plan.parts).select(*columns, "run", labels.alias("slices"))
     totals = rows.mapInArrow(partial(_task_totals, plan), _TOTALS)
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
@@ -125,14 +130,14 @@ def find_disagreements(rankings: DataFrame, plan: ParadoxPlan) -> DataFrame:
 
 
 def select_runs(rankings: DataFrame, runs: tuple[ComparedRun, ...], parts: tuple[str, ...]) -> DataFrame:
-    """The rows of these runs and parts, with the run's place as `run`."""
+    """Select the rows of these runs and parts, with the index of the run as `run`."""
     places: list[SparkColumn] = [F.lit(value) for n, run in enumerate(runs) for value in (run.run_id, n)]
-    known = F.col("run_id").isin([run.run_id for run in runs]) & F.col("part").isin(list(parts))
-    return rankings.where(known).withColumn("run", F.create_map(*places)[F.col("run_id")])
+    condition = F.col("run_id").isin([run.run_id for run in runs]) & F.col("part").isin(list(parts))
+    return rankings.where(condition).withColumn("run", F.create_map(*places)[F.col("run_id")])
 
 
 def split_by_run(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each run in a batch. A file of `rankings` is of one run, so these come in stretches."""
+    """Yield the rows of each run in a batch; a file of `rankings` holds one run."""
     for batch in batches:
         for run in pc.unique(batch.column("run")).to_pylist():
             yield run, batch.filter(pc.equal(batch.column("run"), run))
@@ -147,24 +152,24 @@ _TOTALS = (
 
 
 def _task_totals(plan: ParadoxPlan, batches: Batches) -> Batches:
-    for run, mine in groupby(split_by_run(batches), key=itemgetter(0)):
-        of_run = (batch for _, batch in mine)
-        for totals in metric_rows.sum_by_slice(of_run, partial(_measure_totals, plan)):
+    for run, rows in groupby(split_by_run(batches), key=itemgetter(0)):
+        run_batches = (batch for _, batch in rows)
+        for totals in metric_rows.sum_by_slice(run_batches, partial(_measure_totals, plan)):
             yield _column_rows(plan, run, totals)
 
 
-def _measure_totals(plan: ParadoxPlan, some: TruthSelection) -> MetricTotals:
-    """The totals of each column, and last of the users' truth items."""
-    asked = plan.measured
-    values = measure(some.rankings, asked.metrics, asked.ks, asked.definition)
-    sizes = np.diff(some.rankings.offsets)[:, None] * SIZE_UNIT
-    return metric_rows.sum_users({**values, "": sizes}, some.keys_u, asked.bootstrap)
+def _measure_totals(plan: ParadoxPlan, selection: TruthSelection) -> MetricTotals:
+    """Sum the values of each column, and in the last column the users' numbers of truth items."""
+    metric_plan = plan.measured
+    values = measure(selection.rankings, metric_plan.metrics, metric_plan.ks, metric_plan.definition)
+    sizes = np.diff(selection.rankings.offsets)[:, None] * SIZE_UNIT
+    return metric_rows.sum_users({**values, "": sizes}, selection.keys_u, metric_plan.bootstrap)
 
 
 def _column_rows(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.RecordBatch:
-    """One row a wanted column."""
+    """Build one row per requested column."""
     table = plan.table
-    kept = [c for c, column in enumerate(table) if column.k in plan.ks]
+    selected = [c for c, column in enumerate(table) if column.k in plan.ks]
 
     def numbers(name: str, width: int) -> Ints:
         return flatten_lists(totals.column(name))[1].reshape(-1, width)
@@ -172,19 +177,19 @@ def _column_rows(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.Reco
     moments = numbers("moments_c5", 5)
     boots, weights = (numbers(name, len(table) + 1).T for name in ("boot_bc", "weights_bc"))
     lists = {
-        "moments": moments[kept],
-        "boots": boots[kept],
-        "weights": weights[kept],
-        "size": moments[[-1] * len(kept), 1:3],
-        "sizes": boots[[-1] * len(kept)],
+        "moments": moments[selected],
+        "boots": boots[selected],
+        "weights": weights[selected],
+        "size": moments[[-1] * len(selected), 1:3],
+        "sizes": boots[[-1] * len(selected)],
     }
     columns = {
-        "run": pa.repeat(pa.scalar(run, pa.int32()), len(kept)),
-        "part": metric_rows.repeat_text(totals, "part", len(kept)),
-        "metric": pa.array([table[c].metric for c in kept], pa.string()),
-        "k": pa.array([table[c].k for c in kept], pa.int32()),
-        "slice_key": metric_rows.repeat_text(totals, "slice_key", len(kept)),
-        "slice_value": metric_rows.repeat_text(totals, "slice_value", len(kept)),
+        "run": pa.repeat(pa.scalar(run, pa.int32()), len(selected)),
+        "part": metric_rows.repeat_text(totals, "part", len(selected)),
+        "metric": pa.array([table[c].metric for c in selected], pa.string()),
+        "k": pa.array([table[c].k for c in selected], pa.int32()),
+        "slice_key": metric_rows.repeat_text(totals, "slice_key", len(selected)),
+        "slice_value": metric_rows.repeat_text(totals, "slice_value", len(selected)),
     }
     return pa.RecordBatch.from_pydict(
         {**columns, **{name: _to_lists(rows) for name, rows in lists.items()}}
@@ -201,10 +206,10 @@ def _to_lists(numbers_nw: Ints) -> pa.Array:
 
 @dataclass(frozen=True)
 class StratumMeans:
-    """The models of one part, metric and cut-off, in the whole (s = 0) and in the strata of one key.
+    """Means of models at one part, metric and cut-off, in the whole (s = 0) and in the strata of a key.
 
-    mean_sm, users_sm: means and users averaged; mean_smr: of the replicates; size_s, size_rs: truth
-    items of the strata (without the whole), the same for all models.
+    mean_sm, users_sm: means and numbers of averaged users; mean_smr: means of the replicates; size_s,
+    size_rs: truth items of the strata (without the whole), the same for all models.
     """
 
     labels: list[str]
@@ -221,11 +226,11 @@ def _finish(plan: ParadoxPlan, table: pa.Table) -> pa.Table:
     keys = table.column("slice_key")
     rows: list[dict[str, Any]] = []
     for key in plan.by:
-        chosen = table.filter(pc.fill_null(pc.equal(keys, key), True))
-        strata = _strata(chosen, len(plan.runs))
+        key_rows = table.filter(pc.fill_null(pc.equal(keys, key), True))
+        strata = _strata(key_rows, len(plan.runs))
         cell = {"part": part, "metric": metric, "definition": column.definition, "k": k, "slice_key": key}
         if strata.labels:
-            rows += [{**cell, **found} for found in _rows(plan, strata, (part, metric, k))]
+            rows += [{**cell, **pair_row} for pair_row in _rows(plan, strata, (part, metric, k))]
     return pa.Table.from_pylist(rows, schema=_ARROW)
 
 
@@ -245,16 +250,16 @@ _ARROW = pa.schema(
 
 
 def _strata(table: pa.Table, m: int) -> StratumMeans:
-    """The sums of all tasks, added up by stratum and model, as means."""
+    """Add up the sums of all tasks by stratum and model, and return the means."""
     values = table.column("slice_value").to_pylist()
-    # Q2 stands before Q10.
+    # Order by length first, so that Q2 comes before Q10.
     labels = sorted({value for value in values if value is not None}, key=lambda value: (len(value), value))
-    place = {None: 0, **{label: s for s, label in enumerate(labels, start=1)}}
-    s_n, m_n = np.array([place[value] for value in values]), table.column("run").to_numpy()
+    index_by_label = {None: 0, **{label: s for s, label in enumerate(labels, start=1)}}
+    s_n, m_n = np.array([index_by_label[value] for value in values]), table.column("run").to_numpy()
 
     def total(name: str) -> Ints:
         numbers_nw = flatten_lists(table.column(name).combine_chunks())[1].reshape(len(values), -1)
-        sums = np.zeros((len(place), m, numbers_nw.shape[1]), dtype=np.int64)
+        sums = np.zeros((len(index_by_label), m, numbers_nw.shape[1]), dtype=np.int64)
         np.add.at(sums, (s_n, m_n), numbers_nw)
         return sums
 
@@ -262,18 +267,18 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
     size = resampling.from_sums(total("size").max(axis=1)) / SIZE_UNIT
     return StratumMeans(
         labels,
-        mean.reshape(len(place), m),
-        users.reshape(len(place), m),
+        mean.reshape(len(index_by_label), m),
+        users.reshape(len(index_by_label), m),
         resampling.replicate_means(total("boots"), total("weights")),
         size[1:],
         total("sizes").max(axis=1)[1:].T.astype(np.float64),
     )
 
 
-def _rows(plan: ParadoxPlan, strata: StratumMeans, place: MetricKey) -> Iterator[dict[str, Any]]:
-    """A row per pair, the model that is better in the whole first."""
-    a, b = model_pairs(len(plan.runs), plan.against, place)
-    lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(place[1])
+def _rows(plan: ParadoxPlan, strata: StratumMeans, key: MetricKey) -> Iterator[dict[str, Any]]:
+    """Yield one row per pair; the model that is better in the whole comes first."""
+    a, b = model_pairs(len(plan.runs), plan.against, key)
+    lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(key[1])
     a, b = (np.where(lead < 0, y, x)[~np.isnan(lead)] for x, y in ((a, b), (b, a)))
     step = max(1, CELLS // strata.mean_smr[:, 0].size)
     for start in range(0, len(a), step):
@@ -281,23 +286,23 @@ def _rows(plan: ParadoxPlan, strata: StratumMeans, place: MetricKey) -> Iterator
 
 
 def _pair_rows(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Iterator[dict[str, Any]]:
-    """The rows of some pairs."""
+    """Yield the rows of some pairs."""
     level = plan.measured.bootstrap.level
-    found = compare_pairs(strata, a, b, level)
-    listed = {name: numbers.T.tolist() for name, numbers in found.items() if numbers.ndim == 2}
-    single = {name: numbers.tolist() for name, numbers in found.items() if numbers.ndim == 1}
-    for x, (ours, theirs) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
+    numbers_by_name = compare_pairs(strata, a, b, level)
+    listed = {name: numbers.T.tolist() for name, numbers in numbers_by_name.items() if numbers.ndim == 2}
+    single = {name: numbers.tolist() for name, numbers in numbers_by_name.items() if numbers.ndim == 1}
+    for x, (model, other) in enumerate(zip(a.tolist(), b.tolist(), strict=True)):
         numbers = {name: _none_if_nan(values[x]) for name, values in single.items()}
         arrays = {name: [_none_if_nan(value) for value in values[x]] for name, values in listed.items()}
         yield {
-            "model": plan.runs[ours].model,
-            "other": plan.runs[theirs].model,
-            "run_id": plan.runs[ours].run_id,
-            "other_run_id": plan.runs[theirs].run_id,
-            "users": int(strata.users_sm[0, ours]),
+            "model": plan.runs[model].model,
+            "other": plan.runs[other].model,
+            "run_id": plan.runs[model].run_id,
+            "other_run_id": plan.runs[other].run_id,
+            "users": int(strata.users_sm[0, model]),
             "labels": strata.labels,
             "sizes": [round(size) for size in strata.size_s.tolist()],
-            "stratum_users": strata.users_sm[1:, ours].tolist(),
+            "stratum_users": strata.users_sm[1:, model].tolist(),
             **numbers,
             **arrays,
             "kind": kernel.KINDS[single["kind"][x]],
@@ -305,7 +310,7 @@ def _pair_rows(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Ite
 
 
 def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, npt.NDArray[Any]]:
-    """The numbers of pairs of models a - b: (x,), or (s, x) in the strata.
+    """Compute the numbers of pairs of models a - b: (x,), or (s, x) in the strata.
 
     The stratified difference is the sum over strata of |Q_s| / |Q| x the difference in s, over the
     strata in which both models have a mean.
@@ -319,15 +324,15 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
         for model in (a, b)
     )
-    whole = (low_sx[0], high_sx[0])
+    overall = (low_sx[0], high_sx[0])
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
     by_strata = [
-        kernel.intervals_oppose(*whole, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
+        kernel.intervals_oppose(*overall, *bounds) for bounds in zip(low_sx[1:], high_sx[1:], strict=True)
     ]
     certain_x = np.where(
         kind_x == kernel.KINDS.index("partial"),
         np.any(by_strata, axis=0),
-        kernel.intervals_oppose(*whole, low_x, high_x),
+        kernel.intervals_oppose(*overall, low_x, high_x),
     )
     return {
         "value": strata.mean_sm[0, a],
@@ -352,7 +357,7 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
 
 
 def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[Floats, Floats, Floats]:
-    """Differences in the whole and in the strata, and both ends of their intervals, (s, x) each."""
+    """Return differences in the whole and in the strata, and bounds of their intervals, (s, x) each."""
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
     flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T
@@ -361,5 +366,4 @@ def _differences(strata: StratumMeans, a: Ints, b: Ints, level: float) -> tuple[
 
 
 def _none_if_nan(value: Any) -> Any:
-    """None for NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value

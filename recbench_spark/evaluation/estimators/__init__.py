@@ -1,1 +1,1 @@
-"""Estimates beside the plain mean: corrected for exposure, for sampled candidates."""
+"""Estimators beside the plain mean: they correct for exposure bias and for sampled candidates."""

@@ -1,6 +1,7 @@
-"""The value of a policy from rounds that another one logged, with intervals.
+"""Off-policy evaluation: the value of a policy from rounds that another policy logged, with intervals.
 
-Rounds add whole numbers: nothing is shuffled but a row per task, and no partitioning changes a bit.
+Rounds are added as whole numbers: only one row per task is shuffled, and the partitioning does not change
+a bit.
 Axes: n rounds, e estimators.
 """
 
@@ -25,26 +26,27 @@ from recbench_spark.kernels.sums import Sums
 
 METRIC = "policy_value"
 HEAVY_WEIGHT_SHARE = 0.05
-"""Share of all weight in one round from which an estimate is flagged."""
+"""Largest share of the total weight that one round may have without a warning."""
 
 FAR_STANDARD_ERRORS = 4.0
-"""Standard errors between the mean weight and 1 from which propensities are flagged."""
+"""Largest distance of the mean weight from 1, in standard errors, without a warning."""
 
 
 def estimate_policy_values(
     rounds: DataFrame, settings: EstimatorSettings, policy: str, level: float, *, modelled: bool
 ) -> list[MetricRow]:
-    """Rows of `metrics`: the mean reward per round that the policy would have had, by each estimator.
+    """Estimate the mean reward per round of a policy by each estimator: rows of `metrics`.
 
-    Two passes, one for the largest parts and one for sums; a row of 6 sums per estimator comes back from
-    each task. Errors take rounds as independent (`ratios.ratio_and_error`); intervals are normal.
+    Two passes, one for the largest parts and one for sums; each task returns a row of 6 sums per estimator.
+    Errors treat rounds as independent (`ratios.ratio_and_error`); intervals are normal.
 
     Args:
         rounds: reward, propensity (above 0), pi_e; with a reward model also q and q_policy.
         settings: bounds on weights.
-        policy: which policy is evaluated; stands in the definition.
-        level: of the intervals.
-        modelled: whether q (of the logged action) and q_policy (mean over the policy's) are given.
+        policy: name of the evaluated policy, for the definition.
+        level: level of the intervals.
+        modelled: rounds have q (expected reward of the logged action) and q_policy (mean over the actions
+            of the policy).
     """
     names = tuple(name for name in ESTIMATORS if modelled or name not in MODELLED)
 
@@ -61,7 +63,7 @@ def estimate_policy_values(
     (moments,) = sum_batches(rounds, sums, [(6, e)])
     ratio, spread, n = exact_ratio_and_error(moments)
     back = scale_c[e:] / scale_c[:e]
-    from scipy.stats import norm  # noqa: PLC0415 (a second that few need)
+    from scipy.stats import norm  # noqa: PLC0415 (the import takes a second, and few need it)
 
     z = float(norm.ppf((1 + level) / 2))
     return [
@@ -85,10 +87,10 @@ def _definition(estimator: str, policy: str, settings: EstimatorSettings) -> str
 
 
 def read_rounds(batch: pa.RecordBatch, modelled: bool) -> Rounds:
-    """The rounds of a batch."""
-    reward, propensity, asked = (_floats(batch, name) for name in ("reward", "propensity", "pi_e"))
+    """Read the rounds of a batch."""
+    reward, propensity, target = (_floats(batch, name) for name in ("reward", "propensity", "pi_e"))
     model: Sequence[Floats] = [_floats(batch, name) for name in ("q", "q_policy")] if modelled else []
-    return Rounds(reward, asked / propensity, *model)
+    return Rounds(reward, target / propensity, *model)
 
 
 def _floats(batch: pa.RecordBatch, name: str) -> Floats:
@@ -96,13 +98,13 @@ def _floats(batch: pa.RecordBatch, name: str) -> Floats:
 
 
 def check_rounds(rounds: DataFrame, settings: EstimatorSettings) -> list[Check]:
-    """What the estimates rest on: rounds, their effective number, heavy weights, the mean weight.
+    """Check the basis of the estimates: rounds, effective rounds, heavy weights, the mean weight.
 
-    One aggregation. Where the logging policy's propensities are right and cover what the policy does,
-    the weights have mean 1.
+    One aggregation. Where the propensities are right and the logging policy covers the actions of the
+    evaluated policy, the weights have mean 1.
     """
     w = F.col("pi_e") / F.col("propensity")
-    (found,) = rounds.agg(
+    (row,) = rounds.agg(
         F.count("*").alias("n"),
         F.sum(w).alias("total"),
         F.sum(w * w).alias("squares"),
@@ -110,18 +112,21 @@ def check_rounds(rounds: DataFrame, settings: EstimatorSettings) -> list[Check]:
         F.stddev(w).alias("spread"),
         F.count_if(w > settings.switch).alias("beyond"),
     ).collect()
-    n, total = found.n, found.total
-    effective = total**2 / found.squares if found.squares else 0.0
-    share = found.most / total if total else 0.0
-    error = (found.spread or 0.0) / n**0.5
+    n, total = row.n, row.total
+    effective = total**2 / row.squares if row.squares else 0.0
+    share = row.most / total if total else 0.0
+    error = (row.spread or 0.0) / n**0.5
     far = abs(total / n - 1) / error if error else 0.0
     return [
         Check("rounds", n, None, "info", "logged rounds"),
         Check("effective rounds", effective, None, "info", "(sum w)^2 / sum w^2"),
-        Check("largest share of the weight", share, HEAVY_WEIGHT_SHARE, "warning", "one round decides so much"),
+        Check(
+            "largest share of the weight", share, HEAVY_WEIGHT_SHARE, "warning",
+            "one round decides so much",
+        ),
         Check(
             "mean weight, standard errors from 1", far, FAR_STANDARD_ERRORS, "warning",
             f"mean {total / n:g}; far from 1: wrong propensities or pi_e, or actions never logged",
         ),
-        Check("weights above the switch", found.extend_beyond, None, "info", f"above {settings.switch:g}"),
+        Check("weights above the switch", row.beyond, None, "info", f"above {settings.switch:g}"),
     ]  # fmt: skip

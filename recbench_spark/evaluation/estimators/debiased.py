@@ -1,16 +1,15 @@
-"""Estimates under exposure bias, side by side, from the rankings of one run.
+"""Debiased estimates under exposure bias, by several estimators, from the rankings of one run.
 
-Users add whole numbers (`kernels.ratios`, `kernels.resampling`), so that an estimate does not depend on
-how they are spread; its interval resamples users, and with them its denominator and the sizes of the
+Users are added as whole numbers (`kernels.ratios`, `kernels.resampling`), so that an estimate does not
+depend on the partitioning. Its interval resamples users, and with them the denominator and the sizes of the
 strata. Uniformly exposed parts need no correction and are left out.
-
 Axes: u users, c columns (metric x cut-off), s strata, r bootstrap replicates.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.estimators.exposure import Weights
+from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, SUM, EstimationPlan
 from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
@@ -37,155 +36,15 @@ from recbench_spark.kernels import ratios, resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import exposure
 from recbench_spark.kernels.estimators.exposure import (
-    MODELLED,
-    QUOTIENTS,
-    EstimatorSettings,
     Parts,
     Rewards,
 )
 from recbench_spark.kernels.estimators.strata import StratumEdges, propose
-from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
-UNIFORM = ("open_loop",)
-"""Parts in which every item was as likely to be shown as any other."""
-
-STRATIFIED = "stratified"
-SUM = "dcg"
-"""Estimated beside `ndcg`, which is a quotient: what a reward model, or chances, can say of it."""
-
-LARGEST_DISCOUNT = 1.5
-"""No discount of a rank is larger: 1 / ln 2 = 1.44."""
-
-
-@dataclass(frozen=True)
-class EstimationPlan:
-    """What is estimated.
-
-    measured: metrics, cut-offs, definition, bootstrap. estimators: names, in order. exposed: the
-    propensities, as definitions name them. strata: one for each number of them. weights: of each part.
-    rewards: how a reward model is named, if there is one. compared: the metric and cut-off whose
-    replicates are kept, by which a number of strata is proposed. n_items: of the catalogue.
-    """
-
-    measured: metric_rows.MetricPlan
-    estimators: tuple[str, ...]
-    settings: EstimatorSettings
-    exposed: str
-    strata: tuple[StratumEdges, ...]
-    weights: Mapping[str, Weights]
-    n_items: int
-    rewards: str | None = None
-    compared: tuple[str, int | None] | None = None
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts that are corrected."""
-        return tuple(part for part in self.weights if part not in UNIFORM)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics of ranks, with `dcg` where NDCG is asked for."""
-        names = self.measured.rank_metrics
-        return (*names, SUM) if "ndcg" in names else names
-
-    @property
-    def weighted_estimators(self) -> tuple[str, ...]:
-        """All estimators but `stratified`; `holdout` for what else has no row of it."""
-        return (HOLDOUT, *(name for name in self.estimators if name != STRATIFIED))
-
-    def reason(self, estimator: str, metric: str) -> str | None:
-        """Why there is no value; None where there is one."""
-        if estimator == STRATIFIED and metric == SUM:
-            return "strata are combined for the metrics asked for"
-        if estimator == STRATIFIED and not self.strata:
-            return "all items are shown alike"
-        definition, given = self.measured.definition, bool(self.rewards)
-        return exposure.reason(estimator, metric, definition, self.settings, rewards=given)
-
-    def estimable_metrics(self, estimator: str) -> list[str]:
-        """The metrics of an estimator that have a value."""
-        if estimator == HOLDOUT:
-            return [SUM] if SUM in self.metrics else []
-        return [metric for metric in self.metrics if self.reason(estimator, metric) is None]
-
-    def columns(self, estimator: str, metric: str, cut: StratumEdges | None = None) -> list[MetricColumn]:
-        """What the columns of an estimate are."""
-        definition = self.measured.definition.describe(METRICS[_plain_metric(metric)].axes)
-        definition = ";".join([definition, *self._settings(estimator, cut)])
-        ks = exposure.columns(metric, self.measured.ks)
-        return [MetricColumn(metric, k, definition, estimator) for k in ks]
-
-    def table(self, estimator: str) -> list[MetricColumn]:
-        """The columns of all metrics of a weighing estimator, in order."""
-        return [
-            column for name in self.estimable_metrics(estimator) for column in self.columns(estimator, name)
-        ]
-
-    def _settings(self, estimator: str, cut: StratumEdges | None) -> list[str]:
-        """What an estimate depends on beside the metric's own axes."""
-        given, exposed = self.settings, f"propensities={self.exposed}"
-        model = f"rewards={self.rewards}"
-        own = {
-            HOLDOUT: [],
-            "clipped_ips": [exposed, f"clip={given.clip:g}"],
-            "dm": [model],
-            "dr": [exposed, model],
-            "switch_dr": [exposed, model, f"switch={given.switch:g}"],
-            "dros": [exposed, model, f"shrink={given.shrink:g}"],
-            STRATIFIED: [exposed, *([f"strata={cut.asked} {cut.kind}"] if cut else [])],
-        }
-        return own.get(estimator, [exposed])
-
-    def scalings(self, estimator: str, metric: str, part: str) -> tuple[float, float]:
-        """Powers of two that bring numerators and denominators near to 2^10 (see `ratios.scaling`)."""
-        numerator, denominator = self._bounds(estimator, metric, self.weights[part])
-        return ratios.scaling(numerator), ratios.scaling(denominator)
-
-    def _bounds(self, estimator: str, metric: str, weights: Weights) -> tuple[float, float]:
-        """What no user's parts exceed."""
-        largest, longest = self._largest_weight(estimator, weights), float(weights.longest)
-        total = LARGEST_DISCOUNT * longest * largest * max(_largest_gain(metric, weights.grade, self), 1.0)
-        if estimator == exposure.POOLED:
-            return total, longest * largest
-        if estimator == "snips_global":
-            # The ideal list of `ideal=k` has as many items as there are ranks.
-            return total, total * (self.n_items if self.measured.definition.ideal == "k" else 1)
-        if estimator in MODELLED:
-            return 2 * total + LARGEST_DISCOUNT * max(self.measured.ks), 1.0
-        return (1.0 if metric in QUOTIENTS else total), 1.0
-
-    def _largest_weight(self, estimator: str, weights: Weights) -> float:
-        given = self.settings
-        bounds = {
-            HOLDOUT: 1.0,
-            "clipped_ips": min(weights.largest, given.clip),
-            "snips_user": float(weights.longest),
-            "switch_dr": min(weights.largest, given.switch),
-            "dros": min(weights.largest, math.sqrt(given.shrink) / 2),
-        }
-        return bounds.get(estimator, weights.largest)
-
-
-def _plain_metric(metric: str) -> str:
-    return "ndcg" if metric == SUM else metric
-
-
-def _largest_gain(metric: str, grade: float, plan: EstimationPlan) -> float:
-    """The size of the largest gain of an item whose relevance is at most this in size."""
-    kind = plan.measured.definition.gain
-    if metric not in (SUM, "ndcg") or kind == "binary":
-        return 1.0
-    above = (
-        grade - (plan.measured.definition.threshold or 0.0) + 1.0 if kind == "exponential_above" else grade
-    )
-    largest: float = grade if kind == "linear" else math.exp2(above)
-    return largest
-
-
-# ------------------------------------------------------------------------------- of all users
+# ------------------------------------------------------------------------------- sums over users
 
 KEY = (*SLICE, "estimator", "strata", "metric")
 TOTALS = (
@@ -193,30 +52,30 @@ TOTALS = (
     "totals ARRAY<LONG>"
 )
 ESTIMATES = f"{METRIC_ROWS}, replicates ARRAY<DOUBLE>"
-"""Rows of `metrics`, and the replicates of what is compared (else NULL)."""
+"""Rows of `metrics`, and the replicates of `EstimationPlan.compared` (else NULL)."""
 
 EstimateKey = tuple[str, str, int | None, str | None]
-"""Part, estimator; place of the strata in the plan and metric, where stratified."""
+"""Part, estimator; for `stratified` also the index of the strata in the plan, and the metric."""
 
 
 def compute_estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
-    """Rows of `metrics` for each estimator, metric and cut-off that has a value.
+    """Estimate each metric and cut-off by each estimator that has a value: rows of `metrics`.
 
-    Each task adds its users up; shuffled is a row per task, part and estimator (of strata: number of
-    them and metric) of columns x replicates whole numbers.
+    Each task adds up its users. One row of columns x replicates whole numbers is shuffled per task, part
+    and estimator (for strata: per number of strata and metric).
 
     Args:
         rankings: rows of the table `rankings` of one run, with `propensity`; from `add_rewards`
             where the plan has a reward model.
-        plan: what is estimated.
+        plan: metrics, estimators and settings.
     """
-    further = ["truth_rewards", "listed_rewards"] if plan.rewards else []
+    reward_columns = ["truth_rewards", "listed_rewards"] if plan.rewards else []
     narrow = rankings.where(F.col("part").isin(*plan.parts)).select(
-        *RANKING_COLUMNS, "propensity", *further
+        *RANKING_COLUMNS, "propensity", *reward_columns
     )
     totals = narrow.mapInArrow(partial(_task_totals, plan), TOTALS)
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
         return _finish(plan, table)
 
@@ -224,7 +83,7 @@ def compute_estimates(rankings: DataFrame, plan: EstimationPlan) -> DataFrame:
 
 
 def estimation_measure(plan: EstimationPlan) -> RankingMeasure:
-    """What `compute_estimates` works out, of rankings of any origin."""
+    """Return the measure of `compute_estimates`, for rankings of any origin."""
     return RankingMeasure(partial(_task_totals, plan), KEY, partial(_finish, plan))
 
 
@@ -234,12 +93,12 @@ def _task_totals(plan: EstimationPlan, batches: Batches) -> Batches:
         for part, users in split_by_part(batch):
             if part not in plan.parts:
                 continue
-            for (estimator, n, metric), found in _totals(plan, part, users).items():
-                place = (part, estimator, n, metric)
-                totals[place] = totals[place] + found if place in totals else found
-    for (part, estimator, n, metric), found in totals.items():
+            for (estimator, n, metric), sums in _totals(plan, part, users).items():
+                key = (part, estimator, n, metric)
+                totals[key] = totals[key] + sums if key in totals else sums
+    for (part, estimator, n, metric), sums in totals.items():
         row: dict[str, Any] = {"part": part, "slice_key": None, "slice_value": None}
-        row |= {"estimator": estimator, "strata": n, "metric": metric, "totals": found}
+        row |= {"estimator": estimator, "strata": n, "metric": metric, "totals": sums}
         yield pa.RecordBatch.from_pylist([row], schema=_TOTALS)
 
 
@@ -256,16 +115,16 @@ _TOTALS = pa.schema(
 def _totals(
     plan: EstimationPlan, part: str, users: pa.RecordBatch
 ) -> dict[tuple[str, int | None, str | None], Ints]:
-    """Ints numbers to be added over users: for each estimator, and each number of strata and metric."""
+    """Add up whole numbers over users, for each estimator, and for each number of strata and metric."""
     rankings, keys = to_rankings(users), users.column("user_key").to_numpy()
     propensity_p = flatten_lists(users.column("propensity"))[1]
-    found: dict[tuple[str, int | None, str | None], Ints] = {}
-    for name, sums in _weighted_totals(plan, part, rankings, propensity_p, keys, _rewards(users, plan)):
-        found[name, None, None] = sums
+    totals: dict[tuple[str, int | None, str | None], Ints] = {}
+    for name, sums in _sum_weighted(plan, part, rankings, propensity_p, keys, _rewards(users, plan)):
+        totals[name, None, None] = sums
     for n, cut in enumerate(plan.strata if STRATIFIED in plan.estimators else ()):
-        for metric, sums in _stratified_totals(plan, cut, rankings, propensity_p, keys):
-            found[STRATIFIED, n, metric] = sums
-    return found
+        for metric, sums in _sum_strata(plan, cut, rankings, propensity_p, keys):
+            totals[STRATIFIED, n, metric] = sums
+    return totals
 
 
 def _rewards(users: pa.RecordBatch, plan: EstimationPlan) -> Rewards | None:
@@ -275,10 +134,10 @@ def _rewards(users: pa.RecordBatch, plan: EstimationPlan) -> Rewards | None:
     return Rewards(offsets, listed, flatten_lists(users.column("truth_rewards"))[1])
 
 
-# ------------------------------------------------------------------------------- by weights
+# ------------------------------------------------------------------------------- weighted estimators
 
 
-def _weighted_totals(
+def _sum_weighted(
     plan: EstimationPlan,
     part: str,
     rankings: Rankings,
@@ -286,16 +145,16 @@ def _weighted_totals(
     keys: Ints,
     rewards: Rewards | None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Of each estimator what `_finish_weighted` needs; bootstrap weights are drawn once for all."""
-    made = _contributions(plan, rankings, propensity_p, rewards)
+    """Yield the totals of each estimator for `_finish_weighted`; all share the bootstrap weights."""
+    parts_by_metric = _contributions(plan, rankings, propensity_p, rewards)
     scaled = {
         name: _join_parts(
             [
-                _scale_parts(made[name, m], plan.scalings(name, m, part))
+                _scale_parts(parts_by_metric[name, m], plan.scalings(name, m, part))
                 for m in plan.estimable_metrics(name)
             ]
         )
-        for name in plan.weighted_estimators
+        for name in plan.ratio_estimators
         if plan.estimable_metrics(name)
     }
     if not scaled:
@@ -306,20 +165,27 @@ def _weighted_totals(
         end = start + parts.numerator.shape[1]
         moments = ratios.ratio_moments(parts.numerator, parts.denominator)
         sizes = resampling.exact_sums(_size_factor(parts))
-        yield name, _flatten(moments, sizes, sums[:, :, start:end])
+        yield name, _concatenate(moments, sizes, sums[:, :, start:end])
         start = end
 
 
 def _contributions(
     plan: EstimationPlan, rankings: Rankings, propensity_p: Floats, rewards: Rewards | None
 ) -> dict[tuple[str, str], Parts]:
-    measured, names = plan.measured, plan.weighted_estimators
-    made: dict[tuple[str, str], Parts] = {}
-    for some, metrics in ((names[:1], plan.estimable_metrics(HOLDOUT)), (names[1:], plan.metrics)):
-        made |= exposure.contributions(
-            rankings, propensity_p, metrics, measured.ks, measured.definition, some, plan.settings, rewards
+    measured, names = plan.measured, plan.ratio_estimators
+    parts: dict[tuple[str, str], Parts] = {}
+    for estimators, metrics in ((names[:1], plan.estimable_metrics(HOLDOUT)), (names[1:], plan.metrics)):
+        parts |= exposure.contributions(
+            rankings,
+            propensity_p,
+            metrics,
+            measured.ks,
+            measured.definition,
+            estimators,
+            plan.settings,
+            rewards,
         )
-    return made
+    return parts
 
 
 def _scale_parts(parts: Parts, scalings: tuple[float, float]) -> Parts:
@@ -327,20 +193,20 @@ def _scale_parts(parts: Parts, scalings: tuple[float, float]) -> Parts:
 
 
 def _size_factor(parts: Parts) -> Floats:
-    """How many items each user has where the estimate is multiplied by their mean, else 1."""
+    """Return each user's number of items where the estimate is multiplied by their mean, else 1."""
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
-    kept: Floats = np.where(np.isnan(parts.numerator), np.nan, size)
-    return kept
+    factor: Floats = np.where(np.isnan(parts.numerator), np.nan, size)
+    return factor
 
 
 def _join_parts(parts: list[Parts]) -> Parts:
-    """The columns of several estimates side by side."""
+    """Concatenate the columns of several estimates."""
     numerators = np.concatenate([part.numerator for part in parts], axis=1)
     denominators = np.concatenate([part.denominator for part in parts], axis=1)
     return Parts(numerators, denominators, np.concatenate([_size_factor(part) for part in parts], axis=1))
 
 
-def _flatten(*arrays: Ints) -> Ints:
+def _concatenate(*arrays: Ints) -> Ints:
     return np.concatenate([array.ravel() for array in arrays])
 
 
@@ -352,7 +218,7 @@ def _split_totals(totals: Ints, *shapes: tuple[int, ...]) -> list[Ints]:
 
 @dataclass(frozen=True)
 class _Estimates:
-    """Estimates: value, standard error, users and replicates, (c,) each but (r, c)."""
+    """Estimates: value, standard error and users, (c,) each, and replicates, (r, c)."""
 
     value: Floats
     error: Floats
@@ -373,59 +239,59 @@ def _finish_weighted(plan: EstimationPlan, part: str, estimator: str, totals: In
         # Columns 3 and 4 of the moments are the sum of the denominators.
         mean = resampling.from_sums(moments[:, 3:5]) / scalings[:, 1] / np.maximum(users, 1)
         means = resampling.replicate_means(sums[1], sums[3]) / scalings[:, 1]
-        value, replicates = value * _pooled_factor(plan, mean), replicates * _pooled_factor(plan, means)
-    # A product of a ratio and a mean: the delta method of a ratio alone is not its error.
+        value, replicates = value * _pool_factors(plan, mean), replicates * _pool_factors(plan, means)
+    # These are products of a ratio and a mean: the delta method of the ratio alone is not their error.
     pooled = np.array([estimator == "snips_global" and x.metric in exposure.SUMS for x in columns])
     error = np.where(pooled | (estimator == exposure.POOLED), _replicate_stderr(replicates), error * back)
     return _Estimates(value, error, users, replicates)
 
 
-def _pooled_factor(plan: EstimationPlan, mean_xc: Floats) -> Floats:
-    """What turns the quotients of `ips_pooled` into estimates, from mean denominators, metric by metric."""
-    found, start = np.empty_like(mean_xc), 0
+def _pool_factors(plan: EstimationPlan, mean_xc: Floats) -> Floats:
+    """Return the factors that turn quotients of `ips_pooled` into estimates, from mean denominators."""
+    factors, start = np.empty_like(mean_xc), 0
     for metric in plan.estimable_metrics(exposure.POOLED):
         end = start + len(plan.columns(exposure.POOLED, metric))
         at = (..., slice(start, end))
-        found[at] = exposure.pool_factor(metric, plan.measured.ks, plan.measured.definition, mean_xc[at])
+        factors[at] = exposure.pool_factor(metric, plan.measured.ks, plan.measured.definition, mean_xc[at])
         start = end
-    return found
+    return factors
 
 
 def _replicate_stderr(replicates_rc: Floats) -> Floats:
-    """The standard deviation of the replicates, NaN where fewer than two are known."""
-    known = (~np.isnan(replicates_rc)).sum(axis=0) > 1
-    spread: Floats = np.full(known.shape, np.nan)
-    if known.any():
-        spread[known] = np.nanstd(replicates_rc[:, known], axis=0, ddof=1)
+    """Return the standard deviation of the replicates, NaN for fewer than two."""
+    estimable = (~np.isnan(replicates_rc)).sum(axis=0) > 1
+    spread: Floats = np.full(estimable.shape, np.nan)
+    if estimable.any():
+        spread[estimable] = np.nanstd(replicates_rc[:, estimable], axis=0, ddof=1)
     return spread
 
 
-# ------------------------------------------------------------------------------- by strata
+# ------------------------------------------------------------------------------- stratified estimator
 
 
-def _stratified_totals(
+def _sum_strata(
     plan: EstimationPlan, cut: StratumEdges, rankings: Rankings, propensity_p: Floats, keys: Ints
 ) -> Iterator[tuple[str, Ints]]:
-    """Of each metric what `_finish_stratified` needs; bootstrap weights are drawn once for all."""
+    """Yield the totals of each metric for `_finish_stratified`; all share the bootstrap weights."""
     measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
     values, sizes_us = exposure.measure_by_stratum(
         rankings, cut.assign(propensity_p), s, measured.rank_metrics, measured.ks, measured.definition
     )
-    # Whoever has no truth in a stratum is not averaged there, as in a slice, also where empty users count.
+    # Users without truth in a stratum are not averaged there, as in a slice, also where empty users count.
     flat_values = {
         name: np.where(sizes_us[:, :, None] > 0, value, np.nan).reshape(len(keys), -1)
         for name, value in values.items()
     }
-    together = np.concatenate([*flat_values.values(), sizes_us.astype(np.float64)], axis=1)
-    sums, weights = resampling.bootstrap_sums(keys, together, boot.replicates, boot.seed)
+    columns = np.concatenate([*flat_values.values(), sizes_us.astype(np.float64)], axis=1)
+    sums, weights = resampling.bootstrap_sums(keys, columns, boot.replicates, boot.seed)
     start = 0
     for name, value in flat_values.items():
         end = start + value.shape[1]
-        known = ~np.isnan(value.reshape(len(keys), s, -1))
+        has_value = ~np.isnan(value.reshape(len(keys), s, -1))
         yield (
             name,
-            _flatten(
-                known.any(axis=1).sum(axis=0),
+            _concatenate(
+                has_value.any(axis=1).sum(axis=0),
                 resampling.moments(value),
                 sizes_us.sum(axis=0),
                 sums[:, start:end],
@@ -453,32 +319,32 @@ def _finish_stratified(plan: EstimationPlan, cut: StratumEdges, metric: str, tot
 
 
 def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
-    """The estimates of one part and estimator (of strata: number of them and metric)."""
+    """Compute the estimates of one part and estimator (for strata: of one number of strata and metric)."""
     rows = [row.values.to_numpy() for row in table.column("totals")]
     totals: Ints = np.stack(rows).sum(axis=0, dtype=np.int64)
     part, estimator, n, metric = (
         table.column(name)[0].as_py() for name in ("part", "estimator", "strata", "metric")
     )
     if n is None:
-        columns, found = plan.table(estimator), _finish_weighted(plan, part, estimator, totals)
+        columns, estimates = plan.table(estimator), _finish_weighted(plan, part, estimator, totals)
     else:
         columns = plan.columns(estimator, metric, plan.strata[n])
-        found = _finish_stratified(plan, plan.strata[n], metric, totals)
-    ends = resampling.percentile_interval(found.replicates, plan.measured.bootstrap.level)
-    numbers = (found.value, found.error, *ends)
-    kept = [
-        found.replicates[:, c] if n is not None and plan.compared == (x.metric, x.k) else None
+        estimates = _finish_stratified(plan, plan.strata[n], metric, totals)
+    interval = resampling.percentile_interval(estimates.replicates, plan.measured.bootstrap.level)
+    numbers = (estimates.value, estimates.error, *interval)
+    replicates = [
+        estimates.replicates[:, c] if n is not None and plan.compared == (x.metric, x.k) else None
         for c, x in enumerate(columns)
     ]
-    made = metric_rows.metric_table(table, columns, numbers, found.users)
-    return made.append_column("replicates", pa.array(kept, pa.list_(pa.float64())))
+    rows_of_metrics = metric_rows.metric_table(table, columns, numbers, estimates.users)
+    return rows_of_metrics.append_column("replicates", pa.array(replicates, pa.list_(pa.float64())))
 
 
-# ------------------------------------------------------------------------------- what has no value
+# ------------------------------------------------------------------------------- missing values
 
 
 def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
-    """The columns without a value, each with the reason."""
+    """List the columns without a value, each with the reason."""
     return [
         (column, reason)
         for estimator in plan.estimators
@@ -493,7 +359,7 @@ def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Estimates by number of strata, the intervals of the steps between them, and what is proposed."""
+    """Estimates by number of strata, intervals of the steps between them, and the proposed number."""
 
     strata: tuple[int, ...]
     values: tuple[float, ...]
@@ -502,42 +368,45 @@ class Proposal:
 
 
 def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal:
-    """The number of strata from which on neighbouring numbers agree (`kernels.estimators.strata.propose`).
+    """Propose the number of strata from which neighbouring numbers agree
+    (`kernels.estimators.strata.propose`).
 
     Args:
-        rows: rows `ESTIMATES`, of which those with replicates count.
-        plan: what was estimated.
-        part: of which part.
+        rows: rows `ESTIMATES`; only those with replicates are used.
+        plan: plan of the estimates.
+        part: held-out part.
     """
-    known = {row.definition: row for row in rows if row.part == part and row.replicates is not None}
+    by_definition = {row.definition: row for row in rows if row.part == part and row.replicates is not None}
     assert plan.compared is not None
     metric = plan.compared[0]
-    named = {cut.asked: plan.columns(STRATIFIED, metric, cut)[0].definition for cut in plan.strata}
-    found = {n: known[named[n]] for n in sorted(named) if named[n] in known}
-    replicates = [np.array(row.replicates, dtype=np.float64) for row in found.values()]
+    definitions = {cut.asked: plan.columns(STRATIFIED, metric, cut)[0].definition for cut in plan.strata}
+    estimates = {
+        n: by_definition[definitions[n]] for n in sorted(definitions) if definitions[n] in by_definition
+    }
+    replicates = [np.array(row.replicates, dtype=np.float64) for row in estimates.values()]
     steps = [after - before for before, after in pairwise(replicates)]
     low, high = (
         resampling.percentile_interval(np.column_stack(steps), plan.measured.bootstrap.level)
         if steps
         else (np.zeros(0), np.zeros(0))
     )
-    values = tuple(float("nan") if row.value is None else row.value for row in found.values())
-    ends = tuple(zip(low.tolist(), high.tolist(), strict=True))
-    return Proposal(tuple(found), values, ends, propose(list(found), low.tolist(), high.tolist()))
+    values = tuple(float("nan") if row.value is None else row.value for row in estimates.values())
+    bounds = tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return Proposal(tuple(estimates), values, bounds, propose(list(estimates), low.tolist(), high.tolist()))
 
 
 # ------------------------------------------------------------------------------- reward models
 
 
 def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
-    """The rankings with `truth_rewards` and `listed_rewards`, and how many had none (they count 0).
+    """Add `truth_rewards` and `listed_rewards`, and the number of items without a reward (they count 0).
 
     Shuffles the (user, item) rows of truth and lists by item (or user and item), then by user; a task
     holds the items of one user at a time.
 
     Args:
         rankings: rows of the table `rankings` with `top_items`.
-        rewards: item_id[, user_id], reward: one row each.
+        rewards: item_id[, user_id], reward: one row per item, or per user and item.
 
     Returns:
         The rankings with truth_rewards, listed_rewards, unknown_rewards.
@@ -552,14 +421,14 @@ def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
         F.sort_array(F.collect_list(entry)).alias("entries"),
         F.count_if(F.col("reward").isNull()).alias("unknown_rewards"),
     )
-    every = F.coalesce(F.transform("entries", lambda e: e["reward"]), F.array().cast("array<double>"))
+    all_rewards = F.coalesce(F.transform("entries", lambda e: e["reward"]), F.array().cast("array<double>"))
     n = F.size("item_ids")
     return (
         rankings.join(grouped, list(user), "left")
         .withColumns(
             {
-                "truth_rewards": F.slice(every, F.lit(1), n),
-                "listed_rewards": F.slice(every, n + 1, F.size(every)),
+                "truth_rewards": F.slice(all_rewards, F.lit(1), n),
+                "listed_rewards": F.slice(all_rewards, n + 1, F.size(all_rewards)),
                 "unknown_rewards": F.coalesce("unknown_rewards", F.lit(0)),
             }
         )
@@ -568,19 +437,19 @@ def add_rewards(rankings: DataFrame, rewards: DataFrame) -> DataFrame:
 
 
 def check_rewards(rewards: DataFrame) -> None:
-    """Refuse a reward model that gives no chances, or an item (of a user) twice. One aggregation.
+    """Refuse a reward model with invalid or duplicate rows. One aggregation.
 
     Raises:
-        DataError: with how many rows are wrong.
+        DataError: rewards outside of 0..1, or items (of a user) that stand twice, with their numbers.
     """
     by = [name for name in ("user_id", "item_id") if name in rewards.columns]
     value = F.col("reward")
     wrong = value.isNull() | F.isnan(value) | (value < 0) | (value > 1)
-    (found,) = rewards.agg(
+    (summary,) = rewards.agg(
         F.count_if(wrong).alias("wrong"), (F.count("*") - F.count_distinct(F.struct(*by))).alias("twice")
     ).collect()
-    if found.wrong or found.twice:
+    if summary.wrong or summary.twice:
         raise DataError(
-            f"rewards: {found.wrong} rows are not a chance within 0..1, {found.twice} stand twice",
+            f"rewards: {summary.wrong} rows are not a chance within 0..1, {summary.twice} stand twice",
             "one chance per item, or per item of a user",
         )

@@ -1,7 +1,7 @@
-"""What a recommender showed, given to the truth: each item's chance, stratum and popularity.
+"""Exposure of the truth items: the propensity, stratum and popularity of each item.
 
-The chances of all items lie in files that the workers of a host share; a user's truth gets its own by
-item index, without a shuffle. From there on strata, and all but the most popular items, are slices.
+Workers of a host share files with the propensities of all items, so that truth items get theirs by item
+index, without a shuffle. Strata, and all but the most popular items, then become slices.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flatten_lists
 
-# ------------------------------------------------------------------------------- of items
+# ------------------------------------------------------------------------------- items
 
 
 @dataclass(frozen=True)
 class Chances:
-    """Every item of the catalogue with its chance, and the ends of these.
+    """Every item of the catalogue with its propensity (its chance to be shown), and their range.
 
-    rows: item_index, n_train, propensity (all above 0); unknown: items that had none, or 0.
+    rows: item_index, n_train, propensity (all above 0); items: their number; low, high: the smallest and
+    largest propensity; unknown: number of items that had none, or 0.
     """
 
     rows: DataFrame
@@ -49,9 +50,9 @@ class Chances:
 
 
 def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
-    """The chance of each item; one without, or with 0, counts as the least shown of the others.
+    """Assign a propensity to each item; items without one, or with 0, get the smallest of the others.
 
-    Shuffles both by item where they are too large to broadcast; four numbers come to the driver.
+    Shuffles both by item where they are too large to broadcast; the driver receives one row.
 
     Args:
         items: item_id, item_index, n_train of the catalogue.
@@ -64,7 +65,7 @@ def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
     joined = items.select("item_id", "item_index", "n_train").join(known, "item_id", "left")
     value = F.col("propensity")
     wrong = F.isnan(value) | (value < 0) | (value == float("inf"))
-    (found,) = joined.agg(
+    (summary,) = joined.agg(
         F.min(F.when(value > 0, value)).alias("low"),
         F.max(value).alias("high"),
         F.count_if(value.isNull() | (value == 0)).alias("unknown"),
@@ -72,53 +73,54 @@ def item_chances(items: DataFrame, propensities: DataFrame) -> Chances:
         F.count("*").alias("items"),
         (F.count("*") - F.count_distinct("item_index")).alias("twice"),
     ).collect()
-    if found.wrong or found.twice or found.low is None or math.isinf(1 / found.low):
+    if summary.wrong or summary.twice or summary.low is None or math.isinf(1 / summary.low):
         raise DataError(
-            f"propensities: {found.wrong} below 0 or not a number, {found.twice} items twice, "
-            f"{found.unknown} without one",
+            f"propensities: {summary.wrong} below 0 or not a number, {summary.twice} items twice, "
+            f"{summary.unknown} without one",
             "one finite number above 0 per item",
         )
-    filled = F.when(value > 0, value).otherwise(found.low).alias("propensity")
+    filled = F.when(value > 0, value).otherwise(summary.low).alias("propensity")
     rows = joined.select("item_index", "n_train", filled)
-    return Chances(rows, found.items, found.low, found.high, found.unknown)
+    return Chances(rows, summary.items, summary.low, summary.high, summary.unknown)
 
 
 def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
-    """The strata for each number asked for.
+    """Cut strata for each requested number of strata.
 
-    Shuffles, and brings to the driver, one row a different propensity of 11 significant bits.
+    Shuffles, and sends to the driver, one row per distinct propensity of 11 significant bits.
 
     Raises:
-        DataError: all items are shown alike.
+        DataError: all items have the same propensity.
     """
-    counted = chances.rows.groupBy(_round_column("propensity").alias("propensity")).agg(
+    counts = chances.rows.groupBy(_round_column("propensity").alias("propensity")).agg(
         F.count("*").alias("items"), F.sum("n_train").alias("n_train")
     )
-    table = counted.orderBy("propensity").toArrow()
+    table = counts.orderBy("propensity").toArrow()
     value_x, items_x, mass_x = (
         table.column(name).to_numpy().copy() for name in ("propensity", "items", "n_train")
     )
-    if wanted.kind == "equal_width":  # its edges depend on the ends alone
+    if wanted.kind == "equal_width":  # the edges depend on the smallest and largest value alone
         value_x[0], value_x[-1] = chances.low, chances.high
     return tuple(strata.cut(wanted.kind, n, value_x, items_x, mass_x) for n in wanted.n)
 
 
 def _round_column(name: str) -> Any:
-    return arrow_udf(_rounded_values, "double")(name)  # type: ignore[call-overload]
+    return arrow_udf(_round_values, "double")(name)  # type: ignore[call-overload]
 
 
-def _rounded_values(values: pa.Array) -> pa.Array:
+def _round_values(values: pa.Array) -> pa.Array:
     return pa.array(strata.round_propensities(values.to_numpy(zero_copy_only=False)))
 
 
 def popularity_threshold(rows: DataFrame, share: float) -> int | None:
-    """Training rows from which on an item belongs to the most popular share of all; None for share 0.
+    """Return the training count from which an item belongs to the most popular share; None for share 0.
 
-    Items of one count stay together, so that they may be more. One row a different count is shuffled.
+    Items with equal counts stay together, so the share can be larger. One row per distinct count is
+    shuffled.
 
     Args:
         rows: n_train of every item.
-        share: of the items, rounded up.
+        share: share of the items, rounded up.
     """
     if share == 0:
         return None
@@ -128,13 +130,16 @@ def popularity_threshold(rows: DataFrame, share: float) -> int | None:
     return int(counts.column("n_train")[place].as_py())
 
 
-# ------------------------------------------------------------------------------- of the truth
+# ------------------------------------------------------------------------------- truth items
 
 
 @dataclass(frozen=True)
 class ExposedItems:
-    """What a task needs to know of every item: the rows of `Chances`, where strata are cut (their
-    labels Q1, Q2 ...), and from how many training rows on an item is one of the most popular."""
+    """Exposure of all items, as tasks read it.
+
+    rows: those of `Chances`; strata: their edges (labels Q1, Q2 ...); popular_from: training count from
+    which an item is one of the most popular.
+    """
 
     rows: SharedRows
     n_items: int
@@ -142,7 +147,7 @@ class ExposedItems:
     popular_from: int | None
 
     def arrays(self) -> Arrays:
-        """propensity and n_train by item index: 16 bytes per item, one copy per host."""
+        """Return propensity and n_train by item index: 16 bytes per item, one copy per host."""
         return self.rows.arrays(partial(_save, self.n_items))
 
 
@@ -159,28 +164,30 @@ _TRUTH_EXPOSURE = "STRUCT<propensity: ARRAY<DOUBLE>, stratum: ARRAY<STRING>, mos
 
 
 def add_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
-    """The users with `propensity` of their truth, and its stratum and popularity in `slices`. No shuffle.
+    """Add `propensity` of the truth, and its stratum and popularity in `slices`. No shuffle.
 
-    Slice `stratum` is Q1, Q2 ... up to the most shown; `most_popular` is `only` for the most popular
-    items and `without` for all others.
+    Slice `stratum` is Q1, Q2 ... in ascending order of propensity; `most_popular` is `only` for the most
+    popular items and `without` for all others.
 
     Args:
         users: rows of `users_of_parts`.
-        exposed: the items.
+        exposed: exposure of all items.
     """
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
-    def of_truth(items: pa.Array) -> pa.Array:
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
+    def truth_exposure(items: pa.Array) -> pa.Array:
         return _truth_exposure(exposed, items)
 
-    udf = arrow_udf(of_truth, _TRUTH_EXPOSURE)  # type: ignore[call-overload]
-    found = users.withColumn("_shown", udf("items"))
-    there = {"stratum": exposed.strata is not None, "most_popular": exposed.popular_from is not None}
-    keys = [key for key in EXPOSURE_SLICES if there[key]]
+    udf = arrow_udf(truth_exposure, _TRUTH_EXPOSURE)  # type: ignore[call-overload]
+    exposed_users = users.withColumn("_shown", udf("items"))
+    available = {"stratum": exposed.strata is not None, "most_popular": exposed.popular_from is not None}
+    keys = [key for key in EXPOSURE_SLICES if available[key]]
     labels = [entry for key in keys for entry in (F.lit(key), F.col(f"_shown.{key}"))]
-    known = F.coalesce("slices", F.create_map().cast("map<string,array<string>>"))
-    slices = F.map_concat(known, F.create_map(*labels)) if labels else F.col("slices")
-    return found.withColumns({"propensity": F.col("_shown.propensity"), "slices": slices}).drop("_shown")
+    given_slices = F.coalesce("slices", F.create_map().cast("map<string,array<string>>"))
+    slices = F.map_concat(given_slices, F.create_map(*labels)) if labels else F.col("slices")
+    return exposed_users.withColumns({"propensity": F.col("_shown.propensity"), "slices": slices}).drop(
+        "_shown"
+    )
 
 
 def _truth_exposure(exposed: ExposedItems, items: pa.Array) -> pa.Array:
@@ -202,15 +209,15 @@ def _truth_exposure(exposed: ExposedItems, items: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(lists, list(values))
 
 
-# ------------------------------------------------------------------------------- of a part
+# ------------------------------------------------------------------------------- weights of a part
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What the truth of a part weighs: bounds over all of it, and a histogram over its relevant items.
+    """Weights 1 / propensity of the truth of a part: bounds, and a histogram over its relevant items.
 
-    longest: truth items of a user; largest: weight; grade: size of a relevance. weight_x, rows_x: the
-    different weights 1 / p, rounded up to 11 bits, and the relevant truth items with each
+    longest: most truth items of a user; largest: largest weight; grade: largest absolute relevance.
+    weight_x, rows_x: distinct weights, rounded up to 11 bits, and the number of relevant items with each
     """
 
     longest: int
@@ -220,7 +227,7 @@ class Weights:
     rows_x: Ints
 
     def diagnostics(self, clip: float = math.inf) -> Diagnostics:
-        """What an estimate with these weights rests on, each at most `clip`."""
+        """Return diagnostics of an estimate with these weights, each at most `clip`."""
         return diagnostics(np.minimum(self.weight_x, clip), self.rows_x)
 
 
@@ -228,7 +235,7 @@ WEIGHTS = "part STRING, weight DOUBLE, n LONG, longest LONG, largest DOUBLE, gra
 
 
 def count_truth_weights(users: DataFrame, threshold: float | None) -> dict[str, Weights]:
-    """The weights of each part. One row per task and different weight is shuffled.
+    """Count the weights of each part. One row per task and distinct weight is shuffled.
 
     Args:
         users: part, relevance, propensity of each user.
@@ -239,16 +246,16 @@ def count_truth_weights(users: DataFrame, threshold: float | None) -> dict[str, 
     summed = rows.groupBy("part", "weight").agg(
         F.sum("n").alias("n"), *(F.max(name).alias(name) for name in ("longest", "largest", "grade"))
     )
-    found = summed.orderBy("part", "weight").toPandas()
+    table = summed.orderBy("part", "weight").toPandas()
     return {
         str(part): Weights(
-            int(of_part.longest.max()),
-            float(of_part.largest.max()),
-            float(of_part.grade.max()),
-            of_part.weight.to_numpy()[1:],
-            of_part.n.to_numpy()[1:],
+            int(part_rows.longest.max()),
+            float(part_rows.largest.max()),
+            float(part_rows.grade.max()),
+            part_rows.weight.to_numpy()[1:],
+            part_rows.n.to_numpy()[1:],
         )
-        for part, of_part in found.groupby("part")
+        for part, part_rows in table.groupby("part")
     }
 
 
@@ -259,7 +266,7 @@ def _task_weights(threshold: float | None, batches: Batches) -> Batches:
 
 
 def _part_weights(part: str, users: pa.RecordBatch, threshold: float | None) -> pa.RecordBatch:
-    """The histogram of some users, after a row of weight 0 with the bounds."""
+    """Build the histogram of some users, after a row of weight 0 with the bounds."""
     offsets, relevance = flatten_lists(users.column("relevance"))
     weight_p = strata.round_propensities(1.0 / flatten_lists(users.column("propensity"))[1])
     relevant = relevance > 0 if threshold is None else relevance >= threshold

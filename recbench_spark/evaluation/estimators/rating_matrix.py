@@ -1,8 +1,8 @@
-"""MSE and MAE of predicted ratings over all cells, of which a biased part is known, with intervals.
+"""MSE and MAE of predicted ratings over all cells of the matrix, from a biased sample of known ratings.
 
-Cells add whole numbers, so nothing is shuffled but a row per task and no partitioning changes a bit. The
-bootstrap draws users: a cell has its user's weight in whichever task it lies. Axes: n cells, l losses,
-s sums (`kernels.estimators.rating_matrix.SUMS`), b replicates.
+Cells are added as whole numbers, so only one row per task is shuffled and the partitioning does not change
+a bit. The bootstrap draws users: a cell has the weight of its user in every task.
+Axes: n cells, l losses, s sums (`kernels.estimators.rating_matrix.SUMS`), b replicates.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from recbench_spark.kernels.sums import Sums
 
 LOSSES: dict[str, Loss] = {"mse": "squared", "mae": "absolute"}
 NAMES = {"naive": "holdout"}
-"""Estimators whose name in the column `estimator` is another."""
+"""Estimators with another name in the column `estimator`."""
 
 MODEL_SUMS = [SUMS.index("correction"), SUMS.index("imputed")]
 
 
 def compute_matrix_metrics(cells: DataFrame, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
-    """Rows of `metrics`: mse and mae by holdout (naive), ips, snips and, with a model of ratings, dr.
+    """Compute mse and mae by holdout (naive), ips, snips and, with a rating model, dr: rows of `metrics`.
 
-    One pass; a row of replicates x 14 sums per task comes back. `n` is the number of known ratings.
+    One pass; each task returns a row of replicates x 14 sums. `n` is the number of known ratings.
 
     Args:
-        cells: user_key, prediction, rating and propensity (NULL: rating not known), imputed.
+        cells: user_key, prediction, rating and propensity (NULL: unknown rating), imputed.
         bootstrap: replicates over users, level, seed.
-        modelled: whether `imputed`, the rating that a model expects of the cell, is given.
+        modelled: cells have `imputed`, the rating that a model expects.
     """
     parts = partial(_batch_parts, modelled=modelled)
 
-    def found(batch: pa.RecordBatch) -> list[Sums]:
+    def batch_sums(batch: pa.RecordBatch) -> list[Sums]:
         return cell_sums(batch.column("user_key").to_numpy(), parts(batch), bootstrap)
 
     columns = len(LOSSES) * len(SUMS)
-    exact, boot = sum_batches(cells, found, [(columns,), (bootstrap.replicates, columns)])
+    exact, boot = sum_batches(cells, batch_sums, [(columns,), (bootstrap.replicates, columns)])
     totals, boots = estimable_totals(exact, boot, modelled=modelled)
     values, replicates = rating_matrix.from_totals(totals), rating_matrix.from_totals(boots)
     n = int(totals[0, 0])
@@ -70,26 +70,26 @@ def _batch_parts(batch: pa.RecordBatch, *, modelled: bool) -> Floats:
 def cell_parts(
     prediction_n: Floats, rating_n: Floats, propensity_n: Floats, imputed_n: Floats | None = None
 ) -> Floats:
-    """What each cell adds to the sums of both losses, (n, l x s): a cell is a user of one item.
+    """Return what each cell adds to the sums of both losses, (n, l x s); each cell counts as one user.
 
-    rating, propensity: NaN where the rating is not known. Without a model its sums are NaN.
+    rating, propensity: NaN for an unknown rating. The sums of a rating model are NaN without one.
     """
     known = ~np.isnan(rating_n)
     offsets = np.concatenate([[0], np.cumsum(known)])
-    found = []
+    parts = []
     for loss in LOSSES.values():
         error = rating_matrix.losses(prediction_n[known], rating_n[known], loss)
         model = None if imputed_n is None else rating_matrix.losses(prediction_n, imputed_n, loss)
         expected = None if model is None else model[known]
-        found.append(rating_matrix.user_sums(offsets, error, propensity_n[known], 1, expected, model))
-    return np.concatenate(found, axis=1)
+        parts.append(rating_matrix.user_sums(offsets, error, propensity_n[known], 1, expected, model))
+    return np.concatenate(parts, axis=1)
 
 
 def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> list[Sums]:
-    """Exact sums, (c,), and those of each replicate, (b, c), of what cells add.
+    """Return exact sums over cells, (c,), and those of each bootstrap replicate, (b, c).
 
-    Each cell is rounded (to 41 binary digits) before it joins its user's others, so that it does not
-    matter how a user's cells are spread over batches.
+    Each cell is rounded to 41 binary digits before the cells of a user are added up, so that their
+    distribution over batches does not matter.
     """
     users, user_n = np.unique(keys_n, return_inverse=True)
     by_user = sums.group_sums(user_n, sums.round_binary(parts_nc), len(users))
@@ -98,7 +98,7 @@ def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> list[Sums
 
 
 def estimable_totals(exact: Sums, boot: Sums, *, modelled: bool) -> tuple[Floats, Floats]:
-    """Totals, (l, s), and those of each replicate, (b, l, s), from added up `cell_sums`."""
+    """Split added `cell_sums` into totals, (l, s), and those of each replicate, (b, l, s)."""
     totals = exact.nearest().reshape(len(LOSSES), len(SUMS))
     replicates = boot.floats().reshape(-1, len(LOSSES), len(SUMS))
     if not modelled:

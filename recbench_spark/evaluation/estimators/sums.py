@@ -1,4 +1,4 @@
-"""Adding up what rows contribute, a row of numbers per task: nothing is shuffled, nothing is collected."""
+"""Sums over the rows of a frame, with one row of numbers per task: no row is shuffled or collected."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from recbench_spark.kernels.sums import Sums, total_from_rows
 
 
 def largest_values(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -> Floats:
-    """The largest absolute value of each column of `parts`, which gives (rows, c); 0 where all are NaN."""
+    """Return the largest absolute value of each column of `parts`, (rows, c); 0 where all are NaN."""
 
     def reduce(batches: Batches) -> Batches:
-        found = [np.nanmax(np.abs(parts(batch)), axis=0, initial=0.0) for batch in batches]
-        if found:
-            yield _to_single_row(pa.array(np.max(found, axis=0)))
+        maxima = [np.nanmax(np.abs(parts(batch)), axis=0, initial=0.0) for batch in batches]
+        if maxima:
+            yield _to_single_row(pa.array(np.max(maxima, axis=0)))
 
     tasks = rows.mapInArrow(reduce, "numbers ARRAY<DOUBLE>").toArrow()
     most: Floats = np.max([row.values.to_numpy() for row in tasks.column("numbers")], axis=0)
@@ -29,14 +29,14 @@ def largest_values(rows: DataFrame, parts: Callable[[pa.RecordBatch], Floats]) -
 def sum_batches(
     rows: DataFrame, sums: Callable[[pa.RecordBatch], list[Sums]], shapes: Sequence[tuple[int, ...]]
 ) -> list[Sums]:
-    """Sums of all batches, one of each shape: in any order and partitioning the same bits."""
+    """Add up the sums of all batches, one of each shape; order and partitioning do not change a bit."""
     names = [f"sums_{n}" for n in range(len(shapes))]
 
     def reduce(batches: Batches) -> Batches:
         total: list[Sums] = []
         for batch in batches:
-            found = sums(batch)
-            total = [one + other for one, other in zip(total, found, strict=True)] if total else found
+            addends = sums(batch)
+            total = [one + other for one, other in zip(total, addends, strict=True)] if total else addends
         if total:
             lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
             yield pa.RecordBatch.from_arrays(lists, names)

@@ -1,1 +1,1 @@
-"""From rankings and predictions to values of users, means and intervals."""
+"""Metrics of rankings and predictions: values per user, means and confidence intervals."""

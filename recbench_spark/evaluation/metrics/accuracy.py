@@ -1,7 +1,7 @@
-"""From rankings to metrics: per user, and overall with standard error and bootstrap interval; no Spark.
+"""Metrics of rankings, per user and overall with standard error and bootstrap interval, without Spark.
 
-Sums over users are whole numbers (fixed point), so a published number does not depend on how users
-were spread over batches, tasks or machines.
+Sums over users are whole numbers (fixed point), so a published number does not depend on the distribution
+of users over batches, tasks or machines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HOLDOUT = "holdout"
 
 
 class MetricColumn(NamedTuple):
-    """What one number is: a metric at a cut-off, its definition, its estimator."""
+    """Key of one number: a metric at a cut-off, its definition, its estimator."""
 
     metric: str
     k: int | None
@@ -50,10 +50,10 @@ class MetricColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricPlan:
-    """What is measured: metrics by name (see `check_names`), cut-offs, definition, intervals.
+    """Plan of metrics: names (see `check_names`), cut-offs, definition, intervals.
 
-    features: the name of the vectors behind `diversity`; others give another number.
-    uncut: ranks are counted beyond the largest k too, for values over the whole ranking.
+    features: name of the item vectors for `diversity`, whose values depend on them.
+    uncut: ranks are also counted beyond the largest k, for values over the whole ranking.
     """
 
     metrics: tuple[str, ...]
@@ -74,11 +74,11 @@ class MetricPlan:
         *,
         uncut: bool = True,
     ) -> MetricPlan:
-        """The plan of these settings, cut-offs ascending and each once.
+        """Check the settings and return their plan, with each cut-off once in ascending order.
 
         Raises:
-            ConfigError: a metric nobody knows, none at all, a cut-off below 1, or a value over the whole
-                ranking where ranks are not counted beyond the largest k.
+            ConfigError: an unknown metric, no metric, a cut-off below 1, or a value over the whole ranking
+                where ranks are not counted beyond the largest k.
         """
         check_names(metrics)
         check_cutoffs(ks)
@@ -91,36 +91,36 @@ class MetricPlan:
         return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
 
     def request(self, lists: bool = False) -> RankingRequest:
-        """What is asked of the ranking; `lists`: others than these metrics want the lists too."""
-        wanted = lists or any(name in LIST_METRICS for name in self.metrics)
-        return RankingRequest(self.definition, max(self.ks) if wanted else 0, self.cutoff)
+        """Return the request to the ranking; `lists`: other results than these metrics need lists."""
+        needs_lists = lists or any(name in LIST_METRICS for name in self.metrics)
+        return RankingRequest(self.definition, max(self.ks) if needs_lists else 0, self.cutoff)
 
     @property
     def cutoff(self) -> int | None:
-        """Up to where ranks have to be counted; None: all of them."""
+        """Return the rank up to which ranks are counted; None: all of them."""
         return None if self.uncut else max(self.ks)
 
     @property
     def rank_metrics(self) -> tuple[str, ...]:
-        """The metrics of each user that follow from the ranks of the truth items."""
+        """List the metrics of users that are computed from the ranks of truth items."""
         return tuple(name for name in self.metrics if name not in LIST_METRICS)
 
     @property
     def list_metrics(self) -> tuple[str, ...]:
-        """The metrics of each user that follow from the list itself."""
+        """List the metrics of users that are computed from the list itself."""
         return tuple(name for name in self.metrics if name in beyond_accuracy.PER_USER)
 
     @property
     def overall(self) -> tuple[str, ...]:
-        """The metrics of all lists together: they have no value per user."""
+        """List the metrics of all lists together, which have no value per user."""
         return tuple(name for name in self.metrics if name in beyond_accuracy.OVERALL)
 
     def columns(self, metric: str) -> list[int | None]:
-        """The cut-offs of a metric; None: over the whole ranking."""
+        """Return the cut-offs of a metric; None: over the whole ranking."""
         return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
 
     def table(self, names: Sequence[str]) -> list[MetricColumn]:
-        """What the columns of these metrics' values are, in order."""
+        """List the columns of the values of these metrics, in order."""
         return [
             MetricColumn(name, k, self.describe(name), HOLDOUT)
             for name in names
@@ -128,7 +128,7 @@ class MetricPlan:
         ]
 
     def describe(self, metric: str) -> str:
-        """The definition string that stands beside a metric: the axes it depends on."""
+        """Return the definition string of a metric: the axes that it depends on."""
         if metric not in LIST_METRICS:
             return self.definition.describe(METRICS[metric].axes)
         features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
@@ -136,7 +136,11 @@ class MetricPlan:
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
-    """ConfigError for a metric nobody knows in this task, with the nearest one, or one named twice."""
+    """Check that metrics are known in a task, and named once.
+
+    Raises:
+        ConfigError: an unknown metric, with the nearest name, or a name that stands twice.
+    """
     known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
     for number, name in enumerate(metrics):
         if not isinstance(name, str) or name not in known:
@@ -146,13 +150,17 @@ def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
 
 
 def check_uncut(metrics: Sequence[str], definition: Definition) -> None:
-    """ConfigError for a value over the whole ranking, which ranks up to the largest k do not give."""
-    whole = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
+    """Refuse values over the whole ranking where ranks are counted only up to the largest k.
+
+    Raises:
+        ConfigError: a metric is over the whole ranking.
+    """
+    uncut_metrics = [name for name in metrics if name in METRICS and METRICS[name].cuts == "uncut"]
     axes = {"map": definition.map_cut, "mrr": definition.mrr_cut}
-    whole += [name for name in metrics if axes.get(name) == "uncut"]
-    if whole:
-        hint = f"list metrics without {whole[0]}, or leave uncut at true"
-        raise ConfigError(f"{whole[0]} is over the whole ranking, and uncut is false", hint)
+    uncut_metrics += [name for name in metrics if axes.get(name) == "uncut"]
+    if uncut_metrics:
+        hint = f"list metrics without {uncut_metrics[0]}, or leave uncut at true"
+        raise ConfigError(f"{uncut_metrics[0]} is over the whole ranking, and uncut is false", hint)
 
 
 # ------------------------------------------------------------------------------- per user
@@ -163,7 +171,7 @@ RANKING_COLUMNS = (
 
 
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Rows of `USER_VALUES` of rows of `RANKED`: one a user and metric of ranks."""
+    """Compute metrics of ranks per user: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
     for batch in batches:
         rankings = to_rankings(batch)
         values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
@@ -173,7 +181,7 @@ def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
 
 
 def listed_value_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Rows of `USER_VALUES` of rows of `top_lists.count_listed_items`: one a user and metric of lists."""
+    """Compute metrics of lists per user: rows of `USER_VALUES` from rows of `LISTS_WITH_COUNTS`."""
     for batch in batches:
         values = beyond_accuracy.list_values(batch, plan.list_metrics, facts, plan.ks)
         for metric, values_uc in values.items():
@@ -207,15 +215,15 @@ def _constant_column(text: str, n: int) -> pa.Array:
 # ------------------------------------------------------------------------------- overall
 
 SliceKey = tuple[str, str | None, str | None]
-"""Held-out part, slice key and value; (part, None, None) is everyone."""
+"""Held-out part, slice key and value; (part, None, None) stands for all users."""
 SLICE = ("part", "slice_key", "slice_value")
 
 
 @dataclass
 class MetricTotals:
-    """Sums over users of all metrics of one slice, whole numbers (see `kernels.resampling`).
+    """Sums over users of all metrics of one slice, as whole numbers (see `kernels.resampling`).
 
-    moments_c5: users averaged, fixed-point sums of values and squares; boot_bc, weights_bc:
+    moments_c5: number of averaged users, fixed-point sums of values and of squares; boot_bc, weights_bc:
     weighted sums and weights of each bootstrap replicate. c runs over metrics x cut-offs.
     """
 
@@ -224,86 +232,87 @@ class MetricTotals:
     weights_bc: Ints
 
     def add(self, other: MetricTotals) -> None:
-        """Add other users; any order gives the same bits."""
+        """Add the totals of other users; the order does not change a bit."""
         self.moments_c5 += other.moments_c5
         self.boot_bc += other.boot_bc
         self.weights_bc += other.weights_bc
 
 
 def sum_users(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> MetricTotals:
-    """The totals of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
+    """Sum the values of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
     values_uc = np.concatenate(list(values.values()), axis=1)
     sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
     return MetricTotals(resampling.moments(values_uc), sums, weights)
 
 
 TOTALS = to_ddl(batch_schemas.TOTALS)
-"""The schema of the same name, as Spark wants it told; so also `METRIC_ROWS`."""
+"""DDL of `batch_schemas.TOTALS`."""
 METRIC_ROWS = to_ddl(batch_schemas.METRIC_ROWS)
+"""DDL of `batch_schemas.METRIC_ROWS`."""
 
 
 def listed_total_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Rows of `TOTALS` of rows of `top_lists.count_listed_items`: one a part, for the metrics of users' lists."""
+    """Sum metrics of lists over users: rows of `TOTALS`, one per part, from rows of `LISTS_WITH_COUNTS`."""
     totals: dict[SliceKey, MetricTotals] = {}
     for batch in batches:
         for part, users in split_by_part(batch):
             values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
-            found = sum_users(values, users.column("user_key").to_numpy(), plan.bootstrap)
-            _add_totals(totals, (part, None, None), found)
-    for place, found in totals.items():
-        yield totals_batch(place, found)
+            sums = sum_users(values, users.column("user_key").to_numpy(), plan.bootstrap)
+            _add_totals(totals, (part, None, None), sums)
+    for key, sums in totals.items():
+        yield totals_batch(key, sums)
 
 
 def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Rows of `TOTALS` of rows of `RANKED`: one a part and slice, for all metrics of ranks."""
+    """Sum metrics of ranks over users, per part and slice: rows of `TOTALS` from `RANKED_USERS`."""
 
-    def totals(some: TruthSelection) -> MetricTotals:
-        values = measure(some.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-        return sum_users(values, some.keys_u, plan.bootstrap)
+    def totals(selection: TruthSelection) -> MetricTotals:
+        values = measure(selection.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+        return sum_users(values, selection.keys_u, plan.bootstrap)
 
     yield from sum_by_slice(batches, totals)
 
 
 @dataclass(frozen=True)
 class TruthSelection:
-    """Some truth items of a batch of the table `rankings`: all of them, or those of a slice.
+    """Selected truth items of a batch of the table `rankings`: all of them, or those of a slice.
 
-    rankings: of the users who have any of them, (u,), with these truth items only; users: their rows in
-    the batch; kept: which of the batch's truth items they are, (p,)
+    rankings: rankings of the users with such items, (u,), with these truth items only; users: indices of
+    their rows in the batch; selected_p: marks of these items among the truth items of the batch, (p,)
     """
 
     batch: pa.RecordBatch
     rankings: Rankings
     users: Ints
-    kept: npt.NDArray[np.bool_]
+    selected_p: npt.NDArray[np.bool_]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A column of the batch for these users, (u,)."""
+        """Return a column of the batch for these users, (u,)."""
         values: npt.NDArray[Any] = self.batch.column(name).to_numpy()[self.users]
         return values
 
     @property
     def keys_u(self) -> Ints:
-        """Hashes of the users' ids."""
+        """Return the hashes of the users' ids."""
         return self.column("user_key")
 
 
-def sum_by_slice(batches: Batches, measured: Callable[[TruthSelection], MetricTotals]) -> Batches:
-    """The totals of each part and slice of a task's rankings, as rows `TOTALS`.
+def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection], MetricTotals]) -> Batches:
+    """Sum each part and slice of a task's rankings: rows of `TOTALS`.
 
     Args:
         batches: rows of the table `rankings`.
-        measured: the totals of some truth items of a batch.
+        measure_selection: function that sums the metrics of some truth items of a batch.
     """
     totals: dict[SliceKey, MetricTotals] = {}
-    for place, some in _selections(batches):
-        _add_totals(totals, place, measured(some))
-    for place, found in totals.items():
-        yield totals_batch(place, found)
+    for key, selection in _selections(batches):
+        _add_totals(totals, key, measure_selection(selection))
+    for key, sums in totals.items():
+        yield totals_batch(key, sums)
 
 
 def _selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
-    """The truth items of each part and slice of each batch."""
+    """Yield the truth items of each part and slice of each batch."""
     for batch in batches:
         for part, users in split_by_part(batch):
             rankings = to_rankings(users)
@@ -313,87 +322,92 @@ def _selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
                 yield (part, key, value), TruthSelection(users, *restrict_truth(rankings, kept_p), kept_p)
 
 
-# ------------------------------------------------------------------------------- of several models
+# ------------------------------------------------------------------------------- several models at once
 
 SliceValues = dict[SliceKey, list[tuple[Ints, Floats]]]
-"""Of each part and slice, batch by batch: hashes of users, (u,), and their values, (u, c)."""
+"""For each part and slice, batch by batch: hashes of users, (u,), and their values, (u, c)."""
 
 COLUMNS_PER_CHUNK = 512
 """Columns of several models that are added up together: 16 MB at 4,096 users."""
 
 
 def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
-    """All metrics of ranks of the users of rows of `RANKED`: what `model_totals` adds up."""
-    found: SliceValues = {}
-    for place, some in _selections(batches):
-        values = measure(some.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+    """Compute all metrics of ranks of users, from rows of `RANKED_USERS`; `model_totals` adds them up."""
+    values_by_slice: SliceValues = {}
+    for key, selection in _selections(batches):
+        values = measure(selection.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
         table = np.concatenate(list(values.values()), axis=1)
-        found.setdefault(place, []).append((some.keys_u, table))
-    return found
+        values_by_slice.setdefault(key, []).append((selection.keys_u, table))
+    return values_by_slice
 
 
 def model_totals(plan: MetricPlan, models: Sequence[SliceValues]) -> list[list[pa.RecordBatch]]:
-    """Of each model the rows that `total_batches` gives: bootstrap weights are drawn once for all.
+    """Sum the values of several models like `total_batches`, with the same bootstrap weights.
 
-    Models that rank the same users in the same batches share the weights; others have their own.
+    Models that rank the same users in the same batches share the weights; each other group has its own.
+
+    Returns:
+        For each model, rows of `TOTALS`.
     """
-    found: list[dict[SliceKey, MetricTotals]] = [{} for _ in models]
-    for place in dict.fromkeys(place for values in models for place in values):
-        for some in _group_equal_users(models, place):
-            at_once = max(1, COLUMNS_PER_CHUNK // models[some[0]][place][0][1].shape[1])
-            for start in range(0, len(some), at_once):
-                _add_model_group(plan, models, place, some[start : start + at_once], found)
-    return [[totals_batch(place, sums) for place, sums in totals.items()] for totals in found]
+    totals_by_model: list[dict[SliceKey, MetricTotals]] = [{} for _ in models]
+    for key in dict.fromkeys(key for values in models for key in values):
+        for group in _group_equal_users(models, key):
+            at_once = max(1, COLUMNS_PER_CHUNK // models[group[0]][key][0][1].shape[1])
+            for start in range(0, len(group), at_once):
+                _add_model_group(plan, models, key, group[start : start + at_once], totals_by_model)
+    return [[totals_batch(key, sums) for key, sums in totals.items()] for totals in totals_by_model]
 
 
-def _group_equal_users(models: Sequence[SliceValues], place: SliceKey) -> list[list[int]]:
-    """The models of a slice, those with the same users in the same batches together."""
+def _group_equal_users(models: Sequence[SliceValues], key: SliceKey) -> list[list[int]]:
+    """Group the models of a slice that have the same users in the same batches."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for n, values in enumerate(models):
-        if place in values:
-            groups.setdefault(tuple(keys_u.tobytes() for keys_u, _ in values[place]), []).append(n)
+        if key in values:
+            groups.setdefault(tuple(keys_u.tobytes() for keys_u, _ in values[key]), []).append(n)
     return list(groups.values())
 
 
 def _add_model_group(
     plan: MetricPlan,
     models: Sequence[SliceValues],
-    place: SliceKey,
-    some: Sequence[int],
-    found: Sequence[dict[SliceKey, MetricTotals]],
+    key: SliceKey,
+    group: Sequence[int],
+    totals_by_model: Sequence[dict[SliceKey, MetricTotals]],
 ) -> None:
     boot = plan.bootstrap
-    for batch, (keys_u, _) in enumerate(models[some[0]][place]):
-        tables = [models[n][place][batch][1] for n in some]
-        together = np.concatenate(tables, axis=1)
-        sums, weights = resampling.bootstrap_sums(keys_u, together, boot.replicates, boot.seed)
+    for batch, (keys_u, _) in enumerate(models[group[0]][key]):
+        tables = [models[n][key][batch][1] for n in group]
+        columns = np.concatenate(tables, axis=1)
+        sums, weights = resampling.bootstrap_sums(keys_u, columns, boot.replicates, boot.seed)
         c = tables[0].shape[1]
-        for at, (n, table) in enumerate(zip(some, tables, strict=True)):
-            mine = (..., slice(at * c, (at + 1) * c))
+        for at, (n, table) in enumerate(zip(group, tables, strict=True)):
+            model_columns = (..., slice(at * c, (at + 1) * c))
             _add_totals(
-                found[n],
-                place,
-                MetricTotals(resampling.moments(table), sums[mine].copy(), weights[mine].copy()),
+                totals_by_model[n],
+                key,
+                MetricTotals(
+                    resampling.moments(table), sums[model_columns].copy(), weights[model_columns].copy()
+                ),
             )
 
 
-def _add_totals(totals: dict[SliceKey, MetricTotals], place: SliceKey, found: MetricTotals) -> None:
-    if place in totals:
-        totals[place].add(found)
+def _add_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: MetricTotals) -> None:
+    if key in totals:
+        totals[key].add(sums)
     else:
-        totals[place] = found
+        totals[key] = sums
 
 
 def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
-    """The rankings with only some truth items, of the users who still have any; and who these are.
+    """Keep some truth items: return the rankings of users with any, and the indices of these users.
 
-    The other truth items become candidates like any other: not wanted here.
+    The other truth items become candidates that are not relevant.
     """
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
     users = np.flatnonzero(counts)
     offsets = np.concatenate([[0], np.cumsum(counts[users])]).astype(np.int64)
-    kept = Rankings(
+    restricted = Rankings(
         offsets,
         rankings.relevance[kept_p],
         rankings.above[kept_p],
@@ -401,12 +415,12 @@ def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[R
         rankings.before[kept_p],
         rankings.length[users],
     )
-    return kept, users.astype(np.int64)
+    return restricted, users.astype(np.int64)
 
 
-def totals_batch(place: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
-    """One row `TOTALS`."""
-    columns = {name: pa.array([text], pa.string()) for name, text in zip(SLICE, place, strict=True)}
+def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
+    """Build one row of `TOTALS`."""
+    columns = {name: pa.array([text], pa.string()) for name, text in zip(SLICE, key, strict=True)}
     for name in ("moments_c5", "boot_bc", "weights_bc"):
         numbers = pa.array(getattr(totals, name).ravel(), pa.int64())
         columns[name] = pa.ListArray.from_arrays([0, len(numbers)], numbers)
@@ -414,10 +428,10 @@ def totals_batch(place: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
 
 
 def metric_batches(columns: Sequence[MetricColumn], bootstrap: Bootstrap, batches: Batches) -> Batches:
-    """Rows of `METRIC_ROWS` of rows of `TOTALS`, of all tasks: one batch a part and slice.
+    """Compute rows of `METRIC_ROWS` from the rows of `TOTALS` of all tasks: one batch per part and slice.
 
     Args:
-        columns: what the numbers are, as `MetricPlan.table` tells.
+        columns: keys of the numbers, from `MetricPlan.table`.
         bootstrap: replicates and level, as for the totals.
         batches: the totals, in any order.
     """
@@ -431,7 +445,7 @@ def metric_batches(columns: Sequence[MetricColumn], bootstrap: Bootstrap, batche
 
 
 def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
-    """Rows of `METRIC_ROWS` of the rows of `TOTALS` of one part and slice."""
+    """Compute rows of `METRIC_ROWS` from the rows of `TOTALS` of one part and slice."""
     totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, bootstrap.level)
@@ -441,9 +455,9 @@ def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table:
 def metric_table(
     table: pa.Table, columns: Sequence[MetricColumn], numbers: Sequence[Floats], n: Ints
 ) -> pa.Table:
-    """Rows `METRIC_ROWS` of one part and slice, which `table` names.
+    """Build rows of `METRIC_ROWS` of one part and slice, whose names are read from `table`.
 
-    numbers: value, standard error, both ends of the interval, (c,) each; n: users averaged, (c,)
+    numbers: value, standard error, both bounds of the interval, (c,) each; n: averaged users, (c,)
     """
     metric, k, definition, estimator = zip(*columns, strict=True)
     named = dict(
@@ -463,7 +477,7 @@ def metric_table(
 
 
 def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
-    """The totals of all tasks."""
+    """Add up the totals of all tasks."""
 
     def add(name: str, shape: tuple[int, int]) -> Ints:
         rows = [row.values.to_numpy() for row in table.column(name)]
@@ -474,7 +488,7 @@ def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
 
 
 def repeat_text(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
-    """The first value of a column of text, n times."""
+    """Repeat the first value of a text column n times."""
     return pa.array([table.column(name)[0].as_py()] * n, pa.string())
 
 

@@ -1,7 +1,7 @@
-"""What lists are like beside being right, from `rankings.top_items` and the catalogue.
+"""Metrics beyond accuracy, computed from `rankings.top_items` and the catalogue, without Spark.
 
-Of each user: novelty, mean popularity, diversity. Of all lists together: coverage and Gini. Without Spark:
-`top_lists` brings lists and catalogue together.
+Metrics of each user: novelty, mean popularity, diversity. Metrics of all lists together: coverage and Gini.
+`top_lists` joins lists and catalogue.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import beyond_accuracy
 from recbench_spark.storage.shared_arrays import flatten_lists
 
-if TYPE_CHECKING:  # a model's scorers load torch, which lists have no need of
+if TYPE_CHECKING:  # scorers load torch, which metrics of lists do not need
     from recbench_spark.evaluation.ranking.sources import DotSource
 
 DIVERSITY = "diversity"
-"""See `kernels.metrics.beyond_accuracy.intra_list_diversity`; needs vectors of the items."""
+"""Name of `kernels.metrics.beyond_accuracy.intra_list_diversity`, which needs vectors of the items."""
 
 PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY)
 """List metrics with a value for each user."""
@@ -34,57 +34,57 @@ OVERALL = tuple(beyond_accuracy.OVERALL)
 LIST_METRICS = (*OVERALL, *PER_USER)
 
 AXES = ("candidates", "duplicates")
-"""What list metrics depend on of a definition: what may stand in a list."""
+"""Axes of a definition that list metrics depend on: they decide which items a list can have."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What travels with a task: training users, and where the vectors of the items lie."""
+    """Inputs of list metrics that are sent to tasks: number of training users, and vectors of the items."""
 
     n_users: int
     features: DotSource | None
 
 
-# ------------------------------------------------------------------------------- of each user
+# ------------------------------------------------------------------------------- metrics of users
 
 
 def list_values(
     batch: pa.RecordBatch, names: Sequence[str], facts: Facts, ks: Sequence[int]
 ) -> dict[str, Floats]:
-    """Each metric of the users in a batch of `listed`: float64 (u, c)."""
+    """Compute each metric of the users in a batch of `LISTS_WITH_COUNTS`: float64 (u, c)."""
     offsets, counts = flatten_lists(batch.column("counts"))
     values = {}
     for name in names:
         if name == DIVERSITY:
-            items, vectors = _listed_vectors(flatten_lists(batch.column("item_index"))[1], facts)
+            items, vectors = _item_vectors(flatten_lists(batch.column("item_index"))[1], facts)
             values[name] = beyond_accuracy.intra_list_diversity(offsets, items, vectors, ks)
         else:
             values[name] = beyond_accuracy.POPULARITY[name](offsets, counts, facts.n_users, ks)
     return values
 
 
-def _listed_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The vectors of the listed items alone, and the row of each item among them; -1 stays -1."""
+def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return the row of each listed item among the distinct ones (-1 stays -1), and their vectors."""
     source = facts.features
     if source is None:
         raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
     mapped = source.rows.arrays(source.build)["vectors"]
-    known = np.unique(items_n[items_n >= 0])
-    row_n = np.where(items_n >= 0, np.searchsorted(known, items_n), -1)
-    return row_n, mapped[known].astype(np.float64)
+    distinct = np.unique(items_n[items_n >= 0])
+    row_n = np.where(items_n >= 0, np.searchsorted(distinct, items_n), -1)
+    return row_n, mapped[distinct].astype(np.float64)
 
 
-# ------------------------------------------------------------------------------- of all lists
+# ------------------------------------------------------------------------------- metrics of all lists
 
 
 def overall_values(histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int) -> pa.Table:
-    """The metrics of all lists of one part: part, metric, k, value.
+    """Compute the metrics of all lists of one part: part, metric, k, value.
 
     Args:
-        histogram: part, c (place in `ks`), times (how often an item is listed), items (how many are).
-        names: of OVERALL.
+        histogram: part, c (index in `ks`), times (lists that an item is in), items (number of such items).
+        names: names from OVERALL.
         ks: cut-offs.
-        n_items: items of the catalogue, at least 1.
+        n_items: number of items in the catalogue, at least 1.
     """
     c, times, items = (histogram.column(name).to_numpy() for name in ("c", "times", "items"))
     rows = []

@@ -1,4 +1,4 @@
-"""Lists of rankings beside the catalogue, batch by batch: `top_lists` without Spark and its joins."""
+"""Lists of rankings joined with the catalogue, batch by batch: `top_lists` without Spark."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 BUCKET_BITS = 16
-"""Items whose counts are brought together in one group: 2^16."""
+"""Bits of the item index within a bucket: the counts of 2^16 items are added up in one group."""
 
 MERGE_ROWS = 1 << 21
-"""Counts of (item, cut-off) that a task holds before it adds equal ones up: 32 MB."""
+"""Counts of (item, cut-off) that a task holds before it merges equal ones: 32 MB."""
 
 
 class ItemLookup(Protocol):
-    """A catalogue that ids of items are looked up in."""
+    """A catalogue that finds items by id."""
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """(n,) of each id its item_index, or -1, and its training rows, or 0."""
+        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
 
 
 def listed_batches(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
-    """Rows of `LISTED` of rows of `RANKED`: users without a list have none.
+    """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`, without users of empty lists.
 
     Args:
         known: the catalogue.
@@ -45,12 +45,14 @@ def listed_batches(known: ItemLookup, threshold: float | None, batches: Batches)
         batches: rankings with `top_items`.
     """
     for batch in batches:
-        some = batch.filter(pc.greater(pc.fill_null(pc.list_value_length(batch.column("top_items")), 0), 0))
-        if some.num_rows:
-            yield _listed_batch(known, threshold, some)
+        with_list = batch.filter(
+            pc.greater(pc.fill_null(pc.list_value_length(batch.column("top_items")), 0), 0)
+        )
+        if with_list.num_rows:
+            yield _look_up_lists(known, threshold, with_list)
 
 
-def _listed_batch(known: ItemLookup, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
     offsets, relevance = flatten_lists(batch.column("relevance"))
     relevant = relevance > 0 if threshold is None else relevance >= threshold
     before = np.concatenate([[0], np.cumsum(relevant)])
@@ -66,29 +68,29 @@ def _listed_batch(known: ItemLookup, threshold: float | None, batch: pa.RecordBa
 
 
 def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> Batches:
-    """Rows of `SHOWN` of rows of `RANKED`: how often each item is listed. Items outside do not count.
+    """Count in how many lists each item of the catalogue is: rows of `LISTING_COUNTS` from `RANKED_USERS`.
 
-    Users with a list are counted as the item -1, which no cut-off has (c is -1).
+    The number of users with a list is stored as the item -1 with c = -1.
     """
-    found: dict[str, list[tuple[Ints, Ints]]] = {}
+    counts_by_part: dict[str, list[tuple[Ints, Ints]]] = {}
     for batch in batches:
         for part in pc.unique(batch.column("part")).to_pylist():
             counts = _listing_counts(known, ks, batch.filter(pc.equal(batch.column("part"), part)))
-            found.setdefault(part, []).append(counts)
-            if sum(len(keys) for keys, _ in found[part]) > MERGE_ROWS:
-                found[part] = [_merge_counts(found[part])]
-    for part, some in found.items():
-        yield _to_listing_batch(part, *_merge_counts(some), len(ks))
+            counts_by_part.setdefault(part, []).append(counts)
+            if sum(len(keys) for keys, _ in counts_by_part[part]) > MERGE_ROWS:
+                counts_by_part[part] = [_merge_counts(counts_by_part[part])]
+    for part, part_counts in counts_by_part.items():
+        yield _to_listing_batch(part, *_merge_counts(part_counts), len(ks))
 
 
 def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Keys (item_index * cut-offs + place of the first cut-off that holds it) and how often."""
+    """Return keys (item_index * cut-offs + index of the item's first cut-off) and their counts."""
     offsets = flatten_lists(users.column("top_items"))[0]
     item_n, _ = known.find(users.column("top_items").flatten())
     place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
     first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
-    kept = (item_n >= 0) & (first_n < len(ks))
-    keys, times = np.unique(item_n[kept] * len(ks) + first_n[kept], return_counts=True)
+    counted = (item_n >= 0) & (first_n < len(ks))
+    keys, times = np.unique(item_n[counted] * len(ks) + first_n[counted], return_counts=True)
     with_list = int((np.diff(offsets) > 0).sum())
     return np.append(keys, -1), np.append(times, with_list)
 
@@ -113,13 +115,13 @@ def _to_listing_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.Rec
     return pa.RecordBatch.from_pydict(columns, schema=LISTING_COUNTS)
 
 
-def listing_histogram(n_cuts: int, shown: pa.Table) -> pa.Table:
-    """Rows of `HISTOGRAM` of the rows of `SHOWN` of one part and bucket, of all tasks.
+def listing_histogram(n_cuts: int, counts: pa.Table) -> pa.Table:
+    """Compute rows of `HISTOGRAM` from the `LISTING_COUNTS` of one part and bucket, of all tasks.
 
-    The bucket -1 holds how many users have a list: c is -1, and `items` that number.
+    The bucket -1 holds the number of users with a list as `items`, with c = -1.
     """
-    part = shown.column("part")[0]
-    item_x, c_x, times_x = (shown.column(name).to_numpy() for name in ("item_index", "c", "times"))
+    part = counts.column("part")[0]
+    item_x, c_x, times_x = (counts.column(name).to_numpy() for name in ("item_index", "c", "times"))
     if item_x[0] < 0:
         return _rows(part, [(-1, 0, int(times_x.sum()))])
     items, code = np.unique(item_x, return_inverse=True)
@@ -138,35 +140,35 @@ def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
 
 
 def listing_histograms(n_cuts: int, batches: Batches) -> pa.Table:
-    """Rows of `HISTOGRAM` of rows of `SHOWN` of all tasks, where all are at hand."""
+    """Compute rows of `HISTOGRAM` from the `LISTING_COUNTS` of all tasks, in this process."""
     by_bucket: dict[tuple[str, int], list[pa.RecordBatch]] = {}
     for batch in batches:
         parts, buckets = (batch.column(name).to_pylist() for name in ("part", "bucket"))
-        places = list(zip(parts, buckets, strict=True))
-        for place in set(places):
-            mine = pa.array([one == place for one in places])
-            by_bucket.setdefault(place, []).append(batch.filter(mine))
-    found = [listing_histogram(n_cuts, pa.Table.from_batches(rows)) for rows in by_bucket.values()]
-    return pa.concat_tables([HISTOGRAM.empty_table(), *found])
+        keys = list(zip(parts, buckets, strict=True))
+        for key in set(keys):
+            mask = pa.array([other == key for other in keys])
+            by_bucket.setdefault(key, []).append(batch.filter(mask))
+    histograms = [listing_histogram(n_cuts, pa.Table.from_batches(rows)) for rows in by_bucket.values()]
+    return pa.concat_tables([HISTOGRAM.empty_table(), *histograms])
 
 
-def overall_rows(plan: MetricPlan, n_items: int, shown: pa.Table) -> pa.Table:
-    """Rows of `METRIC_ROWS` of all lists together.
+def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Table:
+    """Compute metrics of all lists together: rows of `METRIC_ROWS`.
 
     Args:
-        plan: which metrics, at which cut-offs.
-        n_items: of the catalogue.
-        shown: rows of `HISTOGRAM` of all parts and buckets.
+        plan: metrics and cut-offs.
+        n_items: number of items in the catalogue.
+        histogram: rows of `HISTOGRAM` of all parts and buckets.
     """
-    found, definition = [], plan.definition.describe(beyond_accuracy.AXES)
-    for part in shown.column("part").unique().to_pylist():
-        mine = shown.filter(pc.equal(shown.column("part"), part))
-        listing = pc.less(mine.column("c"), 0)
-        users = pc.sum(mine.filter(listing).column("items")).as_py() or 0
-        items = mine.filter(pc.invert(listing)).group_by(["part", "c", "times"])
-        added = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
-        if added.num_rows:
-            values = beyond_accuracy.overall_values(added, plan.overall, plan.ks, max(n_items, 1))
-            further = {"definition": definition, "estimator": HOLDOUT, "n": users}
-            found += [{**row, **further} for row in values.to_pylist()]
-    return pa.Table.from_pylist(found, METRIC_ROWS)
+    rows, definition = [], plan.definition.describe(beyond_accuracy.AXES)
+    for part in histogram.column("part").unique().to_pylist():
+        part_rows = histogram.filter(pc.equal(histogram.column("part"), part))
+        is_user_count = pc.less(part_rows.column("c"), 0)
+        users = pc.sum(part_rows.filter(is_user_count).column("items")).as_py() or 0
+        items = part_rows.filter(pc.invert(is_user_count)).group_by(["part", "c", "times"])
+        merged = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
+        if merged.num_rows:
+            values = beyond_accuracy.overall_values(merged, plan.overall, plan.ks, max(n_items, 1))
+            constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
+            rows += [{**row, **constants} for row in values.to_pylist()]
+    return pa.Table.from_pylist(rows, METRIC_ROWS)

@@ -1,4 +1,4 @@
-"""Rankings of the cluster measured: the functions of batches of `accuracy`, called by Spark."""
+"""Metrics of rankings on Spark: the batch functions of `accuracy`, called by `mapInArrow`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USER_VALUES = batch_schemas.to_ddl(batch_schemas.USER_VALUES)
 
 
 def compute_user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """One row a user and metric, with the values at every cut-off. No shuffle; one batch in memory.
+    """Compute one row per user and metric, with values at every cut-off. No shuffle.
 
     Args:
         rankings: rows of the table `rankings` of one run.
@@ -47,7 +47,7 @@ def compute_user_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
 def compute_list_user_metrics(
     rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue
 ) -> DataFrame:
-    """As `compute_user_metrics`, for the metrics of each user's list; users without one have no row."""
+    """Compute metrics of each user's list like `compute_user_metrics`, for users with a list."""
     listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     return listed.mapInArrow(
         partial(accuracy.listed_value_batches, plan, catalogue.facts(plan.list_metrics)), USER_VALUES
@@ -55,7 +55,7 @@ def compute_list_user_metrics(
 
 
 def compute_all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue) -> DataFrame:
-    """`compute_user_metrics` and, where they are asked for, `compute_list_user_metrics`."""
+    """Compute `compute_user_metrics` and, where the plan has such metrics, `compute_list_user_metrics`."""
     rows = compute_user_metrics(rankings, plan)
     return (
         rows.unionByName(compute_list_user_metrics(rankings, plan, catalogue))
@@ -68,10 +68,10 @@ def compute_all_user_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: S
 
 
 def compute_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """One row a metric, cut-off and slice (NULL slice: everyone), with interval and users averaged.
+    """Compute one row per metric, cut-off and slice (NULL: all users), with interval and users.
 
-    Each task adds its users up; what is shuffled is one row a task and slice, of cut-offs x
-    replicates whole numbers. Nothing grows with users after the first pass.
+    Each task adds up its users. One row of cut-offs x replicates whole numbers is shuffled per task and
+    slice. Nothing grows with the number of users after the first pass.
 
     Args:
         rankings: rows of the table `rankings` of one run.
@@ -85,25 +85,25 @@ def compute_metrics(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
 def rank_and_measure_lists(
     users: DataFrame, request: RankingRequest, plan: MetricPlan, mask: bool
 ) -> DataFrame:
-    """`compute_metrics` of `ranking.rank_listed` in one pass through Python, where rankings are not to be kept.
+    """Rank lists and compute their metrics in one pass through Python, without storing rankings.
 
     Args:
-        users: one row a user with the list, as `rank_listed` wants it.
-        request: definition; no lists are asked for.
+        users: one row per user with the list, as in `rank_listed`.
+        request: definition; no lists are requested.
         plan: metrics, cut-offs, definition, bootstrap.
         mask: drop a user's training items from the lists.
     """
-    narrow = rank.required_columns(users, request, mask)
-    totals = narrow.mapInArrow(partial(_ranked_totals, plan, request), TOTALS)
+    narrow = rank.select_required(users, request, mask)
+    totals = narrow.mapInArrow(partial(_rank_and_sum, plan, request), TOTALS)
     return finish_totals(totals, plan.table(plan.rank_metrics), plan.bootstrap)
 
 
-def _ranked_totals(plan: MetricPlan, request: RankingRequest, batches: Batches) -> Batches:
+def _rank_and_sum(plan: MetricPlan, request: RankingRequest, batches: Batches) -> Batches:
     yield from accuracy.total_batches(plan, rank_batches(request, batches))
 
 
 def compute_list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue) -> DataFrame:
-    """As `compute_metrics`, for the metrics of each user's list, averaged over users with one; no slices."""
+    """Compute metrics of lists like `compute_metrics`, averaged over users with a list, without slices."""
     listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     totals = listed.mapInArrow(
         partial(accuracy.listed_total_batches, plan, catalogue.facts(plan.list_metrics)), TOTALS
@@ -112,20 +112,20 @@ def compute_list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Split
 
 
 def finish_totals(totals: DataFrame, columns: Sequence[MetricColumn], bootstrap: Bootstrap) -> DataFrame:
-    """Rows of `compute_metrics` from the totals of tasks (`TOTALS`). Shuffles one row a task and slice."""
+    """Compute rows of `metrics` from totals of tasks (`TOTALS`); one row per task and slice is shuffled."""
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
         return accuracy.finish_metrics(columns, bootstrap, table)
 
     return totals.groupBy(*SLICE).applyInArrow(finish, METRIC_ROWS)
 
 
-# ------------------------------------------------------------------------------- everything
+# ------------------------------------------------------------------------------- all metrics
 
 
 def compute_all_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: SplitCatalogue) -> DataFrame:
-    """`compute_metrics`, `compute_list_metrics` and the metrics of all lists together, as far as they are asked for."""
+    """Compute all metrics of the plan: of ranks, of users' lists, and of all lists together."""
     frames = []
     if plan.rank_metrics:
         frames.append(compute_metrics(rankings, plan))

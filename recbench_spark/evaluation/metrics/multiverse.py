@@ -1,9 +1,9 @@
-"""One model's numbers under every defensible definition, from the same stored ranks.
+"""Multiverse analysis: the metrics of a model under every defensible definition, from the same ranks.
 
-Which library one would have used decides gain, discount, denominators, ties and whom to average over.
-Every such choice is a world; that model A beats model B in nearly all of them is a finding, that it
-does in half of them is the protocol's doing. After Steegen et al. 2016, "Increasing transparency
-through a multiverse analysis".
+Libraries differ in gain, discount, denominators, ties and the users who are averaged. Each combination of
+choices is a world. If model A beats model B in nearly all worlds, this is a finding; if it does in half of
+them, the choice of the definition decides. After Steegen et al. 2016, "Increasing transparency through a
+multiverse analysis".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
 from recbench_spark.kernels.streams import Batches
 
 WORLDS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
-"""The metrics looked at: higher is better in all of them."""
+"""Metrics of the multiverse; a higher value is better in all of them."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "users": ("truth", "both"),
@@ -44,13 +44,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ap_by": ("min_k_relevant", "relevant", "k"),
     "ties": ("id", "expected", "optimistic", "pessimistic"),
 }
-"""Values of an axis that a published library takes; the others stay as the benchmark file says."""
+"""Values of each axis in published libraries; other axes keep the value of the benchmark file."""
 
 
 def metric_definitions(metric: str, base: Definition) -> list[Definition]:
-    """Every combination of the choices that this metric depends on.
+    """List every combination of the choices that this metric depends on.
 
-    >>> len(definitions_of("hit", Definition())), len(definitions_of("ndcg", Definition()))
+    >>> len(metric_definitions("hit", Definition())), len(metric_definitions("ndcg", Definition()))
     (16, 288)
     """
     axes = [axis for axis in CHOICES if axis in METRICS[metric].axes]
@@ -59,7 +59,7 @@ def metric_definitions(metric: str, base: Definition) -> list[Definition]:
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
-    """The worlds, in the order in which `measure_multiverse` measures them."""
+    """List the worlds in the order of the values of `measure_multiverse`."""
     return [
         MetricColumn(metric, k, definition.describe(METRICS[metric].axes), metric_rows.HOLDOUT)
         for metric in WORLDS
@@ -69,14 +69,14 @@ def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
 
 
 def measure_multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
-    """part, metric, k, definition, value, n: about 600 definitions at every cut-off.
+    """Measure about 600 definitions at every cut-off: part, metric, k, definition, value, n.
 
-    One pass over the rankings, as `metrics`, without bootstrap: a task measures its users once for
-    each definition; what is shuffled is one row per task and part.
+    One pass over the rankings without bootstrap: a task measures its users once for each definition. One
+    row per task and part is shuffled.
 
     Args:
         rankings: rows of the table `rankings` of one run.
-        plan: cut-offs, and the definition whose other axes stay.
+        plan: cut-offs, and the definition of all other axes.
     """
     without_slices = F.lit(None).cast("map<string,array<string>>")
     narrow = rankings.select(*RANKING_COLUMNS).withColumn("slices", without_slices)
@@ -87,14 +87,14 @@ def measure_multiverse(rankings: DataFrame, plan: MetricPlan) -> DataFrame:
 
 
 def multiverse_measure(plan: MetricPlan) -> RankingMeasure:
-    """What `measure_multiverse` works out, of rankings of any origin, without slices."""
+    """Return the measure of `measure_multiverse`, for rankings of any origin, without slices."""
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
     finish = partial(metric_rows.finish_metrics, multiverse_columns(plan), plain)
     return RankingMeasure(lambda batches: _totals(plan, drop_slices(batches)), metric_rows.SLICE, finish)
 
 
 def drop_slices(batches: Batches) -> Batches:
-    """Rankings as if no slice had been asked for."""
+    """Remove all slices from rankings."""
     for batch in batches:
         place = batch.schema.get_field_index("slices")
         nothing = pa.nulls(batch.num_rows, batch.column(place).type)
@@ -104,14 +104,14 @@ def drop_slices(batches: Batches) -> Batches:
 def _totals(plan: MetricPlan, batches: Batches) -> Batches:
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
 
-    def totals(some: TruthSelection) -> MetricTotals:
+    def totals(selection: TruthSelection) -> MetricTotals:
         values = {
-            f"{metric} {definition.describe()}": measure(some.rankings, [metric], plan.ks, definition)[
+            f"{metric} {definition.describe()}": measure(selection.rankings, [metric], plan.ks, definition)[
                 metric
             ]
             for metric in WORLDS
             for definition in metric_definitions(metric, plan.definition)
         }
-        return metric_rows.sum_users(values, some.keys_u, plain)
+        return metric_rows.sum_users(values, selection.keys_u, plain)
 
     yield from metric_rows.sum_by_slice(batches, totals)

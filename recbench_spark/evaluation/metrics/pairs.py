@@ -1,7 +1,8 @@
-"""Item to item: hit rate and scaled reciprocal rank of labelled pairs, from rankings; without Spark.
+"""Metrics of item-to-item recommendation: hit rate and scaled reciprocal rank of pairs, without Spark.
 
 Hit rate at K and the scaled mean reciprocal rank, mean 1 / ceil(R / 100) (Ying et al. 2018, section 4.2).
-A query is a user, a labelled pair one of its truth items. Axes: u queries, p pairs, c MRR and cut-offs.
+A query is a user, and a labelled pair is one of its truth items.
+Axes: u queries, p pairs, c MRR and cut-offs.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 SCALE = 100
-"""Ranks of one reciprocal value: 1 to 100 count 1, 101 to 200 a half."""
+"""Number of ranks with the same reciprocal value: 1 to 100 count 1, 101 to 200 count 1/2."""
 
 HIT_RATE, SCALED_MRR = "hit_rate", "scaled_mrr"
 
 DEFINITION = "v1 candidates=all_but_query pairs"
 
 TOTALS = pa.schema({"sums": pa.list_(pa.int64())})
-"""One row a task: exact sums over its queries (`kernels.sums`)."""
+"""One row per task: exact sums over its queries (`kernels.sums`)."""
 
 
 def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats]:
-    """Pairs of each query (u,), and the sums of their values (u, c), added in the order of items.
+    """Return the number of pairs of each query, (u,), and the sums of their values, (u, c), in item order.
 
     Args:
-        batch: rows of `RANKED`; an item that was not ranked is a miss.
+        batch: rows of `RANKED_USERS`; an item without a rank is a miss.
         ks: cut-offs of the hit rate.
     """
     offsets, above_p = flatten_lists(batch.column("above"))
@@ -45,12 +46,12 @@ def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats
     values = [np.where(above_p >= 0, 1.0 / np.ceil(rank_p / SCALE), 0.0)]
     values += [(rank_p <= k).astype(np.float64) for k in ks]
     user_p = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    found = [np.bincount(user_p, weights, len(offsets) - 1) for weights in values]
-    return np.diff(offsets), np.stack(found, axis=1)
+    columns = [np.bincount(user_p, weights, len(offsets) - 1) for weights in values]
+    return np.diff(offsets), np.stack(columns, axis=1)
 
 
 def value_batches(ks: Sequence[int], batches: Batches) -> Batches:
-    """Rows of `USER_VALUES` of rows of `RANKED`: the means over each query's pairs."""
+    """Compute the mean over the pairs of each query: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
     for batch in batches:
         n_u, values_uc = query_values(batch, ks)
         mean_uc = values_uc / n_u[:, None]
@@ -72,7 +73,7 @@ def _value_batch(
 
 
 def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
-    """One row of `TOTALS`: queries, pairs, sums of values, of queries' means and of their squares."""
+    """Build one row of `TOTALS`: queries, pairs, sums of values, of queries' means and of their squares."""
     total = sums.exact_sums(np.zeros((0, totals_columns(ks))))
     for batch in batches:
         n_u, values_uc = query_values(batch, ks)
@@ -83,14 +84,14 @@ def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
 
 
 def totals_columns(ks: Sequence[int]) -> int:
-    """Sums of a task."""
+    """Return the number of sums of a task."""
     return 2 + 3 * (1 + len(ks))
 
 
 def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
-    """Rows of `METRIC_ROWS` from the totals of all tasks; stderr is over queries' means, n counts pairs."""
-    found = sums.total_from_rows(totals.column("sums"), (totals_columns(ks),)).fractions()
-    queries, pairs, rest = found[0], found[1], found[2:]
+    """Compute `METRIC_ROWS` from the totals of all tasks; stderr is over queries, n counts pairs."""
+    totals_c = sums.total_from_rows(totals.column("sums"), (totals_columns(ks),)).fractions()
+    queries, pairs, rest = totals_c[0], totals_c[1], totals_c[2:]
     c = 1 + len(ks)
     value_c, mean_c, square_c = (rest[at : at + c] for at in (0, c, 2 * c))
     rows = [
@@ -105,9 +106,9 @@ def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
 
 
 def _standard_error(n: Fraction, total: Fraction, squares: Fraction) -> float | None:
-    """Standard error of a mean of n values; None for a single one."""
+    """Return the standard error of a mean of n values; None for a single value."""
     if n < 2:
         return None
-    # Squares are rounded: of equal values their sum may be a last bit below.
+    # Squares are rounded: for equal values their sum can be too small by a last bit.
     variance = (squares - total**2 / n) / (n - 1) / n
     return math.sqrt(max(float(variance), 0.0))

@@ -1,7 +1,7 @@
-"""What needs all predictions in order: AUC, partial AUC, edges of equal mass.
+"""Statistics that need all predictions in order: AUC, partial AUC, edges of bins with equal mass.
 
-The predictions are sorted once by range (a task holds its range); each pass brings back a row of
-whole numbers per task, so that no number depends on how many ranges there are.
+The predictions are sorted once by range, and a task holds one range. Each pass returns a row of whole
+numbers per task, so that no number depends on the number of ranges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from recbench_spark.kernels.streams import Batches
 
 @dataclass(frozen=True)
 class PredictionRange:
-    """One task's rows: the smallest prediction, how many, and the pairs among them (see `values`)."""
+    """Rows of one task: the smallest prediction, the number of rows, and their pairs (see `values`)."""
 
     first: float
     rows: int
@@ -35,14 +35,14 @@ class PredictionRange:
 
 @dataclass(frozen=True)
 class RangeOffsets:
-    """What a task must know of the others: rows below, positives and negatives above its range."""
+    """Rows of other tasks around a range: rows below it, and positives and negatives above it."""
 
     below: int
     above: tuple[int, int]
 
 
 def sort_predictions(predictions: DataFrame) -> DataFrame:
-    """prediction, outcome by ascending prediction, kept by Spark: equal ones share a partition."""
+    """Sort (prediction, outcome) by prediction in a cached frame; equal predictions share a partition."""
     return predictions.select("prediction", "outcome").orderBy("prediction").cache()
 
 
@@ -51,23 +51,23 @@ _RANGE = pa.schema(
     [("first", pa.float64()), ("rows", pa.int64()), *((name, pa.string()) for name in _PAIRS)]
 )
 _LOOK_SCHEMA = pa.schema([("edges", pa.list_(pa.float64())), ("twice", pa.string()), ("cut", pa.float64())])
-"""Ints numbers as text: they outgrow 64 bits."""
+"""Columns of the second pass. Whole numbers are texts, since they can exceed 64 bits."""
 
 
 RangeMeasure = Callable[[Floats, Floats], tuple[object, ...]]
-"""Numbers from the predictions and outcomes of one range."""
+"""Function from the predictions and outcomes of one range to numbers."""
 
 RangeRunner = Callable[[RangeMeasure, pa.Schema], Sequence[Any]]
-"""What carries a measure out on each range: one row a range, its columns as attributes."""
+"""Function that applies a measure to each range: one row per range, with its columns as attributes."""
 
 
 def spark_ranges(ordered: DataFrame) -> RangeRunner:
-    """One row from all rows of each task; `ordered`: as `sort_predictions` gives it."""
+    """Run measures on the ranges of a Spark frame; `ordered`: from `sort_predictions`."""
     return partial(_each_range, ordered)
 
 
 def local_ranges(p: Floats, y: Floats) -> RangeRunner:
-    """All rows as one range of this process, in any order."""
+    """Run measures on all rows as one range of this process; rows can be in any order."""
     order = np.argsort(p, kind="stable")
 
     def each(measure: RangeMeasure, schema: pa.Schema) -> Sequence[Any]:
@@ -79,11 +79,11 @@ def local_ranges(p: Floats, y: Floats) -> RangeRunner:
 
 
 def count_ranges(each: RangeRunner, binary: bool) -> list[PredictionRange]:
-    """The ranges in ascending order; pairs are counted where outcomes are 0 and 1.
+    """Count rows and pairs of the ranges, in ascending order; pairs are counted for outcomes of 0 and 1.
 
     Args:
-        each: the ranges, on the cluster or in this process.
-        binary: whether all outcomes are 0 or 1.
+        each: runner of measures, on the cluster or in this process.
+        binary: all outcomes are 0 or 1.
     """
 
     def count(p: Floats, y: Floats) -> tuple[float, int, *tuple[str, ...]]:
@@ -92,11 +92,11 @@ def count_ranges(each: RangeRunner, binary: bool) -> list[PredictionRange]:
 
     rows = each(count, _RANGE)
     counts = ([int(getattr(row, name)) for name in _PAIRS] for row in rows)
-    found = (
+    ranges = (
         PredictionRange(row.first, row.rows, values.PairCounts(*numbers))
         for row, numbers in zip(rows, counts, strict=True)
     )
-    return sorted(found, key=lambda one: one.first)
+    return sorted(ranges, key=lambda one: one.first)
 
 
 def _each_range(ordered: DataFrame, measure: RangeMeasure, schema: pa.Schema) -> list[Row]:
@@ -112,7 +112,7 @@ def _each_range(ordered: DataFrame, measure: RangeMeasure, schema: pa.Schema) ->
 
 
 def range_offsets(ranges: list[PredictionRange]) -> dict[float, RangeOffsets]:
-    """The place of each range, by its smallest prediction."""
+    """Return the offsets of each range, by its smallest prediction."""
     below = accumulate((one.rows for one in ranges), initial=0)
     positives, negatives = (
         list(accumulate((getattr(one.pairs, name) for one in ranges[::-1]), initial=0))[-2::-1]
@@ -127,15 +127,15 @@ def range_offsets(ranges: list[PredictionRange]) -> dict[float, RangeOffsets]:
 def edges_and_area(
     each: RangeRunner, ranges: list[PredictionRange], bins: int, rates: tuple[float, float]
 ) -> tuple[Floats, float]:
-    """Inner edges of bins of equal mass (`values.equal_mass_edges`), and the partial AUC.
+    """Compute inner edges of bins of equal mass (`values.equal_mass_edges`), and the partial AUC.
 
     Args:
-        each: as for `count_ranges`.
-        ranges: its ranges.
-        bins: number of bins, fewer where predictions are equal.
-        rates: false-positive rates between which the area is taken.
+        each: runner of measures, as in `count_ranges`.
+        ranges: the ranges of `count_ranges`.
+        bins: number of bins; there are fewer where predictions are equal.
+        rates: false-positive rates that bound the area.
     """
-    places, rows = range_offsets(ranges), sum(one.rows for one in ranges)
+    offsets, rows = range_offsets(ranges), sum(one.rows for one in ranges)
     positives, negatives = (
         sum(getattr(one.pairs, name) for one in ranges) for name in ("positives", "negatives")
     )
@@ -143,16 +143,16 @@ def edges_and_area(
     within = (rates[0] * negatives, rates[1] * negatives)
 
     def look(p: Floats, y: Floats) -> tuple[list[float], str, float]:
-        place = places.get(float(p.min()))
-        if place is None:
+        offset = offsets.get(float(p.min()))
+        if offset is None:
             raise DataError("the predictions changed between two passes", "run again on a fixed table")
-        inside = at[(at >= place.below) & (at < place.below + len(p))] - place.below
-        twice, cut = values.roc_area(p, y if positives else np.zeros_like(y), place.above, within)
+        inside = at[(at >= offset.below) & (at < offset.below + len(p))] - offset.below
+        twice, cut = values.roc_area(p, y if positives else np.zeros_like(y), offset.above, within)
         return np.sort(p)[inside].tolist(), str(twice), cut
 
-    found = each(look, _LOOK_SCHEMA)
-    edges = np.unique([edge for row in found for edge in row.edges])
+    looks = each(look, _LOOK_SCHEMA)
+    edges = np.unique([edge for row in looks for edge in row.edges])
     area = values.area_share(
-        sum(int(row.twice) for row in found), [row.cut for row in found], positives * negatives, rates
+        sum(int(row.twice) for row in looks), [row.cut for row in looks], positives * negatives, rates
     )
     return edges[edges > ranges[0].first] if ranges else edges, area

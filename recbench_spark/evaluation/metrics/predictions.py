@@ -1,4 +1,4 @@
-"""Value metrics of predictions against outcomes: RMSE, log-loss, RIG, AUC ... and their intervals."""
+"""Metrics of predictions against outcomes: RMSE, log-loss, RIG, AUC and others, with their intervals."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ MetricRow = dict[str, str | float | int | None]
 
 PER_USER = ("mse", "mae", "auc")
 BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
-"""What is given for each bin of the prediction."""
+"""Metrics of each bin of the prediction."""
 
 QUANTILE_SUMS = ("n", "p", "y", "logloss", "unfit")
 THRESHOLD_SUMS = ("n", "y", "unfit")
-"""Those of `values.SUMS` that are looked at by bin: half of the work of a bootstrap is saved."""
+"""Sums of `values.SUMS` that metrics of bins need. The others are left out, which halves the bootstrap."""
 
 _TOTALS = "sums ARRAY<LONG>, boot ARRAY<LONG>"
 
 
 def group_by_user(predictions: DataFrame) -> DataFrame:
-    """One row per user: user_id, user_key, prediction and outcome arrays. Shuffles rows by user.
+    """Group predictions into one row per user, with arrays of prediction and outcome. Shuffles by user.
 
     Args:
         predictions: user_id, prediction, outcome.
@@ -62,7 +62,7 @@ def group_by_user(predictions: DataFrame) -> DataFrame:
 
 
 def user_values(users: DataFrame) -> DataFrame:
-    """mse, mae and auc of each user, in the shape of `user_metrics`. No shuffle.
+    """Compute mse, mae and auc of each user, in the shape of `user_metrics`. No shuffle.
 
     Args:
         users: rows of `group_by_user`.
@@ -75,15 +75,15 @@ def user_values(users: DataFrame) -> DataFrame:
 
 
 def user_value_batches(batches: Batches) -> Batches:
-    """`user_values` of batches of rows of `group_by_user`."""
+    """Compute `user_values` of batches of rows of `group_by_user`."""
     for batch in batches:
         offsets, p, y = _read_arrays(batch)
-        found = values.from_totals(values.user_sums(offsets, p, y))
+        metrics = values.from_totals(values.user_sums(offsets, p, y))
         binary = bool(((y == 0) | (y == 1)).all())
-        found["auc"] = values.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
+        metrics["auc"] = values.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
         positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
         for metric in PER_USER:
-            yield _user_batch(batch.column("user_id"), metric, found[metric], positives)
+            yield _user_batch(batch.column("user_id"), metric, metrics[metric], positives)
 
 
 def _user_batch(users: pa.Array, metric: str, value_u: Floats, positives: Floats) -> pa.RecordBatch:
@@ -111,14 +111,18 @@ def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, 
 
 @dataclass(frozen=True)
 class Views:
-    """Where predictions are looked at: bins of equal mass, thresholds, false-positive rates."""
+    """Settings of the metrics by bin: bins of equal mass, thresholds, false-positive rates."""
 
     quantiles: int = 10
     thresholds: tuple[float, ...] = (0.5,)
     fpr: tuple[float, float] = (0.0, 0.1)
 
     def __post_init__(self) -> None:
-        """ConfigError for numbers that mean nothing, and for what is no number."""
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value that is no number, or outside of its range.
+        """
         if not _are_numbers([self.quantiles]) or self.quantiles != int(self.quantiles):
             raise ConfigError(f"quantiles is {show_value(self.quantiles)}", "give a whole number from 1 on")
         if not _are_numbers(self.thresholds):
@@ -136,9 +140,9 @@ class Views:
 
 def _are_numbers(values: object) -> bool:
     """Return whether a value is a tuple or list of finite numbers."""
-    several = values if isinstance(values, tuple | list) else [None]
-    plain = (isinstance(one, Real) and not isinstance(one, bool) for one in several)
-    return all(plain) and all(map(math.isfinite, several))
+    numbers = values if isinstance(values, tuple | list) else [None]
+    plain = (isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
+    return all(plain) and all(map(math.isfinite, numbers))
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Cuts:
 
     @property
     def columns(self) -> tuple[int, int, int, int]:
-        """Sums of a user: of all rows, GAUC parts, of bins, of bins between thresholds."""
+        """Return the numbers of sums of a user: of all rows, for GAUC, by quantile, between thresholds."""
         quantiles = len(QUANTILE_SUMS) * (len(self.quantiles) + 1)
         return len(values.SUMS), 2, quantiles, len(THRESHOLD_SUMS) * (len(self.thresholds) + 1)
 
@@ -158,62 +162,64 @@ class Cuts:
 def value_metrics(
     users: DataFrame, predictions: DataFrame, bootstrap: Bootstrap, views: Views
 ) -> tuple[list[MetricRow], list[Check]]:
-    """Rows of `metrics`, and a check for each metric that is undefined, with the reason.
+    """Compute rows of `metrics`, and a check for each metric that is undefined, with the reason.
 
-    One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over
-    users, from which a row of sums per task comes back.
+    One sort of the predictions by range for AUC, partial AUC and bins of equal mass; one pass over users,
+    in which each task returns a row of sums.
 
     Args:
         users: rows of `group_by_user`.
         predictions: prediction, outcome.
         bootstrap: replicates over users, level, seed.
-        views: bins, thresholds and false-positive rates looked at.
+        views: bins, thresholds and false-positive rates.
     """
     binary = predictions.where("outcome NOT IN (0, 1)").isEmpty()
     ordered = sort_predictions(predictions)
-    sorted_rows = PredictionOrder.of(spark_ranges(ordered), binary, views)
+    sorted_rows = PredictionOrder.from_ranges(spark_ranges(ordered), binary, views)
     ordered.unpersist()
-    return value_rows(sorted_rows, PredictionTotals.of(users, sorted_rows.cuts(views), bootstrap), views)
+    return value_rows(
+        sorted_rows, PredictionTotals.from_users(users, sorted_rows.cuts(views), bootstrap), views
+    )
 
 
 @dataclass(frozen=True)
 class PredictionOrder:
-    """What all predictions in order tell: pairs of outcomes, inner edges of bins, the partial AUC."""
+    """Results from all predictions in order: pairs of outcomes, inner edges of bins, the partial AUC."""
 
     pairs: values.PairCounts
     edges: Floats
     area: float
 
     @classmethod
-    def of(cls, each: RangeRunner, binary: bool, views: Views) -> PredictionOrder:
-        """From ranges of predictions; `binary`: whether all outcomes are 0 or 1."""
+    def from_ranges(cls, each: RangeRunner, binary: bool, views: Views) -> PredictionOrder:
+        """Compute the results from ranges of predictions; `binary`: all outcomes are 0 or 1."""
         ranges = count_ranges(each, binary)
         edges, area = edges_and_area(each, ranges, views.quantiles, views.fpr)
-        return cls(values.combine([one.pairs for one in ranges]), edges, area)
+        return cls(values.combine([part.pairs for part in ranges]), edges, area)
 
     def cuts(self, views: Views) -> Cuts:
-        """The bins that users' sums are taken by."""
+        """Return the edges of the bins in which users' sums are computed."""
         return Cuts(self.edges, np.array(sorted(set(views.thresholds))))
 
 
 def value_rows(
-    found: PredictionOrder, totals: PredictionTotals, views: Views
+    order: PredictionOrder, totals: PredictionTotals, views: Views
 ) -> tuple[list[MetricRow], list[Check]]:
-    """As `value_metrics`, from what the passes over rows and users found."""
+    """Compute the results of `value_metrics` from the passes over rows and users."""
     label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
     rows = [
         *totals.overall(),
-        _auc_row(found.pairs, totals.n),
-        estimate_row("pauc", found.area, np.array([]), totals.n, 0.95, ("fpr", label)),
+        _auc_row(order.pairs, totals.n),
+        estimate_row("pauc", order.area, np.array([]), totals.n, 0.95, ("fpr", label)),
         *totals.by_quantile(),
         *totals.by_threshold(),
     ]
-    kept = [row for row in rows if row["slice_key"] is None or row["value"] is not None]
-    return kept, _undefined_checks(rows, totals)
+    defined = [row for row in rows if row["slice_key"] is None or row["value"] is not None]
+    return defined, _missing_value_checks(rows, totals)
 
 
 def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[MetricRow]:
-    """Rows of `metrics` of predicted ratings; one pass over users, a row of sums per task comes back.
+    """Compute rows of `metrics` of predicted ratings in one pass over users.
 
     Args:
         users: user_key, prediction and outcome arrays: one row per user.
@@ -221,11 +227,11 @@ def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstra
         bootstrap: replicates over users, level, seed.
     """
     nowhere = np.zeros(0)
-    totals = PredictionTotals.of(users, Cuts(nowhere, nowhere), bootstrap)
+    totals = PredictionTotals.from_users(users, Cuts(nowhere, nowhere), bootstrap)
     return [row for row in totals.overall() if row["metric"] in metrics]
 
 
-def _undefined_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:
+def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:
     why = values.reasons(totals.sums[: len(values.SUMS)])
     missing = [str(row["metric"]) for row in rows if row["value"] is None and row["slice_key"] is None]
     return [
@@ -236,7 +242,7 @@ def _undefined_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[C
 
 @dataclass(frozen=True)
 class PredictionTotals:
-    """Sums over users (s,) and of each replicate (b, s), laid out as `Cuts.columns`."""
+    """Sums over users, (s,), and of each replicate, (b, s), in the order of `Cuts.columns`."""
 
     sums: Floats
     boot: Floats
@@ -244,14 +250,14 @@ class PredictionTotals:
     level: float
 
     @classmethod
-    def of(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
-        """Add users up; a task holds one row of whole numbers, and sends it back."""
+    def from_users(cls, users: DataFrame, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
+        """Add up users; each task returns one row of whole numbers."""
         rows = users.mapInArrow(partial(sum_batches, cuts, bootstrap), _TOTALS).toArrow()
         return cls.from_rows(rows, cuts, bootstrap)
 
     @classmethod
     def from_rows(cls, rows: pa.Table, cuts: Cuts, bootstrap: Bootstrap) -> PredictionTotals:
-        """From the rows of `sum_batches`."""
+        """Add up the rows of `sum_batches`."""
         columns = sum(cuts.columns)
         exact = sums.total_from_rows(rows.column("sums"), (columns,))
         boot = sums.total_from_rows(rows.column("boot"), (bootstrap.replicates, columns))
@@ -259,46 +265,46 @@ class PredictionTotals:
 
     @property
     def n(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return int(self.sums[0])
 
     def _part(self, index: int) -> tuple[Floats, Floats]:
-        """One of the four parts, of all users (s,) and of each replicate (b, s)."""
+        """Return one of the four parts, of all users, (s,), and of each replicate, (b, s)."""
         ends = np.cumsum(self.cuts.columns)
         part = slice(ends[index] - self.cuts.columns[index], ends[index])
         return self.sums[part], self.boot[:, part]
 
     def _bins(self, index: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        """Sums of bins, (bins, s) and (b, bins, s); NaN for those that are not looked at."""
-        every: list[Floats] = []
+        """Return sums of bins, (bins, s) and (b, bins, s); sums that bins do not have are NaN."""
+        by_part: list[Floats] = []
         for part in self._part(index):
             bins = part.reshape(*part.shape[:-1], part.shape[-1] // len(names), len(names))
             wide = np.full((*bins.shape[:-1], len(values.SUMS)), np.nan)
             wide[..., [values.SUMS.index(name) for name in names]] = bins
-            every.append(wide)
-        return every[0], every[1]
+            by_part.append(wide)
+        return by_part[0], by_part[1]
 
     def overall(self) -> list[MetricRow]:
-        """Metrics of all rows together."""
+        """Compute the metrics of all rows together."""
         (total, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
         (bins, bins_boot) = self._bins(2, QUANTILE_SUMS)
-        found = {name: float(value) for name, value in values.from_totals(total).items()}
+        metrics = {name: float(value) for name, value in values.from_totals(total).items()}
         replicates = values.from_totals(boot)
-        found["gauc"] = values.gauc(gauc)
+        metrics["gauc"] = values.gauc(gauc)
         with np.errstate(divide="ignore", invalid="ignore"):
             replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
-        found["calibration_error"] = float(values.calibration_error(bins))
+        metrics["calibration_error"] = float(values.calibration_error(bins))
         replicates["calibration_error"] = values.calibration_error(bins_boot)
-        return [estimate_row(name, found[name], replicates[name], self.n, self.level) for name in found]
+        return [estimate_row(name, metrics[name], replicates[name], self.n, self.level) for name in metrics]
 
     def by_quantile(self) -> list[MetricRow]:
-        """Log-loss, RIG, PE and both means in each bin of equal mass."""
+        """Compute log-loss, RIG, PE and both means in each bin of equal mass."""
         bins, boot = self._bins(2, QUANTILE_SUMS)
-        found, replicates = values.from_totals(bins), values.from_totals(boot)
+        metrics, replicates = values.from_totals(bins), values.from_totals(boot)
         return [
             estimate_row(
                 name,
-                float(found[name][b]),
+                float(metrics[name][b]),
                 replicates[name][:, b],
                 int(bins[b, 0]),
                 self.level,
@@ -309,13 +315,13 @@ class PredictionTotals:
         ]
 
     def by_threshold(self) -> list[MetricRow]:
-        """The four rates of calling predictions from each threshold on positive."""
+        """Compute the four rates of calling predictions positive from each threshold."""
         bins, boot = self._bins(3, THRESHOLD_SUMS)
-        found, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
+        rates, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
         return [
             estimate_row(
                 name,
-                float(found[name][t]),
+                float(rates[name][t]),
                 replicates[name][:, t],
                 self.n,
                 self.level,
@@ -327,22 +333,22 @@ class PredictionTotals:
 
 
 def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
-    """One row of whole numbers: the sums over users, and those of each replicate.
+    """Build one row of whole numbers: the sums over users, and those of each replicate.
 
     Args:
-        cuts: where predictions are looked at.
+        cuts: edges of the bins.
         bootstrap: replicates over users, seed.
         batches: rows of `group_by_user`.
     """
 
-    def both(keys: npt.NDArray[np.int64], found: Floats) -> list[Sums]:
-        boot = sums.bootstrap_sums(keys, found, bootstrap.replicates, bootstrap.seed)
-        return [sums.exact_sums(found), boot]
+    def both(keys: npt.NDArray[np.int64], values_uc: Floats) -> list[Sums]:
+        boot = sums.bootstrap_sums(keys, values_uc, bootstrap.replicates, bootstrap.seed)
+        return [sums.exact_sums(values_uc), boot]
 
     total = both(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))))
     for batch in batches:
-        found = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
-        total = [one + other for one, other in zip(total, found, strict=True)]
+        batch_sums = both(batch.column("user_key").to_numpy(), _sums(batch, cuts))
+        total = [one + other for one, other in zip(total, batch_sums, strict=True)]
     lists = [pa.array([part.numbers()], pa.list_(pa.int64())) for part in total]
     yield pa.RecordBatch.from_arrays(lists, ["sums", "boot"])
 
@@ -364,33 +370,33 @@ def estimate_row(
     replicates: Floats,
     n: int,
     level: float,
-    place: tuple[str | None, str | None] = (None, None),
+    slice_label: tuple[str | None, str | None] = (None, None),
 ) -> MetricRow:
-    """A row of `metrics` whose error and interval come from replicates, (b,)."""
-    known = replicates[np.isfinite(replicates)]
-    error = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    low, high = resampling.percentile_interval(known[:, None], level) if len(known) else ([math.nan],) * 2
-    return number_row(metric, (value, error, float(low[0]), float(high[0])), n, place)
+    """Build a row of `metrics` with error and interval from replicates, (b,)."""
+    finite = replicates[np.isfinite(replicates)]
+    error = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
+    low, high = resampling.percentile_interval(finite[:, None], level) if len(finite) else ([math.nan],) * 2
+    return number_row(metric, (value, error, float(low[0]), float(high[0])), n, slice_label)
 
 
 def number_row(
     metric: str,
     numbers: tuple[float, float, float, float],
     n: int,
-    place: tuple[str | None, str | None] = (None, None),
+    slice_label: tuple[str | None, str | None] = (None, None),
 ) -> MetricRow:
-    """A row of `metrics` from value, standard error and both ends of the interval; NaN becomes NULL."""
+    """Build a row of `metrics` from value, standard error and bounds of the interval; NaN becomes NULL."""
     names = ("value", "stderr", "ci_low", "ci_high")
-    known = {
+    estimates = {
         name: None if math.isnan(number) else number for name, number in zip(names, numbers, strict=True)
     }
     facts: MetricRow = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
-    return {**facts, **known, "slice_key": place[0], "slice_value": place[1]}
+    return {**facts, **estimates, "slice_key": slice_label[0], "slice_value": slice_label[1]}
 
 
 def _auc_row(counts: values.PairCounts, n: int) -> MetricRow:
     value, error = values.auc(counts), values.auc_error(counts)
-    # Normal interval of the DeLong error, cut at the bounds of an AUC.
+    # This is the normal interval of the DeLong error, clipped to the bounds of an AUC.
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
     if math.isnan(error):
         low = high = math.nan

@@ -1,4 +1,4 @@
-"""The lists of rankings beside the catalogue: what metrics of lists (`beyond_accuracy`) are measured on."""
+"""Lists of rankings joined with the catalogue on Spark, as the metrics of `beyond_accuracy` need them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 
 @dataclass(frozen=True)
 class SplitCatalogue:
-    """What list metrics know of a split; the numbers are counted when first asked for.
+    """The catalogue of a split for list metrics; its numbers are counted on first use.
 
     items: item_id, n_train of every item.
-    train_users: one row a user with training rows.
+    train_users: one row per user with training rows.
     features: vectors of the items, for diversity.
     """
 
@@ -30,26 +30,26 @@ class SplitCatalogue:
 
     @cached_property
     def n_items(self) -> int:
-        """Items of the catalogue."""
+        """Return the number of items in the catalogue."""
         return self.items.count()
 
     @cached_property
     def n_users(self) -> int:
-        """Users with training rows; at least 1."""
+        """Return the number of users with training rows, at least 1."""
         return max(self.train_users.count(), 1)
 
     def facts(self, names: Sequence[str]) -> Facts:
-        """What a task needs to measure these metrics of each user."""
+        """Return the inputs of these metrics that tasks need."""
         return Facts(self.n_users if set(names) & set(POPULARITY) else 1, self.features)
 
 
 def count_listed_items(
     rankings: DataFrame, catalogue: SplitCatalogue, threshold: float | None
 ) -> DataFrame:
-    """One row a user with a list: how many training users have each item of it.
+    """Count the training users of each listed item: one row per user with a list.
 
-    Shuffles the (user, place) rows by user, one row a place; by item before, where the catalogue is
-    too large to be broadcast. Items outside of the catalogue count as nobody's.
+    Shuffles one row per user and place by user, and before that by item where the catalogue is too large
+    to broadcast. Items outside of the catalogue have no training users.
 
     Args:
         rankings: rows with `top_items`.
@@ -65,11 +65,14 @@ def count_listed_items(
     places = rankings.withColumn("n_relevant", F.size(relevant)).select(
         *user, F.posexplode("top_items").alias("place", "item_id")
     )
-    known = catalogue.items.select("item_id", "n_train", "item_index")
-    counted = places.join(known, "item_id", "left")
-    found = (F.coalesce("n_train", F.lit(0)).cast("long"), F.coalesce("item_index", F.lit(-1)).cast("long"))
-    entry = F.struct("place", found[0].alias("n_train"), found[1].alias("item_index"))
-    lists = counted.groupBy(*user).agg(F.sort_array(F.collect_list(entry)).alias("entries"))
+    catalogue_items = catalogue.items.select("item_id", "n_train", "item_index")
+    joined = places.join(catalogue_items, "item_id", "left")
+    numbers = (
+        F.coalesce("n_train", F.lit(0)).cast("long"),
+        F.coalesce("item_index", F.lit(-1)).cast("long"),
+    )
+    entry = F.struct("place", numbers[0].alias("n_train"), numbers[1].alias("item_index"))
+    lists = joined.groupBy(*user).agg(F.sort_array(F.collect_list(entry)).alias("entries"))
     return lists.select(
         *user,
         F.transform("entries", lambda e: e["n_train"]).alias("counts"),
@@ -80,27 +83,26 @@ def count_listed_items(
 def compute_overall(
     rankings: DataFrame, catalogue: SplitCatalogue, names: Sequence[str], ks: Sequence[int]
 ) -> DataFrame:
-    """Coverage and Gini at each cut-off: part, metric, k, value, n (users with a list).
+    """Compute coverage and Gini at each cut-off: part, metric, k, value, n (users with a list).
 
-    coverage: share of the catalogue in at least one user's first k; blind to how often an item is
-    shown: one list in a million is enough. gini: see `kernels.metrics.beyond_accuracy.gini`. Items
-        outside of the
-    catalogue do not count.
+    coverage: share of the catalogue in at least one user's first k. It ignores frequencies: one list in a
+    million is enough. gini: see `kernels.metrics.beyond_accuracy.gini`. Items outside of the catalogue do
+    not count.
 
-    One shuffle of (item, times shown at each k), combined on the map side; then how many items were
-    shown how often, a few thousand rows at most for each cut-off.
+    One shuffle of (item, lists at each k), combined on the map side; then one of the histogram of these
+    numbers, with at most a few thousand rows per cut-off.
 
     Args:
         rankings: rows with `top_items`.
         catalogue: the items.
-        names: of OVERALL.
+        names: names from OVERALL.
         ks: cut-offs.
     """
-    n_items, wanted, cuts = max(catalogue.n_items, 1), tuple(names), tuple(ks)
+    n_items, metric_names, cuts = max(catalogue.n_items, 1), tuple(names), tuple(ks)
 
-    # Spark reads the kind of function from these annotations, which a partial does not show.
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
     def measure(histogram: pa.Table) -> pa.Table:
-        return overall_values(histogram, wanted, cuts, n_items)
+        return overall_values(histogram, metric_names, cuts, n_items)
 
     values = _histogram(rankings, catalogue.items, cuts).groupBy("part").applyInArrow(measure, _VALUES)
     users = rankings.groupBy("part").agg(F.count_if(F.size("top_items") > 0).alias("n"))
@@ -111,11 +113,11 @@ _VALUES = "part STRING, metric STRING, k INT, value DOUBLE"
 
 
 def _histogram(rankings: DataFrame, items: DataFrame, ks: Sequence[int]) -> DataFrame:
-    """part, place in `ks`, times: how often an item is listed, items: how many are so often."""
+    """Count items by part, c (index in `ks`) and times (lists that an item is in)."""
     places = rankings.select("part", F.posexplode("top_items").alias("place", "item_id"))
     shown = F.array(*(F.count_if(F.col("place") < k) for k in ks)).alias("shown")
-    known = (
+    in_catalogue = (
         places.groupBy("part", "item_id").agg(shown).join(items.select("item_id"), "item_id", "left_semi")
     )
-    times = known.select("part", F.posexplode("shown").alias("c", "times"))
+    times = in_catalogue.select("part", F.posexplode("shown").alias("c", "times"))
     return times.groupBy("part", "c", "times").agg(F.count("*").alias("items"))

@@ -1,1 +1,1 @@
-"""Rankings: users' truth items among the candidates, one row a user and part."""
+"""Rankings: positions of users' truth items among the candidates, one row per user and part."""

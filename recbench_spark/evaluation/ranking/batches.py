@@ -1,4 +1,4 @@
-"""Arrow batches of rankings to arrays and back: nothing is computed here."""
+"""Conversion between Arrow batches of rankings and arrays; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 if "pyspark.worker" in sys.modules:
-    # Spark collects garbage after every task, and would walk all that torch and numba made: .2 s a task.
+    # Spark collects garbage after every task. Without this it would visit all objects of torch and numba,
+    # which takes .2 s per task.
     gc.freeze()
 
 
 def to_rankings(batch: pa.RecordBatch) -> Rankings:
-    """The rankings in a batch of the table `rankings`."""
+    """Convert a batch of the table `rankings` to arrays."""
     offsets, relevance = flatten_lists(batch.column("relevance"))
     above, tied, before = (flatten_lists(batch.column(name))[1] for name in ("above", "tied", "before"))
     length = batch.column("length").to_numpy()
@@ -31,7 +32,7 @@ def to_rankings(batch: pa.RecordBatch) -> Rankings:
 
 
 def read_item_lists(batch: pa.RecordBatch, name: str) -> ItemLists:
-    """A list column of item indices."""
+    """Read a list column of item indices."""
     offsets, items = flatten_lists(batch.column(name))
     return ItemLists(offsets, items.astype(np.int64))
 
@@ -43,11 +44,11 @@ def build_ranking_batch(
     length: npt.NDArray[np.int64],
     top_items: pa.Array | None,
 ) -> pa.RecordBatch:
-    """A batch of rankings: what came in about the users, and what was found about their truth.
+    """Build a batch of rankings from the users' columns and the positions of their truth items.
 
     Args:
-        batch: has user_id, part, user_key, slices; drawn and pool where candidates were drawn,
-            propensity where exposure is corrected for.
+        batch: user_id, part, user_key, slices; drawn and pool where candidates were drawn, propensity for
+            corrections of exposure bias.
         offsets: (u + 1,) bounds of each user's truth items.
         columns: item_ids, relevance, above, tied, before, each (p,).
         length: (u,) ranked candidates.
@@ -55,12 +56,12 @@ def build_ranking_batch(
     """
     bounds = pa.array(offsets, pa.int32())
     lists = {name: pa.ListArray.from_arrays(bounds, pa.array(c)) for name, c in columns.items()}
-    nothing = pa.nulls(batch.num_rows, pa.list_(pa.string()))
+    no_lists = pa.nulls(batch.num_rows, pa.list_(pa.string()))
     named = {
         **{name: batch.column(name) for name in ("user_id", "part", "user_key", "slices")},
         **lists,
         "length": pa.array(length, pa.int64()),
-        "top_items": nothing if top_items is None else top_items,
+        "top_items": no_lists if top_items is None else top_items,
         "drawn": _column_or_null(batch, "drawn", pa.int32()),
         "pool": _column_or_null(batch, "pool", pa.int64()),
         "propensity": _column_or_null(batch, "propensity", pa.list_(pa.float64())),
@@ -75,18 +76,18 @@ def _column_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.A
 
 
 def split_by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The users of each held-out part in a batch."""
+    """Yield the users of each held-out part in a batch."""
     for part in pc.unique(batch.column("part")).to_pylist():
         yield part, batch.filter(pc.equal(batch.column("part"), part))
 
 
 def select_truth(batch: pa.RecordBatch) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:
-    """For each slice key and value in a batch: which truth items carry it, (p,)."""
+    """Yield each slice key and value in a batch, and mark the truth items with it, (p,)."""
     slices = batch.column("slices")
     keys = pc.unique(slices.keys).to_pylist() if len(slices) else []
     for key in keys:
         labels = pc.list_flatten(pc.map_lookup(slices, pa.scalar(key), "first"))
         for value in pc.unique(labels).to_pylist():
             if value is not None:
-                kept = pc.fill_null(pc.equal(labels, value), False)
-                yield key, value, kept.to_numpy(zero_copy_only=False)
+                selected = pc.fill_null(pc.equal(labels, value), False)
+                yield key, value, selected.to_numpy(zero_copy_only=False)

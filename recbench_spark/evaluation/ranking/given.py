@@ -1,4 +1,4 @@
-"""Users ranked by given lists or scores: a function of Arrow batches, without Spark and torch."""
+"""Rankings by lists or scores of another system: functions of Arrow batches, without Spark and torch."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 
 
 def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
-    """Rows of `RANKED` of rows of `LISTED_USERS`; those with `masked` without these items.
+    """Rank users by their lists, without items of `masked`: `RANKED_USERS` from `LISTED_USERS`.
 
     Args:
         request: definition and length of lists; all ranks are counted.
-        batches: users with their lists; with `list_ids` where lists are asked for.
+        batches: users with their lists; with `list_ids` where lists are requested.
     """
     for batch in batches:
         offsets, truth_items = flatten_lists(batch.column("items"))
         relevance = flatten_lists(batch.column("relevance"))[1]
         truth = list_kernel.HeldOutItems(offsets, truth_items.astype(np.int64), relevance)
-        found = list_kernel.rank_lists(
-            _read_lists(batch), truth, request.definition, _masked_items(batch), top=request.top
+        ranked = list_kernel.rank_lists(
+            _read_lists(batch), truth, request.definition, _read_masked(batch), top=request.top
         )
-        yield _listed_batch(batch, found)
+        yield _ranking_rows(batch, ranked)
 
 
 def add_lists(
     users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, request: RankingRequest
 ) -> pa.Table:
-    """Users with the rows given of them as lists: rows of `LISTED_USERS`. The kernel orders each list.
+    """Add to each user the list of the user's rows: rows of `LISTED_USERS`. The kernel orders each list.
 
     Args:
-        users: a row a user.
-        user_r: (r,) which of the users a row is of; below 0: of none.
-        keys_r: (r,) its item's index in the catalogue, or a number beyond.
+        users: one row per user.
+        user_r: (r,) index of the row's user; below 0: none of the users.
+        keys_r: (r,) index of the row's item in the catalogue, or a larger number.
         rows: item_id, and rank or score, or both.
-        request: whether ids are asked for.
+        request: ids are added where it requests lists.
     """
     order = np.argsort(user_r, kind="stable")
     order = order[np.searchsorted(user_r, 0, sorter=order) :]
@@ -61,11 +61,11 @@ def add_lists(
 
 
 def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
-def _masked_items(batch: pa.RecordBatch) -> list_kernel.UserItems | None:
+def _read_masked(batch: pa.RecordBatch) -> list_kernel.UserItems | None:
     if "masked" not in batch.schema.names:
         return None
     masked = read_item_lists(batch, "masked")
@@ -81,12 +81,12 @@ def _read_lists(batch: pa.RecordBatch) -> list_kernel.InputLists:
     return list_kernel.InputLists(offsets, keys.astype(np.int64), **values)
 
 
-def _listed_batch(batch: pa.RecordBatch, found: list_kernel.RankedLists) -> pa.RecordBatch:
-    rankings = found.rankings
+def _ranking_rows(batch: pa.RecordBatch, ranked: list_kernel.RankedLists) -> pa.RecordBatch:
+    rankings = ranked.rankings
     top = None
-    if found.top is not None:
-        ids = _item_ids(batch, found.top.keys)
-        top = pa.ListArray.from_arrays(pa.array(found.top.offsets, pa.int32()), ids)
+    if ranked.top is not None:
+        ids = _item_ids(batch, ranked.top.keys)
+        top = pa.ListArray.from_arrays(pa.array(ranked.top.offsets, pa.int32()), ids)
     columns = {
         "item_ids": batch.column("item_ids").flatten(),
         "relevance": rankings.relevance,
@@ -98,7 +98,7 @@ def _listed_batch(batch: pa.RecordBatch, found: list_kernel.RankedLists) -> pa.R
 
 
 def _item_ids(batch: pa.RecordBatch, keys: npt.NDArray[np.int64]) -> pa.Array:
-    """Original ids of keys that stand in the batch's lists."""
-    known, first = np.unique(flatten_lists(batch.column("list_items"))[1], return_index=True)
-    places = first[np.searchsorted(known, keys)] if len(known) else np.zeros(0, np.int64)
+    """Return the original ids of keys in the batch's lists."""
+    distinct, first = np.unique(flatten_lists(batch.column("list_items"))[1], return_index=True)
+    places = first[np.searchsorted(distinct, keys)] if len(distinct) else np.zeros(0, np.int64)
     return batch.column("list_ids").flatten().take(pa.array(places))

@@ -1,4 +1,4 @@
-"""The catalogue as workers look ids up in it: one sorted array of ids a host. Without Spark and torch."""
+"""Look-up of item ids on workers: one sorted array of ids per host, without Spark and torch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from recbench_spark.storage.shared_arrays import SharedRows
 class KnownItems:
     """The catalogue as workers see it; `rows` has item_id, n_train, and item_index.
 
-    numeric: rows have no item_index, and are numbered where they are mapped, by their ids as numbers (True)
-    or as UTF-8 (False), as `protocol.catalogue.index_items` numbers them
+    numeric: None: rows have item_index. Else workers number the rows like `protocol.catalogue.index_items`,
+    by their ids as numbers (True) or as UTF-8 (False).
     """
 
     rows: SharedRows
@@ -28,7 +28,7 @@ class KnownItems:
     numeric: bool | None = None
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Stream the rows into arrays by the order of ids: 16 bytes an item, and its id."""
+        """Write the rows into arrays in the order of ids: 16 bytes per item, and its id."""
         names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
         table = rows.to_table(columns=names).sort_by("item_id")
         ids = table.column("item_id").to_pylist()
@@ -37,32 +37,32 @@ class KnownItems:
         shared_arrays.save_array(folder, "item_index", self._index(table))
 
     def _index(self, by_bytes: pa.Table) -> Ints:
-        """(i,) the place of each item in the order that decides ties."""
+        """Return the index of each item in the order that decides ties, (i,)."""
         if self.numeric is None:
-            given: Ints = by_bytes.column("item_index").to_numpy().astype(np.int64)
-            return given
+            index: Ints = by_bytes.column("item_index").to_numpy().astype(np.int64)
+            return index
         ids, places = by_bytes.column("item_id"), np.arange(len(by_bytes))
         if self.numeric:
             places[np.argsort(ids.cast(pa.int64()).to_numpy())] = np.arange(len(ids))
         return places
 
     def ids(self) -> npt.NDArray[np.bytes_]:
-        """(i,) the ids as UTF-8, by item_index."""
+        """Return the ids as UTF-8, by item_index, (i,)."""
         arrays = self.rows.arrays(self.build)
         by_index = np.empty_like(arrays["ids"])
         by_index[arrays["item_index"]] = arrays["ids"]
         return by_index
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """(n,) of each id its item_index, or -1, and its training rows, or 0."""
+        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
         arrays = self.rows.arrays(self.build)
         codes = ids.dictionary_encode()
-        wanted = np.array([text.encode() for text in codes.dictionary.to_pylist()], dtype="S")
+        texts = np.array([text.encode() for text in codes.dictionary.to_pylist()], dtype="S")
         known = arrays["ids"]
-        place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-        there = known[place] == wanted if len(known) else np.zeros(len(wanted), bool)
+        place = np.minimum(np.searchsorted(known, texts), max(len(known) - 1, 0))
+        is_known = known[place] == texts if len(known) else np.zeros(len(texts), bool)
         code_n = codes.indices.to_numpy()
         if not len(known):
             return np.full(len(code_n), -1), np.zeros(len(code_n), np.int64)
-        index, n_train = np.where(there, arrays["item_index"][place], -1), arrays["n_train"][place]
-        return index[code_n], np.where(there, n_train, 0)[code_n]
+        index, n_train = np.where(is_known, arrays["item_index"][place], -1), arrays["n_train"][place]
+        return index[code_n], np.where(is_known, n_train, 0)[code_n]

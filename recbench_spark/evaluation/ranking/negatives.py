@@ -1,4 +1,4 @@
-"""Draws candidates for users on the cluster."""
+"""Draw of candidates for users on the cluster."""
 
 from __future__ import annotations
 
@@ -24,57 +24,59 @@ _DRAWN = "user_id STRING, part STRING, items ARRAY<INT>"
 
 
 def weight_rows(items: DataFrame, mode: str) -> DataFrame:
-    """item_index, weight: 1 for uniform draws, training interactions for draws by popularity."""
+    """Return item_index and weight: 1 for uniform draws, training interactions for draws by popularity."""
     weight = F.lit(1).cast("long") if mode == "uniform" else F.col("n_train")
     return items.select("item_index", weight.alias("weight"))
 
 
-def draw_candidates(users: DataFrame, weights: SharedRows, n_items: int, asked: CandidateDraw) -> DataFrame:
-    """Items drawn for each user among those in neither training nor truth. No shuffle.
+def draw_candidates(
+    users: DataFrame, weights: SharedRows, n_items: int, settings: CandidateDraw
+) -> DataFrame:
+    """Draw items for each user among those in neither training nor truth. No shuffle.
 
-    A task maps the running sum of the weights, 8 bytes an item, one copy a host.
+    A task maps the running sum of the weights: 8 bytes per item, one copy per host.
 
     Args:
-        users: rows of `users_of_parts`.
+        users: rows of `rank.select_part_users`.
         weights: rows of `weight_rows`.
         n_items: items of the catalogue.
-        asked: how many, per user or per held-out item, seed.
+        settings: number of items, per user or per held-out item, and seed.
 
     Returns:
         user_id, part, items (item indices in the order drawn).
     """
     narrow = users.select("user_id", "part", "user_key", "items", "masked")
-    return narrow.mapInArrow(partial(_draw_with_weights, weights, n_items, asked), _DRAWN)
+    return narrow.mapInArrow(partial(_draw_with_weights, weights, n_items, settings), _DRAWN)
 
 
 def _draw_with_weights(
-    weights: SharedRows, n_items: int, asked: CandidateDraw, batches: Iterator[pa.RecordBatch]
+    weights: SharedRows, n_items: int, settings: CandidateDraw, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     arrays = weights.arrays(lambda rows, folder: _running_sum(rows, folder, n_items))
-    yield from draw_batches(arrays["running"], asked, batches)
+    yield from draw_batches(arrays["running"], settings, batches)
 
 
 def draw_batches(
-    running_i: Ints, asked: CandidateDraw, batches: Iterator[pa.RecordBatch]
+    running_i: Ints, settings: CandidateDraw, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The items drawn for each user of rows of `USERS`: user_id, part, items.
+    """Draw items for each user of rows of `USERS`: user_id, part, items.
 
     Args:
         running_i: (i + 1,) running sum of the items' weights, from 0.
-        asked: how many, per user or per held-out item, seed.
+        settings: number of items, per user or per held-out item, and seed.
         batches: the users.
     """
     for batch in batches:
         truth = read_item_lists(batch, "items")
         counts = np.diff(truth.offsets_u)
-        wanted = asked.n * (counts if asked.per == "positive" else np.ones_like(counts))
-        known = _join_lists(truth, read_item_lists(batch, "masked"))
+        n_draws = settings.n * (counts if settings.per == "positive" else np.ones_like(counts))
+        excluded = _join_lists(truth, read_item_lists(batch, "masked"))
         keys = batch.column("user_key").to_numpy()
-        yield _to_batch(batch, draw(keys, known, wanted, running_i, asked.seed))
+        yield _to_batch(batch, draw(keys, excluded, n_draws, running_i, settings.seed))
 
 
 def _join_lists(one: ItemLists, other: ItemLists) -> ItemLists:
-    """Both lists of each user."""
+    """Concatenate both lists of each user."""
     user_p = np.concatenate([_read_users(one), _read_users(other)])
     order = np.argsort(user_p, kind="stable")
     items = np.concatenate([one.items_p, other.items_p])[order]

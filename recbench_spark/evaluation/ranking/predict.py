@@ -1,4 +1,4 @@
-"""What a model predicts for each user's truth items: its scores, where they are ratings."""
+"""Predictions of ratings for users' truth items, by models whose scores are ratings."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ PREDICTED = (
 
 
 def mean_rating(rows: DataFrame) -> float:
-    """The mean of the column rating, the same under any partitioning: a sum of decimals."""
-    found = rows.agg(F.sum(F.col("rating").cast("decimal(38,15)")), F.count("*")).collect()[0]
-    return float(Fraction(found[0]) / found[1]) if found[1] else 0.0
+    """Return the mean of the column rating; as a sum of decimals it is the same under any partitioning."""
+    sums = rows.agg(F.sum(F.col("rating").cast("decimal(38,15)")), F.count("*")).collect()[0]
+    return float(Fraction(sums[0]) / sums[1]) if sums[1] else 0.0
 
 
 def predict_scored(users: DataFrame, source: Source, mean: float) -> DataFrame:
-    """Predictions of users' truth items by a model's scores. No shuffle; a task holds one batch.
+    """Predict users' truth items by a model's scores. No shuffle; a task holds one batch.
 
     Args:
-        users: rows of `users_of_parts`; with `vector` for models of vectors, with `user_bias` (added
-            to each score) where users have one.
+        users: rows of `rank.select_part_users`; with `vector` for models with vectors of users, and with
+            `user_bias` (added to each score) where users have one.
         source: the model.
-        mean: predicted for a pair whose user or item the model does not know.
+        mean: prediction for a pair whose user or item the model does not know.
 
     Returns:
-        Rows of `PREDICTED`; `unknown`: how many of the pairs are such.
+        Rows of `PREDICTED`; `unknown`: number of such pairs.
     """
     return users.mapInArrow(partial(predict_batches, source, mean), PREDICTED)
 
 
 def predict_batches(source: Source, mean: float, batches: Batches) -> Batches:
-    """Rows of `PREDICTED` of rows of users."""
+    """Predict batches of users: rows of `PREDICTED`."""
     scorer = source.scorer()
     for batch in batches:
         truth = read_item_lists(batch, "items")
-        known_p = _known_pairs(batch, truth, scorer)
+        known_p = _find_known_pairs(batch, truth, scorer)
         prediction_p = np.full(len(known_p), mean)
         prediction_p[known_p] = _scores(scorer, user_block(batch, source.dims), truth, known_p)
         if "user_bias" in batch.schema.names:
@@ -60,8 +60,8 @@ def predict_batches(source: Source, mean: float, batches: Batches) -> Batches:
         yield _prediction_batch(batch, truth, prediction_p, known_p)
 
 
-def _known_pairs(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Bools:
-    """Whether the model knows both sides of each pair."""
+def _find_known_pairs(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Bools:
+    """Mark the pairs whose user and item the model knows."""
     scored_p = (truth.items_p >= 0) & scorer.scored_i[np.maximum(truth.items_p, 0)]
     if "vector" not in batch.schema.names:
         return np.asarray(scored_p)
@@ -70,7 +70,7 @@ def _known_pairs(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Boo
 
 
 def _scores(scorer: Scorer, users: UserBlock, truth: ItemLists, known_p: Bools) -> Floats:
-    """Scores of the known pairs, in their order."""
+    """Return the scores of the known pairs, in their order."""
     before_p = np.concatenate([[0], np.cumsum(known_p)])
     return scorer.score_listed(users, ItemLists(before_p[truth.offsets_u], truth.items_p[known_p]))
 

@@ -1,8 +1,8 @@
-"""Where each user's truth items stand: one Arrow pass over user blocks, for every metric and every k.
+"""Ranking on Spark: positions of each user's truth items, in one Arrow pass for every metric and every k.
 
-The blocks of users meet the catalogue inside the worker, which maps the item side from one file a
-host; no (user, item) row is ever made. Lists and score tables come as arrays, one row a user. What is
-done with a batch stands in `scored` and `given`, without Spark.
+Workers map the item side from one file per host and score blocks of users against it, so that no row per
+(user, item) exists. Lists and score tables are arrays, one row per user. `scored` and `given` process the
+batches, without Spark.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import RANKINGS
 
 RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
-"""Rows of the table `rankings` before they are given a run."""
+"""Schema of the table `rankings` without the run."""
 
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """A model that scores; `vectors`: user_id, vector of its users, where the source asks for vectors."""
+    """A model that scores; `vectors`: user_id, vector of its users, where the source needs vectors."""
 
     source: Source
     vectors: DataFrame | None = None
@@ -39,10 +39,10 @@ class ScoredModel:
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Lists or scores of another system, which are their own candidates.
+    """Lists or scores of another system; the listed items are the candidates.
 
     rows: user_id, item_id, and rank (from 1) or score. items: the catalogue, item_id and item_index.
-    mask: a user's training items are taken out (scores), or count as they are (lists).
+    mask: a user's training items are taken out (scores) or stay in the list (lists).
     """
 
     rows: DataFrame
@@ -51,22 +51,22 @@ class GivenRows:
 
 
 RankingInput = ScoredModel | GivenRows
-"""What is ranked."""
+"""Input of a ranking: a model, or the output of another system."""
 
 
 def rank(
     users: DataFrame, ranked: RankingInput, request: RankingRequest, candidates: Candidates | None = None
 ) -> DataFrame:
-    """Rankings of users: the one way from what a system knows to where the truth stands.
+    """Rank users' truth items by a model or by lists; all rankings on Spark are made here.
 
-    Shuffles users, and what is joined to them, by user: candidates, vectors, lists, one row each. A task
-    holds a batch of users, of models also one tile of scores, and maps the item side (one copy a host).
+    Shuffles users and their candidates, vectors or lists by user, one row each. A task holds a batch of
+    users, for models also one tile of scores, and maps the item side (one copy per host).
 
     Args:
         users: rows of `select_part_users`.
-        ranked: a model, or given lists.
-        request: definition, length of lists, up to where ranks are counted.
-        candidates: what users' items are ranked among, where users bring it (models that score).
+        ranked: a model, or lists of another system.
+        request: definition, length of lists, largest rank that is counted.
+        candidates: candidates of each user, for models that score; None: the catalogue.
 
     Returns:
         Rows of `rankings` without a run.
@@ -88,20 +88,20 @@ def _score_task(source: Source, request: RankingRequest, gpu_share: float, batch
 
 
 def task_device(gpu_share: float = 1.0) -> str:
-    """The GPU Spark gave to this task, else the CPU.
+    """Return the GPU that Spark assigned to this task, else the CPU.
 
-    `gpu_share`: `spark.task.resource.gpu.amount`; below 1 the task keeps to its part of the memory.
+    `gpu_share`: `spark.task.resource.gpu.amount`; below 1 the task uses its share of the GPU's memory.
     """
     context = TaskContext.get()
     resources = context.resources() if context else {}
     if "gpu" not in resources:
         return "cpu"
-    # Here: what is ranked without a GPU loads torch where it multiplies, and small work has no use for it.
+    # Without a GPU torch is loaded where scores are multiplied, and small work does not need it at all.
     from recbench_spark.kernels.ranking.devices import choose_device  # noqa: PLC0415
     from recbench_spark.kernels.ranking.memory import limit_memory  # noqa: PLC0415
 
     with warnings.catch_warnings():
-        # A worker's warnings go to the executor's log; once a task is enough.
+        # Warnings of a worker go to the executor's log; one per task is enough.
         warnings.simplefilter("once")
         device = choose_device(resources["gpu"].addresses)
     limit_memory(device, gpu_share)
@@ -114,7 +114,7 @@ def task_device(gpu_share: float = 1.0) -> str:
 def select_part_users(
     blocks: DataFrame, parts: Sequence[str], threshold: float | None, keep_empty: bool
 ) -> DataFrame:
-    """The users of the held-out parts with the arrays that ranking needs: one row a user and part.
+    """Select the users of the held-out parts with the arrays that ranking needs: one row per user and part.
 
     Args:
         blocks: rows of `user_blocks` of one split.
@@ -127,14 +127,14 @@ def select_part_users(
     """
     exploded = blocks.withColumn("part", F.explode(F.array(*(F.lit(part) for part in parts))))
     truth = F.col("held_out")[F.col("part")]
-    kept = exploded if keep_empty else exploded.where(truth.isNotNull())
-    # What validation holds out is known by the time of the test, and no longer to be recommended.
+    selected = exploded if keep_empty else exploded.where(truth.isNotNull())
+    # Validation items are known at the time of the test, so they are no candidates any more.
     valid = F.coalesce(F.col("held_out")["valid"]["items"], F.array().cast("array<int>"))
-    # array_sort calls a comparator a pair; and nothing is sorted where nothing was held out to validate.
+    # array_sort would call a comparator per pair. Users without validation items need no sort.
     known = F.when(F.size(valid) == 0, F.col("train_items")).otherwise(
         F.sort_array(F.concat("train_items", valid))
     )
-    return kept.select(
+    return selected.select(
         "user_id",
         "part",
         "user_key",
@@ -153,29 +153,29 @@ def _or_empty(column: Column, kind: str) -> Column:
 
 
 def _relevant_history(threshold: float | None) -> Column:
-    """Training items whose rating makes them relevant."""
+    """Return the training items whose rating makes them relevant."""
     if threshold is None:
         return F.expr("filter(train_items, (x, n) -> train_ratings[n] > 0)")
     return F.expr(f"filter(train_items, (x, n) -> train_ratings[n] >= {float(threshold)!r}D)")
 
 
-# ------------------------------------------------------------------------------- given lists
+# ------------------------------------------------------------------------------- lists of other systems
 
 
 def group_lists(rows: DataFrame, items: DataFrame) -> DataFrame:
-    """Rows (user_id, item_id, rank or score) as one row a user. Shuffles the rows by user.
+    """Group rows (user_id, item_id, rank or score) into one row per user. Shuffles the rows by user.
 
-    Items that are not in the catalogue keep their place in the list; no truth item can be one.
+    Items outside of the catalogue keep their place in the list; they are never truth items.
 
     Args:
-        rows: user_id, item_id, and rank (from 1) or score, or both (rank wins).
+        rows: user_id, item_id, and rank (from 1) or score, or both (rank comes first).
         items: item_id, item_index.
 
     Returns:
-        user_id, list_items, list_ids, and list_ranks, list_scores where there are such columns.
+        user_id, list_items, list_ids, and list_ranks, list_scores where rows have a rank or score.
     """
     index = items.select("item_id", F.col("item_index").cast("long").alias("index"))
-    # Unknown items need a key of their own, beyond the catalogue, to tell them from each other.
+    # Unknown items get keys beyond the catalogue, so that they stay distinct.
     unknown = F.shiftrightunsigned(F.xxhash64("item_id"), 2) + F.lit(1 << 32)
     keyed = rows.join(index, "item_id", "left").withColumn("key", F.coalesce("index", unknown))
     rank = F.col("rank").cast("long") if "rank" in rows.columns else F.lit(None).cast("long")
@@ -195,19 +195,19 @@ def _values(name: str) -> Column:
 
 
 def rank_listed(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
-    """Rankings where each user's row holds the list already. No shuffle; one batch in memory.
+    """Rank users whose row already holds the list. No shuffle; one batch in memory.
 
-    Only the columns that are needed go to Python: ids of items are as long as all other columns.
+    Only the required columns go to Python: ids of items take as much space as all other columns.
 
     Args:
         users: rows of `select_part_users` with the columns of `group_lists`.
         request: definition and length of lists.
         mask: drop a user's training items from the lists.
     """
-    return required_columns(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
+    return select_required(users, request, mask).mapInArrow(partial(rank_batches, request), RANKING)
 
 
-def required_columns(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
-    """The columns that `rank_batches` reads."""
+def select_required(users: DataFrame, request: RankingRequest, mask: bool) -> DataFrame:
+    """Select the columns that `rank_batches` reads."""
     unused = ["history", *([] if mask else ["masked"]), *([] if request.top else ["list_ids"])]
     return users.drop(*unused)

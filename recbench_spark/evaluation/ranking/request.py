@@ -1,4 +1,4 @@
-"""What is asked of a ranking."""
+"""Requests to a ranking."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recbench_spark.definitions import Definition
 
 USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
-"""Candidate modes in which each user brings the candidates."""
+"""Candidate modes in which each user has own candidates."""
 
 
 SAMPLED = ("uniform", "popularity")
@@ -16,8 +16,12 @@ SAMPLED = ("uniform", "popularity")
 
 @dataclass(frozen=True)
 class RankingRequest:
-    """What is ranked: the definition, how long the lists are that are asked for (0: none), and up to
-    where ranks are counted (None: all; where users bring the candidates, always all).
+    """Settings of a ranking.
+
+    Attributes:
+        definition: the evaluation definition.
+        top: length of the requested lists (0: none).
+        cutoff: largest rank that is counted; None: all. Where users have own candidates, all are counted.
     """
 
     definition: Definition

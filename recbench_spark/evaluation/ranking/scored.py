@@ -1,4 +1,4 @@
-"""Users ranked by a model that scores: a function of Arrow batches, without Spark."""
+"""Rankings by a model that scores: functions of Arrow batches, without Spark."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 LITTLE = 1 << 24
-"""Multiplications that take a tenth of a second in float64; loading torch takes three seconds and more."""
+"""Most multiplications without torch: they take .1 s in float64, and loading torch takes over 3 s."""
 
 
 def score_batches(
     source: Source, request: RankingRequest, batches: Batches, *, device: str = "cpu"
 ) -> Batches:
-    """Rows of `RANKED` of rows of `USERS`; a batch of users and one tile of scores in memory.
+    """Rank users by scores: rows of `RANKED_USERS` from rows of `USERS`, with one tile of scores in memory.
 
     Args:
         source: the model.
-        request: definition, length of lists, up to where ranks are counted.
-        batches: users; with `history` and `vector` as the source asks, with `candidates` where users
-            bring them.
-        device: of torch, or WHOLE_ROWS; "cpu" is the latter where that is sooner done.
+        request: definition, length of lists, largest rank that is counted.
+        batches: users; with `history` and `vector` where the source needs them, with `candidates` where
+            users have their own.
+        device: device of torch, or WHOLE_ROWS; for "cpu", WHOLE_ROWS is used where it is faster.
     """
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
@@ -47,7 +47,7 @@ def score_batches(
         top = None
         if item_ids is not None and counts.top_items_uk is not None:
             top = ids_to_lists(item_ids, counts.top_items_uk)
-        yield _counted_batch(batch, counts, top)
+        yield _ranking_rows(batch, counts, top)
 
 
 def _count_ranks(
@@ -59,23 +59,23 @@ def _count_ranks(
         listed = truth if mode == "rated" else read_item_lists(batch, "candidates")
         counts = count_listed(scorer, users, truth, listed, top_k=request.top)
     else:
-        nothing = ItemLists.empty(masked.users)
-        out = masked if mode == "unseen" else nothing
+        no_items = ItemLists.empty(masked.users)
+        excluded = masked if mode == "unseen" else no_items
         settings = CountingSettings(top_k=request.top, cutoff=request.cutoff)
-        where = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
-        counts = count_ranks(scorer, users, truth, out, device=where, settings=settings)
-    return _drop_unknown_users(_known_users(scorer, users, batch), truth, counts)
+        chosen_device = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
+        counts = count_ranks(scorer, users, truth, excluded, device=chosen_device, settings=settings)
+    return _drop_unknown_users(_find_known_users(scorer, users, batch), truth, counts)
 
 
 def _is_little(scorer: Scorer, users: int) -> bool:
-    """Whether loading torch would take longer than all there is to multiply; ranks are the same bits."""
+    """Return whether all products take less time than loading torch; the ranks are the same bits."""
     if scorer.products is None or "torch" in sys.modules:
         return False
     return users * len(scorer.scored_i) * max(scorer.products.dims, 1) <= LITTLE
 
 
 def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
-    """What scorers may want to know of a batch's users."""
+    """Collect the columns of a batch of users that scorers can need."""
     vectors = None
     if "vector" in batch.schema.names:
         vectors = _vector_matrix(batch.column("vector"), dims)
@@ -85,16 +85,16 @@ def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
 
 
 def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
-    """Vectors of the model's width as rows; users without one get zeros and are taken out afterwards."""
+    """Return the vectors as rows of the model's width; users without one get zeros."""
     offsets, values = flatten_lists(column)
-    known = np.diff(offsets) > 0
-    vectors = np.zeros((len(known), dims), np.float32)
-    vectors[known] = values.reshape(int(known.sum()), dims)
+    has_vector = np.diff(offsets) > 0
+    vectors = np.zeros((len(has_vector), dims), np.float32)
+    vectors[has_vector] = values.reshape(int(has_vector.sum()), dims)
     return vectors
 
 
-def _known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Bools:
-    """(u,) users for whom the model has a vector; a scorer may say itself whom it `knows`."""
+def _find_known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Bools:
+    """Mark the users whom the model knows, (u,): by their vector, and by the scorer's method `knows`."""
     known_u = np.ones(batch.num_rows, np.bool_)
     if "vector" in batch.schema.names:
         known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
@@ -103,7 +103,7 @@ def _known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Boo
 
 
 def _drop_unknown_users(known_u: Bools, truth: ItemLists, counts: RankCounts) -> RankCounts:
-    """Take out the lists of users whom the model does not know: nothing of theirs is ranked."""
+    """Remove ranks and lists of users whom the model does not know."""
     if known_u.all():
         return counts
     known_p = np.repeat(known_u, np.diff(truth.offsets_u))
@@ -118,7 +118,7 @@ def _drop_unknown_users(known_u: Bools, truth: ItemLists, counts: RankCounts) ->
     )
 
 
-def _counted_batch(batch: pa.RecordBatch, counts: RankCounts, top: pa.Array | None) -> pa.RecordBatch:
+def _ranking_rows(batch: pa.RecordBatch, counts: RankCounts, top: pa.Array | None) -> pa.RecordBatch:
     offsets, relevance = flatten_lists(batch.column("relevance"))
     columns = {
         "item_ids": batch.column("item_ids").flatten(),

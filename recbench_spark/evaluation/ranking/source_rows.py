@@ -1,4 +1,4 @@
-"""What models are made of as rows of their catalogue: written once, mapped by workers (`sources`)."""
+"""Rows of a model's catalogue, written once and mapped by workers (`sources`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 
 def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
-    """The catalogue with each item's vector and bias, NULL where the model has none.
+    """Return the catalogue with each item's vector and bias, NULL where the model has none.
 
     Args:
         items: item_id, item_index.
@@ -19,12 +19,12 @@ def vector_rows(items: DataFrame, vectors: DataFrame) -> DataFrame:
 
 
 def neighbour_rows(items: DataFrame, similarities: DataFrame, means: DataFrame | None = None) -> DataFrame:
-    """The catalogue with, for each item, whose scores it raises and by how much, and its mean.
+    """Return the catalogue with the items whose scores each item raises, the weights, and its mean.
 
     Args:
         items: item_id, item_index.
         similarities: item_id, neighbour_id, weight.
-        means: item_id, mean; what a history's entry is counted against (None: 0).
+        means: item_id, mean: the value that entries of a history are compared with (None: 0).
     """
     index = items.select("item_id", "item_index")
     centre = index.withColumn("mean", F.lit(0.0)) if means is None else index.join(means, "item_id", "left")

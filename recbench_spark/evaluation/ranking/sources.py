@@ -1,4 +1,4 @@
-"""Models as the workers see them: small references that travel with a task and open shared arrays."""
+"""References to models that are sent to tasks and open arrays shared by the workers of a host."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from recbench_spark.storage.shared_arrays import SharedRows
 
 Strings = npt.NDArray[np.bytes_]
 OPEN_MODELS = 2
-"""Scorers a worker keeps: nights evaluate one model after the other, one part after the other."""
+"""Scorers that a worker caches: a night evaluates one model after the other, one part after the other."""
 
 
 class Source(Protocol):
-    """What a task needs to score: the scorer, and the original ids of its catalogue."""
+    """A model as tasks see it: its scorer, and the original ids of its catalogue."""
 
     @property
     def wants_history(self) -> bool:
-        """Whether a user is known by the items of the past."""
+        """Return whether the model knows a user by the items of the user's history."""
 
     @property
     def dims(self) -> int:
-        """How long the vectors of users are; 0 where users have none."""
+        """Return the length of users' vectors; 0 where users have none."""
 
     def scorer(self) -> Scorer:
-        """The model over the shared arrays, opened once a worker."""
+        """Return the model over the shared arrays, opened once per worker."""
 
     def item_ids(self) -> Strings:
-        """(i,) original item ids as UTF-8, by item_index."""
+        """Return original item ids as UTF-8, by item_index, (i,)."""
 
 
 @dataclass(frozen=True)
 class DotSource:
     """Item vectors and biases; `rows` has item_index, item_id, vector, bias (NULL: not scored).
 
-    With a `catalogue` the rows are those of the table `embeddings`, id, vector, bias, as they lie there:
-    ids are looked up, and those outside of the catalogue left out.
+    With a `catalogue` the rows are those of the table `embeddings`: id, vector, bias. Ids are looked up,
+    and items outside of the catalogue are left out.
     """
 
     rows: SharedRows
@@ -60,15 +60,15 @@ class DotSource:
     wants_history: ClassVar[bool] = False
 
     def scorer(self) -> Scorer:
-        """See `Source`."""
+        """Return the scorer, as in `Source`."""
         return _dot_scorer(self)
 
     def item_ids(self) -> Strings:
-        """See `Source`."""
+        """Return the item ids, as in `Source`."""
         return cast(Strings, self.rows.arrays(self.build)["item_ids"])
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Stream the rows into arrays by item_index: 4 dims + 9 bytes an item, and its id."""
+        """Write the rows into arrays by item_index: 4 dims + 9 bytes per item, and its id."""
         vectors = shared_arrays.create_array(folder, "vectors", (self.n_items, self.dims), np.float32)
         bias = shared_arrays.create_array(folder, "bias", (self.n_items,), np.float64)
         scored = shared_arrays.create_array(folder, "scored", (self.n_items,), np.bool_)
@@ -106,15 +106,15 @@ class NeighbourSource:
     dims: ClassVar[int] = 0
 
     def scorer(self) -> Scorer:
-        """See `Source`."""
+        """Return the scorer, as in `Source`."""
         return _neighbour_scorer(self)
 
     def item_ids(self) -> Strings:
-        """See `Source`."""
+        """Return the item ids, as in `Source`."""
         return cast(Strings, self.rows.arrays(self.build)["item_ids"])
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """The similarities as CSR by the item of the history: 12 bytes a pair; 8 bytes an item."""
+        """Write the similarities as CSR by the item of the history: 12 bytes per pair, 8 bytes per item."""
         table = rows.to_table().sort_by("item_index")
         offsets, items = shared_arrays.flatten_lists(table.column("speaks_for").combine_chunks())
         weights = shared_arrays.flatten_lists(table.column("weights").combine_chunks())[1]
@@ -134,7 +134,7 @@ def _neighbour_scorer(source: NeighbourSource) -> Scorer:
 
 @dataclass(frozen=True)
 class HashSource:
-    """The random model; `rows` has item_index and item_id."""
+    """A random model; `rows` has item_index and item_id."""
 
     rows: SharedRows
     n_items: int
@@ -144,17 +144,17 @@ class HashSource:
     dims: ClassVar[int] = 0
 
     def scorer(self) -> Scorer:
-        """See `Source`."""
+        """Return the scorer, as in `Source`."""
         return HashScorer(np.arange(self.n_items), self.seed)
 
     def item_ids(self) -> Strings:
-        """See `Source`."""
+        """Return the item ids, as in `Source`."""
         build = lambda rows, folder: _save_ids(rows, self.n_items, folder)  # noqa: E731
         return cast(Strings, self.rows.arrays(build)["item_ids"])
 
 
 def _save_ids(rows: ds.Dataset, n_items: int, folder: Path) -> None:
-    """Ids as fixed-width bytes: they can be mapped, and need no pickle."""
+    """Write ids as fixed-width bytes, which can be memory-mapped without pickle."""
     longest = max((_longest_id(batch) for batch in _ids(rows)), default=1)
     ids = shared_arrays.create_array(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
     for batch in _ids(rows):
@@ -172,8 +172,8 @@ def _longest_id(batch: pa.RecordBatch) -> int:
 
 
 def ids_to_lists(item_ids: Strings, top_items_uk: npt.NDArray[np.int64]) -> pa.Array:
-    """Lists of original ids from item indices padded with -1."""
-    kept = top_items_uk >= 0
-    offsets = np.concatenate([[0], np.cumsum(kept.sum(axis=1))]).astype(np.int32)
-    texts = pa.array(item_ids[top_items_uk[kept]], pa.binary()).cast(pa.string())
+    """Return lists of original ids from item indices that are padded with -1."""
+    listed = top_items_uk >= 0
+    offsets = np.concatenate([[0], np.cumsum(listed.sum(axis=1))]).astype(np.int32)
+    texts = pa.array(item_ids[top_items_uk[listed]], pa.binary()).cast(pa.string())
     return pa.ListArray.from_arrays(pa.array(offsets), texts)

@@ -1,4 +1,4 @@
-"""One row a user: training items and held-out items as arrays, made once for all models."""
+"""User blocks: one row per user with training and held-out items as arrays, built once for all models."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyspark.sql import functions as F
 from recbench_spark.schemas import HELD_OUT
 
 Labels = dict[str, Column | None]
-"""Slice key -> label of a row of the log joined with its item; None: whether training knows the user."""
+"""Slice key -> label of a row of the log joined with its item; None: warm or cold, by training rows."""
 
 HISTORY = ("train", "given")
-"""Parts that are a user's history: shown to models, never ranked. Only `train` trains them."""
+"""Parts that are a user's history: models see them, and they are never ranked. Models train on `train`."""
 
 
 def build_user_blocks(
     splits: DataFrame, items: DataFrame, parts: Sequence[str], labels: Labels
 ) -> DataFrame:
-    """The labelled log, one row a user.
+    """Group the labelled log into one row per user.
 
     Shuffles: the log by item (none where the catalogue is small enough to broadcast), then by user.
     A task holds the rows of one user at a time.
@@ -51,7 +51,7 @@ def build_user_blocks(
         F.xxhash64("user_id").alias("user_key"),
         F.transform(known, lambda r: r["item"]).alias("train_items"),
         F.transform(known, lambda r: r["rating"]).alias("train_ratings"),
-        _held_out_parts(parts, labels, cold).alias("held_out"),
+        _truth_by_part(parts, labels, cold).alias("held_out"),
     )
 
 
@@ -59,8 +59,8 @@ def _or_null(label: Column | None) -> Column:
     return F.lit(None) if label is None else label
 
 
-def _held_out_parts(parts: Sequence[str], labels: Labels, cold: Column) -> Column:
-    """A map from part to the truth of that part, without parts in which the user has none."""
+def _truth_by_part(parts: Sequence[str], labels: Labels, cold: Column) -> Column:
+    """Map each part to its truth, without parts in which the user has none."""
     entries = F.array(*(F.struct(F.lit(part), _truth(part, labels, cold)) for part in parts))
     return F.map_from_entries(F.filter(entries, lambda e: F.size(e["col2"]["items"]) > 0))
 

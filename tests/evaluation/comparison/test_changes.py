@@ -1,4 +1,4 @@
-"""Why a number moved overnight: by hand, against pandas, and without remainder."""
+"""Explanations of changed numbers: by hand, against pandas, and without remainder."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def ranking_rows(run_id: str, users: Users) -> list[tuple]:
 
 
 def test_activity_in_ranges_that_double() -> None:
-    found = activity_label(np.array([0, 1, 2, 3, 4, 7, 8, 2**31 - 1]))
-    assert found.tolist() == ["0", "1", "2-3", "2-3", "4-7", "4-7", "8-15", "1073741824-2147483647"]
+    labels = activity_label(np.array([0, 1, 2, 3, 4, 7, 8, 2**31 - 1]))
+    assert labels.tolist() == ["0", "1", "2-3", "2-3", "4-7", "4-7", "8-15", "1073741824-2147483647"]
 
 
 # ------------------------------------------------------------------------- the stage
@@ -82,9 +82,9 @@ def test_without_a_rest_and_against_pandas(spark) -> None:
                  estimator="holdout", ks=[10], values=[1.0], n_relevant=1)]  # fmt: skip
     pairs = tuple((ComparedRun(f"{m}0", m, NIGHTS[0]), ComparedRun(f"{m}1", m, NIGHTS[1])) for m in "xy")
     frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
-    found = compute_changes(frame, frame, ChangePlan(pairs, ("ndcg",), (10, None))).toPandas()
-    assert set(found.definition) == {"v1"} and set(found.model) == {"x", "y"}
-    for (model, k, key), groups in found.fillna({"k": 0}).groupby(["model", "k", "group_key"]):
+    changes = compute_changes(frame, frame, ChangePlan(pairs, ("ndcg",), (10, None))).toPandas()
+    assert set(changes.definition) == {"v1"} and set(changes.model) == {"x", "y"}
+    for (model, k, key), groups in changes.fillna({"k": 0}).groupby(["model", "k", "group_key"]):
         values = [np.array([[math.nan if v is None else v] for v, _, _ in tables[model, n].values()])
                   for n in (0, 1)]  # fmt: skip
         means = [float(mean_and_error(moments(v * (1 if k else 0.5)))[0][0]) for v in values]
@@ -157,9 +157,9 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
         explain_changes(
             BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night]), Journal()
         )
-    found = store.read(CHANGES).toPandas()
-    assert len(found) == 2 * (3 + 3 + 2) and set(found.other_run_id) == {"m0"}
-    _check_by_hand(found[found.k == 10].set_index(["group_key", "group_value"]))
+    changes = store.read(CHANGES).toPandas()
+    assert len(changes) == 2 * (3 + 3 + 2) and set(changes.other_run_id) == {"m0"}
+    _check_by_hand(changes[changes.k == 10].set_index(["group_key", "group_value"]))
 
     report = make_report(store, benchmark, NIGHTS[1], "split1")
     (moved,) = {(facts.model, facts.measure, facts.other_date) for facts in report.changes}
@@ -167,8 +167,8 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
     assert {facts.key for facts in report.changes} == {"users", "n_relevant", "cold_user"}
     for facts in report.changes:
         assert facts.mix + facts.within == pytest.approx(-1 / 6)
-    asked = spark.sql(query_files()["why_did_the_number_move"]).where("k = 10").collect()
-    assert {r.group_value for r in asked if r.group_key == "cold_user"} == {"warm", "cold"}
+    answers = spark.sql(query_files()["why_did_the_number_move"]).where("k = 10").collect()
+    assert {r.group_value for r in answers if r.group_key == "cold_user"} == {"warm", "cold"}
 
 
 def _check_by_hand(rows: pd.DataFrame) -> None:

@@ -234,9 +234,9 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     for night in (0, 1, 1):
         place = BenchmarkNight(store, benchmark, Definition(), f"split{night}", {}, NIGHTS[night])
         said[night] = compare_night(place, Journal())
-    found = store.read(COMPARISONS).toPandas()
-    assert found.comparison_id.nunique() == 2
-    pairs = found[(found.kind == "pair") & (found.k == 10)].sort_values("logical_date")
+    comparisons = store.read(COMPARISONS).toPandas()
+    assert comparisons.comparison_id.nunique() == 2
+    pairs = comparisons[(comparisons.kind == "pair") & (comparisons.k == 10)].sort_values("logical_date")
     assert list(zip(pairs.model, pairs.other, pairs.looks, pairs.sequence_users, strict=True)) == [
         ("random", "popular", 1, 40),
         ("random", "popular", 2, 80),
@@ -247,7 +247,7 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     assert said[0] == ()
     (sentence,) = said[1]
     assert sentence.startswith("popular: ndcg@10 of test is 0.") and "2026-01-01: -0." in sentence
-    assert {(r.kind, r.model) for r in found.itertuples() if r.kind != "pair"} == {
+    assert {(r.kind, r.model) for r in comparisons.itertuples() if r.kind != "pair"} == {
         (kind, name) for kind in ("previous", "baseline") for name in ("popular", "random")
     }
     store.install_views()
@@ -344,18 +344,18 @@ def of_pieces(spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[
                 for metric, ks in some:
                     values = values_of(len(metric) + len(model), night)[:40]
                     counts = [newest[metric, k] == name for k in ks]
-                    found = np.column_stack(
+                    columns = np.column_stack(
                         [values[:, KS.index(k)] / (1 if c else 3) for k, c in zip(ks, counts, strict=True)]
                     )
                     # A number that does not count also has a user whom the newer one leaves out.
-                    found[0, np.array(counts)] = np.nan
+                    columns[0, np.array(counts)] = np.nan
                     users += [
                         (run_id, f"u{u}", "test", metric, "v1", "holdout", list(ks),
-                         [None if np.isnan(x) else float(x) for x in found[u]], 1) for u in range(40)
+                         [None if np.isnan(x) else float(x) for x in columns[u]], 1) for u in range(40)
                     ]  # fmt: skip
                     metrics += [
                         (run_id, "test", metric, "v1", k, "holdout", None, None, float(np.nanmean(x)), None,
-                         None, None, 40) for k, x in zip(ks, found.T, strict=True)
+                         None, None, 40) for k, x in zip(ks, columns.T, strict=True)
                     ]  # fmt: skip
     tables = ((users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
     store.append_all([(spark.createDataFrame(rows, table.schema), table) for rows, table in tables])

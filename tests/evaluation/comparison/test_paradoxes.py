@@ -121,9 +121,9 @@ def test_the_patients_who_turn_the_verdict(hospital) -> None:
     """B leads by 16 successes, one a patient: without 17 of its successes A leads."""
     pairs = (ModelPair("items", "test", 0, 0, 1), ModelPair("users", "test", 0, 1, 0))
     plan = flips.FlipPlan(RUNS_, ("recall",), (1, 3), BY_OUTPUT, pairs)
-    found = flips.find_smallest_flips(hospital, plan)
-    assert [verdict.sign for verdict in found] == [-1, 1]
-    for verdict, kind in zip(found, ("item ", ""), strict=True):
+    verdicts = flips.find_smallest_flips(hospital, plan)
+    assert [verdict.sign for verdict in verdicts] == [-1, 1]
+    for verdict, kind in zip(verdicts, ("item ", ""), strict=True):
         flip = verdict.flip
         assert flip is not None and (verdict.n_candidates, verdict.total) == (700, 16.0)
         assert (flip.count, flip.threshold, flip.at_threshold, flip.removed) == (17, 1.0, 17, 17.0)
@@ -158,14 +158,14 @@ def rankings(night: Ran, pairs: pd.DataFrame) -> Rows:
     models = {**dict(zip(pairs.run_id, pairs.model, strict=True)),
               **dict(zip(pairs.other_run_id, pairs.other, strict=True))}  # fmt: skip
     rows = night.store.read(RANKINGS).where(F.col("run_id").isin(list(models))).orderBy("user_id").collect()
-    found: Rows = defaultdict(list)
+    rows_by_run: Rows = defaultdict(list)
     for row in rows:
-        found[models[row.run_id], row.part].append(row.asDict())
-    return found
+        rows_by_run[models[row.run_id], row.part].append(row.asDict())
+    return rows_by_run
 
 
 def gains(row: dict[str, Any], kept: list[bool], k: float) -> dict[str, float] | None:
-    """What each kept truth item adds to a user's NDCG@k; None for a user without a relevant one."""
+    """Return what each remaining truth item adds to a user's NDCG@k; None without a relevant item."""
     truth = zip(row["item_ids"], row["relevance"], row["above"], row["before"], kept, strict=True)
     rank = {item: above + before + 1 for item, grade, above, before, keep in truth if keep and grade >= 4}
     if not rank:
@@ -199,12 +199,12 @@ def test_differences_and_intervals_against_numpy(
     assert named == set(map(frozenset, combinations(RANKED, 2))) and len(table) == 10
     labels = sorted({x for user in rankings["truth", part] for x in user["slices"]["popularity"]})
     at = math.inf if k is None else k
-    found = {
+    expected = {
         model: {label: oracle(rankings[model, part], label, at) for label in (None, *labels)}
         for model in RANKED
     }
     for row in table.itertuples():
-        ours, theirs = found[row.model], found[row.other]
+        ours, theirs = expected[row.model], expected[row.other]
         means = {label: ours[label][0] - theirs[label][0] for label in ours}
         drawn = {label: ours[label][1] - theirs[label][1] for label in ours}
         sizes = [ours[label][2] for label in labels]
@@ -216,9 +216,9 @@ def test_differences_and_intervals_against_numpy(
         resized = [ours[x][3] for x in labels]
         combined = sum(s * drawn[x] for s, x in zip(resized, labels, strict=True)) / sum(resized)
         ends = [*np.quantile(drawn[None], [0.025, 0.975]), *np.quantile(combined, [0.025, 0.975])]
-        told = [row.ci_low, row.ci_high, row.stratified_low, row.stratified_high]
+        interval_ends = [row.ci_low, row.ci_high, row.stratified_low, row.stratified_high]
         # Replicates add up values rounded to 2^-30.
-        assert told == pytest.approx(ends, abs=1e-8)
+        assert interval_ends == pytest.approx(ends, abs=1e-8)
         opposed = sum(difference < 0 for difference in row.differences)
         wanted = "full" if opposed == len(labels) else "reversal" if stratified < 0 else "partial"
         assert row.kind == (wanted if opposed else "none")
@@ -235,10 +235,10 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> 
         sums: dict[str, int] = defaultdict(int)
         for model, sign in ((row.model, 1), (row.other, -1)):
             for user in rankings[model, row.part]:
-                found = gains(user, [True] * len(user["item_ids"]), at) or {}
+                user_gains = gains(user, [True] * len(user["item_ids"]), at) or {}
                 for item in user["item_ids"]:
                     name = item if row.removed_are == "items" else user["user_id"]
-                    sums[name] += sign * int(np.rint(found.get(item, 0.0) * 2.0**30))
+                    sums[name] += sign * int(np.rint(user_gains.get(item, 0.0) * 2.0**30))
         flip = smallest_flip(np.array(list(sums.values())) * 2.0**-30)
         assert row.n_candidates == len(sums) and row.total == sum(sums.values()) * 2.0**-30 > 0
         if flip is None:
@@ -258,14 +258,14 @@ def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFr
     store = night.store
     assert store.read(PARADOXES).where(F.col("logical_date") == F.lit(DATE)).count() == len(pairs) == 60
     store.install_views()
-    told = store.spark.sql(query_files()["where_do_parts_and_whole_disagree"]).toPandas()
-    assert len(told) == (pairs.kind != "none").sum() > 0 and told.certain.is_monotonic_decreasing
+    answers = store.spark.sql(query_files()["where_do_parts_and_whole_disagree"]).toPandas()
+    assert len(answers) == (pairs.kind != "none").sum() > 0 and answers.certain.is_monotonic_decreasing
     few = store.spark.sql(query_files()["how_few_items_decide"]).toPandas()
     turned = few.dropna(subset=["removed"])
     assert len(turned) > 0 and (turned.removed <= turned.n_candidates).all()
     page = Path(night.outcome.report_path or "").read_text(encoding="utf-8")
     assert "Where parts and whole disagree" in page and "Of 60 comparisons" in page
-    first = told.iloc[0]
+    first = answers.iloc[0]
     assert f"{first.model} <span" in page and f"over {first.other}" in page
     assert f"{first.difference:+.4f}" in page and f"{first.stratified_difference:+.4f}" in page
 
@@ -285,10 +285,10 @@ def test_a_report_counts_what_was_compared() -> None:
         [("none", False, 5), ("reversal", False, 1), ("partial", True, 2), ("partial", False, 3)],
         columns=["kind", "certain", "count"],
     )
-    found = make_disagreements(pd.DataFrame([row]), counts)
-    assert found is not None and found.compared == 11
-    assert found.counts == (("reversal", 1, 0), ("partial", 5, 2))
-    (facts,) = found.rows
+    report = make_disagreements(pd.DataFrame([row]), counts)
+    assert report is not None and report.compared == 11
+    assert report.counts == (("reversal", 1, 0), ("partial", 5, 2))
+    (facts,) = report.rows
     assert facts.measure.label == "ndcg" and facts.stratified.interval is None
     assert [(label, share) for label, share, _ in facts.strata] == [("Q1", 0.99), ("Q2", 0.01)]
     assert math.isnan(facts.strata[1][2].value)

@@ -23,7 +23,8 @@ from recbench_spark.data.readers import read_log
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators import debiased, exposure
-from recbench_spark.evaluation.estimators.debiased import EstimationPlan, missing_estimates, propose_strata
+from recbench_spark.evaluation.estimators.debiased import missing_estimates, propose_strata
+from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
 from recbench_spark.evaluation.estimators.exposure import Chances, Weights
 from recbench_spark.evaluation.metrics import accuracy, measuring
 from recbench_spark.evaluation.ranking import rank as ranking_stage
@@ -62,12 +63,12 @@ Row = dict[str, Any]
 
 def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **more: Any) -> EstimationPlan:
     axes = more.pop("axes", {})
-    asked = accuracy.MetricPlan(names, ks, Definition(**axes), Bootstrap(replicates=replicates))
+    metric_plan = accuracy.MetricPlan(names, ks, Definition(**axes), Bootstrap(replicates=replicates))
     values: dict[str, Any] = {
         "estimators": ALL, "settings": SETTINGS, "exposed": "given", "strata": CUTS, "weights": BOUNDS,
         "n_items": 60, "rewards": None, "compared": None,
     }  # fmt: skip
-    return EstimationPlan(asked, **{**values, **more})
+    return EstimationPlan(metric_plan, **{**values, **more})
 
 
 def ranking(user: str, above: Sequence[int], propensity: Sequence[float], **more: Any) -> Row:
@@ -92,16 +93,21 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-def estimates(rows: list[Row], asked: EstimationPlan, tasks: int = 1, batch: int = 1000) -> pd.DataFrame:
-    """What `debiased.compute_estimates` does on Spark: tasks, a shuffle by key, the end of each group."""
+def estimates(
+    rows: list[Row], estimation_plan: EstimationPlan, tasks: int = 1, batch: int = 1000
+) -> pd.DataFrame:
+    """Run `debiased.compute_estimates` without Spark: tasks, groups by key, the end of each group."""
     groups = defaultdict(list)
     for task in range(tasks):
         mine = rows[task::tasks]
         batches = [mine[start : start + batch] for start in range(0, len(mine), batch)]
-        for sent in debiased._task_totals(asked, iter(map(record_batch, batches))):
+        for sent in debiased._task_totals(estimation_plan, iter(map(record_batch, batches))):
             groups[tuple(sent.column(name)[0].as_py() for name in debiased.KEY)].append(sent)
-    found = [debiased._finish(asked, pa.Table.from_batches(sent)).to_pandas() for sent in groups.values()]
-    table = pd.concat(found, ignore_index=True)
+    tables = [
+        debiased._finish(estimation_plan, pa.Table.from_batches(sent)).to_pandas()
+        for sent in groups.values()
+    ]
+    table = pd.concat(tables, ignore_index=True)
     return table.sort_values(["estimator", "definition", "metric", "k"], ignore_index=True)
 
 
@@ -121,42 +127,42 @@ def value(found: pd.DataFrame, estimator: str, metric: str, k: int | None) -> pd
 def test_by_hand() -> None:
     """u: ranks 1 and 4 of chances 1/2 and 1/8 (w = 2, 8); v: rank 2 of chance 1/4 (w = 4)."""
     rows = [ranking("u", [0, 3], [1 / 2, 1 / 8]), ranking("v", [1], [1 / 4])]
-    asked = plan("recall", "precision", "ndcg", strata=CUTS[:1])
-    found = estimates(rows, asked)
-    assert value(found, "ips", "recall", 1).value == (2 / 10 + 0 / 4) / 2
-    assert value(found, "ips", "recall", 3).value == (2 / 10 + 4 / 4) / 2
-    assert value(found, "ips", "precision", 3).value == pytest.approx((2 / 3 + 4 / 3) / 2)
-    assert value(found, "clipped_ips", "recall", 3).value == pytest.approx((2 / 5 + 3 / 3) / 2)
-    assert value(found, "clipped_ips", "precision", 3).value == pytest.approx((2 / 3 + 3 / 3) / 2)
+    estimation_plan = plan("recall", "precision", "ndcg", strata=CUTS[:1])
+    values = estimates(rows, estimation_plan)
+    assert value(values, "ips", "recall", 1).value == (2 / 10 + 0 / 4) / 2
+    assert value(values, "ips", "recall", 3).value == (2 / 10 + 4 / 4) / 2
+    assert value(values, "ips", "precision", 3).value == pytest.approx((2 / 3 + 4 / 3) / 2)
+    assert value(values, "clipped_ips", "recall", 3).value == pytest.approx((2 / 5 + 3 / 3) / 2)
+    assert value(values, "clipped_ips", "precision", 3).value == pytest.approx((2 / 3 + 3 / 3) / 2)
     # Two items of mean weight 1: 2 / 5 and 8 / 5.
-    assert value(found, "snips_user", "precision", 3).value == pytest.approx((0.4 / 3 + 1 / 3) / 2)
-    assert value(found, "snips_global", "recall", 3).value == (2 + 4) / (10 + 4)
-    assert value(found, "snips_global", "precision", 3).value == pytest.approx(2 / 14 * 3 / 2)
+    assert value(values, "snips_user", "precision", 3).value == pytest.approx((0.4 / 3 + 1 / 3) / 2)
+    assert value(values, "snips_global", "recall", 3).value == (2 + 4) / (10 + 4)
+    assert value(values, "snips_global", "precision", 3).value == pytest.approx(2 / 14 * 3 / 2)
     # Strata: 1/8 and 1/4 below, 1/2 above. Q1: u's rank 4, v's rank 2; Q2: u's rank 1.
-    assert value(found, "stratified", "recall", 3).value == pytest.approx(2 / 3 * 1 / 2 + 1 / 3 * 1)
+    assert value(values, "stratified", "recall", 3).value == pytest.approx(2 / 3 * 1 / 2 + 1 / 3 * 1)
     discount = 1 / math.log2(3)
-    assert value(found, "ips", "dcg", 3).value == pytest.approx((2 + 4 * discount) / 2)
-    assert value(found, "holdout", "dcg", 3).value == pytest.approx((1 + discount) / 2)
-    row = value(found, "ips", "recall", 3)
+    assert value(values, "ips", "dcg", 3).value == pytest.approx((2 + 4 * discount) / 2)
+    assert value(values, "holdout", "dcg", 3).value == pytest.approx((1 + discount) / 2)
+    row = value(values, "ips", "recall", 3)
     spread = [(x - 0.6) ** 2 for x in (0.2, 1.0)]
     assert row.n == 2 and row.stderr == pytest.approx(math.sqrt(sum(spread) / 1 / 2))
     assert row.ci_low <= row.value <= row.ci_high
     assert row.definition == "v1;propensities=given"
-    assert value(found, "clipped_ips", "recall", 3).definition == "v1;propensities=given;clip=3"
+    assert value(values, "clipped_ips", "recall", 3).definition == "v1;propensities=given;clip=3"
     strata_of = "v1;propensities=given;strata=2 equal_count"
-    assert value(found, "stratified", "recall", 3).definition == strata_of
+    assert value(values, "stratified", "recall", 3).definition == strata_of
 
 
 def test_reward_models_by_hand() -> None:
     """Rank 2 of chance 1/4 and expected .5, after an item expected .25: what it adds is w (1 - .5)."""
     rows = [ranking("u", [1], [1 / 4], truth_rewards=[0.5], listed_rewards=[0.25, 0.5])]
-    found = estimates(rows, plan("precision", ks=(2,), rewards="model"))
-    assert value(found, "dm", "precision", 2).value == pytest.approx(0.75 / 2)
-    assert value(found, "dr", "precision", 2).value == pytest.approx((0.75 + 4 * 0.5) / 2)
-    assert value(found, "switch_dr", "precision", 2).value == pytest.approx(0.75 / 2)
+    values = estimates(rows, plan("precision", ks=(2,), rewards="model"))
+    assert value(values, "dm", "precision", 2).value == pytest.approx(0.75 / 2)
+    assert value(values, "dr", "precision", 2).value == pytest.approx((0.75 + 4 * 0.5) / 2)
+    assert value(values, "switch_dr", "precision", 2).value == pytest.approx(0.75 / 2)
     shrunk = 2 * 4 / (4**2 + 2)
-    assert value(found, "dros", "precision", 2).value == pytest.approx((0.75 + shrunk * 0.5) / 2)
-    assert value(found, "dr", "precision", 2).definition == "v1;propensities=given;rewards=model"
+    assert value(values, "dros", "precision", 2).value == pytest.approx((0.75 + shrunk * 0.5) / 2)
+    assert value(values, "dr", "precision", 2).definition == "v1;propensities=given;rewards=model"
 
 
 # ------------------------------------------------------------------------------ against kernels
@@ -188,9 +194,9 @@ AXES = [{"threshold": 3.0, "hit": "count"}, {"gain": "linear", "ties": "expected
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
     rows = random_rows(1)
-    asked = plan(*NAMES, ks=(2, 5), axes=axes, rewards="model")
-    found, batch = estimates(rows, asked, tasks=3, batch=7), record_batch(rows)
-    rankings, definition = to_rankings(batch), asked.measured.definition
+    estimation_plan = plan(*NAMES, ks=(2, 5), axes=axes, rewards="model")
+    estimated, batch = estimates(rows, estimation_plan, tasks=3, batch=7), record_batch(rows)
+    rankings, definition = to_rankings(batch), estimation_plan.measured.definition
     chance, keys = np.concatenate([row["propensity"] for row in rows]), batch.column("user_key").to_numpy()
     listed = np.concatenate([row["listed_rewards"] for row in rows])
     model = Rewards(
@@ -208,7 +214,7 @@ def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
             estimators.replicate_estimates(sums, pooled=parts.pooled)
         )
         for c, k in enumerate(estimators.columns(metric, (2, 5))):
-            row = value(found, estimator, metric, k)
+            row = value(estimated, estimator, metric, k)
             np.testing.assert_allclose(row.value, parts.estimate()[c], rtol=1e-12)
             np.testing.assert_allclose((row.ci_low, row.ci_high), (low[c], high[c]), rtol=1e-6)
             assert row.n == (~np.isnan(parts.numerator[:, c])).sum()
@@ -216,30 +222,33 @@ def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
                 values = parts.numerator[:, c]
                 np.testing.assert_allclose(row.stderr, pd.Series(values).sem(), rtol=1e-9)
             seen += 1
-    per_metric = found[found.estimator != "stratified"].groupby(["estimator", "metric"])
+    per_metric = estimated[estimated.estimator != "stratified"].groupby(["estimator", "metric"])
     assert len(per_metric) == len(kernel) - len(NAMES) and seen == per_metric.size().sum()
 
 
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
     rows = random_rows(2)
-    asked = plan(*NAMES, ks=(2, 5), axes=axes, estimators=("stratified",), compared=("ndcg", 5))
-    found, rankings = estimates(rows, asked, tasks=2, batch=11), to_rankings(record_batch(rows))
+    estimation_plan = plan(*NAMES, ks=(2, 5), axes=axes, estimators=("stratified",), compared=("ndcg", 5))
+    estimated, rankings = (
+        estimates(rows, estimation_plan, tasks=2, batch=11),
+        to_rankings(record_batch(rows)),
+    )
     chance = np.concatenate([row["propensity"] for row in rows])
     for cut in CUTS:
         values, sizes = estimators.measure_by_stratum(
-            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), asked.measured.definition
+            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), estimation_plan.measured.definition
         )
         for metric in NAMES:
             value_usc = np.where(sizes[:, :, None] > 0, values[metric], np.nan)
             wanted, _ = estimators.combine_strata(np.nanmean(value_usc, axis=0), sizes.sum(axis=0))
-            definition = asked.columns("stratified", metric, cut)[0].definition
-            mine = found[(found.definition == definition) & (found.metric == metric)]
+            definition = estimation_plan.columns("stratified", metric, cut)[0].definition
+            mine = estimated[(estimated.definition == definition) & (estimated.metric == metric)]
             np.testing.assert_allclose(mine.value, wanted, rtol=1e-12)
             assert (mine.ci_low <= mine.ci_high).all() and (mine.stderr > 0).all()
             assert (mine.n == (~np.isnan(value_usc)).any(axis=1).sum(axis=0)).all()
-    proposed = propose_strata(list(found.itertuples()), asked, "test")
-    steps = [np.array(row.replicates) for row in found.itertuples() if row.replicates is not None]
+    proposed = propose_strata(list(estimated.itertuples()), estimation_plan, "test")
+    steps = [np.array(row.replicates) for row in estimated.itertuples() if row.replicates is not None]
     low, high = np.quantile(steps[1] - steps[0], (0.025, 0.975))
     assert proposed.strata == (2, 3) and proposed.steps == ((pytest.approx(low), pytest.approx(high)),)
     assert proposed.proposed == (2 if low <= 0 <= high else None)
@@ -247,26 +256,28 @@ def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
 
 def test_the_same_bits_however_users_are_spread() -> None:
     rows = random_rows(3)
-    asked = plan(*NAMES, ks=(2, 5), axes=AXES[0], rewards="model")
-    found = []
+    estimation_plan = plan(*NAMES, ks=(2, 5), axes=AXES[0], rewards="model")
+    tables = []
     for tasks, batch in ((1, 1000), (3, 7), (17, 2)):
         random.Random(tasks).shuffle(rows)
-        found.append(estimates(rows, asked, tasks, batch))
-    pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
-    pd.testing.assert_frame_equal(found[0], found[2], check_exact=True)
-    assert found[0].ci_low.notna().sum() > 50
+        tables.append(estimates(rows, estimation_plan, tasks, batch))
+    pd.testing.assert_frame_equal(tables[0], tables[1], check_exact=True)
+    pd.testing.assert_frame_equal(tables[0], tables[2], check_exact=True)
+    assert tables[0].ci_low.notna().sum() > 50
 
 
 def test_equal_chances_are_the_holdout() -> None:
     rows = random_rows(4, one=True)
-    asked = plan(*NAMES, ks=(2, 5), axes=AXES[0], estimators=estimators.WEIGHTED)
-    found = estimates(rows, asked, tasks=2)
-    plain = accuracy.measure(to_rankings(record_batch(rows)), NAMES, (2, 5), asked.measured.definition)
+    estimation_plan = plan(*NAMES, ks=(2, 5), axes=AXES[0], estimators=estimators.WEIGHTED)
+    values = estimates(rows, estimation_plan, tasks=2)
+    plain = accuracy.measure(
+        to_rankings(record_batch(rows)), NAMES, (2, 5), estimation_plan.measured.definition
+    )
     for name in ("hit", "precision", "recall", "ndcg"):
         means = np.nanmean(plain[name], axis=0)
-        for c, k in enumerate(asked.measured.columns(name)):
+        for c, k in enumerate(estimation_plan.measured.columns(name)):
             for estimator in estimators.WEIGHTED[: 3 if name in estimators.QUOTIENTS else 4]:
-                assert value(found, estimator, name, k).value == pytest.approx(means[c], rel=1e-12)
+                assert value(values, estimator, name, k).value == pytest.approx(means[c], rel=1e-12)
 
 
 @pytest.mark.parametrize("exponent", [-12, 12])
@@ -277,17 +288,17 @@ def test_weights_of_any_size_stay_exact(exponent: int) -> None:
         row["propensity"] = [p**3 * 10.0**exponent for p in row["propensity"]]
     largest = max(1 / p for row in rows for p in row["propensity"])
     weights = {"test": Weights(8, largest, 5.0, np.array([largest]), np.array([1]))}
-    asked = plan(
+    estimation_plan = plan(
         "recall", "ndcg", "precision", axes=AXES[1], weights=weights, strata=(), estimators=ALL[:4]
     )
-    found = estimates(rows, asked, tasks=3)
+    values = estimates(rows, estimation_plan, tasks=3)
     chance = np.concatenate([row["propensity"] for row in rows])
     kernel = contributions(
         to_rankings(record_batch(rows)), chance, ("recall", "ndcg", "precision"), (1, 3),
-        asked.measured.definition, ALL[:4], SETTINGS,
+        estimation_plan.measured.definition, ALL[:4], SETTINGS,
     )  # fmt: skip
     for (estimator, metric), parts in kernel.items():
-        mine = found[(found.estimator == estimator) & (found.metric == metric)]
+        mine = values[(values.estimator == estimator) & (values.metric == metric)]
         np.testing.assert_allclose(mine.value, parts.estimate(), rtol=1e-11)
         assert (mine.ci_low < mine.ci_high).all()
 
@@ -312,21 +323,23 @@ def test_no_user_exceeds_the_bounds_behind_the_scaling(definition: Definition, s
     listed, held = (np.concatenate([row[f"{of}_rewards"] for row in rows]) for of in ("listed", "truth"))
     model = Rewards(np.arange(len(rows) + 1) * 5, listed, held)
     chance = np.concatenate([row["propensity"] for row in rows])
-    asked = plan(*NAMES, ks=(2, 5), axes=definition.model_dump(), rewards="model")
-    made = debiased._contributions(asked, to_rankings(record_batch(rows)), chance, model)
+    estimation_plan = plan(*NAMES, ks=(2, 5), axes=definition.model_dump(), rewards="model")
+    made = debiased._contributions(estimation_plan, to_rankings(record_batch(rows)), chance, model)
     assert {name for name, _ in made} >= {"ips", "snips_global", "dr", "holdout"}
     for (estimator, metric), parts in made.items():
-        bounds = asked._bounds(estimator, metric, BOUNDS["test"])
+        bounds = estimation_plan._bounds(estimator, metric, BOUNDS["test"])
         for values, bound in zip((parts.numerator, parts.denominator), bounds, strict=True):
             assert np.nanmax(np.abs(values), initial=0.0) <= bound * (1 + 1e-9), (estimator, metric)
 
 
 def test_what_has_no_value_says_why() -> None:
-    asked = plan("map", "ndcg", "hit", settings=EstimatorSettings(chances=False))
-    why = {(column.estimator, column.metric): text for column, text in missing_estimates(asked)}
+    estimation_plan = plan("map", "ndcg", "hit", settings=EstimatorSettings(chances=False))
+    why = {(column.estimator, column.metric): text for column, text in missing_estimates(estimation_plan)}
     names = [(e, m) for e in ALL for m in ("map", "ndcg", "hit", "dcg") if (e, m) != ("stratified", "dcg")]
-    definition = asked.measured.definition
-    assert why == {pair: text for pair in names if (text := reason(*pair, definition, asked.settings))}
+    definition = estimation_plan.measured.definition
+    assert why == {
+        pair: text for pair in names if (text := reason(*pair, definition, estimation_plan.settings))
+    }
     assert why["ips", "dcg"] == "the propensities are known up to a factor only"
     assert "reward" in why["dm", "dcg"] and "sum" in why["ips", "map"]
 
@@ -334,11 +347,11 @@ def test_what_has_no_value_says_why() -> None:
 def test_items_shown_alike_have_no_strata_and_no_stratified_value() -> None:
     alike = Chances(None, 3, 0.5, 0.5, 0)  # type: ignore[arg-type]
     assert _choose_strata(alike, Exposure()) == ()
-    asked = plan("recall", "map", estimators=("ips", "stratified"), strata=())
-    why = {(column.estimator, column.metric): text for column, text in missing_estimates(asked)}
+    estimation_plan = plan("recall", "map", estimators=("ips", "stratified"), strata=())
+    why = {(column.estimator, column.metric): text for column, text in missing_estimates(estimation_plan)}
     assert why["stratified", "recall"] == why["stratified", "map"] == "all items are shown alike"
-    found = estimates(random_rows(3), asked)
-    assert set(found.estimator) == {"ips"}
+    values = estimates(random_rows(3), estimation_plan)
+    assert set(values.estimator) == {"ips"}
 
 
 # ------------------------------------------------------------------------------------ settings
@@ -376,20 +389,20 @@ def test_days_are_filled_into_the_paths() -> None:
         "propensities": {"method": "given", "path": "/p/{logical_date}"},
         "rewards": "/r/{logical_date:%Y%m%d}",
     }
-    asked = parse(Benchmark, {**SMALL, "evaluation": {"exposure": section}}, "file")
-    found = fill_placeholders(asked, date(2026, 1, 5)).evaluation.exposure
-    assert found is not None
-    assert (found.propensities.path, found.rewards) == ("/p/2026-01-05", "/r/20260105")
+    benchmark = parse(Benchmark, {**SMALL, "evaluation": {"exposure": section}}, "file")
+    section_of_day = fill_placeholders(benchmark, date(2026, 1, 5)).evaluation.exposure
+    assert section_of_day is not None
+    assert (section_of_day.propensities.path, section_of_day.rewards) == ("/p/2026-01-05", "/r/20260105")
 
 
 def test_only_the_generated_world_knows_its_chances() -> None:
     log = {"name": "log", "reader": "csv", "path": "log.csv"}
     section = {"exposure": {"propensities": {"method": "true"}}}
-    asked = parse(
+    benchmark = parse(
         Benchmark, {**SMALL, "dataset": log, "models": models("popular"), "evaluation": section}, "f"
     )
     with pytest.raises(ConfigError, match="generated world"):
-        check_benchmark(asked)
+        check_benchmark(benchmark)
 
 
 # ------------------------------------------------------------------------------------ in a night
@@ -441,19 +454,19 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     chance = {row.item_id: row.propensity for row in known}
     for row in rankings.itertuples():
         assert list(row.propensity) == [chance[item] for item in row.item_ids]
-    found = night.rows("metrics")
-    found = found[found.slice_key.isna()]
-    assert set(found[found.part == "open_loop"].estimator) == {"holdout"}
-    found = found[found.part == "test"]
+    rows = night.rows("metrics")
+    rows = rows[rows.slice_key.isna()]
+    assert set(rows[rows.part == "open_loop"].estimator) == {"holdout"}
+    rows = rows[rows.part == "test"]
     opened = night.opened_store
     assert opened.weights["test"].longest == truth.item_ids.map(len).max()
-    asked = plan(
+    estimation_plan = plan(
         "ndcg", "precision", "map", ks=(5, 10), replicates=50, axes={"threshold": 4.0}, rewards="model",
         settings=EstimatorSettings(clip=3.0), exposed="true", strata=opened.strata, weights=opened.weights,
     )  # fmt: skip
-    wanted = estimates(list(with_rewards_of(truth)), asked, tasks=2)
+    wanted = estimates(list(with_rewards_of(truth)), estimation_plan, tasks=2)
     columns = ["metric", "k", "estimator", "definition", "value", "stderr", "ci_low", "ci_high", "n"]
-    mine = found[found.value.notna() & ((found.estimator != "holdout") | (found.metric == "dcg"))]
+    mine = rows[rows.value.notna() & ((rows.estimator != "holdout") | (rows.metric == "dcg"))]
     mine = mine.sort_values(["estimator", "definition", "metric", "k"], ignore_index=True)[columns]
     # Of a whole ranking a reward model says nothing where only the first items are listed.
     known = wanted.value.notna()
@@ -462,8 +475,8 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     pd.testing.assert_frame_equal(
         mine, wanted[known].reset_index(drop=True)[columns], check_exact=True, check_dtype=False
     )
-    empty = found[found.value.isna()]
-    assert len(empty) == len(missing_estimates(asked)) + 4 and (empty.n == 0).all()
+    empty = rows[rows.value.isna()]
+    assert len(empty) == len(missing_estimates(estimation_plan)) + 4 and (empty.n == 0).all()
 
 
 def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
@@ -489,28 +502,28 @@ def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> Non
         assert list(slices["stratum"]) == [labels[s] for s in strata_p]
         kept = ["only" if items[item].n_train >= popular else "without" for item in row.item_ids]
         assert list(slices["most_popular"]) == kept and {"popularity", "genre"} <= set(slices)
-    found = night.rows("metrics")
-    sliced = found[found.slice_key.isin(("stratum", "most_popular"))]
+    rows = night.rows("metrics")
+    sliced = rows[rows.slice_key.isin(("stratum", "most_popular"))]
     assert set(sliced.slice_value) == {"Q1", "Q2", "Q3", "only", "without"}
     assert set(sliced.part) == {"test", "open_loop"}
 
 
 @pytest.mark.spark
 def test_findings_of_a_night(night: Corrected) -> None:
-    found = night.rows("checks").set_index("check")
+    checks = night.rows("checks").set_index("check")
     rankings = night.rows("rankings")
     truth = rankings[rankings.part == "test"]
     weight = np.concatenate([1 / np.array(row.propensity) for row in truth.itertuples()])
     weight = weight[np.concatenate([np.array(row.relevance) >= 4 for row in truth.itertuples()])]
     effective = weight.sum() ** 2 / (weight**2).sum()
-    assert found.observed["test: weights: effective rows"] == pytest.approx(effective, rel=2e-3)
-    assert found.observed["test: weights: largest"] == pytest.approx(weight.max(), rel=1e-3)
-    assert found.passed["test: weights: effective rows"] == (effective >= max(100, len(weight) / 10))
-    assert found.detail["no dm of ndcg"].startswith("divided by what is relevant")
-    assert found.observed["exposure: items without a reward"] > 0
-    assert not found.passed["exposure: items without a reward"]
-    assert "ndcg@10 by number of strata 2: 0." in found.detail["test: strata proposed"]
-    assert found.observed["exposure: items without a propensity"] == 0
+    assert checks.observed["test: weights: effective rows"] == pytest.approx(effective, rel=2e-3)
+    assert checks.observed["test: weights: largest"] == pytest.approx(weight.max(), rel=1e-3)
+    assert checks.passed["test: weights: effective rows"] == (effective >= max(100, len(weight) / 10))
+    assert checks.detail["no dm of ndcg"].startswith("divided by what is relevant")
+    assert checks.observed["exposure: items without a reward"] > 0
+    assert not checks.passed["exposure: items without a reward"]
+    assert "ndcg@10 by number of strata 2: 0." in checks.detail["test: strata proposed"]
+    assert checks.observed["exposure: items without a propensity"] == 0
 
 
 @pytest.mark.spark
@@ -518,26 +531,26 @@ def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> 
     store, split_id = small_night.store, small_night.night.split_id
     wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")
     for _ in range(2):
-        found = read_propensities(store, split_id, wanted).collect()
+        propensities = read_propensities(store, split_id, wanted).collect()
     items = small_night.night.table(ITEMS).collect()
     users = small_night.night.table(SPLITS).where("part = 'train'").select("user_id").distinct().count()
-    assert {row.item_id: row.propensity for row in found} == {
+    assert {row.item_id: row.propensity for row in propensities} == {
         row.item_id: pytest.approx(row.n_train / users) for row in items
     }
-    assert len(found) == len(items)
+    assert len(propensities) == len(items)
 
 
 def test_few_effective_rows_are_a_warning() -> None:
     """One weight of 1,000 beside 999 of 1: (1999)^2 / (10^6 + 999) = 3.99 of 1,000 rows."""
     weights = {"test": Weights(1, 1000.0, 1.0, np.array([1.0, 1000.0]), np.array([999, 1]))}
-    asked = plan("recall", weights=weights, settings=EstimatorSettings(clip=10.0))
+    estimation_plan = plan("recall", weights=weights, settings=EstimatorSettings(clip=10.0))
     opened = type("Opened", (), {"weights": weights})()
-    found = {check.check: check for check in weight_checks("test", asked, opened)}
-    few = found["test: weights: effective rows"]
+    checks = {check.check: check for check in weight_checks("test", estimation_plan, opened)}
+    few = checks["test: weights: effective rows"]
     assert few.observed == 4.0 and few.threshold == 100 and not few.passed
-    top = found["test: weights: share of the top 1 %"]
+    top = checks["test: weights: share of the top 1 %"]
     assert top.observed == pytest.approx((1000 + 9) / 1999) and top.passed
-    assert found["test: clipped weights: effective rows"].passed
+    assert checks["test: clipped weights: effective rows"].passed
 
 
 @pytest.mark.spark
@@ -545,12 +558,12 @@ def test_propensities_that_cannot_be_used(spark: Any) -> None:
     counted = [("a", 0, 3), ("b", 1, 2), ("c", 2, 1)]
     items = spark.createDataFrame(counted, "item_id string, item_index int, n_train long")
     good = spark.createDataFrame([("a", 0.5), ("b", 0.0)], "item_id string, propensity double")
-    found = exposure.item_chances(items, good)
-    assert {row.item_index: row.propensity for row in found.rows.collect()} == {0: 0.5, 1: 0.5, 2: 0.5}
-    assert (found.unknown, found.low, found.high) == (2, 0.5, 0.5)
+    chances = exposure.item_chances(items, good)
+    assert {row.item_index: row.propensity for row in chances.rows.collect()} == {0: 0.5, 1: 0.5, 2: 0.5}
+    assert (chances.unknown, chances.low, chances.high) == (2, 0.5, 0.5)
     assert (
-        exposure.popularity_threshold(found.rows, 0.4) == 2
-        and exposure.popularity_threshold(found.rows, 0.0) is None
+        exposure.popularity_threshold(chances.rows, 0.4) == 2
+        and exposure.popularity_threshold(chances.rows, 0.0) is None
     )
     wrong = spark.createDataFrame([("a", -0.5), ("b", math.nan), ("c", 1.0), ("c", 1.0)], good.schema)
     with pytest.raises(DataError, match="2 below 0 or not a number, 1 items twice"):
@@ -581,7 +594,7 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     (cut,) = exposure.cut_strata(chances, Strata(kind="equal_width"))
     assert cut.items.tolist() == [295, 5]
 
-    asked = plan(
+    metric_plan = plan(
         "ndcg", ks=(5, 10, 20, 30, 100), replicates=0,
         axes={"threshold": 4.0, "candidates": "all", "ties": "expected"},
     ).measured  # fmt: skip
@@ -592,11 +605,11 @@ def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Pa
     rankings = ranking_stage.rank(
         exposure.add_exposure(users, facts),
         ranking_stage.ScoredModel(DotSource(vectors, chances.items, 0)),
-        asked.request(),
+        metric_plan.request(),
     )
-    found = measuring.compute_metrics(rankings, asked).toPandas()
-    whole = found[found.slice_key.isna()]
+    values = measuring.compute_metrics(rankings, metric_plan).toPandas()
+    whole = values[values.slice_key.isna()]
     assert {None if np.isnan(row.k) else row.k: round(row.value, 5) for row in whole.itertuples()} == {
         None: 0.24194, 100: 0.12482, 30: 0.06709, 20: 0.05588, 10: 0.03522, 5: 0.02561,
     }  # fmt: skip
-    assert set(whole.n) == {237} and set(found.slice_value.dropna()) == {"Q1", "Q2"}
+    assert set(whole.n) == {237} and set(values.slice_value.dropna()) == {"Q1", "Q2"}

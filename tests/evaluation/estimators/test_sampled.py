@@ -79,16 +79,16 @@ def values(ran: Ran) -> pd.DataFrame:
 def test_a_draw_of_everything_is_exact(nights: dict[str, Ran]) -> None:
     """Every sampled rank is then the rank, and all corrections agree with the exact values."""
     exact = values(nights["exact"]).value["holdout"]
-    found = values(nights["whole"]).value
-    assert set(found.index.get_level_values(0)) == {"holdout", *ALL[:-1]}, "users differ in their draws"
+    estimates = values(nights["whole"]).value
+    assert set(estimates.index.get_level_values(0)) == {"holdout", *ALL[:-1]}, "users differ in their draws"
     for estimator in ("holdout", *ALL[:-1]):
-        assert found[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
+        assert estimates[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
 
 
 def test_a_draw_of_everything_is_exact_under_a_far_definition_too(nights: dict[str, Ran]) -> None:
-    exact, found = values(nights["odd"]).value["holdout"], values(nights["odd_whole"]).value
+    exact, estimates = values(nights["odd"]).value["holdout"], values(nights["odd_whole"]).value
     for estimator in ("holdout", *ALL[:-1]):
-        assert found[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
+        assert estimates[estimator].to_dict() == pytest.approx(exact.to_dict(), abs=1e-9), estimator
     assert exact["mrr@5"] == exact["mrr@nan"] and exact["map@5"] != exact["mrr@5"]
 
 

@@ -1,4 +1,4 @@
-"""From rankings to metrics: by hand, against the oracle, and the same bits however rows are spread."""
+"""Metrics of rankings: by hand, against the oracle, and the same bits for any partitioning."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def table(found) -> dict[tuple[Any, ...], Any]:
 def test_by_hand(spark) -> None:
     """u has hits at ranks 1 and 4 of 2 relevant; v at rank 2 of 1; w gets no list."""
     rows = [ranking("u", [0, 3]), ranking("v", [1]), ranking("w", [-1], length=0)]
-    found = table(compute_metrics(frame(spark, rows), plan("recall", "hit", "mrr")))
-    value = {key[3:]: row.value for key, row in found.items()}
+    computed = table(compute_metrics(frame(spark, rows), plan("recall", "hit", "mrr")))
+    value = {key[3:]: row.value for key, row in computed.items()}
     assert value["recall", 1] == pytest.approx((1 / 2 + 0 + 0) / 3)
     assert value["recall", 3] == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert value["hit", 1] == pytest.approx(1 / 3)
     assert value["hit", 3] == pytest.approx(2 / 3)
     assert value["mrr", 3] == pytest.approx((1 + 1 / 2 + 0) / 3)
-    row = found["test", None, None, "recall", 3]
+    row = computed["test", None, None, "recall", 3]
     mean, values = 1 / 2, (1 / 2, 1, 0)
     assert row.n == 3
     assert row.stderr == pytest.approx(math.sqrt(sum((x - mean) ** 2 for x in values) / 2 / 3))
@@ -99,10 +99,10 @@ def test_of_lists_in_one_pass(spark) -> None:
     ]  # fmt: skip
     users, wanted = spark.createDataFrame(rows, schema), plan("recall", "mrr")
     for mask, recall_1 in ((False, 0), (True, 1 / 4)):
-        found = table(rank_and_measure_lists(users, RankingRequest(wanted.definition), wanted, mask))
-        value = {key[3:]: row.value for key, row in found.items()}
+        values = table(rank_and_measure_lists(users, RankingRequest(wanted.definition), wanted, mask))
+        value = {key[3:]: row.value for key, row in values.items()}
         assert value["recall", 1] == recall_1 and value["recall", 3] == 1 / 4
-        assert value["mrr", 3] == (1 / 2 if mask else 1 / 4) and {row.n for row in found.values()} == {2}
+        assert value["mrr", 3] == (1 / 2 if mask else 1 / 4) and {row.n for row in values.values()} == {2}
 
 
 def test_slices_keep_the_rank_and_restrict_the_truth(spark) -> None:
@@ -112,15 +112,15 @@ def test_slices_keep_the_rank_and_restrict_the_truth(spark) -> None:
         ranking("v", [1], slices={"popularity": ["tail"]}),
         ranking("w", [0], slices={"popularity": [None]}),
     ]
-    found = table(compute_metrics(frame(spark, rows), plan("recall")))
-    of = {(key[2], key[4]): (row.value, row.n) for key, row in found.items() if key[1]}
+    values = table(compute_metrics(frame(spark, rows), plan("recall")))
+    of = {(key[2], key[4]): (row.value, row.n) for key, row in values.items() if key[1]}
     assert of == {("head", 1): (1, 1), ("head", 3): (1, 1), ("tail", 1): (0, 2), ("tail", 3): (0.5, 2)}
 
 
 def test_parts_are_kept_apart(spark) -> None:
     rows = [ranking("u", [0]), ranking("u", [9], part="open_loop"), ranking("v", [9], part="open_loop")]
-    found = table(compute_metrics(frame(spark, rows), plan("hit")))
-    assert {key[0]: (row.value, row.n) for key, row in found.items() if key[4] == 3} == {
+    values = table(compute_metrics(frame(spark, rows), plan("hit")))
+    assert {key[0]: (row.value, row.n) for key, row in values.items() if key[4] == 3} == {
         "test": (1, 1),
         "open_loop": (0, 2),
     }
@@ -129,12 +129,13 @@ def test_parts_are_kept_apart(spark) -> None:
 def test_users_without_relevant_items_are_left_out_or_count_zero(spark) -> None:
     rows = frame(spark, [ranking("u", [0]), ranking("v", [0], relevance=[2.0])])
     for empty, wanted in (("leave_out", (1.0, 1)), ("zero", (0.5, 2))):
-        asked = plan("hit", ks=(1,), threshold=3.0, empty_users=empty)
+        metric_plan = plan("hit", ks=(1,), threshold=3.0, empty_users=empty)
         liked = rows.withColumn("relevance", F.expr("transform(relevance, r -> if(user_id = 'u', 5D, r))"))
-        (row,) = compute_metrics(liked, asked).collect()
+        (row,) = compute_metrics(liked, metric_plan).collect()
         assert (row.value, row.n) == wanted
         per_user = {
-            r.user_id: (r["values"], r.n_relevant) for r in compute_user_metrics(liked, asked).collect()
+            r.user_id: (r["values"], r.n_relevant)
+            for r in compute_user_metrics(liked, metric_plan).collect()
         }
         assert per_user == {"u": ([1.0], 1), "v": ([0.0] if empty == "zero" else [None], 0)}
 
@@ -144,13 +145,13 @@ def test_a_slice_in_which_nobody_has_a_relevant_item_has_no_value(spark) -> None
         ranking("u", [0], relevance=[5.0], slices={"s": ["good"]}),
         ranking("v", [0], relevance=[1.0], slices={"s": ["bad"]}),
     ]
-    found = table(compute_metrics(frame(spark, rows), plan("hit", ks=(1,), threshold=4.0)))
-    of = {key[2]: (row.value, row.ci_low, row.n) for key, row in found.items()}
+    values = table(compute_metrics(frame(spark, rows), plan("hit", ks=(1,), threshold=4.0)))
+    of = {key[2]: (row.value, row.ci_low, row.n) for key, row in values.items()}
     assert of == {None: (1.0, 1.0, 1), "good": (1.0, 1.0, 1), "bad": (None, None, 0)}
 
 
 def test_coverage_by_hand(spark) -> None:
-    """Of 10 items: a and b stand first; a, b, c, d among the first three."""
+    """The catalogue has 10 items: a and b are first in a list; a, b, c, d are among the first three."""
     rows = [
         ranking("u", [0], top_items=["a", "c", "b"]),
         ranking("v", [0], top_items=["b", "a", "d", "e"]),
@@ -158,8 +159,8 @@ def test_coverage_by_hand(spark) -> None:
         ranking("u", [0], top_items=["z"], part="open_loop"),
     ]
     shown = compute_all_metrics(frame(spark, rows), plan("coverage"), items(spark, *"abcdefghiz"))
-    found = table(shown.withColumns({"slice_key": F.lit(None), "slice_value": F.lit(None)}))
-    assert {(key[0], key[4]): (row.value, row.n) for key, row in found.items()} == {
+    values = table(shown.withColumns({"slice_key": F.lit(None), "slice_value": F.lit(None)}))
+    assert {(key[0], key[4]): (row.value, row.n) for key, row in values.items()} == {
         ("test", 1): (0.2, 2), ("test", 3): (0.4, 2),
         ("open_loop", 1): (0.1, 1), ("open_loop", 3): (0.1, 1),
     }  # fmt: skip
@@ -177,8 +178,8 @@ def random_users(seed: int, users: int = 80):
         scores = {item: draw.randint(0, 24) / 4 for item in candidates}
         truth = {item: float(draw.randint(1, 5)) for item in draw.sample(range(60), draw.randint(1, 6))}
         given.append((scores, truth))
-        found = oracles.rankings_of([(scores, truth)])
-        counts = {name: getattr(found, name).tolist() for name in ("above", "tied", "before")}
+        rankings = oracles.rankings_of([(scores, truth)])
+        counts = {name: getattr(rankings, name).tolist() for name in ("above", "tied", "before")}
         labels = [draw.choice(["x", "y"]) for _ in truth]
         rows.append(
             ranking(f"u{n}", counts.pop("above"), len(scores), relevance=list(truth.values()),
@@ -192,12 +193,12 @@ def random_users(seed: int, users: int = 80):
 )
 def test_means_equal_the_oracle(spark, axes: dict[str, Any]) -> None:
     given, rows = random_users(seed=1)
-    asked = plan(*NAMES, ks=(2, 5), replicates=0, **axes)
-    found = table(compute_metrics(frame(spark, rows), asked))
-    overall = {key[3:]: row for key, row in found.items() if key[1] is None}
+    metric_plan = plan(*NAMES, ks=(2, 5), replicates=0, **axes)
+    computed = table(compute_metrics(frame(spark, rows), metric_plan))
+    overall = {key[3:]: row for key, row in computed.items() if key[1] is None}
     assert len(overall) > len(NAMES)
     for (name, k), row in overall.items():
-        values = [oracles.value(name, scores, truth, k, asked.definition) for scores, truth in given]
+        values = [oracles.value(name, scores, truth, k, metric_plan.definition) for scores, truth in given]
         kept = [value for value in values if not math.isnan(value)]
         assert row.n == len(kept)
         assert row.value == pytest.approx(math.fsum(kept) / len(kept), abs=1e-12), (name, k)
@@ -205,16 +206,16 @@ def test_means_equal_the_oracle(spark, axes: dict[str, Any]) -> None:
 
 def test_the_same_bits_for_any_partitioning_batch_size_and_order(spark) -> None:
     _, rows = random_users(seed=2)
-    asked = plan(*NAMES, "coverage", ks=(2, 5))
+    metric_plan = plan(*NAMES, "coverage", ks=(2, 5))
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    found = []
+    tables = []
     for partitions, batch in ((1, 1000), (3, 7), (17, 64)):
         random.Random(partitions).shuffle(rows)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
         spread = frame(spark, rows).withColumn("top_items", F.col("item_ids")).repartition(partitions)
-        pdf = compute_all_metrics(spread, asked, items(spark, *map(str, range(60)))).toPandas()
-        found.append(pdf.sort_values(KEY, ignore_index=True))
+        pdf = compute_all_metrics(spread, metric_plan, items(spark, *map(str, range(60)))).toPandas()
+        tables.append(pdf.sort_values(KEY, ignore_index=True))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
-    pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
-    pd.testing.assert_frame_equal(found[0], found[2], check_exact=True)
-    assert found[0].ci_low.notna().sum() > 20
+    pd.testing.assert_frame_equal(tables[0], tables[1], check_exact=True)
+    pd.testing.assert_frame_equal(tables[0], tables[2], check_exact=True)
+    assert tables[0].ci_low.notna().sum() > 20

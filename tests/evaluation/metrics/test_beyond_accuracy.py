@@ -65,9 +65,9 @@ def rankings(spark) -> Any:
 @pytest.mark.spark
 def test_overall_by_hand(rankings, catalogue) -> None:
     """p: a 1, b 1/2, c 1/4, d none (counts 1/8 in novelty), e 1; `?` is outside of the catalogue."""
-    found = compute_all_metrics(rankings, plan(*NAMES), catalogue).collect()
-    value = {(r.part, r.metric, r.k): (r.value, r.n) for r in found}
-    assert len(found) == len(value) == 16
+    values = compute_all_metrics(rankings, plan(*NAMES), catalogue).collect()
+    value = {(r.part, r.metric, r.k): (r.value, r.n) for r in values}
+    assert len(values) == len(value) == 16
     of = {key[1:]: pair for key, pair in value.items() if key[0] == "test"}
     u_bits, u_share = (0 + 1 + 3) / 3, (1 + 1 / 2 + 0) / 3
     expected = {
@@ -81,17 +81,17 @@ def test_overall_by_hand(rankings, catalogue) -> None:
     assert {pair[1] for pair in of.values()} == {2}, "users with a list"
     assert value["open_loop", "novelty", 3] == (pytest.approx((2 + 3) / 2), 1)
     assert value["open_loop", "coverage", 3] == (pytest.approx(1 / 5), 1)
-    intervals = [r for r in found if r.metric == "novelty" and r.part == "test"]
+    intervals = [r for r in values if r.metric == "novelty" and r.part == "test"]
     assert all(r.ci_low <= r.value <= r.ci_high and r.stderr is not None for r in intervals)
-    assert {(r.definition, r.estimator) for r in found} == {("v1", "holdout")}
+    assert {(r.definition, r.estimator) for r in values} == {("v1", "holdout")}
 
 
 @pytest.mark.spark
 def test_of_each_user_by_hand(rankings, catalogue) -> None:
-    found = compute_all_user_metrics(
+    values = compute_all_user_metrics(
         rankings, plan("ndcg", "novelty", "mean_popularity", "gini"), catalogue
     )
-    rows = conform(found.withColumn("run_id", F.lit("r")), USER_METRICS).collect()
+    rows = conform(values.withColumn("run_id", F.lit("r")), USER_METRICS).collect()
     assert {r.metric for r in rows} == {"ndcg", "novelty", "mean_popularity"}
     novelty = {(r.user_id, r.part): r for r in rows if r.metric == "novelty"}
     assert set(novelty) == {("u", "test"), ("v", "test"), ("u", "open_loop")}
@@ -102,9 +102,9 @@ def test_of_each_user_by_hand(rankings, catalogue) -> None:
 
 @pytest.mark.spark
 def test_rows_fit_the_tables_and_stand_beside_other_metrics(rankings, catalogue) -> None:
-    asked = plan("ndcg", *NAMES, candidates="all")
+    metric_plan = plan("ndcg", *NAMES, candidates="all")
     rows = conform(
-        compute_all_metrics(rankings, asked, catalogue).withColumn("run_id", F.lit("r")), METRICS
+        compute_all_metrics(rankings, metric_plan, catalogue).withColumn("run_id", F.lit("r")), METRICS
     ).collect()
     assert {r.metric for r in rows} == {"ndcg", *NAMES}
     assert {r.definition for r in rows} == {"v1;candidates=all"}
@@ -121,18 +121,18 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     items = spark.createDataFrame(indexed, "item_id string, n_train long, item_index int")
     world = SplitCatalogue(items, spark.range(50).select(F.col("id").cast("string").alias("user_id")))
     lists = [draw.sample(ids, draw.randint(0, 12)) for _ in range(120)]
-    rows = [row(f"u{n}", found) for n, found in enumerate(lists)]
-    asked, found = plan(*NAMES, ks=(2, 5, 20)), []
+    rows = [row(f"u{n}", items) for n, items in enumerate(lists)]
+    metric_plan, results = plan(*NAMES, ks=(2, 5, 20)), []
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     for partitions, batch in ((1, 1000), (7, 5)):
         draw.shuffle(rows)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
         spread = spark.createDataFrame(rows, RANKINGS.schema).repartition(partitions)
-        pdf = compute_all_metrics(spread, asked, world).toPandas()
-        found.append(pdf.sort_values(["metric", "k"], ignore_index=True))
+        pdf = compute_all_metrics(spread, metric_plan, world).toPandas()
+        results.append(pdf.sort_values(["metric", "k"], ignore_index=True))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
-    pd.testing.assert_frame_equal(found[0], found[1], check_exact=True)
-    value = found[0].set_index(["metric", "k"]).value
+    pd.testing.assert_frame_equal(results[0], results[1], check_exact=True)
+    value = results[0].set_index(["metric", "k"]).value
     train = dict(counts)
     for k in (2, 5, 20):
         shown = [i for items in lists for i in items[:k]]
@@ -144,7 +144,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
 
 @pytest.mark.spark
 def test_from_python_lists_and_training_rows(spark) -> None:
-    """Of two training users both have a, one has b: novelty of [c, a] is (1 + 0) / 2 bits."""
+    """Two training users have a, one has b: the novelty of [c, a] is (1 + 0) / 2 bits."""
     lists = spark.createDataFrame(
         [("u", "c", 1), ("u", "a", 2)], "user_id string, item_id string, rank int"
     )
@@ -156,10 +156,10 @@ def test_from_python_lists_and_training_rows(spark) -> None:
         truth, lists=lists, train=train, features=features, k=(1, 2), metrics=("hit", "diversity", *NAMES)
     )
     rows = result.metrics.where("slice_key IS NULL").collect()
-    found = {(r.metric, r.k): r.value for r in rows}
+    values = {(r.metric, r.k): r.value for r in rows}
     result.release()
     assert {r.definition for r in rows if r.metric == "diversity"} == {"v1;features=given"}
-    assert found == pytest.approx({
+    assert values == pytest.approx({
         ("hit", 1): 0, ("hit", 2): 1, ("novelty", 1): 1, ("novelty", 2): 1 / 2,
         ("diversity", 1): None, ("diversity", 2): 1 - 1 / math.sqrt(2),
         ("mean_popularity", 1): 0, ("mean_popularity", 2): 1 / 2,

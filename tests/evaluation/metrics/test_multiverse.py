@@ -42,11 +42,11 @@ def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
     rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).where(
         "part = 'test'"
     )
-    found = {
+    alone = {
         (row.metric, row.k, row.definition): (row.value, row.n)
         for row in measure_multiverse(rankings, PLAN).collect()
     }
-    assert len(found) == len(multiverse_columns(PLAN))
+    assert len(alone) == len(multiverse_columns(PLAN))
     (batch,) = rankings.toArrow().combine_chunks().to_batches()
     for metric in ("recall", "ndcg"):
         for definition in metric_definitions(metric, PLAN.definition)[::7]:
@@ -57,7 +57,7 @@ def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
                 if wanted == definition
             )
             for column, k in enumerate(cutoffs(metric, PLAN.ks)):
-                value, n = found[metric, k, text]
+                value, n = alone[metric, k, text]
                 assert value == pytest.approx(values[column].mean()) and n == values[column].count()
 
 

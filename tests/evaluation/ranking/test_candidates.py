@@ -39,14 +39,14 @@ def test_given_candidates_with_and_without_the_truth(spark, users) -> None:
 def test_drawn_candidates_are_of_a_user_and_part(spark, users, mode: str) -> None:
     drawn = [("u", "test", [8, 0]), ("u", "valid", [9]), ("v", "test", [])]
     rows = spark.createDataFrame(drawn, DRAWN)
-    found = add_candidates(users, Candidates(rows, drawn=mode, n_items=10))
-    assert by_user(found, "candidates") == {
+    with_candidates = add_candidates(users, Candidates(rows, drawn=mode, n_items=10))
+    assert by_user(with_candidates, "candidates") == {
         ("u", "test"): ([3, 5, 8, 0],), ("u", "valid"): ([1, 9],), ("v", "test"): ([2],),
     }  # fmt: skip
     if mode == "popularity":  # no correction is known for these draws
-        assert not {"drawn", "pool"} & set(found.columns)
+        assert not {"drawn", "pool"} & set(with_candidates.columns)
         return
     # u has three items in truth or training (5 in both), so seven of ten were there to be drawn.
-    assert by_user(found, "drawn", "pool") == {
+    assert by_user(with_candidates, "drawn", "pool") == {
         ("u", "test"): (2, 7), ("u", "valid"): (1, 9), ("v", "test"): (0, 9),
     }  # fmt: skip

@@ -31,8 +31,8 @@ def test_folded_users_have_the_vectors_of_the_kernel(spark, tmp_path: Path, kind
         name="als", kind="als", rank=2, regularization=0.3, alpha=4, implicit=kind == "implicit"
     )
     trained = Trained(items=factors)
-    found = als.fold_in(given, trained, items, model, 4.0, str(tmp_path / "factors")).collect()
-    by_user = {row.user_id: row.vector for row in found}
+    folded = als.fold_in(given, trained, items, model, 4.0, str(tmp_path / "factors")).collect()
+    by_user = {row.user_id: row.vector for row in folded}
     if kind == "explicit":
         offsets, rated = np.array([0, 2, 3]), np.array([0, 2, 1])
         wanted = fold_in_explicit(offsets, rated, np.array([5.0, 3.0, 4.0]), FACTORS, 0.3)

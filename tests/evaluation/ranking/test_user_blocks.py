@@ -32,16 +32,16 @@ def blocks(spark):
 
     def make(rows):
         schema = "user_id string, item_id string, rating double, part string, attributes map<string,string>"
-        found = build_user_blocks(spark.createDataFrame(rows, schema), items, PARTS, labels).collect()
-        return {row.user_id: row.asDict(recursive=True) for row in found}
+        collected = build_user_blocks(spark.createDataFrame(rows, schema), items, PARTS, labels).collect()
+        return {row.user_id: row.asDict(recursive=True) for row in collected}
 
     return make
 
 
 def test_arrays_by_hand(blocks) -> None:
-    found = blocks(ROWS)
-    assert sorted(found) == ["u", "v", "w"]
-    u = found["u"]
+    by_user = blocks(ROWS)
+    assert sorted(by_user) == ["u", "v", "w"]
+    u = by_user["u"]
     assert (u["train_items"], u["train_ratings"]) == ([0, 2], [5.0, 3.0])
     assert u["held_out"] == {
         "test": {
@@ -55,12 +55,12 @@ def test_arrays_by_hand(blocks) -> None:
             },
         }
     }
-    v = found["v"]
+    v = by_user["v"]
     assert (v["train_items"], v["train_ratings"]) == ([], [])
     assert sorted(v["held_out"]) == ["open_loop", "test"]
     assert v["held_out"]["test"]["slices"]["cold_user"] == ["cold"]
     assert v["held_out"]["open_loop"]["slices"]["page"] == ["4"]
-    assert found["w"]["held_out"] == {}
+    assert by_user["w"]["held_out"] == {}
 
 
 def test_the_key_is_the_hash_of_the_user(spark, blocks) -> None:
