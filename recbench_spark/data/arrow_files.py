@@ -27,9 +27,10 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import check_path, exists, may_be_table, open_quote_error
+from recbench_spark.data.readers.files import open_quote_error
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.readers.paths import check_path, exists, may_be_table
 from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError

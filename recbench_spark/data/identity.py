@@ -32,7 +32,7 @@ from recbench_spark.data.digests import (
     files_identity,
     make_content,
 )
-from recbench_spark.data.readers.files import check_path, exists, explain_errors, is_table, qualify_path
+from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table, qualify_path
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.shared_arrays import escape_path

@@ -24,30 +24,47 @@ The equations are, all in integers (u users, i items, g tastes, t periods, d dim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import WorldSettings
-from recbench_spark.errors import ConfigError
+from recbench_spark.data.world_hashes import (
+    EXPOSE,
+    GENRE,
+    ITEM_FACTOR,
+    ITEM_QUALITY,
+    LEVEL,
+    OPEN,
+    RATING_NOISE,
+    TASTE,
+    USER_FACTOR,
+    WHEN,
+    contains,
+    draw_below,
+    hash_keys,
+    hash_long,
+    number_slots,
+)
+from recbench_spark.data.world_loop import (
+    LEVELS,
+    Loop,
+    choose_draws,
+    exposure_weights,
+    survival,
+)
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.streams import Batches
 
-Hashes = npt.NDArray[np.uint64]
 Cells = Callable[[Ints], Ints]
 
 DIMS = 12
 """Length of a factor where `world.tastes` is at most 8; see `factor_length` for more tastes."""
 
-LEVELS = 16
-"""Number of activity levels. Level l has LEVELS / (LEVELS - l) times the least activity: a Pareto tail from
-1 to 16."""
 
 CENTRE, SPREAD = 2, 3
 """A factor's entry is +-CENTRE, given by its taste, plus an own part drawn from -SPREAD..SPREAD."""
@@ -62,17 +79,6 @@ there are 8 tastes or 16, about 12 % where there are 32."""
 RELEVANT = 4
 """Smallest rating that is positive feedback, and that a benchmark should count as relevant."""
 
-FLATTEN, BOOST = 60, 4
-"""Zipf seeds fall as 1 / (rank + FLATTEN); one good rating adds BOOST."""
-
-LOOP_UNIT = 1000
-"""Unit of `world.loop`: thousandths, to keep exposure weights whole numbers."""
-
-DRAW_UNIT = 1 << 14
-"""Fixed-point unit of draws per user and activity."""
-
-SCALE_STEPS = 500
-"""Resolution of the draws: they are chosen to one part in this many."""
 
 START, PERIOD = 1_577_836_800_000_000, 30 * 86_400_000_000
 """Start of the loop (2020-01-01) and length of a period (30 days), in microseconds."""
@@ -82,36 +88,6 @@ BLOCK_ROWS = 500_000
 
 PARTITION_ROWS = 500_000
 """Rows that a task makes: a second or two of work, against some 50 ms that a Python task costs."""
-
-# One number per purpose is hashed first, so that draws for different purposes are independent.
-TASTE, LEVEL, USER_FACTOR, GENRE, ITEM_FACTOR, ITEM_QUALITY, RANK, RATING_NOISE, EXPOSE, WHEN, OPEN = range(
-    11
-)
-
-
-PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = (
-    np.uint64(prime)
-    for prime in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
-)
-
-
-@dataclass(frozen=True)
-class Loop:
-    """The recommender's exposure, period by period.
-
-    Attributes:
-        draws_tl: items drawn for a user of an activity level.
-        cumulative_tgi: running sum over items of the integer exposure weights.
-    """
-
-    draws_tl: Ints
-    cumulative_tgi: Ints
 
 
 def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
@@ -181,7 +157,7 @@ def exposure_chances(spark: SparkSession | None, world: WorldSettings) -> Floats
     level.
     """
     loop = simulate_loop(spark, world)
-    return 1 - np.stack([_survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
+    return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 @lru_cache(maxsize=4)
@@ -196,10 +172,10 @@ def simulate_loop(spark: SparkSession | None, world: WorldSettings) -> Loop:
     draws = np.zeros((0, LEVELS), dtype=np.int64)
     cumulative = np.zeros((0, world.tastes, world.items), dtype=np.int64)
     for t in range(world.periods):
-        weights_gi = _exposure_weights(feedback_gi, world)
+        weights_gi = exposure_weights(feedback_gi, world)
         cumulative = np.concatenate([cumulative, weights_gi.cumsum(axis=1)[None]])
         rows = world.interactions * (t + 1) // world.periods
-        draws = np.concatenate([draws, _choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
+        draws = np.concatenate([draws, choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
         if t + 1 < world.periods:
             cells = partial(_feedback_cells, t=t, world=world, loop=Loop(draws, cumulative))
             feedback_gi += _count_cells(spark, world, cells, feedback_gi.size).reshape(world.tastes, -1)
@@ -211,22 +187,22 @@ def simulate_loop(spark: SparkSession | None, world: WorldSettings) -> Loop:
 
 def user_tastes(users: Ints, world: WorldSettings) -> Ints:
     """Return the taste of each user, 0..tastes-1."""
-    return _draw_below(world.tastes, TASTE, users, seed=world.seed)
+    return draw_below(world.tastes, TASTE, users, seed=world.seed)
 
 
 def activity_levels(users: Ints, seed: int) -> Ints:
     """Return the activity level of each user, 0..LEVELS-1."""
-    return _draw_below(LEVELS, LEVEL, users, seed=seed)
+    return draw_below(LEVELS, LEVEL, users, seed=seed)
 
 
 def item_genres(items: Ints, world: WorldSettings) -> Ints:
     """Return the genre of each item, 0..tastes-1; users of that taste like it best."""
-    return _draw_below(world.tastes, GENRE, items, seed=world.seed)
+    return draw_below(world.tastes, GENRE, items, seed=world.seed)
 
 
 def item_qualities(items: Ints, seed: int) -> Ints:
     """Return the quality of each item: its bias in the affinity, the same for all users."""
-    return _draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
+    return draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
 
 
 def factor_length(world: WorldSettings) -> int:
@@ -255,91 +231,9 @@ def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -
     dims = np.arange(factor_length(world))
     common = np.bitwise_count(np.arange(world.tastes)[:, None] & dims[None, :]) % 2
     centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
-    own = _draw_below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
+    own = draw_below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
     factors: Ints = centre_gd[tastes] + own
     return factors
-
-
-# --- the recommender in the loop ---
-
-
-def _exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
-    """Return (g, i) integers proportional to P(draw = i) of the module's equations."""
-    rank_i = np.argsort(np.argsort(_hash(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
-    seed_i = world.interactions // world.tastes // (rank_i + FLATTEN) + 1
-    exposure_gi = seed_i + BOOST * feedback_gi
-    total_g = exposure_gi.sum(axis=1, keepdims=True)
-    if int(total_g.max()) * world.items * LOOP_UNIT * world.tastes >= 2**62:
-        raise ConfigError(f"world: {world.items} items are too many for whole-number exposure weights")
-    loop = round(world.loop * LOOP_UNIT)
-    weights: Ints = loop * exposure_gi * world.items + (LOOP_UNIT - loop) * total_g
-    return weights
-
-
-def _choose_draws(loop: Loop, counts_gl: Ints, rows: int) -> Ints:
-    """Choose the draws of each level in the latest period, the fewest for which `rows` rows are expected in
-    all.
-
-    `loop` has the weights of the latest period but not yet its draws.
-    """
-    activity_l = 1000 * LEVELS // (LEVELS - np.arange(LEVELS))
-    _, tastes, items = loop.cumulative_tgi.shape
-    before = [_survival(loop, g, len(loop.draws_tl)) for g in range(tastes)]
-    draw_gi = [_draw_probability(loop, g, -1) for g in range(tastes)]
-
-    def draws(scale: int) -> Ints:
-        return np.maximum(1, activity_l * scale // DRAW_UNIT)
-
-    def enough(scale: int) -> bool:
-        expected = 0
-        for g in range(tastes):
-            still_li = before[g] * _power(1 - draw_gi[g], draws(scale))
-            # Summed as whole numbers, because a float sum depends on the order and so on the platform.
-            exposed_l = np.floor((1 - still_li) * 2**20).astype(np.int64).sum(axis=1)
-            expected += int((exposed_l * counts_gl[g]).sum())
-        return expected >= rows << 20
-
-    high = 1
-    while not enough(high):
-        high *= 2
-        if high > 64 * items:
-            raise ConfigError(
-                f"world: {counts_gl.sum()} users and {items} items are too few for {rows} interactions",
-                "raise users or items: an item is exposed to a user once",
-            )
-    low = high // 2
-    while high - low > 1 + high // SCALE_STEPS:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return draws(high)
-
-
-def _draw_probability(loop: Loop, g: int, t: int) -> Floats:
-    """Return P(draw = i) of a taste in a period."""
-    cumulative_i = loop.cumulative_tgi[t, g]
-    probability: Floats = np.diff(cumulative_i, prepend=0) / cumulative_i[-1]
-    return probability
-
-
-def _survival(loop: Loop, g: int, periods: int) -> Floats:
-    """Return (levels, items) P(item not exposed in the first periods)."""
-    still_li = np.ones((LEVELS, loop.cumulative_tgi.shape[2]))
-    for t in range(periods):
-        still_li *= _power(1 - _draw_probability(loop, g, t), loop.draws_tl[t])
-    return still_li
-
-
-def _power(base_i: Floats, exponent_l: Ints) -> Floats:
-    """Compute base_i ** exponent_l as (l, i) by squaring: products round alike everywhere, `pow` need
-    not.
-    """
-    result = np.ones((len(exponent_l), len(base_i)))
-    square, rest = base_i.copy(), exponent_l.copy()
-    while rest.any():
-        result[rest % 2 == 1] *= square
-        square *= square
-        rest //= 2
-    return result
 
 
 # --- rows of a block of users ---
@@ -357,17 +251,17 @@ def draw_closed_loop(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Int
 def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
     """Draw a period: user position, item and time of each draw, with repeats."""
     draws_u = loop.draws_tl[t][activity_levels(users, world.seed)]
-    user_r, slot_r = _number_slots(draws_u)
+    user_r, slot_r = number_slots(draws_u)
     taste_r = user_tastes(users, world)[user_r]
-    start_u = _hash(EXPOSE, users, np.int64(t), seed=world.seed)
-    draw_r = _hash_long(slot_r, start_u[user_r])
+    start_u = hash_keys(EXPOSE, users, np.int64(t), seed=world.seed)
+    draw_r = hash_long(slot_r, start_u[user_r])
     # All tastes share one ascending array; each starts at the end of the one before.
     totals_g = loop.cumulative_tgi[t, :, -1]
     starts_g = np.cumsum(totals_g) - totals_g
     place_r = (draw_r % totals_g[taste_r].astype(np.uint64)).astype(np.int64) + starts_g[taste_r]
     flat = (loop.cumulative_tgi[t] + starts_g[:, None]).ravel()
     item_r = np.searchsorted(flat, place_r, side="right") - taste_r * world.items
-    within_r = (_hash(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
+    within_r = (hash_keys(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
     time_r = START + t * PERIOD + _spread_times(slot_r, within_r, draws_u[user_r])
     return user_r, item_r, time_r
 
@@ -394,22 +288,22 @@ def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Int
     unseen_u = world.items - np.bincount(seen_r // world.items, minlength=len(users))
     most_u = unseen_u // 2 if world.open_items == "unseen" else unseen_u
     wanted_u = np.minimum(share[1] - share[0], most_u)
-    start_u = _hash(OPEN, users, seed=world.seed)
+    start_u = hash_keys(OPEN, users, seed=world.seed)
     length_u = 2 * wanted_u
     while True:
-        user_r, slot_r = _number_slots(length_u)
-        item_r = (_hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
+        user_r, slot_r = number_slots(length_u)
+        item_r = (hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
         pair_r = user_r * world.items + item_r
         _, first = np.unique(pair_r, return_index=True)
-        fresh = np.sort(first[~_contains(seen_r, pair_r[first])])
+        fresh = np.sort(first[~contains(seen_r, pair_r[first])])
         fresh_u = np.bincount(user_r[fresh], minlength=len(users))
         if (fresh_u >= wanted_u).all():
             break
         length_u = np.where(fresh_u < wanted_u, 2 * length_u, length_u)
     place_r = np.arange(len(fresh)) - np.repeat(np.cumsum(fresh_u) - fresh_u, fresh_u)
     chosen = fresh[place_r < wanted_u[user_r[fresh]]]
-    user_r, slot_r = _number_slots(wanted_u)
-    within = _draw_below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
+    user_r, slot_r = number_slots(wanted_u)
+    within = draw_below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
     time_r = START + world.periods * PERIOD + _spread_times(slot_r, within, wanted_u[user_r])
     return user_r, item_r[chosen], time_r
 
@@ -421,8 +315,8 @@ def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) 
     q_id = item_factors(all_items, world).astype(np.int32)
     affinity_r = np.einsum("rd,rd->r", p_ud[user_r], q_id[item_r])
     affinity_r = affinity_r + item_qualities(all_items, world.seed)[item_r]
-    start_u = _hash(RATING_NOISE, users, seed=world.seed)
-    noise_r = _hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
+    start_u = hash_keys(RATING_NOISE, users, seed=world.seed)
+    noise_r = hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
     felt_r = affinity_r + noise_r.astype(np.int64) - NOISE
     ratings: Ints = 1 + np.searchsorted(THRESHOLDS, felt_r, side="right")
     return ratings
@@ -524,51 +418,3 @@ def _item_id(number: Column, world: WorldSettings) -> Column:
 
 def _name(letter: str, number: Column, width: int) -> Column:
     return F.concat(F.lit(letter), F.lpad(number.cast("string"), width, "0"))
-
-
-# --- numbers ---
-
-
-def _hash(*keys: Any, seed: int) -> Hashes:
-    """Compute Spark's `xxhash64(keys..., seed)` of long columns; keys broadcast as numpy arrays do."""
-    state: Any = np.array([42], dtype=np.uint64)
-    for key in (*keys, seed):
-        state = _hash_long(np.atleast_1d(key), state)
-    hashes: Hashes = state
-    return hashes
-
-
-def _hash_long(value: npt.NDArray[Any], state: Hashes) -> Hashes:
-    """Compute XXH64 of one 64-bit integer (Collet's specification, the branch for 8 bytes), modulo
-    2**64.
-    """
-    mixed = _rotate(value.astype(np.uint64) * PRIME_2, 31) * PRIME_1
-    h: Hashes = (state + PRIME_5 + np.uint64(8)) ^ mixed
-    h = _rotate(h, 27) * PRIME_1 + PRIME_4
-    h = (h ^ (h >> np.uint64(33))) * PRIME_2
-    h = (h ^ (h >> np.uint64(29))) * PRIME_3
-    return h ^ (h >> np.uint64(32))
-
-
-def _rotate(value: Hashes, bits: int) -> Hashes:
-    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
-
-
-def _draw_below(bound: int, *keys: Any, seed: int) -> Ints:
-    """Draw a whole number 0..bound-1 from the keys and the seed; uneven by less than bound / 2**64."""
-    return (_hash(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
-
-
-def _number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
-    """Return user position and number within the user, for this number of rows of each user."""
-    user_r = np.repeat(np.arange(len(counts_u)), counts_u)
-    return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
-
-
-def _contains(sorted_values: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-    """Check whether each value is among the ascending ones."""
-    if not len(sorted_values):
-        return np.zeros(len(values), dtype=bool)
-    place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
-    is_equal: npt.NDArray[np.bool_] = sorted_values[place] == values
-    return is_equal

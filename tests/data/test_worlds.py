@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from recbench_spark.config import Benchmark, Split, WorldSettings, parse
-from recbench_spark.data import worlds
+from recbench_spark.data import world_hashes, world_loop, worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
@@ -44,7 +44,7 @@ def _sort_rows(frame) -> pd.DataFrame:
 
 def test_hash_is_sparks(spark):
     keys = [(0, -1), (1, 2**62), (-(2**63), 7), (123456789, -5)]
-    ours = worlds._hash(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
+    ours = world_hashes.hash_keys(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
     rows = spark.createDataFrame(keys, "a long, b long").selectExpr("xxhash64(a, b, 99L) AS h").collect()
     assert ours.view(np.int64).tolist() == [row.h for row in rows]
 
@@ -134,7 +134,7 @@ def test_affinity_decides_the_rating_exactly(log, factors):
     high = 1 + np.searchsorted(worlds.THRESHOLDS, affinity + worlds.NOISE, side="right")
     assert ((low <= log.rating) & (log.rating <= high)).all()
     user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
-    noise = worlds._draw_below(2 * worlds.NOISE + 1, worlds.RATING_NOISE, user, seed=WORLD.seed)
+    noise = world_hashes.draw_below(2 * worlds.NOISE + 1, world_hashes.RATING_NOISE, user, seed=WORLD.seed)
     assert noise.min() == 0 and noise.max() == 2 * worlds.NOISE
     expected = worlds.draw_ratings(np.arange(WORLD.users), user, item, WORLD)
     assert (expected == log.rating).all()
@@ -183,7 +183,7 @@ def test_the_loop_feeds_on_good_ratings(spark):
     items = np.arange(WORLD.items)
     own_t = []
     for t in range(WORLD.periods):
-        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(WORLD.tastes)])
+        weights_gi = np.stack([world_loop.draw_probability(loop, g, t) for g in range(WORLD.tastes)])
         own = worlds.item_genres(items, WORLD)[None, :] == np.arange(WORLD.tastes)[:, None]
         own_t.append(weights_gi[own].mean() / weights_gi[~own].mean())
     assert own_t[0] < own_t[1] < own_t[2]
@@ -297,7 +297,7 @@ def _ndcg(scores: np.ndarray, train: np.ndarray, relevant: np.ndarray, k: int = 
 
 def test_power_is_repeated_multiplication():
     base = np.array([0.25, 0.9, 1.0])
-    powers = worlds._power(base, np.array([0, 1, 2, 5]))
+    powers = world_loop.power(base, np.array([0, 1, 2, 5]))
     np.testing.assert_allclose(powers, base[None, :] ** np.array([[0], [1], [2], [5]]), rtol=1e-15)
 
 

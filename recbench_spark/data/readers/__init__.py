@@ -11,7 +11,8 @@ is dropped silently, and no problem appears later as a Java stack trace.
     bandit_feedback  Open Bandit rounds
     tables           lists, scores, ground truth, embeddings, attributes
     values, ids      conversion and checks of a column; ids as numbers or as text
-    files            paths, lines, fields
+    files            lines and fields of text
+    paths            local and remote paths, errors of Spark
 """
 
 from recbench_spark.data.readers.bandit_feedback import read_rounds

@@ -17,17 +17,14 @@ from recbench_spark.data.readers.files import (
     FILE,
     HIDDEN,
     Layout,
-    check_path,
     column,
-    exists,
-    explain_errors,
-    is_table,
     open_reader,
     read_fields,
 )
 from recbench_spark.data.readers.movielens import MOVIELENS, read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
+from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world

@@ -7,7 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import Layout, find_file, is_folder, read_fields
+from recbench_spark.data.readers.files import Layout, read_fields
+from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.storage.local_files import bare_name
 

@@ -23,15 +23,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import (
-    BAD_LINE,
-    FILE,
-    explain_errors,
-    find_file,
-    is_folder,
-    list_names,
-    read_lines,
-)
+from recbench_spark.data.readers.files import BAD_LINE, FILE, read_lines
+from recbench_spark.data.readers.paths import explain_errors, find_file, is_folder, list_names
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.kernels.streams import Batches
 

@@ -19,14 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from recbench_spark.data.readers.files import (
     FILE,
     column,
-    explain_errors,
     input_files,
-    local_path,
     note_partitions,
     partition_names,
-    plain_path,
     union_by_name,
 )
+from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.storage.local_files import read_schemas, refuse_case
 from recbench_spark.storage.shared_arrays import escape_path

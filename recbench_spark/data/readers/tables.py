@@ -7,20 +7,10 @@ from collections.abc import Sequence
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from recbench_spark.data.readers.files import (
-    FILE,
-    HIDDEN,
-    Layout,
-    check_path,
-    column,
-    exists,
-    explain_errors,
-    is_table,
-    open_reader,
-    read_fields,
-)
+from recbench_spark.data.readers.files import FILE, HIDDEN, Layout, column, open_reader, read_fields
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.parquet import read_parquet
+from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.storage.local_files import (
     bare_name,

@@ -11,8 +11,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explain_errors
+from recbench_spark.data.readers.files import BAD_LINE, FILE, column
 from recbench_spark.data.readers.ids import IN_UTF8, convert_ids, has_replacement
+from recbench_spark.data.readers.paths import explain_errors
 from recbench_spark.data.times import (
     CHECKED,
     HAS_DATE,
