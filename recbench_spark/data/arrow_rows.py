@@ -123,9 +123,7 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
-    """Check whether the ids of these converted tables are ordered as numbers (see
-    `data.readers.id_order`).
-    """
+    """Check whether ids of converted tables are ordered as numbers; see `data.readers.id_order`."""
     return all(_has_numeric_ids(table, name) for table in tables)
 
 
@@ -145,9 +143,7 @@ def distinct_ids(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array:
 
 
 def _dictionary_texts(chunk: pa.Array) -> pa.Array:
-    """Return the texts that a dictionary column uses, in the order of the rows; a plain column is returned
-    as it is.
-    """
+    """Return the texts that a dictionary column uses, in the order of the rows, or the plain column."""
     if not pa.types.is_dictionary(chunk.type):
         return chunk
     return chunk.dictionary.take(pc.unique(chunk.indices))
@@ -194,9 +190,7 @@ def convert_rows(
 
 
 def _convert_value(column: pa.Array, kind: str, name: str) -> pa.Array:
-    """Convert a column; NULL where the value does not fit, or is a whole number that float64 cannot
-    represent.
-    """
+    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
     return as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
 
 
@@ -267,9 +261,7 @@ def _parse_numbers(column: pa.Array) -> pa.Array:
 def convert_embeddings(
     users: pa.Table, items: pa.Table, what: tuple[str, str]
 ) -> tuple[pa.Table, pa.Table]:
-    """Convert (user_id, vector) and (item_id, vector, bias) of one width, as
-    `external_inputs.convert_embeddings` does.
-    """
+    """Convert to (user_id, vector) and (item_id, vector, bias); see the function in `external_inputs`."""
     sides = [
         convert_vectors(rows, name, where)
         for name, rows, where in (("user_id", users, what[0]), ("item_id", items, what[1]))
@@ -325,9 +317,7 @@ def _refuse_vectors(name: str, ids: pa.Array, vector: pa.Array, bias: pa.Array, 
 
 
 def count_dimensions(vectors: pa.Table, what: str) -> int:
-    """Return the common length of all vectors; it raises the errors of
-    `external_inputs.count_dimensions`.
-    """
+    """Return the common length of all vectors; errors as in `external_inputs.count_dimensions`."""
     column, ids = combine_column(vectors.column("vector")), vectors.column(0)
     length = pc.list_value_length(column)
     shortest, longest = pc.min(length).as_py() or 0, pc.max(length).as_py() or 0

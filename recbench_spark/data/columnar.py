@@ -73,8 +73,7 @@ class ColumnarLog:
         return sum(group.rows for group in self.groups)
 
     def dealt(self, spark: SparkSession, owner: str, tasks: int) -> RDD[Block]:
-        """Partition the log in blocks by owner, with all rows of an owner in one partition; this is the
-        only shuffle.
+        """Partition the log in blocks, all rows of an owner in one partition; this is the only shuffle.
 
         A task writes `buffer_rows` rows at a time. PySpark collects up to 10 blocks for each receiving
         task, or half of spark.python.worker.memory, before it passes them on.
@@ -103,9 +102,7 @@ def _count_readers(spark: SparkSession, n: int) -> int:
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
-    """Read the footers of a log's files and return its row groups; None where `readers` must read the
-    log.
-    """
+    """Read the footers of a log's files into row groups; None where `readers` must read the log."""
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
     paths, names = _list_parquet_files(dataset)
     footers = _read_footers(paths)
@@ -297,9 +294,7 @@ def _convert_times(column: pa.Array, micros: int) -> pa.Array:
 
 
 def _refuse_misread(times: pa.Array) -> None:
-    """Raise FallbackToSpark where timestamps may have been made in another unit, which Spark checks on all
-    rows.
-    """
+    """Raise FallbackToSpark where timestamps may be of another unit, since Spark checks all rows."""
     ends = pc.min_max(times)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if low is not None and describe_misread_times("", "", (low, high)):
@@ -307,9 +302,7 @@ def _refuse_misread(times: pa.Array) -> None:
 
 
 def _refuse_finer(column: pa.Array, micros: int) -> None:
-    """Raise FallbackToSpark where all numbers fit a coarser unit, which Spark checks on the whole
-    column.
-    """
+    """Raise FallbackToSpark where all numbers fit a coarser unit, since Spark checks all rows."""
     ends = pc.min_max(column)
     unit = next(name for name, factor in MICROS_PER_UNIT.items() if factor == micros)
     if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):

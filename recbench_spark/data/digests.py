@@ -87,8 +87,7 @@ class Stamp(NamedTuple):
         return "-".join(map(str, self))
 
     def is_settled(self, clock_ns: int) -> bool:
-        """Check whether a later change will show, because the last one is older than the clock's
-        resolution.
+        """Check whether a later change will show: the last one is older than the clock's resolution.
 
         A modification time in the future was set by hand; then the ctime says when that was done.
         """
@@ -146,9 +145,7 @@ def format_name(name: str) -> str:
 
 
 def files_identity(files: Iterable[Content]) -> str:
-    """Return the identity as text: number of files, bytes, and a digest that does not depend on their
-    order.
-    """
+    """Return the identity as text: number of files, bytes, and a digest for any order of files."""
     contents = sorted(files)
     lines = "".join(json.dumps(one) + "\n" for one in contents)
     total = sum(one.size for one in contents)

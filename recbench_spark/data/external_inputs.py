@@ -132,9 +132,7 @@ def convert_numbers(rows: DataFrame, names: Sequence[str], what: str) -> DataFra
 
 
 def _convert_value(rows: DataFrame, name: str, kind: str) -> Column:
-    """Convert a column; NULL where the value does not fit, or is a whole number that float64 cannot
-    represent.
-    """
+    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
     raw, stored = F.col(name), rows.schema[name].dataType
     if kind == "double":
         exact = isinstance(stored, T.LongType) or (isinstance(stored, T.DecimalType) and not stored.scale)
@@ -157,8 +155,7 @@ def _refuse_rows(
     ids: Mapping[str, IdColumn] | None = None,
     extra: Sequence[Column] = (),
 ) -> Row:
-    """Raise DataError where a test holds, or where a value of the id columns is no id (with the smallest
-    one).
+    """Raise DataError where a test holds, or where an id column has a value that is no id.
 
     Otherwise return the counts of the same pass, with the `extra` aggregates.
     """
@@ -350,9 +347,7 @@ def report_common_ids(
 def describe_sides(
     left: DataFrame, right: DataFrame, name: str, what: tuple[str, str]
 ) -> tuple[IdArray, IdArray]:
-    """Read example ids of two frames for messages; arguments as in `check_common_ids`, ids also as
-    numbers.
-    """
+    """Read example ids of two frames for messages; arguments as in `check_common_ids`."""
     return _describe_side(left, what[0], name), _describe_side(right, what[1], name)
 
 

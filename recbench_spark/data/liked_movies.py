@@ -122,8 +122,6 @@ def hash_words(title: str) -> Floats:
 
 
 def log_degree(pairs: UserItemPairs) -> Floats:
-    """Return (items, 1) the log of 1 plus the number of pairs, over 5, to be of the size of other
-    features.
-    """
+    """Return (items, 1) log(1 + pairs) / 5, which is of the size of other features."""
     counts = np.bincount(pairs.item, minlength=pairs.items)
     return (np.log1p(counts)[:, None] / 5).astype(np.float32)

@@ -40,9 +40,7 @@ DIMS, NOISE = 31, 2.0
 
 
 class PlantedWorld(NamedTuple):
-    """A generated world: liked pairs, split into train and held out, item features, and each item's group
-    and taste.
-    """
+    """A generated world: liked pairs (train and held out), item features, each item's group and taste."""
 
     train: UserItemPairs
     held: UserItemPairs

@@ -45,17 +45,14 @@ the first seven weeks of 1970."""
 
 
 def guess_unit(number: float) -> str | None:
-    """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099; None where none
-    fits.
-    """
+    """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099, or None."""
     units = {**MICROS_PER_UNIT, "ns": 0.001}
     fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]
     return fits[0] if fits else None
 
 
 def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str | None:
-    """Return the coarser unit that fits all times of a log which are read in this one; None where none
-    does.
+    """Return the coarser unit that fits all times of a log which are read in this one, or None.
 
     Args:
         lowest: the smallest number of the log; None for a log without numbers.

@@ -38,9 +38,7 @@ def hash_keys(*keys: Any, seed: int) -> Hashes:
 
 
 def hash_long(value: npt.NDArray[Any], state: Hashes) -> Hashes:
-    """Compute XXH64 of one 64-bit integer (Collet's specification, the branch for 8 bytes), modulo
-    2**64.
-    """
+    """Compute XXH64 of one 64-bit integer (Collet's specification, 8 bytes), modulo 2**64."""
     mixed = _rotate(value.astype(np.uint64) * PRIME_2, 31) * PRIME_1
     h: Hashes = (state + PRIME_5 + np.uint64(8)) ^ mixed
     h = _rotate(h, 27) * PRIME_1 + PRIME_4

@@ -58,8 +58,7 @@ def exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
 
 
 def choose_draws(loop: Loop, counts_gl: Ints, rows: int) -> Ints:
-    """Choose the draws of each level in the latest period, the fewest for which `rows` rows are expected in
-    all.
+    """Choose the fewest draws of each level in the latest period that make `rows` rows expected.
 
     `loop` has the weights of the latest period but not yet its draws.
     """
@@ -111,9 +110,7 @@ def survival(loop: Loop, g: int, periods: int) -> Floats:
 
 
 def power(base_i: Floats, exponent_l: Ints) -> Floats:
-    """Compute base_i ** exponent_l as (l, i) by squaring: products round alike everywhere, `pow` need
-    not.
-    """
+    """Compute base_i ** exponent_l as (l, i) by squaring, since products round alike everywhere."""
     result = np.ones((len(exponent_l), len(base_i)))
     square, rest = base_i.copy(), exponent_l.copy()
     while rest.any():

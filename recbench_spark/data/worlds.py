@@ -131,8 +131,7 @@ def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, 
 
 
 def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool = False) -> DataFrame:
-    """Return (item_id, propensity[, taste]): the probability that the closed loop exposes the item to a
-    user.
+    """Return (item_id, propensity[, taste]): P(the closed loop exposes the item to a user).
 
     The user is drawn uniformly from all users, or from those of each taste. The exposure weights are those
     of the simulated loop; the result is computed in float64 from these integers.
@@ -153,9 +152,7 @@ def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool 
 
 
 def exposure_chances(spark: SparkSession | None, world: WorldSettings) -> Floats:
-    """Return (g, l, i) the probability that the closed loop exposes an item to a user of a taste and
-    level.
-    """
+    """Return (g, l, i) P(the closed loop exposes an item to a user of a taste and level)."""
     loop = simulate_loop(spark, world)
     return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
@@ -225,9 +222,7 @@ def item_factors(items: Ints, world: WorldSettings) -> Ints:
 
 
 def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -> Ints:
-    """Draw factors around the taste's row of a Hadamard matrix: different tastes differ in half of the
-    signs.
-    """
+    """Draw factors around the taste's row of a Hadamard matrix: tastes differ in half of the signs."""
     dims = np.arange(factor_length(world))
     common = np.bitwise_count(np.arange(world.tastes)[:, None] & dims[None, :]) % 2
     centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
@@ -267,9 +262,7 @@ def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple
 
 
 def _spread_times(slot: Ints, within: Ints, slots: Ints) -> Ints:
-    """Compute the time of a slot: the period has equal slots, and a draw has its own place within its
-    slot.
-    """
+    """Compute the time of a slot: slots of a period are equal, and a draw has a place within its slot."""
     return slot * (PERIOD // slots) + within // slots
 
 

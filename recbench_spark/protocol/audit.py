@@ -61,9 +61,7 @@ class AuditRequest:
 
 
 def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Read a file of labelled rows, as many whole row groups at a time as hold ROWS_PER_PIECE rows, or
-    one.
-    """
+    """Read a file of labelled rows by whole row groups, up to ROWS_PER_PIECE rows or one group."""
     texts = [name for name in ("user_id", "item_id", "part") if name in columns]
     file = pq.ParquetFile(path, memory_map=True, read_dictionary=texts)
     groups: list[int] = []
@@ -83,9 +81,7 @@ def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, list[int], list[int]]]:
-    """Summarise each part: rows, the sum of the rows' hashes, and the lists of first and last time (may be
-    empty).
-    """
+    """Summarise each part: rows, sum of the rows' hashes, and lists of its first and last time."""
     summaries: dict[str, tuple[int, int, list[int], list[int]]] = {}
     for table in tables:
         names, part_r = _read_parts(table)
@@ -282,9 +278,7 @@ def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
 
 
 def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Count owners with rows in each part, those of them without training rows, and those with only given
-    rows.
-    """
+    """Count owners with rows in each part, those without training rows, and those with only given rows."""
     has_rows = counts > 0
     cold = ~has_rows[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
     totals = {(f"{owner} of", part): int(has_rows[:, p].sum()) for p, part in enumerate(parts)}

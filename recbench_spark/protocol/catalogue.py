@@ -51,9 +51,7 @@ def find_class_bounds(items: DataFrame) -> tuple[int, int]:
 
 
 def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
-    """Return these bounds from distinct training counts above 0, ascending, and the number of items of
-    each.
-    """
+    """Return the bounds from distinct training counts above 0, ascending, and their numbers of items."""
     sizes = [count * n for count, n in zip(counts, items, strict=True)]
     ends = list(accumulate(sizes))
     # The middle is multiplied by six to compare whole numbers.

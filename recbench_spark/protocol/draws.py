@@ -29,9 +29,7 @@ class Draws:
 
     @cached_property
     def deal_hashes(self) -> Hashes:
-        """Return the hash of (user, item, `deal`); rows are ordered by the hash of the pair, so this one
-        must differ.
-        """
+        """Return the hash of (user, item, `deal`), which differs from the one that orders the rows."""
         return self._hash_columns("user_id", "item_id", word=b"deal")
 
     def ids(self, of: Literal["users", "items"]) -> Hashes:

@@ -89,9 +89,7 @@ class SplitRule:
 
     @property
     def tie(self) -> Literal["user_id", "item_id"]:
-        """Return the column that decides between rows of an owner with equal keys, such as rows of one
-        instant.
-        """
+        """Return the column that decides between an owner's rows of equal keys, such as equal times."""
         return "item_id" if self.owner == "user_id" else "user_id"
 
 

@@ -46,8 +46,7 @@ def build_manifest(
     dropped: str | None = None,
     files: Sequence[str] = (),
 ) -> list[Fact]:
-    """Collect the facts of a labelled log: counts and content hash per part, overlap, leakage in time,
-    drift.
+    """Collect the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
 
     Python tasks make two passes: by part, and by user and item, where each task shuffles one row for each
     id in its rows (`audit`). If a user's rows are in several pieces of files, two more passes follow: by
@@ -172,9 +171,7 @@ def _owner_facts(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
 
 
 def _all_given_facts(sums: Counter[Any], of: str) -> list[Fact]:
-    """Count held-out users (or items) whose rows are all given, such as those with one row: they are never
-    tested.
-    """
+    """Count held-out users (or items) whose rows are all given; they are never tested."""
     detail = f"held-out {of} all of whose rows are given"
     return [Fact(GIVEN, f"untested_{of}", float(sums[of, "untested"]), detail)]
 

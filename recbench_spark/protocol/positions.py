@@ -45,9 +45,7 @@ def id_numbers(rows: pa.Table, name: str) -> Ints:
 
 
 def rank_ids(rows: pa.Table, name: str, numeric: bool) -> Ints:
-    """Return (r,) the rank of each row's id among the distinct ids: as numbers, or in the order of UTF-8
-    bytes.
-    """
+    """Return (r,) the rank of each row's id among the distinct ids, as numbers or by UTF-8 bytes."""
     column = id_column(rows, name)
     ids = column.dictionary.cast(pa.int64()) if numeric else column.dictionary
     rank = np.empty(len(ids), np.int64)

@@ -37,9 +37,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class FittedPropensities:
-    """A propensity for each different count, the fitted law, the scale factor, and the number of clipped
-    items.
-    """
+    """Propensity of each different count, fitted law, scale factor, and numbers of clipped items."""
 
     propensity_x: Floats
     law: PowerLaw | None

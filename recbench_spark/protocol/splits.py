@@ -38,8 +38,7 @@ def label_blocks(
     open_apart: bool = False,
     every_fold: bool = False,
 ) -> Blocks:
-    """Label the log with `part`, ids as text. Rows that came with a part keep it and do not count for
-    others.
+    """Label the log with `part`, ids as text. Rows with a part keep it and do not count for others.
 
     The one shuffle, by user (or held-out item), drops duplicates as well, because a pair in two parts would
     be a leak. Cuts in time need one more, since their shares are of the rows that stay. Position p counts

@@ -46,9 +46,7 @@ HIDDEN = (BAD_LINE, FILE)
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a text file without a schema: separator, names of fields (None: in the first line),
-    encoding.
-    """
+    """Layout of a text file: separator, names of fields (None: in the first line), encoding."""
 
     separator: str = ","
     names: tuple[str, ...] | None = None
@@ -275,9 +273,7 @@ _QUOTING_OPTIONS = {"quote", "escape", "multiline", "comment"}
 
 
 def _refuse_open_quotes(spark: SparkSession, path: str, separator: str, width: int) -> None:
-    """Raise DataError where a quote is opened and not closed in its line. It reads only lines with
-    quotes.
-    """
+    """Raise DataError where a quote is not closed in its line. It reads only lines with quotes."""
     start = f"(^|{re.escape(separator)})"
     whole = rf'{start}"([^"]|"")*"(?={re.escape(separator)}|$)'
     lines = _add_file(spark.read.text(escape_path(path))).where(F.col("value").contains('"'))
@@ -336,9 +332,7 @@ def _refuse_nested_rows(frame: DataFrame, path: str, separator: str) -> None:
 
 
 def _holds_rows(field: Column, place: int, width: int, separator: str) -> Column:
-    """Check whether the lines of a field, together with the fields before and after it, are rows of the
-    file.
-    """
+    """Check whether the lines of a field, with the fields before and after it, are rows of the file."""
     lines = F.split(F.regexp_replace(field, "[\r\n]+$", ""), "\r\n|\r|\n")
 
     def fields(line: Column) -> Column:

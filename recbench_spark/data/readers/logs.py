@@ -77,8 +77,7 @@ def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
 
 
 def open_log(spark: SparkSession, dataset: Dataset) -> Log:
-    """Open the log in `INTERACTIONS`: ids as text, rating 1 where there is none, times in microseconds of
-    UTC.
+    """Open the log in `INTERACTIONS`: ids as text, rating 1 where there is none, UTC microseconds.
 
     Unusable rows are counted at once, in one pass; the rows are lazy. Duplicate pairs stay in the log. With
     `dataset.bad_rows: reject` unusable rows are left out and listed in `rejects`.
@@ -202,9 +201,7 @@ def _select_log_columns(
 
 
 def _whole_ids(frame: DataFrame, their: str, ids: Value) -> Column:
-    """Return ids that are whole numbers as int64; ids stored as integers are not converted to text
-    first.
-    """
+    """Return ids that are whole numbers as int64, without text in between for stored integers."""
     stored = isinstance(frame.schema[their].dataType, T.IntegralType)
     return column(their).cast("bigint") if stored else ids.column.try_cast("bigint")
 
@@ -219,9 +216,7 @@ def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFr
 
 
 def _find_log_columns(raw: RawLog, dataset: Dataset) -> dict[str, str]:
-    """Map canonical column names to the log's own names, for present columns; required ones must be
-    present.
-    """
+    """Map canonical column names to the log's own names, where they are present."""
     source_names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
     required = {"user_id", "item_id", *raw.source_names} - set(raw.optional)
     visible = raw.frame.drop(*HIDDEN)

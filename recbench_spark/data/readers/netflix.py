@@ -76,8 +76,7 @@ def _label_single_movies(lines: DataFrame) -> DataFrame:
 
 
 def _label_combined(lines: DataFrame, path: str) -> DataFrame:
-    """Take the movie from the last header before a line, carried from line to line within a block of a
-    file.
+    """Take the movie from the last header before a line, carried on within a block of a file.
 
     A block may begin in the middle of a movie. So a first pass over the lines gives the driver the last
     header of each block (one row for each 128 MB), and with it the movie in which the next block begins.

@@ -188,9 +188,7 @@ def _read_group(
 
 
 def _partition_type(schema: T.StructType, name: str) -> T.DataType:
-    """Return text as the type of a partition column, except for days and instants, which have one
-    spelling.
-    """
+    """Return text for a partition column, but days and instants keep their type (one spelling)."""
     inferred = schema[name].dataType if name in schema.names else T.StringType()
     is_time = isinstance(inferred, T.DateType | T.TimestampType | T.TimestampNTZType)
     return inferred if is_time else T.StringType()
@@ -264,9 +262,7 @@ def _decode_half(raw: Column) -> Column:
 
 
 def _cast_columns(frame: DataFrame, targets: Mapping[str, T.DataType | None]) -> DataFrame:
-    """Cast the columns to these types and drop those without a type; infinite where float64 is not
-    exact.
-    """
+    """Cast the columns to these types and drop those without one; infinite where not exact."""
     casts = {}
     for name, kind in targets.items():
         if name in frame.columns and kind is not None:

@@ -73,9 +73,7 @@ def refuse_empty(path: str) -> None:
 
 
 def _list_sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of each file below a folder except hidden ones; nothing for a path that is no
-    folder.
-    """
+    """Yield the size of each file below a folder, except hidden ones."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))

@@ -111,8 +111,7 @@ def _select_ids() -> list[Column]:
 
 
 def read_yahoo_r3(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """Read Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt` is part train, `...-test.txt`
-    open_loop.
+    """Read Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt` as train, `...-test.txt` open_loop.
 
     A line has user, song and rating, separated by tabs; the test ratings are of songs drawn at random.
     """
@@ -161,8 +160,7 @@ NCF_FIELDS = ("user_id", "item_id", "rating", "event_time")
 
 
 def read_ncf(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """Read the leave-one-out split of the NCF paper (He et al., WWW 2017): `*.train.rating`,
-    `*.test.rating`.
+    """Read the NCF paper's leave-one-out split (He et al., WWW 2017): `*.train.rating`, `*.test.rating`.
 
     A line has user, item, rating and in some files a time, separated by tabs. The time is in seconds since
     1970, unless `dataset.time_unit` names another unit. `*.test.negative` is read by `read_negatives`.

@@ -273,9 +273,7 @@ class Checks:
         return F.concat_ws("; ", *reasons) if reasons else F.lit("")
 
     def count(self) -> RowCounts:
-        """Count rows and bad rows in one pass; where some are bad, a second pass collects reasons and
-        examples.
-        """
+        """Count rows and bad rows in one pass; a second one collects reasons and examples of bad rows."""
         any_bad = reduce(or_, map(self.bad, self.values), F.lit(False))
         # Spark refuses to read BAD_LINE alone, so another column is counted, too.
         counts = [F.count(F.lit(1)).alias("rows"), F.count(column(self.frame.columns[0])).alias("first")]
@@ -294,9 +292,7 @@ class Checks:
         return [value for value in self.values if value.unit][:1]
 
     def _refuse_unit(self, counted: Row) -> None:
-        """Raise DataError where all times fit a coarser unit than the one in which they are read, or were
-        stored.
-        """
+        """Raise DataError where all times fit a coarser unit than the one that was used for them."""
         for time in self._times():
             mistake = None
             if counted["lowest"] is not None and time.unit == STORED:
