@@ -149,7 +149,7 @@ def _list_table_files(path: Path) -> tuple[list[str], set[str] | None]:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        version = find_version(str(path))  # the one that was identified
+        version = find_version(str(path))  # the version whose identity was recorded
         table = open_table(path, version)
     except DeltaError:
         return [], None
@@ -192,10 +192,10 @@ def _common_types(schemas: Sequence[pa.Schema], source_names: Mapping[str, str])
         lower = [name.lower() for name in schema.names]
         if len(set(lower)) < len(lower) or "part" in lower:
             return {}
-        present = {name: their for name, their in source_names.items() if their.lower() in lower}
-        if any(their not in schema.names or "." in their for their in present.values()):
+        present = {name: source for name, source in source_names.items() if source.lower() in lower}
+        if any(source not in schema.names or "." in source for source in present.values()):
             return {}
-        types_per_file.append({name: schema.field(their).type for name, their in present.items()})
+        types_per_file.append({name: schema.field(source).type for name, source in present.items()})
     same = types_per_file and all(types == types_per_file[0] for types in types_per_file)
     return types_per_file[0] if same else {}
 
@@ -231,10 +231,10 @@ def _read_blocks(
 
 
 def _read_batches(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    for path, number, wanted in groups:
+    for path, number, n_rows in groups:
         try:
             file = pq.ParquetFile(path, memory_map=True)
-            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
+            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != n_rows:
                 raise FallbackToSpark(f"{path} has changed since its footer was read")
             yield from file.iter_batches(MIN_BUFFER_ROWS, [number], columns, use_threads=False)
         except (OSError, pa.ArrowException) as error:
@@ -244,7 +244,7 @@ def _read_batches(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pa
 def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
     if any(column.null_count for column in rows.columns):
         raise FallbackToSpark("a value is missing")
-    columns = {name: rows.column(their) for name, their in files.theirs.items()}
+    columns = {name: rows.column(source) for name, source in files.theirs.items()}
     ratings = _convert_ratings(columns.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
         raise FallbackToSpark("a rating is not finite")

@@ -221,10 +221,10 @@ def digest_piece(piece: Piece) -> bytes:
     digest, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER))
     with Path(path).open("rb", buffering=0) as file:
         file.seek(first)
-        left = PIECE
-        while left and (n := file.readinto(buffer[: min(left, BUFFER)])):
+        remaining = PIECE
+        while remaining and (n := file.readinto(buffer[: min(remaining, BUFFER)])):
             digest.update(buffer[:n])
-            left -= n
+            remaining -= n
     return digest.digest()
 
 
@@ -273,8 +273,8 @@ class DigestCache:
             return
         with suppress(OSError):  # without a cache files are read again, and no number changes
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            every = {**self.read(), **digests}
-            newest = dict(list(every.items())[-MAX_ENTRIES:])
+            all_digests = {**self.read(), **digests}
+            newest = dict(list(all_digests.items())[-MAX_ENTRIES:])
             if is_private(self.folder):
                 replace_text(self.file, json.dumps(newest))
 

@@ -288,12 +288,12 @@ def count_dimensions(vectors: DataFrame, what: str) -> int:
     return check_width(*row, what=what)
 
 
-def check_width(shortest: int, longest: int, rows: int, given: int, distinct: int, *, what: str) -> int:
+def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
     """Return the common length of vectors from their counts; it raises the errors of `count_dimensions`."""
     if not rows:
         raise DataError(f"{what}: no vectors", "check the path and the ids")
-    if given < rows:
-        raise DataError(f"{what}: {rows - given} of {rows} vectors are NULL", "leave these rows out")
+    if not_null < rows:
+        raise DataError(f"{what}: {rows - not_null} of {rows} vectors are NULL", "leave these rows out")
     if shortest != longest:
         raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
     if distinct < rows:

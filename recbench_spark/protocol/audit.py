@@ -102,13 +102,13 @@ def merge_parts(
     summaries: Iterable[dict[str, tuple[int, int, list[int], list[int]]]],
 ) -> dict[str, PartSummary]:
     """Merge the summaries of all tasks to the parts of a split, by name."""
-    every: dict[str, tuple[int, int, list[int], list[int]]] = {}
+    merged: dict[str, tuple[int, int, list[int], list[int]]] = {}
     for one in summaries:
         for name, counted in one.items():
-            every[name] = counted if name not in every else _merge_pair(every[name], counted)
+            merged[name] = counted if name not in merged else _merge_pair(merged[name], counted)
     return {
         name: PartSummary(rows, str(hashes), min(first, default=None), max(last, default=None))
-        for name, (rows, hashes, first, last) in sorted(every.items())
+        for name, (rows, hashes, first, last) in sorted(merged.items())
     }
 
 
@@ -215,9 +215,9 @@ def _count_owners(rows: pa.Table, name: str, kind: int, part_r: Ints, parts: int
     return _make_counts(kind, column.dictionary.filter(pa.array(has_rows)), counts[has_rows])
 
 
-def _in_parts(parts: Sequence[str], wanted: Iterable[str], part_r: Ints) -> Bools:
-    wanted = set(wanted)
-    return np.array([part in wanted for part in parts])[part_r]
+def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools:
+    names = set(names)
+    return np.array([part in names for part in parts])[part_r]
 
 
 def _count_overlap(rows: pa.Table, part_r: Ints, request: AuditRequest) -> int:
@@ -262,18 +262,18 @@ def merge_pieces(pieces: pa.Table) -> pa.Table:
 def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
     """Sum over users and items; the sums of all tasks can be added."""
     kinds = counts.column("of").to_numpy()
-    every = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
+    numbers = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
     sums: Counter[Any] = Counter()
     for name, n in zip(
-        counts.column("id").filter(pa.array(kinds == TOTALS)), every[kinds == TOTALS, 0], strict=True
+        counts.column("id").filter(pa.array(kinds == TOTALS)), numbers[kinds == TOTALS, 0], strict=True
     ):
         sums[name.as_py()] += int(n)
     # Totals of pieces add up to those of the split if no user is in two pieces.
     sums["parted"] = int((counts.column("pieces").to_numpy()[kinds == USERS] > 1).sum())
     for kind, owner in ((USERS, "users"), (ITEMS, "items")):
-        sums.update(_sum_owners(every[kinds == kind], owner, request.parts))
+        sums.update(_sum_owners(numbers[kinds == kind], owner, request.parts))
     if TRAIN in request.parts:
-        sums.update(_sum_gaps(every[kinds == ITEMS], request))
+        sums.update(_sum_gaps(numbers[kinds == ITEMS], request))
     return sums
 
 

@@ -42,7 +42,7 @@ def build_manifest(
     settings: str,
     rejected: int = 0,
     reasons: str | None = None,
-    of_parts: Parts | None = None,
+    parts: Parts | None = None,
     dropped: str | None = None,
     files: Sequence[str] = (),
 ) -> list[Fact]:
@@ -59,13 +59,13 @@ def build_manifest(
         settings: the split's settings as JSON.
         rejected: number of rejected rows of the log.
         reasons: the reasons of the rejection.
-        of_parts: the result of `count_parts`; None to compute it here.
+        parts: the result of `count_parts`; None to compute it here.
         dropped: a description of the rows that the split left out, where they are not duplicates.
         files: the Parquet files that `splits` reads; tasks then read them directly.
     """
-    of_parts = count_parts(splits, files) if of_parts is None else of_parts
-    sums = _sum_audit(splits, files, of_parts)
-    n_labelled = sum(part.rows for part in of_parts.values())
+    parts = count_parts(splits, files) if parts is None else parts
+    sums = _sum_audit(splits, files, parts)
+    n_labelled = sum(part.rows for part in parts.values())
     facts = [
         Fact("log", "rows_read", float(log_rows)),
         Fact("log", "settings", None, settings),
@@ -73,24 +73,24 @@ def build_manifest(
         Fact("log", "duplicates_dropped", float(log_rows - n_labelled), dropped),
         Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
-    for name, part in of_parts.items():
+    for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
-    facts += [*_owner_facts(sums, "user", of_parts), *_owner_facts(sums, "item", of_parts)]
-    facts += [*_drift_facts(sums, of_parts), *_leakage_facts(sums, of_parts)]
+    facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
+    facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
     held_out = json.loads(settings).get("held_out")
     return facts + (_all_given_facts(sums, held_out["of"]) if held_out else [])
 
 
-def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
+def refuse_empty_parts(parts: Parts, split: Split) -> None:
     """Refuse a split without training rows or without test rows.
 
     Raises:
         ProtocolError: as `windows.refuse_empty`.
     """
-    times = [time for part in of_parts.values() for time in (part.earliest, part.latest)]
+    times = [time for part in parts.values() for time in (part.earliest, part.latest)]
     known_times = [time for time in times if time is not None]
-    wanted = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
-    sizes = wanted | {name: part.rows for name, part in of_parts.items()}
+    required = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
+    sizes = required | {name: part.rows for name, part in parts.items()}
     refuse_empty(sizes, split, min(known_times, default=None), max(known_times, default=None))
 
 
@@ -115,11 +115,11 @@ def _summarise_batches(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_arrays([pa.array([summary], pa.binary())], ["summary"])
 
 
-def _sum_audit(splits: DataFrame, files: Sequence[str], of_parts: Parts) -> Counter[Any]:
+def _sum_audit(splits: DataFrame, files: Sequence[str], parts: Parts) -> Counter[Any]:
     """Sum `audit.sum_counts` over all users and items."""
-    times = [part.earliest for name, part in of_parts.items() if name not in NOT_HELD_OUT]
+    times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
     request = AuditRequest(
-        {name: part.rows for name, part in of_parts.items()},
+        {name: part.rows for name, part in parts.items()},
         min((time for time in times if time is not None), default=None),
     )
     totals = _count_blocks(splits, files, request).each(partial(audit.sum_counts, request=request))
@@ -159,21 +159,26 @@ def _count_batches(batches: Batches, request: AuditRequest, tasks: int) -> Batch
 # ------------------------------------------------------------------------------------ facts
 
 
-def _owner_facts(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
+def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
     """Return the number of users (or items) of each part, and of those without training rows."""
-    facts = [Fact(part, f"{of}s", float(sums[f"{of}s of", part])) for part in parts]
+    facts = [Fact(part, f"{owner}s", float(sums[f"{owner}s of", part])) for part in parts]
     facts += [
-        Fact(part, f"cold_{of}s", float(sums[f"cold {of}s of", part]), f"{of}s without training rows")
+        Fact(
+            part,
+            f"cold_{owner}s",
+            float(sums[f"cold {owner}s of", part]),
+            f"{owner}s without training rows",
+        )
         for part in parts
         if part != TRAIN
     ]
-    return [*facts, Fact("log", f"test_only_{of}s", float(sums[f"{of}s", "cold"]))]
+    return [*facts, Fact("log", f"test_only_{owner}s", float(sums[f"{owner}s", "cold"]))]
 
 
-def _all_given_facts(sums: Counter[Any], of: str) -> list[Fact]:
+def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
     """Count held-out users (or items) whose rows are all given; they are never tested."""
-    detail = f"held-out {of} all of whose rows are given"
-    return [Fact(GIVEN, f"untested_{of}", float(sums[of, "untested"]), detail)]
+    detail = f"held-out {owners} all of whose rows are given"
+    return [Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail)]
 
 
 def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:

@@ -121,7 +121,7 @@ def make_rule(
         cut: the starts of validation, of test and of the time after it, for cuts in time.
         numeric: whether ids that decide between equal times are ordered as numbers.
     """
-    held = split.held_out
+    held_out = split.held_out
     return SplitRule(
         by=_label_method(split),
         temporal=split.temporal,
@@ -130,7 +130,7 @@ def make_rule(
         folds=(split.folds, split.fold, split.valid),
         instants=cut or (0, 0, 0),
         parts=split.parts,
-        held_out=HeldOutIds(held.of, held.test, held.valid) if held else None,
+        held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
         duplicates=duplicates,
         seed=split.seed,
         numeric=numeric,

@@ -68,9 +68,9 @@ def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last
     Raises:
         ProtocolError: a part is empty; the message has the sizes of all parts and the log's range.
     """
-    given = split.holdout == "given"
-    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if given else {*split.parts}
-    empty = [] if given or sizes.get(TRAIN) else ["training"]
+    has_own_parts = split.holdout == "given"
+    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if has_own_parts else {*split.parts}
+    empty = [] if has_own_parts or sizes.get(TRAIN) else ["training"]
     empty += [] if sum(sizes.get(part, 0) for part in tested) else ["test"]
     if not empty:
         return

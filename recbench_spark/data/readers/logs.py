@@ -115,8 +115,8 @@ def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:
         frame = open_reader(spark, path, dataset.options).table(path)
     elif dataset.reader == "parquet":
         check_path(path)
-        wanted = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
-        frame = read_parquet(spark, path, [*wanted, *dataset.attributes], dataset.options)
+        names = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
+        frame = read_parquet(spark, path, [*names, *dataset.attributes], dataset.options)
     else:
         check_path(path)
         with explain_errors(path):
@@ -177,7 +177,7 @@ def _log_values(raw: RawLog, source_names: dict[str, str], dataset: Dataset) -> 
         "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
         "part": Value.part,
     }
-    return {name: makers[name](their) for name, their in source_names.items()}
+    return {name: makers[name](source) for name, source in source_names.items()}
 
 
 def _select_log_columns(
@@ -200,10 +200,10 @@ def _select_log_columns(
     return frame.select(*columns, _map_attributes(dataset.attributes).alias("attributes"))
 
 
-def _whole_ids(frame: DataFrame, their: str, ids: Value) -> Column:
+def _whole_ids(frame: DataFrame, source: str, ids: Value) -> Column:
     """Return ids that are whole numbers as int64, without text in between for stored integers."""
-    stored = isinstance(frame.schema[their].dataType, T.IntegralType)
-    return column(their).cast("bigint") if stored else ids.column.try_cast("bigint")
+    stored = isinstance(frame.schema[source].dataType, T.IntegralType)
+    return column(source).cast("bigint") if stored else ids.column.try_cast("bigint")
 
 
 def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFrame:
@@ -220,11 +220,11 @@ def _find_log_columns(raw: RawLog, dataset: Dataset) -> dict[str, str]:
     source_names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
     required = {"user_id", "item_id", *raw.source_names} - set(raw.optional)
     visible = raw.frame.drop(*HIDDEN)
-    wanted = [*(source_names[name] for name in LOG_COLUMNS if name in required), *dataset.attributes]
-    require_columns(visible.columns, wanted, raw.where, raw.where)
+    needed = [*(source_names[name] for name in LOG_COLUMNS if name in required), *dataset.attributes]
+    require_columns(visible.columns, needed, raw.where, raw.where)
     if dataset.reader in TABLE_READERS:
         refuse_misspelt(visible.columns, list(source_names.values()), raw.where, "dataset.columns")
-    return {name: their for name, their in source_names.items() if their in visible.columns}
+    return {name: source for name, source in source_names.items() if source in visible.columns}
 
 
 def _map_attributes(names: Sequence[str]) -> Column:
