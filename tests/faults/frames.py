@@ -1,4 +1,4 @@
-"""Evaluate mutated tables by `evaluate_frames`, against the slow answer of `handed`."""
+"""Evaluate mutated tables by `evaluate_frames`, against the slow answer of `input_tables`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import recbench_spark
 from recbench_spark.errors import RecbenchError
-from tests.faults import handed
+from tests.faults import input_tables
 from tests.faults.campaign import Case, Verdict
 
 CLOSE = 1e-9
@@ -29,7 +29,7 @@ Values = dict[tuple[str, int | None], tuple[float, int]]
 def run(case: Case) -> Verdict:
     if case.number % BIG == BIG - 1:
         return evaluate_million(case.draw())
-    tables = handed.mutate_tables(case)
+    tables = input_tables.mutate_tables(case)
     frames, seen = as_frames(tables)
 
     def evaluate() -> Values:
@@ -41,11 +41,11 @@ def run(case: Case) -> Verdict:
     return verdict
 
 
-def request_options(tables: handed.InputTables) -> dict[str, Any]:
+def request_options(tables: input_tables.InputTables) -> dict[str, Any]:
     return {"k": tables.k, "metrics": tables.metrics, "preset": tables.preset, "definition": tables.axes}
 
 
-def judge(tables: handed.InputTables, evaluate: Callable[[], Values], where: str) -> Verdict:
+def judge(tables: input_tables.InputTables, evaluate: Callable[[], Values], where: str) -> Verdict:
     """Compare the result of a call with the slow answer for the same tables."""
     about = [change.partition(" holds ")[0] for change in tables.changes]
     case_text = f"{'; '.join(tables.changes) or 'nothing changed'} [{where}]"
@@ -53,7 +53,9 @@ def judge(tables: handed.InputTables, evaluate: Callable[[], Values], where: str
     return Verdict.judge(wrong, case_text, *about, *([] if wrong else [end]))
 
 
-def find_problem(tables: handed.InputTables, evaluate: Callable[[], Values]) -> tuple[str | None, str]:
+def find_problem(
+    tables: input_tables.InputTables, evaluate: Callable[[], Values]
+) -> tuple[str | None, str]:
     """Return the problem of a call, and whether the tables were refused."""
     wanted, why = slow_answer(tables)
     try:
@@ -70,15 +72,15 @@ def find_problem(tables: handed.InputTables, evaluate: Callable[[], Values]) -> 
     return f"taken, and {why}" if wanted is None else find_difference(wanted, values), "right"
 
 
-def slow_answer(tables: handed.InputTables) -> tuple[handed.Answer | None, str]:
+def slow_answer(tables: input_tables.InputTables) -> tuple[input_tables.Answer | None, str]:
     """Return the slow answer, or the reason why there is none."""
     try:
-        return handed.compute_expected(tables), ""
-    except handed.Refused as refused:
+        return input_tables.compute_expected(tables), ""
+    except input_tables.Refused as refused:
         return None, str(refused)
 
 
-def find_difference(wanted: handed.Answer, values: Values) -> str | None:
+def find_difference(wanted: input_tables.Answer, values: Values) -> str | None:
     """Find the first number that differs from the oracle's."""
     if set(wanted.values) != set(values):
         return f"other numbers: {set(wanted.values) ^ set(values)}"
@@ -96,7 +98,7 @@ def overall(rows: list[dict[str, Any]]) -> Values:
     return {(r["metric"], r["k"]): (math.nan if r["value"] is None else r["value"], r["n"]) for r in whole}
 
 
-def as_frames(inputs: handed.InputTables) -> tuple[tuple[Any, Any], handed.InputTables]:
+def as_frames(inputs: input_tables.InputTables) -> tuple[tuple[Any, Any], input_tables.InputTables]:
     """Return the two frames, and the columns as Arrow reads them, since pandas has its own types."""
     tables = [as_arrow(columns) for columns in (inputs.truth, inputs.lists)]
     way = inputs.frame if all(len(set(t.column_names)) == t.num_columns for t in tables) else "arrow"
@@ -116,7 +118,7 @@ def as_frames(inputs: handed.InputTables) -> tuple[tuple[Any, Any], handed.Input
             return (frames[0], frames[1]), inputs
         sides = [
             [
-                handed.Column(n, c.type, c.to_pylist())
+                input_tables.Column(n, c.type, c.to_pylist())
                 for n, c in zip(t.column_names, t.columns, strict=True)
             ]
             for t in back
@@ -126,7 +128,7 @@ def as_frames(inputs: handed.InputTables) -> tuple[tuple[Any, Any], handed.Input
     return (tables[0], tables[1]), inputs
 
 
-def as_arrow(columns: list[handed.Column]) -> pa.Table:
+def as_arrow(columns: list[input_tables.Column]) -> pa.Table:
     return pa.table([column.arrow() for column in columns], names=[column.name for column in columns])
 
 

@@ -28,8 +28,8 @@ from tests.faults import jobs, nights, starting, times, undisturbed, warehouses
 from tests.faults.campaign import ROOT, Case, Verdict
 from tests.faults.disks import remount, small_disk
 from tests.faults.frames import find_difference
-from tests.faults.handed import Column, InputTables, Refused, compute_expected
 from tests.faults.in_process import job
+from tests.faults.input_tables import Column, InputTables, Refused, compute_expected
 from tests.faults.inputs import TINY, prepare_inputs
 from tests.faults.names import odd_paths
 from tests.faults.spark import read_metrics

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import recbench_spark
 from recbench_spark.config import Bootstrap
-from tests.faults import handed
+from tests.faults import input_tables
 from tests.faults.campaign import Case, Verdict
 from tests.faults.frames import Values, as_arrow, judge, overall, request_options
 
 
 def run(case: Case) -> Verdict:
-    tables = handed.mutate_tables(case, scored=True)
+    tables = input_tables.mutate_tables(case, scored=True)
 
     def evaluate() -> Values:
         truth, scores, train = (as_arrow(columns) for columns in (tables.truth, tables.lists, tables.train))

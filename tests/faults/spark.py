@@ -1,4 +1,4 @@
-"""Evaluate mutated tables as files by `jobs/evaluate.py` on Spark, against the slow answer of `handed`."""
+"""Evaluate mutated tables as files by `jobs/evaluate.py` on Spark, against the slow answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.faults import handed
+from tests.faults import input_tables
 from tests.faults.campaign import Case, Verdict
 from tests.faults.frames import CLOSE, Values, as_arrow, find_difference, overall, slow_answer
 from tests.faults.in_process import job
@@ -25,25 +25,25 @@ def run(case: Case) -> Verdict:
     return run_case(case, ["--engine", "spark"], read_as_parquet)
 
 
-def read_as_parquet(tables: handed.InputTables) -> None:
+def read_as_parquet(tables: input_tables.InputTables) -> None:
     """Replace durations by whole numbers, because Parquet has no such type and only Arrow notes it."""
     for column in (*tables.truth, *tables.lists):
         if pa.types.is_duration(column.kind):
             column.kind, column.values = pa.int64(), column.arrow().cast(pa.int64()).to_pylist()
 
 
-def read_as_arrow(tables: handed.InputTables) -> None:
+def read_as_arrow(tables: input_tables.InputTables) -> None:
     """Leave the columns as they were written."""
 
 
 def run_case(
     case: Case,
     flags: list[str],
-    read: Callable[[handed.InputTables], None] = read_as_arrow,
+    read: Callable[[input_tables.InputTables], None] = read_as_arrow,
     unread: tuple[str, ...] = UNREAD,
 ) -> Verdict:
     """Write the tables, run the job in this process, and compare its rows of `metrics` with the answer."""
-    tables = handed.mutate_tables(case)
+    tables = input_tables.mutate_tables(case)
     about = [change.partition(" holds ")[0] for change in tables.changes]
     case_text = "; ".join(tables.changes) or "nothing changed"
     folder = case.place / f"case{case.number}"
@@ -61,7 +61,7 @@ def run_case(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_tables(tables: handed.InputTables, folder: Path) -> list[Path] | None:
+def write_tables(tables: input_tables.InputTables, folder: Path) -> list[Path] | None:
     """Write both tables as Parquet files of several row groups."""
     paths = [folder / "truth.parquet", folder / "lists.parquet"]
     try:
@@ -72,7 +72,7 @@ def write_tables(tables: handed.InputTables, folder: Path) -> list[Path] | None:
     return paths
 
 
-def arguments(tables: handed.InputTables, folder: Path, paths: list[Path]) -> list[str]:
+def arguments(tables: input_tables.InputTables, folder: Path, paths: list[Path]) -> list[str]:
     flags = ["--warehouse", str(folder / "warehouse"), "--model", "m", "--bootstrap", "0"]
     flags += ["--truth", str(paths[0]), "--lists", str(paths[1]), "--metrics", ",".join(tables.metrics)]
     flags += ["--k", ",".join(map(str, tables.k)), "--logical-date", "2026-01-01"]
@@ -81,7 +81,7 @@ def arguments(tables: handed.InputTables, folder: Path, paths: list[Path]) -> li
 
 
 def judge(
-    tables: handed.InputTables, unread: tuple[str, ...], code: Any, err: str, folder: Path
+    tables: input_tables.InputTables, unread: tuple[str, ...], code: Any, err: str, folder: Path
 ) -> str | None:
     """Find the problem of the job's end, or of its results."""
     columns = [*tables.truth, *tables.lists]
@@ -95,7 +95,7 @@ def judge(
 
 
 def find_problem(
-    tables: handed.InputTables, odd: set[str], code: Any, err: str, folder: Path
+    tables: input_tables.InputTables, odd: set[str], code: Any, err: str, folder: Path
 ) -> str | None:
     """Find the problem with one spelling of the columns' names."""
     wanted, why = slow_answer(tables)

@@ -20,7 +20,7 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.ranking import lists as ranked_lists
-from tests.faults import campaign, configs, frames, handed, scores
+from tests.faults import campaign, configs, frames, input_tables, scores
 from tests.faults.campaign import FAILED, Case, Part, Verdict
 from tests.faults.parts import PARTS
 from tools import planted
@@ -192,14 +192,14 @@ def test_the_command_line() -> None:
 
 def test_every_change_meets_every_type_of_columns(tmp_path: Path) -> None:
     met: dict[int, set[str]] = {}
-    for number in range(handed.TURNS):
-        for change in handed.mutate_tables(Case("spark", 1, number, tmp_path)).changes:
+    for number in range(input_tables.TURNS):
+        for change in input_tables.mutate_tables(Case("spark", 1, number, tmp_path)).changes:
             names = re.findall(r" as (.+?)(?: on one side)?$", change)
-            met.setdefault(number // len(handed.EVERY_TYPE), set()).update(names)
-    assert PARTS["spark"].aim >= handed.TURNS
-    assert len(met) == len(handed.ONE_CHANGE)
+            met.setdefault(number // len(input_tables.EVERY_TYPE), set()).update(names)
+    assert PARTS["spark"].aim >= input_tables.TURNS
+    assert len(met) == len(input_tables.ONE_CHANGE)
     for names in met.values():
-        assert names >= {*handed.ID_TYPES, *handed.NO_ID_TYPES, *handed.NUMBER_TYPES}
+        assert names >= {*input_tables.ID_TYPES, *input_tables.NO_ID_TYPES, *input_tables.NUMBER_TYPES}
 
 
 @pytest.mark.parametrize("bug", planted.read_bugs(), ids=lambda bug: bug["bug"][:50])

@@ -191,9 +191,9 @@ Change = Callable[[InputTables, random.Random], str]
 
 
 def choose_column(
-    handed: InputTables, chance: random.Random, names: Sequence[str] = ()
+    tables: InputTables, chance: random.Random, names: Sequence[str] = ()
 ) -> tuple[str, Column] | None:
-    every = [(side, column) for side in ("truth", "lists") for column in getattr(handed, side)]
+    every = [(side, column) for side in ("truth", "lists") for column in getattr(tables, side)]
     choices = [
         (side, column) for side, column in every if (not names or column.name in names) and column.values
     ]
@@ -248,7 +248,7 @@ def is_text(kind: pa.DataType) -> bool:
     return any(getattr(pa.types, test)(kind) for test in tests)
 
 
-def change_id_type(handed: InputTables, chance: random.Random, kind_name: str = "") -> str:
+def change_id_type(tables: InputTables, chance: random.Random, kind_name: str = "") -> str:
     """Change the type of the ids of both tables, or of one, to this type, or to any."""
     name, kind_name = chance.choice(IDS), kind_name or chance.choice(sorted(ID_TYPES))
     kind, state = ID_TYPES[kind_name], chance.getstate()
@@ -257,7 +257,7 @@ def change_id_type(handed: InputTables, chance: random.Random, kind_name: str = 
     chance.random()
     after = chance.getstate()
     for side in sides:
-        for column in getattr(handed, side):
+        for column in getattr(tables, side):
             if column.name == name:
                 chance.setstate(state)  # the same spelling on both sides
                 values = spell(column.values, kind, chance)
@@ -267,8 +267,8 @@ def change_id_type(handed: InputTables, chance: random.Random, kind_name: str = 
     return f"{name} as {kind_name}{'' if len(sides) > 1 else ' on one side'}"
 
 
-def change_number_type(handed: InputTables, chance: random.Random, kind_name: str = "") -> str:
-    chosen = choose_column(handed, chance, NUMBERS)
+def change_number_type(tables: InputTables, chance: random.Random, kind_name: str = "") -> str:
+    chosen = choose_column(tables, chance, NUMBERS)
     kind_name = kind_name or chance.choice(sorted(NUMBER_TYPES))
     if chosen is None:
         return "nothing"
@@ -285,9 +285,9 @@ def change_number_type(handed: InputTables, chance: random.Random, kind_name: st
     return f"{column.name} as {kind_name}"
 
 
-def set_other_type(handed: InputTables, chance: random.Random, kind_name: str = "") -> str:
+def set_other_type(tables: InputTables, chance: random.Random, kind_name: str = "") -> str:
     """Set a type that holds neither ids nor numbers."""
-    chosen, kind_name = choose_column(handed, chance), kind_name or chance.choice(sorted(NO_ID_TYPES))
+    chosen, kind_name = choose_column(tables, chance), kind_name or chance.choice(sorted(NO_ID_TYPES))
     if chosen is None:
         return "nothing"
     column, kind = chosen[1], NO_ID_TYPES[kind_name]
@@ -310,9 +310,9 @@ CELLS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def put_odd_cell(handed: InputTables, chance: random.Random, names: Sequence[str] = ()) -> str:
+def put_odd_cell(tables: InputTables, chance: random.Random, names: Sequence[str] = ()) -> str:
     """Put one value that the type can hold into any column, or into one of these."""
-    chosen = choose_column(handed, chance, names)
+    chosen = choose_column(tables, chance, names)
     if chosen is None:
         return "nothing"
     column = chosen[1]
@@ -352,9 +352,9 @@ def fits(cell: Any, column: Column) -> bool:
     return True
 
 
-def repeat_row(handed: InputTables, chance: random.Random) -> str:
+def repeat_row(tables: InputTables, chance: random.Random) -> str:
     side = chance.choice(["truth", "lists"])
-    columns_ = getattr(handed, side)
+    columns_ = getattr(tables, side)
     n = len(columns_[0].values)
     if n:
         row = chance.randrange(n)
@@ -367,9 +367,9 @@ def repeat_row(handed: InputTables, chance: random.Random) -> str:
     return f"a row of {side} twice"
 
 
-def drop_rows(handed: InputTables, chance: random.Random) -> str:
+def drop_rows(tables: InputTables, chance: random.Random) -> str:
     side = chance.choice(["truth", "lists"])
-    columns_ = getattr(handed, side)
+    columns_ = getattr(tables, side)
     n = len(columns_[0].values)
     rows = sorted(chance.sample(range(n), chance.choice([0, n // 2, max(n - 1, 0)])))
     for column in columns_:
@@ -377,21 +377,21 @@ def drop_rows(handed: InputTables, chance: random.Random) -> str:
     return f"{side} with {'no' if not rows else 'fewer'} rows"
 
 
-def shuffle_rows(handed: InputTables, chance: random.Random) -> str:
-    for columns_ in (handed.truth, handed.lists):
+def shuffle_rows(tables: InputTables, chance: random.Random) -> str:
+    for columns_ in (tables.truth, tables.lists):
         order = chance.sample(range(len(columns_[0].values)), len(columns_[0].values))
         for column in columns_:
             column.values = [column.values[row] for row in order]
     return "rows in another order"
 
 
-def add_empty_user(handed: InputTables, chance: random.Random) -> str:
+def add_empty_user(tables: InputTables, chance: random.Random) -> str:
     """Add a user with an empty truth: one row, item NULL."""
     odd = {*NO_ID_TYPES, "null"}
-    names = {column.name for column in handed.truth if str(column.kind) not in odd}
+    names = {column.name for column in tables.truth if str(column.kind) not in odd}
     if not set(IDS) <= names:
         return "nothing"
-    user, item, *more = handed.truth
+    user, item, *more = tables.truth
     if spelled := spell([59], user.kind, chance):
         user.values.append(spelled[0])
         item.values.append(None)
@@ -400,17 +400,17 @@ def add_empty_user(handed: InputTables, chance: random.Random) -> str:
     return "a user with an empty truth"
 
 
-def list_unknown_items(handed: InputTables, chance: random.Random) -> str:
+def list_unknown_items(tables: InputTables, chance: random.Random) -> str:
     """List only items that are not in the truth."""
-    for column in handed.lists:
+    for column in tables.lists:
         if column.name == "item_id" and column.kind == pa.int64():
             column.values = [v + 50 if is_small(v) else v for v in column.values]
     return "items that nobody wants"
 
 
-def change_columns(handed: InputTables, chance: random.Random) -> str:
+def change_columns(tables: InputTables, chance: random.Random) -> str:
     side = chance.choice(["truth", "lists"])
-    columns_ = getattr(handed, side)
+    columns_ = getattr(tables, side)
     column = chance.choice(columns_)
     way = chance.choice(["missing", "twice", "upper case", "extra"])
     if way == "missing":
@@ -430,32 +430,32 @@ def change_columns(handed: InputTables, chance: random.Random) -> str:
     return f"column {way}" if way == "extra" else f"{side}: column {way}"
 
 
-def add_second_order(handed: InputTables, chance: random.Random) -> str:
+def add_second_order(tables: InputTables, chance: random.Random) -> str:
     """Add a rank to scores, or scores to ranks; rank has priority."""
-    names = [column.name for column in handed.lists]
-    n = len(handed.lists[0].values)
+    names = [column.name for column in tables.lists]
+    n = len(tables.lists[0].values)
     if "rank" not in names:
-        rows = list(zip(*(column.values for column in handed.lists), strict=True))
-        handed.lists.append(Column("rank", pa.int64(), make_ranks(rows)))
+        rows = list(zip(*(column.values for column in tables.lists), strict=True))
+        tables.lists.append(Column("rank", pa.int64(), make_ranks(rows)))
     elif "score" not in names:
-        handed.lists.append(Column("score", pa.float64(), [float(chance.randint(0, 5)) for _ in range(n)]))
+        tables.lists.append(Column("score", pa.float64(), [float(chance.randint(0, 5)) for _ in range(n)]))
     return "rank and score"
 
 
-def set_all_null(handed: InputTables, chance: random.Random) -> str:
-    chosen = choose_column(handed, chance)
+def set_all_null(tables: InputTables, chance: random.Random) -> str:
+    chosen = choose_column(tables, chance)
     if chosen:
         chosen[1].kind, chosen[1].values = pa.null(), [None] * len(chosen[1].values)
         return f"{chosen[1].name} is all NULL"
     return "nothing"
 
 
-def raise_ids(handed: InputTables, chance: random.Random) -> str:
+def raise_ids(tables: InputTables, chance: random.Random) -> str:
     """Move ids close to 2^53, where floats cannot represent all neighbours; as integers they are valid."""
     name = chance.choice(IDS)
     kind = chance.choice([pa.int64(), pa.float64(), pa.uint64(), pa.decimal128(20, 0)])
     base = chance.choice([2**53 - 20, 2**53 + 1, 2**62])
-    for columns_ in (handed.truth, handed.lists, handed.train):
+    for columns_ in (tables.truth, tables.lists, tables.train):
         for column in columns_:
             if (
                 column.name == name
@@ -472,9 +472,9 @@ def raise_ids(handed: InputTables, chance: random.Random) -> str:
     return f"{name} around {base} as {kind}"
 
 
-def set_close_scores(handed: InputTables, chance: random.Random) -> str:
+def set_close_scores(tables: InputTables, chance: random.Random) -> str:
     """Set scores that differ in their last bit, as floats or as very large whole numbers."""
-    for column in handed.lists:
+    for column in tables.lists:
         if column.name == "score" and column.kind == pa.float64():
             if chance.random() < 0.5:
                 base = chance.choice([1.0, 1e300, 1e-300, -7.5])
@@ -525,14 +525,14 @@ def choose_changes(number: int) -> list[Change]:
 def mutate_tables(case: Case, *, scored: bool = False) -> InputTables:
     """Return the tables of a case: the first TURNS cases go through all changes, the others are random."""
     chance = case.draw()
-    handed = make_scored_world(chance) if scored else make_world(chance)
+    tables = make_scored_world(chance) if scored else make_world(chance)
     drawn = [chance.choice(CHANGES) for _ in range(chance.choice([0, 1, 1, 1, 2, 2, 3, 4]))]
     for change in choose_changes(case.number) if case.number < TURNS else drawn:
-        handed.changes.append(change(handed, chance))
-    handed.frame = chance.choice(
+        tables.changes.append(change(tables, chance))
+    tables.frame = chance.choice(
         ["arrow", "arrow", "chunks", "slice", "pandas", "pandas", "batch", "categorical"]
     )
-    return handed
+    return tables
 
 
 # ---------------------------------------------------------------------------------- the slow answer
@@ -548,15 +548,15 @@ class Answer:
     grey: list[str]
 
 
-def compute_expected(handed: InputTables) -> Answer:
+def compute_expected(tables: InputTables) -> Answer:
     """Compute the expected answer; raise Refused where no answer is right."""
     grey: list[str] = []
-    truth, lists = index_columns(handed.truth, "truth"), index_columns(handed.lists, "lists")
+    truth, lists = index_columns(tables.truth, "truth"), index_columns(tables.lists, "lists")
     for columns_, what in ((truth, "truth"), (lists, "lists")):
         for name in IDS:
             if name not in columns_:
                 raise Refused(f"{what}: no column {name}")
-    if "score" not in lists and ("rank" not in lists or handed.train):
+    if "score" not in lists and ("rank" not in lists or tables.train):
         raise Refused("lists: neither rank nor score")
     if not truth["user_id"].values:
         raise Refused("truth: no rows")
@@ -566,22 +566,22 @@ def compute_expected(handed: InputTables) -> Answer:
         raise Refused("an id is NULL")
     value = next((truth[name] for name in ("relevance", "rating") if name in truth), None)
     wanted = [i is not None for i in items_p]
-    grades = numbers(value, wanted, grey, handed) if value else [Fraction(1)] * len(users_p)
-    by_rank = "rank" in lists and not handed.train
+    grades = numbers(value, wanted, grey, tables) if value else [Fraction(1)] * len(users_p)
+    by_rank = "rank" in lists and not tables.train
     order = lists["rank" if by_rank else "score"]
-    places = numbers(order, [True] * len(users_n), grey, handed, ranks=order.name == "rank")
+    places = numbers(order, [True] * len(users_n), grey, tables, ranks=order.name == "rank")
     if order.name == "rank" and "score" in lists and unusable(lists["score"]):
         grey.append("a score beside the rank is no number")
     check_common_ids(users_p, users_n, must=True)
     truth_items = [i for i in items_p if i is not None]
-    if handed.train:
-        users_t, items_t = (ids(column) for column in handed.train)
+    if tables.train:
+        users_t, items_t = (ids(column) for column in tables.train)
         check_common_ids(users_t, users_p, must=False)
         check_common_ids(items_t, truth_items, must=False)
         check_common_ids([*truth_items, *items_t], items_n, must=True)
     else:
         check_common_ids(truth_items, items_n, must=False)
-    return compute_answer(handed, (users_p, items_p, grades), (users_n, items_n, places), grey)
+    return compute_answer(tables, (users_p, items_p, grades), (users_n, items_n, places), grey)
 
 
 USED = ("user_id", "item_id", "score", "rank", "relevance", "rating")
@@ -609,7 +609,7 @@ def ids(column: Column) -> list[str | None]:
 
 
 def numbers(
-    column: Column, wanted: Sequence[bool], grey: list[str], handed: InputTables, *, ranks: bool = False
+    column: Column, wanted: Sequence[bool], grey: list[str], tables: InputTables, *, ranks: bool = False
 ) -> list[Fraction]:
     """Return the exact numbers of the rows that count."""
     kind = column.stored
@@ -686,11 +686,11 @@ def has_numeric_order(column: Column) -> bool:
     return False
 
 
-def compute_answer(handed: InputTables, wanted: Any, listed: Any, grey: list[str]) -> Answer:
+def compute_answer(tables: InputTables, wanted: Any, listed: Any, grey: list[str]) -> Answer:
     """Compute the answer user by user and metric by metric, with the oracle."""
-    definition = handed.definition
-    by_rank = "rank" in index_columns(handed.lists, "lists") and not handed.train
-    place = order_items(handed, (*wanted[1], *listed[1]))
+    definition = tables.definition
+    by_rank = "rank" in index_columns(tables.lists, "lists") and not tables.train
+    place = order_items(tables, (*wanted[1], *listed[1]))
     grades, again = keep_best(zip(*wanted, strict=True), place)
     costs = [-cost if by_rank else cost for cost in listed[2]]
     scores, twice = keep_best(zip(*listed[:2], costs, strict=True), place)
@@ -700,8 +700,8 @@ def compute_answer(handed: InputTables, wanted: Any, listed: Any, grey: list[str
         grey += ["duplicates of a user who is not asked for"] if twice else []
     if any(abs(g) > 500 for values_of_user in grades.values() for g in values_of_user.values()):
         grey.append("gains that float64 hardly holds")
-    if handed.train and definition.candidates == "unseen":
-        seen = set(zip(*(ids(column) for column in handed.train), strict=True))
+    if tables.train and definition.candidates == "unseen":
+        seen = set(zip(*(ids(column) for column in tables.train), strict=True))
         masked = {(user, place[item]) for user, item in seen if item in place}
         scores = {
             u: {i: s for i, s in values_of_user.items() if (u, i) not in masked}
@@ -713,8 +713,8 @@ def compute_answer(handed: InputTables, wanted: Any, listed: Any, grey: list[str
             for u, values_of_user in scores.items()
         }
     values = {}
-    for metric in handed.metrics:
-        for k in list_cutoffs(metric, handed.k):
+    for metric in tables.metrics:
+        for k in list_cutoffs(metric, tables.k):
             try:
                 user_values = [
                     oracles.value(metric, scores.get(user, {}), floats(values_of_user), k, definition)
@@ -727,9 +727,9 @@ def compute_answer(handed: InputTables, wanted: Any, listed: Any, grey: list[str
     return Answer(values, grey)
 
 
-def order_items(handed: InputTables, ids_: Sequence[str | None]) -> dict[str, int]:
+def order_items(tables: InputTables, ids_: Sequence[str | None]) -> dict[str, int]:
     """Number the items in the order of ties."""
-    every = [columns_ for columns_ in (handed.truth, handed.lists, handed.train) if columns_]
+    every = [columns_ for columns_ in (tables.truth, tables.lists, tables.train) if columns_]
     columns = [index_columns(columns_, "frame")["item_id"] for columns_ in every]
     numeric = all(map(has_numeric_order, columns))
     every = {item for item in ids_ if item is not None}
