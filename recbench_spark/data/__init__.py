@@ -1,1 +1,1 @@
-"""Where interactions come from: files, tables, a generated world."""
+"""Sources of interactions: files, tables and a generated world."""

@@ -1,8 +1,8 @@
-"""Tables that other systems hand over, read in this process: `readers.read_table` without Spark.
+"""Read tables of other systems in this process, as `readers.read_table` does with Spark.
 
-Parquet, Delta and text files of this machine. What only Spark reads (a catalog, remote storage, MovieLens'
-own formats, text with quotes within fields, features of Delta that `deltalake` does not know) is told by
-`FallbackToSpark`.
+Supported are Parquet, Delta and text files of this machine. For everything that only Spark can read
+(a catalog, remote storage, MovieLens' own formats, text with quotes within fields, Delta features that
+`deltalake` does not know) the functions raise `FallbackToSpark`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import check_path, exists, may_be_table, open_quote_error
+from recbench_spark.data.readers.files import open_quote_error
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.readers.paths import check_path, exists, may_be_table
 from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
@@ -64,12 +65,18 @@ SPARK_NAMES = {
     "bool": "boolean",
     "null": "void",
 }
-"""Types as Spark tells them; others are called alike."""
+"""Spark's names of Arrow types. Types that are not listed have the same name in both."""
 
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table as it lies: columns by name, of text files as text; `bad_lines`: of another layout."""
+    """A table as it is stored.
+
+    Attributes:
+        table: columns by name; the columns of a text file are text.
+        line: the expected layout of a line; empty where the table is no text file.
+        bad_lines: lines of a text file with another layout.
+    """
 
     table: pa.Table
     line: str = ""
@@ -77,7 +84,9 @@ class StoredTable:
 
 
 def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Table:
-    """A table by path: see `readers.read_table`; the metadata of id columns say how they were stored.
+    """Read a table at a path by the rules of `readers.read_table`.
+
+    The metadata of id columns say how the ids were stored.
 
     Raises:
         FallbackToSpark: only Spark reads it. ConfigError, SchemaError, DataError: as there.
@@ -98,7 +107,7 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
 
 
 def read_column_names(path: str) -> list[str]:
-    """The names of the columns of a table by path; no row of Parquet or Delta is read."""
+    """Read the column names of a table at a path, without reading a row of Parquet or Delta."""
     kind = detect_kind(path)
     if kind == "delta":
         return list(_open_delta(path).schema.names)
@@ -108,31 +117,31 @@ def read_column_names(path: str) -> list[str]:
 
 
 def read_vector_width(path: str) -> int | None:
-    """How long the first vector of a table is; None: it has no rows, or the vector is NULL."""
+    """Read the length of a table's first vector; None where it has no rows or the vector is NULL."""
     kind = detect_kind(path)
     if kind == "text":
         vector = open_path(path).table.column("vector")
-        found = _parse_json_vector(vector[0].as_py()) if len(vector) else None
+        values = _parse_json_vector(vector[0].as_py()) if len(vector) else None
     else:
         head = (_open_delta(path) if kind == "delta" else _open_parquet(path)).head(1, columns=["vector"])
-        found = head.column(0)[0].as_py() if head.num_rows else None
-    return None if found is None else len(found)
+        values = head.column(0)[0].as_py() if head.num_rows else None
+    return None if values is None else len(values)
 
 
 def read_first_values(path: str, name: str, n: int) -> pa.Array:
-    """The first n values of a column of a table by path, or all of them; of text files as text."""
+    """Read the first n values of a column, or all of them; values of text files are text."""
     kind = detect_kind(path)
     if kind == "text":
         return combine_column(open_path(path).table.column(name).slice(0, n))
-    found = _open_delta(path) if kind == "delta" else _open_parquet(path)
-    return combine_column(found.head(n, columns=[name]).column(name))
+    dataset = _open_delta(path) if kind == "delta" else _open_parquet(path)
+    return combine_column(dataset.head(n, columns=[name]).column(name))
 
 
 def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
-    """How long the vectors of a model are, by the first of each table; None: a table holds none.
+    """Read the length of a model's vectors from the first row of each table; None where a table is empty.
 
     Args:
-        users, items: how each is named, and its path.
+        users, items: the name of each table in messages, and its path.
 
     Raises:
         SchemaError: users and items have vectors of different lengths.
@@ -148,7 +157,7 @@ def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | N
 def _convert_column(
     stored: StoredTable, name: str, where: str, problems: _Problems, *, plain: bool
 ) -> tuple[pa.Field, pa.Array]:
-    """The column converted by the meaning of its name."""
+    """Convert a column by the meaning of its name, and collect its problems."""
     text_file = bool(stored.line)
     raw = read_column(stored.table, name, where)
     if name in ("user_id", "item_id"):
@@ -166,11 +175,11 @@ def _convert_column(
     return pa.field(name, raw.type), raw
 
 
-# ------------------------------------------------------------------------------------- what is there
+# ------------------------------------------------------------------------------------- paths
 
 
 def is_delta(path: str) -> bool:
-    """Whether a path of this machine is a Delta table.
+    """Check whether a path of this machine is a Delta table.
 
     Raises:
         MissingError: nothing is there. FallbackToSpark: only Spark can say.
@@ -184,7 +193,7 @@ def is_delta(path: str) -> bool:
 
 
 def detect_kind(path: str) -> str:
-    """delta, text or parquet.
+    """Return the kind of a table at a path: delta, text or parquet.
 
     Raises:
         MissingError: nothing is there. FallbackToSpark: only Spark can say.
@@ -203,7 +212,10 @@ def detect_kind(path: str) -> str:
 
 
 def _refuse_mixed_folder(place: Path) -> None:
-    """Folders within a folder may be partitions, and text files in one may have different columns."""
+    """Refuse folders that only Spark reads.
+
+    A folder within a folder may be a partition, and text files of one folder may have different columns.
+    """
     for entry in place.iterdir():
         odd = entry.is_dir() or is_text(entry.name)
         if odd and not is_hidden(entry.name):
@@ -211,7 +223,7 @@ def _refuse_mixed_folder(place: Path) -> None:
 
 
 def open_path(path: str) -> StoredTable:
-    """The table as it is stored.
+    """Open a table as it is stored.
 
     Raises:
         DataError: a file that cannot be read.
@@ -222,8 +234,8 @@ def open_path(path: str) -> StoredTable:
     try:
         return StoredTable((_open_delta(path) if kind == "delta" else _open_parquet(path)).to_table())
     except (pa.ArrowException, OSError) as error:
-        said = str(error).strip().splitlines()[0]
-        raise DataError(f"{path}: cannot be read: {said[:300]}", DAMAGED) from None
+        message = str(error).strip().splitlines()[0]
+        raise DataError(f"{path}: cannot be read: {message[:300]}", DAMAGED) from None
 
 
 def _open_delta(path: str) -> ds.Dataset:
@@ -247,7 +259,10 @@ def _open_parquet(path: str) -> ds.Dataset:
 
 
 def estimate_rows(path: str) -> int:
-    """How many rows lie at a path, from what the files say of themselves; of text its lines."""
+    """Estimate the rows of a table from its metadata, without reading it.
+
+    The estimate for a text file is its number of lines, or its bytes where it is compressed or large.
+    """
     kind = detect_kind(path)
     if kind == "text":
         size = Path(path).stat().st_size
@@ -256,12 +271,12 @@ def estimate_rows(path: str) -> int:
             if path.endswith(COMPRESSED) or size > MAX_COUNTED_BYTES
             else Path(path).read_bytes().count(b"\n")
         )
-    found = _open_delta(path) if kind == "delta" else _open_parquet(path)
-    return int(found.count_rows())
+    dataset = _open_delta(path) if kind == "delta" else _open_parquet(path)
+    return int(dataset.count_rows())
 
 
 MAX_COUNTED_BYTES = 1 << 28
-"""Bytes of a text file beyond which its lines are not counted: each byte is taken for one."""
+"""Bytes of the largest text file whose lines are counted; of a larger one each byte counts as a line."""
 
 
 # -------------------------------------------------------------------------------------------- text
@@ -275,7 +290,7 @@ def _read_text(path: str) -> StoredTable:
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path}: cannot be read: {error}", DAMAGED) from None
     text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
-    # As Hadoop cuts lines; those of nothing but blanks are none.
+    # Lines are split as Hadoop does it; blank lines are skipped.
     lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
     sep = separator(path)
     names = _split_fields(lines[0], sep, path, None) if lines else []
@@ -297,16 +312,22 @@ def _split_columns(lines: list[str], names: list[str], sep: str, path: str) -> S
         parts = pc.split_pattern(pa.array(lines, pa.string()), sep)
     fits = pc.equal(pc.list_value_length(parts), len(names))
     bad = [line for line, good in zip(lines, fits.to_pylist(), strict=True) if not good]
-    kept = parts.filter(fits)
+    good_parts = parts.filter(fits)
     columns = {}
     for n, name in enumerate(names):
-        field = pc.list_element(kept, n) if len(kept) else pa.array([], pa.string())
+        field = pc.list_element(good_parts, n) if len(good_parts) else pa.array([], pa.string())
         columns[name] = pc.if_else(pc.equal(field, ""), None, field)
     return StoredTable(pa.table(columns), f"{len(names)} fields separated by {sep!r}", tuple(bad))
 
 
 def _split_fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
-    """The fields of a line (RFC 4180); `width`: fields of the header, None where the line is the header.
+    """Split a line into its fields (RFC 4180).
+
+    Args:
+        line: the text.
+        sep: the separator of fields.
+        path: the file, for messages.
+        width: number of fields in the header; None where this line is the header.
 
     Raises:
         DataError: a quote is opened and not closed. FallbackToSpark: quotes within a field.
@@ -316,8 +337,8 @@ def _split_fields(line: str, sep: str, path: str, width: int | None) -> list[str
     at = re.escape(sep)
     field = rf'"(?:[^"]|"")*"|[^"{at}]*'
     if re.fullmatch(rf"(?:{field})(?:{at}(?:{field}))*", line):
-        found = re.findall(rf"(?:^|{at})({field})", line)
-        return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in found]
+        fields = re.findall(rf"(?:^|{at})({field})", line)
+        return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in fields]
     torn = re.sub(rf'(^|{at})"([^"]|"")*"(?={at}|$)', r"\1", line)
     if re.search(rf'(^|{at})"([^"]|"")*$', torn):
         raise open_quote_error(f"file:{Path(path).absolute()}", line, sep, width)
@@ -328,39 +349,39 @@ def _split_fields(line: str, sep: str, path: str, width: int | None) -> list[str
 
 
 class _Problems:
-    """What is wrong with the values of a table, in the words of `readers.values.Checks`."""
+    """Collects the problems of a table's values, in the words of `readers.values.Checks`."""
 
     def __init__(self, where: str) -> None:
-        self.where, self.told, self.hint = where, list[str](), ""
+        self.where, self.messages, self.hint = where, list[str](), ""
 
     def lines(self, bad: Sequence[str], expected: str) -> None:
-        """Lines with another number of fields."""
+        """Add lines with another number of fields."""
         if bad:
-            self.told.append(f"{len(bad)} lines that are not {expected}, e.g. {min(bad)[:120]!r}")
+            self.messages.append(f"{len(bad)} lines that are not {expected}, e.g. {min(bad)[:120]!r}")
 
     def values(self, name: str, raw: pa.Array, bad: Bools, expected: str, hint: str = "") -> None:
-        """Values that are not what their column is."""
+        """Add values that do not fit their column."""
         if bad.any():
             shown = [str(one) for one in raw.filter(pa.array(bad)).to_pylist()]
-            told = f"{int(bad.sum())} rows whose '{name}' is not {expected}, e.g. {min(shown)[:120]!r}"
-            self.told.append(told)
+            self.messages.append(
+                f"{int(bad.sum())} rows whose '{name}' is not {expected}, e.g. {min(shown)[:120]!r}"
+            )
             self.hint = self.hint or hint
 
     def add_undecoded(self, name: str, raw: pa.Array) -> None:
-        """Fields of a text file with bytes that are not UTF-8."""
-        found = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
-        self.values(name, raw, found, "text in UTF-8", IN_UTF8)
+        """Add fields of a text file whose bytes are not UTF-8."""
+        undecoded = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
+        self.values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
 
     def refuse(self) -> None:
-        """DataError where there is any."""
-        if self.told:
-            raise DataError(
-                f"{self.where}: " + "; ".join(self.told), self.hint or "correct or remove these rows"
-            )
+        """Raise DataError where a problem was added."""
+        if self.messages:
+            hint = self.hint or "correct or remove these rows"
+            raise DataError(f"{self.where}: " + "; ".join(self.messages), hint)
 
 
 def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.Array]:
-    """Ids of a table with types."""
+    """Convert an id column of a table that has types."""
     field, ids = encode_ids(table, name, where)
     kind = str(table.schema.field(name).type)
     notes = {**field.metadata, ID_TYPE.encode(): SPARK_NAMES.get(kind, kind).encode()}
@@ -370,9 +391,9 @@ def _convert_ids(table: pa.Table, name: str, where: str) -> tuple[pa.Field, pa.A
 def _convert_field_ids(
     raw: pa.Array, name: str, where: str, problems: _Problems
 ) -> tuple[pa.Field, pa.Array]:
-    """Ids of a text file: text, but where they are whole floats throughout."""
-    known = raw.drop_null()
-    floats = len(known) and pc.all(pc.match_substring_regex(known, WHOLE_FLOAT)).as_py()
+    """Convert an id column of a text file: ids stay text, unless all of them are whole floats."""
+    present = raw.drop_null()
+    floats = len(present) and pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
     if not floats:
         problems.add_undecoded(name, raw)
         return pa.field(name, pa.string(), metadata=TEXT_NOTES), raw
@@ -386,35 +407,35 @@ def _convert_field_ids(
 
 
 def _may_exceed_float64(kind: pa.DataType) -> bool:
-    """Whether a column holds whole numbers of more digits than a float64."""
+    """Check whether a type holds whole numbers that float64 cannot represent exactly."""
     return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
 
 
 def _convert_number(raw: pa.Array, name: str, where: str, problems: _Problems) -> tuple[pa.Field, pa.Array]:
-    """A finite float64, or of `rank` an int64."""
+    """Convert a column to finite float64, or `rank` to int64, and collect its bad values."""
     try:
         number = as_double(raw, name)
     except SchemaError:
         raise SchemaError(f"{where}: column '{name}' is {raw.type}, not a number") from None
     values = number.to_numpy(zero_copy_only=False).astype(np.float64)
-    given = raw.is_valid().to_numpy(zero_copy_only=False)
+    present = raw.is_valid().to_numpy(zero_copy_only=False)
     whole = name == "rank"
     good, exact = np.isfinite(values), _may_exceed_float64(raw.type)
     if whole or exact:
         good &= np.abs(values) < 2.0**53
     if whole:
         good &= values == np.floor(values)
-    bad = given & ~good
+    bad = present & ~good
     expected = "a whole number" if whole else BELOW_2_53 if exact else "a finite number"
     problems.values(name, raw, bad, expected)
     if not whole:
         return pa.field(name, pa.float64()), number
-    kept = pc.if_else(pa.array(~bad), number, None)
-    return pa.field(name, pa.int64()), kept.cast(pa.int64(), safe=False)
+    valid = pc.if_else(pa.array(~bad), number, None)
+    return pa.field(name, pa.int64()), valid.cast(pa.int64(), safe=False)
 
 
 def _convert_vectors(raw: pa.Array, where: str, problems: _Problems) -> pa.Array:
-    """Lists of numbers, of text files JSON arrays, as lists of float32."""
+    """Convert lists of numbers (JSON arrays in text files) to lists of float32."""
     text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
     column = (
         pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))
@@ -436,13 +457,13 @@ def _parse_json_vector(text: str | None) -> list[float | None] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        values = json.loads(text)
     except ValueError:
         return None
-    good = isinstance(found, list) and all(
-        one is None or (isinstance(one, int | float) and not isinstance(one, bool)) for one in found
+    good = isinstance(values, list) and all(
+        one is None or (isinstance(one, int | float) and not isinstance(one, bool)) for one in values
     )
-    return [None if one is None else float(one) for one in found] if good else None
+    return [None if one is None else float(one) for one in values] if good else None
 
 
 # ----------------------------------------------------------------------------------------- identity
@@ -464,8 +485,8 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
 
 def _identify(path: str, named: bool, options: Options) -> PinnedInput:
     if not is_delta(path):
-        found = content_identity(path, named)
-        return PinnedInput(path, found, None, partial(content_identity, path, named), found)
+        digest = content_identity(path, named)
+        return PinnedInput(path, digest, None, partial(content_identity, path, named), digest)
     snapshot = read_snapshot(path, options=options)
     sign_now = partial(_identity_at, path, snapshot.version)
     return PinnedInput(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)

@@ -1,7 +1,7 @@
-"""Tables that other systems hand over, in this process: the rules of `handed_over` on Arrow, without Spark.
+"""Check and convert tables of other systems in this process: `external_inputs` on Arrow, without Spark.
 
-A typed table holds ids as text; how they were stored stands in the metadata of their columns, as Spark's
-columns have it. What cannot be used is refused in the same words.
+A converted table holds ids as text. The metadata of its id columns say how the ids were stored, as in
+Spark's frames. Errors have the same words as Spark's.
 """
 
 from __future__ import annotations
@@ -30,39 +30,40 @@ from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?$"
-"""Text that is a finite number, blanks around it aside: Java's `parseDouble` without hexadecimals."""
+"""Pattern of a finite number without the blanks around it: Java's `parseDouble` without hexadecimal
+numbers."""
 
 IDS_TYPE = pa.dictionary(pa.int32(), pa.string())
-"""Ids of a typed table: text, each once."""
+"""Type of ids in a converted table: text, each distinct id once."""
 
 FLOAT32 = pa.list_(pa.float32())
 
 
 def as_table(frame: Any, what: str) -> pa.Table:
-    """A frame of pandas, polars (lazy too), Arrow (also a dataset) or DuckDB as an Arrow table.
+    """Convert a frame of pandas, polars (also lazy), Arrow (also a dataset) or DuckDB to an Arrow table.
 
     Raises:
-        DataError: it is no table that Arrow can read.
+        DataError: Arrow cannot read it as a table.
     """
     try:
-        # A lazy frame is worked out, a dataset is read.
-        made = next(
+        # A lazy frame is computed and a dataset is read.
+        table = next(
             (call() for call in map(partial(_find_converter, frame), ("collect", "to_table")) if call),
             frame,
         )
-        if isinstance(made, Mapping) and not {"user_id", "item_id"} & made.keys():
+        if isinstance(table, Mapping) and not {"user_id", "item_id"} & table.keys():
             raise TypeError("its keys are not names of columns such as user_id and item_id")
-        return pa.table(made)
+        return pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
-        said = "; ".join(str(part) for part in error.args) or type(error).__name__
+        message = "; ".join(str(part) for part in error.args) or type(error).__name__
         raise DataError(
-            f"{what}: {type(frame).__name__} is no table that Arrow can read: {said[:300]}",
+            f"{what}: {type(frame).__name__} is no table that Arrow can read: {message[:300]}",
             _frame_hint(frame),
         ) from None
 
 
 def _frame_hint(frame: Any) -> str:
-    """What to hand over instead; of lists by user, how to make a frame of them."""
+    """Suggest a frame to pass instead; for a dict of lists, say how to make a frame from it."""
     if isinstance(frame, Mapping):
         return (
             "of a dict from users to lists make a frame of a row a user and item: "
@@ -73,15 +74,15 @@ def _frame_hint(frame: Any) -> str:
 
 
 def _find_converter(frame: Any, name: str) -> Any:
-    """A method that makes a table of a frame that is none itself."""
+    """Return the method that makes a table of a frame; None where Arrow reads the frame itself."""
     return None if hasattr(frame, "__arrow_c_stream__") else getattr(frame, name, None)
 
 
 def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
-    """A column in one piece, dictionaries decoded.
+    """Return a column in one piece, with dictionaries decoded.
 
     Raises:
-        SchemaError: the name stands there twice.
+        SchemaError: the table has two columns of this name.
     """
     require_names(table.column_names, [name], what)
     if table.column_names.count(name) != 1:
@@ -90,7 +91,7 @@ def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
 
 
 def combine_column(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, dictionaries decoded."""
+    """Return a column in one piece, with dictionaries decoded."""
     if pa.types.is_dictionary(column.type):
         column = decode_dictionary(column)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -100,18 +101,21 @@ def combine_column(column: pa.ChunkedArray) -> pa.Array:
 
 
 def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Array]:
-    """A column of ids as text, each once in a dictionary, and its field with how they were stored.
+    """Convert a column of ids to text in a dictionary, each distinct id once.
+
+    Returns:
+        The field, whose metadata say how the ids were stored, and the column.
 
     Raises:
         SchemaError: a type that holds no ids. DataError: a value that is none.
     """
     read_column(table, name, what)
-    noted = table.schema.field(name).metadata or {}
+    metadata = table.schema.field(name).metadata or {}
     raw = table.column(name)
     ids = combine_column(as_ids(raw, f"{what}: {name}"))
     notes = {
-        ID_KIND: noted.get(ID_KIND.encode(), b"integer" if ids.type == pa.int64() else b"string"),
-        ID_TYPE: noted.get(ID_TYPE.encode(), str(raw.type).encode()),
+        ID_KIND: metadata.get(ID_KIND.encode(), b"integer" if ids.type == pa.int64() else b"string"),
+        ID_TYPE: metadata.get(ID_TYPE.encode(), str(raw.type).encode()),
     }
     coded = ids.dictionary_encode()
     texts = pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string()))
@@ -119,7 +123,7 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
-    """Whether ids of these typed tables are ordered as numbers: `data.readers.id_order`."""
+    """Check whether ids of converted tables are ordered as numbers; see `data.readers.id_order`."""
     return all(_has_numeric_ids(table, name) for table in tables)
 
 
@@ -132,32 +136,32 @@ def _has_numeric_ids(table: pa.Table, name: str) -> bool:
 
 
 def distinct_ids(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array:
-    """The ids of some columns, each once, in the order in which they first occur; NULL is none."""
+    """Return the distinct ids of some columns in the order of their first occurrence, without NULL."""
     chunks = [chunk for column in columns for chunk in getattr(column, "chunks", [column])]
     texts = [pc.unique(_dictionary_texts(chunk)).drop_null() for chunk in chunks]
     return pc.unique(pa.chunked_array(texts, pa.string()))
 
 
 def _dictionary_texts(chunk: pa.Array) -> pa.Array:
-    """The texts of a dictionary that are in use, in the order of the rows; of a plain column its texts."""
+    """Return the texts that a dictionary column uses, in the order of the rows, or the plain column."""
     if not pa.types.is_dictionary(chunk.type):
         return chunk
     return chunk.dictionary.take(pc.unique(chunk.indices))
 
 
 def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
-    """(r,) where ids stand among known ones; -1: nowhere, or NULL."""
+    """Return (r,) the index of each id in `known`; -1 where it is missing there, or NULL."""
     chunks = [_find_chunk_indices(chunk, known) for chunk in getattr(values, "chunks", [values])]
     return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
 
 
 def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
     plain = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
-    found: Ints = pc.fill_null(pc.index_in(plain, value_set=known), -1).to_numpy().astype(np.int64)
+    index: Ints = pc.fill_null(pc.index_in(plain, value_set=known), -1).to_numpy().astype(np.int64)
     if plain is chunk:
-        return found
-    of_rows: Ints = np.append(found, -1)[pc.fill_null(chunk.indices, -1).to_numpy()]
-    return of_rows
+        return index
+    row_index: Ints = np.append(index, -1)[pc.fill_null(chunk.indices, -1).to_numpy()]
+    return row_index
 
 
 # ----------------------------------------------------------------------------------------- values
@@ -166,7 +170,7 @@ def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
 def convert_rows(
     rows: pa.Table, values: Mapping[str, str], what: str, *, empty_items: bool = False
 ) -> pa.Table:
-    """As `handed_over.typed_rows`: user_id and item_id as text, and the value columns by type."""
+    """Convert ids to text and value columns to their types, as `external_inputs.convert_rows` does."""
     require_names(rows.column_names, ["user_id", "item_id", *values], what)
     ids = [encode_ids(rows, name, what) for name in IDS]
     converted = {
@@ -174,11 +178,11 @@ def convert_rows(
     }
     user, item = (column for _, column in ids)
     wrong = {name: mask_unusable(name, column) for name, column in converted.items()}
-    known = item.is_valid().to_numpy(zero_copy_only=False)
+    has_item = item.is_valid().to_numpy(zero_copy_only=False)
     if empty_items:
-        wrong = {name: bad & known for name, bad in wrong.items()}
+        wrong = {name: bad & has_item for name, bad in wrong.items()}
     else:
-        wrong["item_id"] = ~known
+        wrong["item_id"] = ~has_item
     wrong["user_id"] = user.is_null().to_numpy(zero_copy_only=False)
     refuse_unusable({name: int(bad.sum()) for name, bad in wrong.items()}, what)
     fields = [field for field, _ in ids] + [pa.field(n, c.type) for n, c in converted.items()]
@@ -186,20 +190,22 @@ def convert_rows(
 
 
 def _convert_value(column: pa.Array, kind: str, name: str) -> pa.Array:
-    """NULL where the value is of another kind, or a whole number that float64 does not tell from others."""
+    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
     return as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
 
 
 def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which values cannot be used: NULL, NaN, infinite, or ranks below 1."""
+    """Return a mask of values that cannot be used: NULL, NaN, infinite, or ranks below 1."""
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     bad = column.is_null().to_numpy(zero_copy_only=False) | ~np.isfinite(values)
-    found: npt.NDArray[np.bool_] = bad | (values < 1) | (values >= EXACT_LIMIT) if name == "rank" else bad
-    return found
+    mask: npt.NDArray[np.bool_] = bad | (values < 1) | (values >= EXACT_LIMIT) if name == "rank" else bad
+    return mask
 
 
 def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
-    """float64, NULL where a text is no number; `exact`: and where a whole number is beyond 2^53.
+    """Convert a column to float64; a text that is no number becomes NULL.
+
+    With `exact`, a whole number beyond 2^53 becomes NULL, too.
 
     Raises:
         SchemaError: a type that holds no numbers.
@@ -208,28 +214,28 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     if _is_text(kind):
         return _parse_numbers(column)
     if pa.types.is_decimal(kind):
-        found = column.cast(pa.string()).cast(pa.float64())  # Arrow's own way is off by a last bit
+        number = column.cast(pa.string()).cast(pa.float64())  # Arrow's direct cast can be wrong by one bit
         exact = exact and not kind.scale
     elif pa.types.is_integer(kind) or pa.types.is_null(kind):
-        found = column.cast(pa.float64(), safe=False)
+        number = column.cast(pa.float64(), safe=False)
         exact = exact and kind in (pa.int64(), pa.uint64())
     elif pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        found, exact = (
+        number, exact = (
             column.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64()),
             False,
         )
     else:
         raise SchemaError(f"{name} is {kind}, not a number", f"give {name} as a number")
-    return pc.if_else(pc.less(pc.abs(found), EXACT_LIMIT), found, None) if exact else found
+    return pc.if_else(pc.less(pc.abs(number), EXACT_LIMIT), number, None) if exact else number
 
 
 def as_long(column: pa.Array, name: str) -> pa.Array:
-    """int64, NULL where a value is no whole number, or too large for one."""
+    """Convert a column to int64; NULL where a value is no whole number, or too large for int64."""
     if _is_text(column.type):
         text = pc.ascii_trim_whitespace(column.cast(pa.string()))
         fits = pc.match_substring_regex(text, "^[+-]?0*[0-9]{1,18}$")
-        kept = pc.if_else(fits, pc.replace_substring_regex(text, r"^\+", ""), None)
-        return kept.cast(pa.int64())
+        digits = pc.if_else(fits, pc.replace_substring_regex(text, r"^\+", ""), None)
+        return digits.cast(pa.int64())
     if pa.types.is_boolean(column.type):
         return pa.nulls(len(column), pa.int64())
     if pa.types.is_integer(column.type) and column.type != pa.uint64():
@@ -255,7 +261,7 @@ def _parse_numbers(column: pa.Array) -> pa.Array:
 def convert_embeddings(
     users: pa.Table, items: pa.Table, what: tuple[str, str]
 ) -> tuple[pa.Table, pa.Table]:
-    """As `handed_over.typed_embeddings`: (user_id, vector), (item_id, vector, bias), of one width."""
+    """Convert to (user_id, vector) and (item_id, vector, bias); see the function in `external_inputs`."""
     sides = [
         convert_vectors(rows, name, where)
         for name, rows, where in (("user_id", users, what[0]), ("item_id", items, what[1]))
@@ -267,26 +273,27 @@ def convert_embeddings(
 
 
 def convert_vectors(rows: pa.Table, name: str, what: str, *, biased: bool = True) -> pa.Table:
-    """Ids as text, vectors as lists of float32, bias as float64 (0 where there is none).
+    """Convert ids to text, vectors to lists of float32, and biases to float64 (0 where there is no bias).
 
     Raises:
-        SchemaError: a column is missing, or holds no vectors. DataError: NULL ids, NaN or infinite numbers.
+        SchemaError: a column is missing, or holds no vectors.
+        DataError: NULL ids, NaN or infinite numbers.
     """
     require_names(rows.column_names, [name, "vector"], what)
     field, ids = encode_ids(rows, name, what)
     vector = as_vectors(read_column(rows, "vector", what), what)
-    given = biased and "bias" in rows.column_names
-    bias = as_double(read_column(rows, "bias", what), "bias") if given else pa.array(np.zeros(len(ids)))
+    has_bias = biased and "bias" in rows.column_names
+    bias = as_double(read_column(rows, "bias", what), "bias") if has_bias else pa.array(np.zeros(len(ids)))
     _refuse_vectors(name, ids, vector, bias, what)
     fields = [field, pa.field("vector", FLOAT32), pa.field("bias", pa.float64())]
     return pa.table([ids, vector, bias], schema=pa.schema(fields))
 
 
 def as_vectors(column: pa.Array, what: str) -> pa.Array:
-    """A column of lists as lists of float32, rounded to the nearest.
+    """Convert a column of lists to lists of float32, rounded to the nearest.
 
     Raises:
-        SchemaError: it holds no lists of numbers.
+        SchemaError: the column holds no lists of numbers.
     """
     kind = column.type
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -304,53 +311,53 @@ def _refuse_vectors(name: str, ids: pa.Array, vector: pa.Array, bias: pa.Array, 
     values = values.astype(np.float32)
     bad_u = np.zeros(len(vector), bool)
     bad_u[np.repeat(np.arange(len(vector)), np.diff(offsets))[~np.isfinite(values)]] = True
-    known = bias.drop_null().to_numpy()
-    wrong = {name: ids.null_count, "vector": int(bad_u.sum()), "bias": int((~np.isfinite(known)).sum())}
+    biases = bias.drop_null().to_numpy()
+    wrong = {name: ids.null_count, "vector": int(bad_u.sum()), "bias": int((~np.isfinite(biases)).sum())}
     refuse_unusable(wrong, what)
 
 
 def count_dimensions(vectors: pa.Table, what: str) -> int:
-    """The one length of all vectors; errors as `handed_over.dimensions`."""
+    """Return the common length of all vectors; errors as in `external_inputs.count_dimensions`."""
     column, ids = combine_column(vectors.column("vector")), vectors.column(0)
     length = pc.list_value_length(column)
     shortest, longest = pc.min(length).as_py() or 0, pc.max(length).as_py() or 0
-    given, known = len(column) - column.null_count, len(distinct_ids([ids]))
-    return check_width(shortest, longest, len(column), given, known, what=what)
+    present, distinct = len(column) - column.null_count, len(distinct_ids([ids]))
+    return check_width(shortest, longest, len(column), present, distinct, what=what)
 
 
-# ----------------------------------------------------------------------------- ids that do not meet
+# ----------------------------------------------------------------------------- ids without a match
 
 
 def check_common_ids(
     left: pa.ChunkedArray,
     right: pa.ChunkedArray,
     name: str,
-    told: tuple[str, str, str, str],
+    sources: tuple[str, str, str, str],
     *,
     must: bool = True,
 ) -> list[Check]:
-    """As `handed_over.meet`, of two columns of ids as text; NULL is none.
+    """Check that two columns of text ids have ids in common, as `external_inputs.check_common_ids` does.
 
     Args:
-        left: ids.
-        right: likewise.
+        left: ids; NULL is ignored.
+        right: ids to compare them with.
         name: user_id or item_id.
-        told: how both tables are called, then how their ids were stored.
-        must: see there.
+        sources: the names of both tables in messages, then the types in which their ids were stored.
+        must: whether it is an error that no id is common (see `external_inputs.check_common_ids`).
     """
     unique = [distinct_ids([ids]) for ids in (left, right)]
     common = pc.sum(pc.is_in(unique[0], value_set=unique[1]), min_count=0).as_py()
     counts = [
         pc.sum(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py() for ids in unique
     ]
-    found = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+    meeting = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
 
     def sides() -> tuple[IdArray, IdArray]:
-        return _describe_side(unique[0], name, told[0], told[2]), _describe_side(
-            unique[1], name, told[1], told[3]
+        return _describe_side(unique[0], name, sources[0], sources[2]), _describe_side(
+            unique[1], name, sources[1], sources[3]
         )
 
-    return report_common_ids(found, sides, name, told[:2], must=must)
+    return report_common_ids(meeting, sides, name, sources[:2], must=must)
 
 
 def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:
@@ -358,5 +365,5 @@ def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:
 
 
 def read_id_type(table: pa.Table, name: str) -> str:
-    """How the ids of a typed table were stored, as errors say it."""
+    """Return the type in which the ids of a converted table were stored, for messages."""
     return str((table.schema.field(name).metadata or {}).get(ID_TYPE.encode(), b"string").decode())

@@ -1,6 +1,6 @@
-"""A look at the times of a log without Spark: are they times in their unit? In the words of readers.
+"""Check the times of a log without Spark, with the messages of `readers.values`.
 
-A dry run looks at the first rows. What is looked at is refused as `readers.values` refuses it.
+A dry run uses it to check the first rows of a log.
 """
 
 from __future__ import annotations
@@ -29,71 +29,71 @@ from recbench_spark.data.times import (
 from recbench_spark.errors import DataError, SchemaError
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-"""How text is opened, by the ending of its file."""
+"""Functions that open compressed text, by the ending of the file's name."""
 
 
 def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
-    """Refuse values that are no times in their unit, or of years that a log cannot have.
+    """Refuse values that are no times in their unit, or that are outside the years of logs.
 
     Args:
-        column: (n,) the first values; NULL is not looked at.
-        name: of the column.
+        column: (n,) the first values; NULL is ignored.
+        name: the column's name.
         unit: s, ms, us or timestamp.
-        where: how errors name the log.
+        where: the log's name in messages.
         whole: whether these are all values of the log.
-        all_bad: whether only a column without one good value is refused (bad rows are left out).
+        all_bad: whether to refuse the column only if no value is good (bad rows are left out later).
 
     Raises:
         SchemaError: numbers that are read as timestamps. DataError: values that are no such times.
     """
-    known, kind = column.drop_null(), column.type
-    if not len(known):
+    present, kind = column.drop_null(), column.type
+    if not len(present):
         return
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        if whole:  # of a larger log the reader looks at all of them
-            _refuse_misread(known, name, where)
+        if whole:  # the reader checks all times of a larger log
+            _refuse_misread(present, name, where)
         return
     if unit == "timestamp" and not text:
-        hint = time_hint(str(known[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
+        hint = time_hint(str(present[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
         raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp", hint)
     if unit == "timestamp":
-        good = pc.match_substring_regex(known, HAS_DATE).to_numpy(zero_copy_only=False)
+        good = pc.match_substring_regex(present, HAS_DATE).to_numpy(zero_copy_only=False)
         _refuse_bad_times(
-            known, good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00", where, unit, all_bad
+            present, good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00", where, unit, all_bad
         )
         return
-    number = _parse_numbers(known)
+    number = _parse_numbers(present)
     if number is None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
         micros = number * MICROS_PER_UNIT[unit]
     good = np.isfinite(micros) & (np.abs(micros) < 2.0**63)
-    _refuse_bad_times(known, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
+    _refuse_bad_times(present, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
     good &= micros < LATEST
     _refuse_bad_times(
-        known, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad
+        present, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad
     )
     ends = float(number.min()), float(number.max())
-    told = describe_coarser_unit(where, name, ends, unit) if whole else None
-    if told:
-        raise DataError(*told)
+    mistake = describe_coarser_unit(where, name, ends, unit) if whole else None
+    if mistake:
+        raise DataError(*mistake)
 
 
 def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.Array] | None:
     """Return the ratings file of a MovieLens data set, its column of times and the first n of them.
 
-    None where there is no such file, or no column of times: the reader says so.
+    The result is None where the file or the column is missing; the reader reports that.
 
     Args:
         path: the folder or the file.
-        reader: of MOVIELENS.
-        n: values that are read at most.
+        reader: a key of MOVIELENS.
+        n: the largest number of values to read.
     """
     names, place = MOVIELENS[reader], Path(path)
     if place.is_dir():
-        known = (place / f"{name}{ending}" for name in names for ending in ("", *OPENERS))
-        place = next((file for file in known if file.is_file()), place)
+        candidates = (place / f"{name}{ending}" for name in names for ending in ("", *OPENERS))
+        place = next((file for file in candidates if file.is_file()), place)
     if not place.is_file():
         return None
     layout_name = name_layout(place, names)
@@ -111,23 +111,23 @@ def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.A
     return str(place), column, pa.array(times, pa.string())
 
 
-def _refuse_misread(known: pa.Array, name: str, where: str) -> None:
-    """DataError where timestamps were made in too fine a unit."""
-    instants = known.cast(pa.timestamp("us", getattr(known.type, "tz", None)), safe=False)
+def _refuse_misread(times: pa.Array, name: str, where: str) -> None:
+    """Raise DataError where timestamps were made in too fine a unit."""
+    instants = times.cast(pa.timestamp("us", getattr(times.type, "tz", None)), safe=False)
     ends = pc.min_max(instants.cast(pa.int64()))
     mistake = describe_misread_times(where, name, (ends["min"].as_py(), ends["max"].as_py()))
     if mistake:
         raise DataError(*mistake)
 
 
-def _parse_numbers(known: pa.Array) -> npt.NDArray[np.float64] | None:
-    """(n,) float64, NaN where a text is no number; None: a type that is left to the reader."""
-    if pa.types.is_integer(known.type) or pa.types.is_floating(known.type):
-        found: npt.NDArray[np.float64] = known.cast(pa.float64(), safe=False).to_numpy()
-        return found
-    if not (pa.types.is_string(known.type) or pa.types.is_large_string(known.type)):
+def _parse_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
+    """Parse (n,) float64, NaN where a text is no number; None where the type is left to the reader."""
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        numbers: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
+        return numbers
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return None
-    return np.array([_parse_number(text) for text in known.to_pylist()])
+    return np.array([_parse_number(text) for text in column.to_pylist()])
 
 
 def _parse_number(text: str) -> float:
@@ -138,12 +138,12 @@ def _parse_number(text: str) -> float:
 
 
 def _refuse_bad_times(
-    known: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, all_bad: bool
+    column: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, all_bad: bool
 ) -> None:
-    """DataError where a value is bad, with the smallest one as an example."""
+    """Raise DataError where a value is bad, with the smallest one as an example."""
     if good.all() or (all_bad and good.any()):
         return
-    example = min(str(one) for one in known.filter(pa.array(~good)).to_pylist())
+    example = min(str(one) for one in column.filter(pa.array(~good)).to_pylist())
     raise DataError(
         f"{where}: {problem}, e.g. {example[:120]!r}",
         time_hint(example, unit) or "correct or remove these rows, or set dataset.bad_rows to reject",

@@ -1,8 +1,8 @@
-"""A log in Parquet or Delta that tasks of Python read and deal out in blocks, without a row in Java.
+"""Read a log in Parquet or Delta by Python tasks and partition it in blocks, without a row in Java.
 
-Only what needs no second look: ids that are whole numbers or text, finite ratings, a time in each row.
-Anything else (a missing value, another type, a folder by partition) is left to `readers`, which read
-everything and say what is wrong.
+The module reads only clean logs: ids that are whole numbers or text, finite ratings, a time in each row.
+Everything else (a missing value, another type, a folder with partitions) is left to `readers`, which
+read all logs and report what is wrong.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from recbench_spark.inputs import find_version
 from recbench_spark.storage.blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
 from recbench_spark.storage.delta_tables import list_files, open_table
 
-if TYPE_CHECKING:  # workers import this module, and need no settings
+if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
 
 ROWS_PER_READER = 1 << 23
-"""Rows that a task reads and deals out, at most: what is done again where it fails."""
+"""Rows that a task reads and partitions at most: the work that is repeated where a task fails."""
 
 COLUMNAR_READERS = ("parquet", "delta")
-"""Readers of files by column."""
+"""Readers of columnar file formats."""
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
 
@@ -44,7 +44,7 @@ INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
 
 
 class RowGroup(NamedTuple):
-    """A row group: file, number within it, rows."""
+    """A row group of a Parquet file: the file, the group's number in it, and its rows."""
 
     path: str
     number: int
@@ -53,12 +53,12 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnarLog:
-    """The row groups of a log, and how a task finds our columns in them.
+    """The row groups of a log, and the rules by which a task converts their columns.
 
     Attributes:
-        groups: a few values each, held by the driver and sent to all tasks.
-        theirs: our names to theirs, of the columns that are there.
-        micros: microseconds of the unit of time.
+        groups: the row groups; the driver sends them to all tasks.
+        theirs: canonical column names to the log's own names, for the columns that it has.
+        micros: microseconds per unit of time.
         whole: the names of id columns that are whole numbers.
     """
 
@@ -69,14 +69,14 @@ class ColumnarLog:
 
     @property
     def n(self) -> int:
-        """Rows of the log."""
+        """Number of rows of the log."""
         return sum(group.rows for group in self.groups)
 
     def dealt(self, spark: SparkSession, owner: str, tasks: int) -> RDD[Block]:
-        """The log in blocks, all rows of an owner in the same partition: the one shuffle.
+        """Partition the log in blocks, all rows of an owner in one partition; this is the only shuffle.
 
-        A task deals out `rows_dealt` rows at a time; PySpark collects up to 10 blocks for each task of the
-        other side, or half of spark.python.worker.memory, before it hands them on.
+        A task writes `buffer_rows` rows at a time. PySpark collects up to 10 blocks for each receiving
+        task, or half of spark.python.worker.memory, before it passes them on.
 
         Args:
             spark: the session.
@@ -84,30 +84,33 @@ class ColumnarLog:
             tasks: number of partitions.
 
         Raises:
-            PythonException: of a FallbackToSpark, when it is run.
+            PythonException: a FallbackToSpark was raised in a task, when the result is computed.
         """
         readers = min(len(self.groups), _count_readers(spark, self.n))
         read = partial(_read_blocks, files=self, readers=readers, owner=owner, tasks=tasks)
-        dealt = spark.sparkContext.parallelize(range(readers), readers).mapPartitions(read)
-        return dealt.partitionBy(tasks, int)
+        blocks = spark.sparkContext.parallelize(range(readers), readers).mapPartitions(read)
+        return blocks.partitionBy(tasks, int)
 
 
 def _count_readers(spark: SparkSession, n: int) -> int:
-    """Whole rounds of all cores. A task holds little whatever it reads, and each takes time to begin."""
+    """Return the number of reading tasks: whole rounds of all cores.
+
+    A task's memory does not depend on the rows that it reads, and each task takes time to start.
+    """
     cores = spark.sparkContext.defaultParallelism
     return int(cores * -(-n // (cores * ROWS_PER_READER)))
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
-    """The row groups of a log; None where `readers` must read it. Reads the footers of all files."""
-    theirs = {name: dataset.columns.get(name, name) for name in COLUMNS}
+    """Read the footers of a log's files into row groups; None where `readers` must read the log."""
+    source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
     paths, names = _list_parquet_files(dataset)
     footers = _read_footers(paths)
     schemas = [schema for schema, _ in footers]
-    # A column that the table has and a file has not is NULL there.
+    # A column of the table is NULL in the rows of a file that lacks it.
     if names is not None and any(set(schema.names) != names for schema in schemas):
         return None
-    types = _common_types(schemas, theirs)
+    types = _common_types(schemas, source_names)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
     groups = (
@@ -115,7 +118,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
         for path, (_, sizes) in zip(paths, footers, strict=True)
         for number, rows in enumerate(sizes)
     )
-    present = {name: theirs[name] for name in types}
+    present = {name: source_names[name] for name in types}
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
     files = ColumnarLog(tuple(groups), present, micros, whole)
@@ -123,10 +126,13 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
 
 
 def _list_parquet_files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
-    """The Parquet files of a log and, of Delta, the table's columns; none where `readers` must read it."""
-    more = dataset.attributes or dataset.options or dataset.until or dataset.bad_rows == "reject"
-    path = Path(str(dataset.path)).absolute()  # workers may stand elsewhere
-    if more or not path.exists() or dataset.reader not in COLUMNAR_READERS:
+    """List the Parquet files of a log, and for Delta the table's columns.
+
+    The list is empty where `readers` must read the log.
+    """
+    needs_reader = dataset.attributes or dataset.options or dataset.until or dataset.bad_rows == "reject"
+    path = Path(str(dataset.path)).absolute()  # workers may have another directory
+    if needs_reader or not path.exists() or dataset.reader not in COLUMNAR_READERS:
         return [], None
     is_delta = (path / "_delta_log").is_dir()
     if is_delta != (dataset.reader == "delta"):
@@ -135,15 +141,15 @@ def _list_parquet_files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
 
 
 def _list_table_files(path: Path) -> tuple[list[str], set[str] | None]:
-    """Of a Delta table's pinned version, else the present one.
+    """List the files of a Delta table's pinned version, or of its latest one.
 
-    None where its files do not say all, or hold deleted rows.
+    The list is empty where the files alone do not hold the table, as with partitions or deleted rows.
     """
-    # Here: workers import this module and need none of it.
+    # Imported here, since workers import this module and do not need it.
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        version = find_version(str(path))  # the one that was identified
+        version = find_version(str(path))  # the version whose identity was recorded
         table = open_table(path, version)
     except DeltaError:
         return [], None
@@ -155,7 +161,7 @@ def _list_table_files(path: Path) -> tuple[list[str], set[str] | None]:
 
 
 def _list_folder_files(path: Path) -> list[str]:
-    """The files that Spark reads; none where there are folders, whose names may stand for values."""
+    """List the files that Spark reads in a folder; empty where subfolders may stand for partitions."""
     if path.is_file():
         return [str(path)]
     entries = sorted(path.iterdir())
@@ -165,7 +171,7 @@ def _list_folder_files(path: Path) -> list[str]:
 
 
 def _read_footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
-    """The schema of each file and the rows of its groups; none where one is not Parquet."""
+    """Read the schema of each file and the rows of its groups; empty where a file is not Parquet."""
     try:
         with ThreadPoolExecutor(max_workers=16) as pool:
             return list(pool.map(_read_footer, paths))
@@ -174,32 +180,33 @@ def _read_footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
 
 
 def _read_footer(path: str) -> tuple[pa.Schema, list[int]]:
-    found = pq.read_metadata(path)
-    sizes = [found.row_group(number).num_rows for number in range(found.num_row_groups)]
-    return found.schema.to_arrow_schema(), sizes
+    footer = pq.read_metadata(path)
+    sizes = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    return footer.schema.to_arrow_schema(), sizes
 
 
-def _common_types(schemas: Sequence[pa.Schema], theirs: Mapping[str, str]) -> dict[str, pa.DataType]:
-    """Of our columns that are there; none where files differ, or a name may mean another column."""
-    found: list[dict[str, pa.DataType]] = []
+def _common_types(schemas: Sequence[pa.Schema], source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
+    """Return the types of the log's columns; empty where files differ, or a name is ambiguous."""
+    types_per_file: list[dict[str, pa.DataType]] = []
     for schema in schemas:
         lower = [name.lower() for name in schema.names]
         if len(set(lower)) < len(lower) or "part" in lower:
             return {}
-        known = {name: their for name, their in theirs.items() if their.lower() in lower}
-        if any(their not in schema.names or "." in their for their in known.values()):
+        present = {name: source for name, source in source_names.items() if source.lower() in lower}
+        if any(source not in schema.names or "." in source for source in present.values()):
             return {}
-        found.append({name: schema.field(their).type for name, their in known.items()})
-    return found[0] if found and all(types == found[0] for types in found) else {}
+        types_per_file.append({name: schema.field(source).type for name, source in present.items()})
+    same = types_per_file and all(types == types_per_file[0] for types in types_per_file)
+    return types_per_file[0] if same else {}
 
 
 def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
-    """Whether the ids are there, and all columns of types that mean here what they mean to Spark."""
+    """Check that the ids are there, and that all columns have types with the same meaning in Spark."""
     allowed: dict[str, Callable[[pa.DataType], bool]] = {
-        "user_id": lambda found: _is_whole(found) or pa.types.is_string(found),
-        "item_id": lambda found: _is_whole(found) or pa.types.is_string(found),
-        "rating": lambda found: _is_whole(found) or found in (pa.float32(), pa.float64()),
-        "event_time": lambda found: found in INSTANTS or (_is_whole(found) and unit in MICROS_PER_UNIT),
+        "user_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
+        "item_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
+        "rating": lambda kind: _is_whole(kind) or kind in (pa.float32(), pa.float64()),
+        "event_time": lambda kind: kind in INSTANTS or (_is_whole(kind) and unit in MICROS_PER_UNIT),
     }
     return {"user_id", "item_id"} <= types.keys() and all(allowed[name](types[name]) for name in types)
 
@@ -216,18 +223,18 @@ def _read_blocks(
 ) -> Iterator[Block]:
     columns = list(dict.fromkeys(files.theirs.values()))
     for number in numbers:
-        ours = (
+        batches = (
             _convert_batch(rows, files) for rows in _read_batches(files.groups[number::readers], columns)
         )
-        for log in chunks(ours, buffer_rows(tasks)):
+        for log in chunks(batches, buffer_rows(tasks)):
             yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
 
 
 def _read_batches(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    for path, number, wanted in groups:
+    for path, number, n_rows in groups:
         try:
             file = pq.ParquetFile(path, memory_map=True)
-            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != wanted:
+            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != n_rows:
                 raise FallbackToSpark(f"{path} has changed since its footer was read")
             yield from file.iter_batches(MIN_BUFFER_ROWS, [number], columns, use_threads=False)
         except (OSError, pa.ArrowException) as error:
@@ -237,19 +244,19 @@ def _read_batches(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pa
 def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
     if any(column.null_count for column in rows.columns):
         raise FallbackToSpark("a value is missing")
-    found = {name: rows.column(their) for name, their in files.theirs.items()}
-    ratings = _convert_ratings(found.get("rating"), rows.num_rows)
+    columns = {name: rows.column(source) for name, source in files.theirs.items()}
+    ratings = _convert_ratings(columns.get("rating"), rows.num_rows)
     if not np.isfinite(ratings.to_numpy()).all():
         raise FallbackToSpark("a rating is not finite")
     times = (
-        _convert_times(found["event_time"], files.micros)
-        if "event_time" in found
+        _convert_times(columns["event_time"], files.micros)
+        if "event_time" in columns
         else pa.nulls(rows.num_rows)
     )
     return pa.RecordBatch.from_pydict(
         {
-            "user_id": _convert_ids(found["user_id"]),
-            "item_id": _convert_ids(found["item_id"]),
+            "user_id": _convert_ids(columns["user_id"]),
+            "item_id": _convert_ids(columns["item_id"]),
             "rating": ratings,
             "event_time": times.cast(pa.int64()),
         }
@@ -271,7 +278,7 @@ def _convert_ids(column: pa.Array) -> pa.Array:
 
 
 def _convert_times(column: pa.Array, micros: int) -> pa.Array:
-    """Microseconds since 1970."""
+    """Convert times to microseconds since 1970."""
     try:
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -287,7 +294,7 @@ def _convert_times(column: pa.Array, micros: int) -> pa.Array:
 
 
 def _refuse_misread(times: pa.Array) -> None:
-    """FallbackToSpark where timestamps may have been made in another unit: Spark looks at all of them."""
+    """Raise FallbackToSpark where timestamps may be of another unit, since Spark checks all rows."""
     ends = pc.min_max(times)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if low is not None and describe_misread_times("", "", (low, high)):
@@ -295,7 +302,7 @@ def _refuse_misread(times: pa.Array) -> None:
 
 
 def _refuse_finer(column: pa.Array, micros: int) -> None:
-    """FallbackToSpark where all numbers fit a coarser unit: Spark's reader looks at the whole column."""
+    """Raise FallbackToSpark where all numbers fit a coarser unit, since Spark checks all rows."""
     ends = pc.min_max(column)
     unit = next(name for name, factor in MICROS_PER_UNIT.items() if factor == micros)
     if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):
@@ -303,7 +310,7 @@ def _refuse_finer(column: pa.Array, micros: int) -> None:
 
 
 def _assign_tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
-    """The task of each row: a hash of its owner, who is in one task whatever the files."""
+    """Assign each row a task by a hash of its owner, so that all rows of an owner have the same task."""
     if pa.types.is_integer(owners.type):
         # Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4), high bits folded in.
         id_r = owners.to_numpy().view(np.uint64)

@@ -1,8 +1,8 @@
-"""Identity of a Delta table: its id, its active files and how they are read, all from its log.
+"""Compute the identity of a Delta table from its log: its id, its active files and how they are read.
 
-Two tables at one path, or two versions, have different files; a copy that nobody wrote to is the same
-table. A version number alone says nothing: each table begins at 0, and two copies go on with equal
-numbers.
+Two versions of a table, or two tables at one path, have different files. An unchanged copy of a table
+has the identity of the original. A version number alone identifies nothing: each table starts at 0, and two
+copies continue with equal numbers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 MAPPING = "delta.columnMapping.mode"
 
 READING_PREFIXES = ("delta.columnMapping.", "__CHAR_VARCHAR_TYPE_STRING")
-"""Beginnings of the metadata of a column that change how files are read; comments do not."""
+"""Prefixes of column metadata that change how files are read; comments, for example, do not."""
 
 
 class ActiveFile(NamedTuple):
-    """A file of a version.
+    """A data file of a table version, as the log records it.
 
     Attributes:
-        path: as the log has it.
+        path: the path in the log.
         size: bytes.
-        deleted: its deletion vector as the log has it, in JSON; empty: no row is deleted.
+        deleted: its deletion vector in JSON; empty where no row is deleted.
     """
 
     path: str
@@ -42,7 +42,7 @@ class ActiveFile(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A version of a table, and its identity."""
+    """The version of a table and its identity."""
 
     version: int
     identity: str
@@ -52,12 +52,12 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
     """Return the snapshot of a table on a disk of this machine, read from its log in this process.
 
     Args:
-        path: of the table's folder.
-        version: to look at; None: what `options` choose, else the latest.
-        options: of a Delta reader.
+        path: the table's folder.
+        version: the version to read; None for the one that `options` name, or the latest.
+        options: options of a Delta reader.
 
     Raises:
-        FallbackToSpark: the table has features, or the options choose a version, that only Spark knows.
+        FallbackToSpark: only Spark supports the table's features, or the choice of a version by time.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -68,12 +68,12 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
             raise FallbackToSpark(f"{path} has features of Delta that are Spark's")
         actions = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
         schema = table.schema().to_json()
-        found = table.version()
+        read_version = table.version()
     except (DeltaError, OSError, ValueError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
     files = [ActiveFile(row["path"], row["size_bytes"]) for row in actions]
     return Snapshot(
-        found, table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
+        read_version, table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
     )
 
 
@@ -86,7 +86,7 @@ def _select_version(options: Options) -> int | None:
 
 
 def read_frame_snapshot(frame: DataFrame) -> Snapshot:
-    """Return the snapshot that a frame reads, whatever path, name, version or time chose it.
+    """Return the snapshot that a frame reads, for any choice by path, name, version or time.
 
     The table's files are listed by Spark, and the driver holds path and size of each.
     """
@@ -112,28 +112,28 @@ def read_frame_snapshot(frame: DataFrame) -> Snapshot:
 def table_identity(
     table_id: str, schema: str, partitions: Iterable[str], mapping: str, files: Iterable[ActiveFile]
 ) -> str:
-    """Return the text: the table's id, and a digest over its files and over how they are read.
+    """Return the identity as text: the table's id, and a digest of its files and of how they are read.
 
     Args:
-        table_id: as the log has it.
+        table_id: the id in the log.
         schema: in Delta's JSON.
         partitions: names of the columns that folders hold.
         mapping: mode of column mapping.
-        files: those of the version, in any order.
+        files: the files of the version, in any order.
     """
     lines = [json.dumps([_strip_schema(json.loads(schema)), list(partitions), mapping], sort_keys=True)]
     lines += sorted(json.dumps(list(file)) for file in files)
-    found = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    return f"delta:{table_id}:{found[:32]}"
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return f"delta:{table_id}:{digest[:32]}"
 
 
 def _strip_schema(schema: Any) -> Any:
-    """Return a schema without what changes no value that is read: comments, and whether NULL may stand."""
+    """Return a schema without parts that change no value, such as comments and nullability."""
     if isinstance(schema, list):
         return [_strip_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {
+    fields = {
         key: value
         for key, value in schema.items()
         if not key.lower().endswith(("nullable", "containsnull"))
@@ -141,4 +141,4 @@ def _strip_schema(schema: Any) -> Any:
     notes = {
         key: value for key, value in schema.get("metadata", {}).items() if key.startswith(READING_PREFIXES)
     }
-    return {key: notes if key == "metadata" else _strip_schema(value) for key, value in kept.items()}
+    return {key: notes if key == "metadata" else _strip_schema(value) for key, value in fields.items()}

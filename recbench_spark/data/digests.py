@@ -1,16 +1,16 @@
-"""Identity of plain files: their content decides, not their path, time or machine.
+"""Compute the identity of plain files from their content, not from their path, time or machine.
 
-The identity is a digest over the multiset of all files: partition folders (`k=v`) below the root, how
-the name says that the file is read (`.tsv`, compression, MovieLens' names), size, and SHA-256 of the
+The identity is a digest over the multiset of all files: partition folders (`k=v`) below the root, the part
+of the name that says how the file is read (`.tsv`, compression, MovieLens' names), size, and SHA-256 of the
 content. SHA-256 is the fastest digest of `hashlib` on processors that compute it in hardware (1.8 GB a
-second and core here, BLAKE2b 0.9). A file is cut into pieces of PIECE bytes, so that many threads or
-tasks digest one file; the digest of a file is the SHA-256 of the digests of its pieces.
+second and core here, BLAKE2b 0.9). A file is cut into pieces of PIECE bytes, so that many threads or tasks
+digest one file; the digest of a file is the SHA-256 of the digests of its pieces.
 
-Digests are cached by device, inode, size, mtime and ctime, so that a file that nobody touched is not
-read again. The cache lies in the user's cache directory (XDG_CACHE_HOME, else ~/.cache), a file a host:
-device and inode mean something on one host alone, a log has many warehouses, and scratch folders are
-emptied every day. A writer replaces it as a whole. A damaged cache, or one that others may write to, is
-ignored.
+Digests are cached by device, inode, size, mtime and ctime, so that an unchanged file is not read again.
+The cache is in the user's cache directory (XDG_CACHE_HOME, else ~/.cache), one file per host, since device
+and inode have a meaning on one host only. It is not in a warehouse, because a log has many warehouses,
+and not in a scratch folder, because these are emptied every day. A writer replaces the file as a whole.
+A damaged cache, or one that others may write to, is ignored.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ PIECE = 1 << 26
 BUFFER = 1 << 20
 
 MAX_ENTRIES = 100_000
-"""Digests that the cache holds at most, some 15 MB; the oldest leave first."""
+"""Digests that the cache holds at most, some 15 MB; the oldest are removed first."""
 
 SETTLED_NS = 2 * 10**9
 """Age that a file needs before its digest is cached: some storage keeps times to two seconds."""
 
 UNKNOWN_CLOCK_NS = 60 * 10**9
-"""What this host's clock and that of storage that cannot be written to may differ by."""
+"""Largest assumed difference between this host's clock and that of storage that cannot be written to."""
 
 Piece = tuple[str, int]
 """A file, and the byte at which a piece of it begins."""
@@ -57,13 +57,13 @@ DigestPieces = Callable[[Sequence[Piece]], list[bytes]]
 
 
 class Content(NamedTuple):
-    """A file as it counts for an identity.
+    """A file's contribution to an identity.
 
     Attributes:
         folders: partition folders below the root, joined by `/`.
-        name: what of the file's name counts.
+        name: the part of the file's name that counts.
         size: bytes.
-        digest: of the content, in hexadecimal digits.
+        digest: digest of the content, in hexadecimal digits.
     """
 
     folders: str
@@ -83,13 +83,13 @@ class Stamp(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name of the file's digest in the cache."""
+        """Name of the file's digest in the cache."""
         return "-".join(map(str, self))
 
     def is_settled(self, clock_ns: int) -> bool:
-        """Whether a later change will show: the last one is older than the clock's resolution.
+        """Check whether a later change will show: the last one is older than the clock's resolution.
 
-        A time of modification in the future was set by hand; the time of that change is the ctime.
+        A modification time in the future was set by hand; then the ctime says when that was done.
         """
         last = self.ctime_ns if self.mtime_ns > clock_ns else max(self.mtime_ns, self.ctime_ns)
         return last < clock_ns - SETTLED_NS
@@ -102,9 +102,9 @@ def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces
     """Return the identity of a file, or of all files below a folder. Holds some 100 bytes a file.
 
     Args:
-        path: of this machine.
-        named: whether names count: where they say what a file holds, or the order of files counts.
-        digest_pieces: returns the SHA-256 of each piece; None: threads of this process do.
+        path: a file or a folder of this machine.
+        named: whether file names count, because they describe the content or the order of files matters.
+        digest_pieces: a function that returns the SHA-256 of each piece; None for threads of this process.
 
     Raises:
         DataError: there are no files, or one changed while it was read.
@@ -115,28 +115,28 @@ def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces
         raise DataError(f"no files at {path}", "check the path")
     stamps = {str(file): read_stamp(file) for file in files}
     digests = digest_files(stamps, digest_pieces or digest_in_threads)
-    found = [
+    contents = [
         make_content(str(root), str(file), stamps[str(file)].size, digests[str(file)], named)
         for file in files
     ]
-    return files_identity(found)
+    return files_identity(contents)
 
 
 def make_content(root: str, file: str, size: int, digest: str, named: bool) -> Content:
-    """Return a file as it counts; root and file are written alike."""
+    """Return a file's contribution to an identity; root and file must be written in the same form."""
     below = file.removeprefix(root).strip("/")
     *parents, name = below.split("/") if below else [Path(file).name]
     folders = "/".join(part for part in parents if "=" in part)
     if named:
         return Content(folders, "/".join([*parents, name]) if below else name, size, digest)
-    return Content(folders, reading_of(name), size, digest)
+    return Content(folders, format_name(name), size, digest)
 
 
-def reading_of(name: str) -> str:
-    """Return what of a file's name changes how it is read: separator, layout and compression.
+def format_name(name: str) -> str:
+    """Return the part of a file's name that changes how it is read: separator, layout and compression.
 
-    >>> reading_of("log.csv"), reading_of("log.tsv"), reading_of("part-0.csv.gz"), reading_of("users.dat")
-    ('', '.tsv', '.gz', 'users.dat')
+    >>> [format_name(name) for name in ("log.csv", "log.tsv", "part-0.csv.gz", "users.dat")]
+    ['', '.tsv', '.gz', 'users.dat']
     """
     packed = re.search(r"\.(gz|bz2|zst|lz4|snappy|deflate|xz)$", name)
     bare = name[: packed.start()] if packed else name
@@ -145,15 +145,15 @@ def reading_of(name: str) -> str:
 
 
 def files_identity(files: Iterable[Content]) -> str:
-    """Return the text: how many files, bytes, and a digest that no order of files changes."""
-    found = sorted(files)
-    lines = "".join(json.dumps(one) + "\n" for one in found)
-    total = sum(one.size for one in found)
-    return f"content:{len(found)}:{total}:{hashlib.sha256(lines.encode()).hexdigest()[:32]}"
+    """Return the identity as text: number of files, bytes, and a digest for any order of files."""
+    contents = sorted(files)
+    lines = "".join(json.dumps(one) + "\n" for one in contents)
+    total = sum(one.size for one in contents)
+    return f"content:{len(contents)}:{total}:{hashlib.sha256(lines.encode()).hexdigest()[:32]}"
 
 
 def list_files(root: Path) -> list[Path]:
-    """Return the file, or all files below a folder but hidden ones, as Spark hides them."""
+    """Return the file, or all files below a folder except hidden ones, as Spark hides them."""
     return list(_walk(root)) if root.is_dir() else [root] if root.is_file() else []
 
 
@@ -167,24 +167,26 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
-    """Return the digest of each file, from the cache where nobody has touched the file since.
+    """Return the digest of each file, from the cache where the file is unchanged.
 
     Raises:
         DataError: a file changed while it was read, or is gone.
     """
     cache = DigestCache()
-    known = cache.read()
-    found = {file: known[stamp.key] for file, stamp in stamps.items() if stamp.key in known}
-    missing = {file: stamp for file, stamp in stamps.items() if file not in found}
+    cached = cache.read()
+    digests = {file: cached[stamp.key] for file, stamp in stamps.items() if stamp.key in cached}
+    missing = {file: stamp for file, stamp in stamps.items() if file not in digests}
     if not missing:
-        return found
+        return digests
     clocks = {stamp.device: read_storage_clock(Path(file).parent) for file, stamp in missing.items()}
-    found |= _digest_missing(missing, digest_pieces)
+    digests |= _digest_missing(missing, digest_pieces)
     settled = {
-        stamp.key: found[file] for file, stamp in missing.items() if stamp.is_settled(clocks[stamp.device])
+        stamp.key: digests[file]
+        for file, stamp in missing.items()
+        if stamp.is_settled(clocks[stamp.device])
     }
     cache.add(settled)
-    return found
+    return digests
 
 
 def _digest_missing(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
@@ -208,7 +210,7 @@ def join_digests(digests: Iterable[bytes]) -> str:
 
 
 def digest_in_threads(pieces: Sequence[Piece]) -> list[bytes]:
-    """Return the SHA-256 of each piece; `hashlib` lets threads run beside each other."""
+    """Return the SHA-256 of each piece; `hashlib` lets threads run in parallel."""
     with ThreadPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as pool:
         return list(pool.map(digest_piece, pieces))
 
@@ -216,29 +218,29 @@ def digest_in_threads(pieces: Sequence[Piece]) -> list[bytes]:
 def digest_piece(piece: Piece) -> bytes:
     """Return the SHA-256 of at most PIECE bytes of a file. Holds BUFFER bytes."""
     path, first = piece
-    found, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER))
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER))
     with Path(path).open("rb", buffering=0) as file:
         file.seek(first)
-        left = PIECE
-        while left and (n := file.readinto(buffer[: min(left, BUFFER)])):
-            found.update(buffer[:n])
-            left -= n
-    return found.digest()
+        remaining = PIECE
+        while remaining and (n := file.readinto(buffer[: min(remaining, BUFFER)])):
+            digest.update(buffer[:n])
+            remaining -= n
+    return digest.digest()
 
 
 def read_stamp(file: Path) -> Stamp:
-    """Return the state of a file. Raises DataError where it is gone."""
+    """Return the state of a file. Raise DataError where it no longer exists."""
     try:
-        found = file.stat()
+        state = file.stat()
     except OSError:
         raise change_error(str(file)) from None
-    return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return Stamp(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 def read_storage_clock(folder: Path) -> int:
-    """Return nanoseconds since 1970 by the clock that stamps files of a folder.
+    """Return nanoseconds since 1970 by the clock that stamps the files of a folder.
 
-    Where nothing can be written the clock is this host's, less what two clocks may differ by.
+    Where nothing can be written, it is this host's clock minus the largest assumed difference.
     """
     try:
         return read_clock_ns(folder)
@@ -246,7 +248,7 @@ def read_storage_clock(folder: Path) -> int:
         return time.time_ns() - UNKNOWN_CLOCK_NS
 
 
-# ------------------------------------------------------------------------------------- the cache
+# ------------------------------------------------------------------------------------- cache
 
 
 class DigestCache:
@@ -257,7 +259,7 @@ class DigestCache:
         self.file = None if self.folder is None else self.folder / f"digests-{socket.gethostname()}.json"
 
     def read(self) -> dict[str, str]:
-        """Return all digests; none where there is no cache, or a damaged one."""
+        """Return all digests; empty where there is no cache, or a damaged one."""
         if self.folder is None or self.file is None or not is_private(self.folder):
             return {}
         try:
@@ -266,27 +268,27 @@ class DigestCache:
             return {}
 
     def add(self, digests: Mapping[str, str]) -> None:
-        """Write digests beside those that are there. What two writers add at once may be lost."""
+        """Add digests to the cache. Entries that two writers add at the same time may be lost."""
         if not digests or self.folder is None or self.file is None:
             return
         with suppress(OSError):  # without a cache files are read again, and no number changes
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            every = {**self.read(), **digests}
-            newest = dict(list(every.items())[-MAX_ENTRIES:])
+            all_digests = {**self.read(), **digests}
+            newest = dict(list(all_digests.items())[-MAX_ENTRIES:])
             if is_private(self.folder):
                 replace_text(self.file, json.dumps(newest))
 
 
 @lru_cache(maxsize=1)
 def _read_digests(file: Path, stamp: Stamp) -> dict[str, str]:
-    """Return what a file of digests holds; read once as long as its stamp is the same."""
-    found = json.loads(file.read_text(encoding="utf-8"))
-    known = found.items() if isinstance(found, dict) else ()
-    return {key: value for key, value in known if re.fullmatch(r"[0-9a-f]{64}", str(value))}
+    """Return the content of a cache file, read once as long as its stamp is the same."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    entries = content.items() if isinstance(content, dict) else ()
+    return {key: value for key, value in entries if re.fullmatch(r"[0-9a-f]{64}", str(value))}
 
 
 def cache_folder() -> Path | None:
-    """Return the project's folder in the user's cache directory; None: the user has no home."""
+    """Return the project's folder in the user's cache directory; None where the user has no home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recbench-spark"
     except RuntimeError:

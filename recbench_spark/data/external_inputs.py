@@ -1,4 +1,4 @@
-"""Tables that other systems hand over: lists, scores, embeddings, candidates. Checked, ids as text."""
+"""Read and check tables of other systems (lists, scores, embeddings, candidates), with ids as text."""
 
 from __future__ import annotations
 
@@ -20,36 +20,40 @@ from recbench_spark.schemas import ID_TYPE, IDS, cast_ids_to_text, require, requ
 VALUE_TYPES = {"rank": "long", "score": "double"}
 
 EXACT_LIMIT = float(1 << 53)
-"""From here on float64 does not tell whole numbers apart."""
+"""First whole number from which on float64 cannot represent every whole number."""
 
 
 def read_scored_rows(spark: SparkSession, path: str, kind: str) -> DataFrame:
-    """Lists (rank or score) or scores at a path."""
+    """Read lists (with rank or score) or scores at a path."""
     what = f"{kind} {path}"
     rows = read_table(spark, path, ["user_id", "item_id"], kind)
-    found = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in rows.columns}
-    if kind == "scores" or not found:
+    types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in rows.columns}
+    if kind == "scores" or not types:
         require(rows, ["score"], what)
-    return convert_rows(rows, found, what)
+    return convert_rows(rows, types, what)
 
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
-    """What lists (rank, score, or both) or scores say of their rows: column -> type.
+    """Return the value columns of lists (rank, score, or both) or of scores: column -> type.
 
     Raises:
         SchemaError: neither a rank nor a score.
     """
-    found = {name: of for name, of in VALUE_TYPES.items() if name in names}
-    if kind == "scores" or not found:
+    types = {name: data_type for name, data_type in VALUE_TYPES.items() if name in names}
+    if kind == "scores" or not types:
         require_names(names, ["user_id", "item_id", "score"], kind)
-    return found if kind == "lists" else {"score": "double"}
+    return types if kind == "lists" else {"score": "double"}
 
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows that can be used: typed, ids as text or as the whole numbers that were stored.
+    """Rows that can be used, with ids as text or as the whole numbers that were stored.
 
-    n: how many; ranges: of each value the smallest and the largest one beside an item, where there is any
+    Attributes:
+        rows: the typed rows.
+        n: number of rows.
+        ranges: the smallest and largest value of each column over rows with an item; missing where there is
+            none.
     """
 
     rows: DataFrame
@@ -60,24 +64,24 @@ class CheckedRows:
 def convert_rows(
     rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False
 ) -> DataFrame:
-    """user_id and item_id as text, and the value columns by type: rows of `check_input_rows`; errors as there."""
-    found = check_input_rows(rows, values, what, empty_items=empty_items)
-    return cast_ids_to_text(found.rows)
+    """Convert user_id and item_id to text and the value columns to their types; see `check_input_rows`."""
+    checked = check_input_rows(rows, values, what, empty_items=empty_items)
+    return cast_ids_to_text(checked.rows)
 
 
 def check_input_rows(
     rows: DataFrame, values: Mapping[str, str], what: str, *, empty_items: bool = False
 ) -> CheckedRows:
-    """user_id and item_id, and the value columns by type.
+    """Check user_id, item_id and the value columns, and convert them to their types.
 
-    One pass counts what cannot be used. Ids that are stored as whole numbers stay numbers: Python makes
-    text of the distinct ones.
+    One pass counts the values that cannot be used. Ids that are stored as whole numbers stay numbers;
+    Python later converts only the distinct ones to text.
 
     Args:
         rows: user_id, item_id and the values.
         values: column -> Spark type.
-        what: how errors name the rows.
-        empty_items: a NULL item_id is allowed (a user with an empty truth).
+        what: the name of the rows in messages.
+        empty_items: whether a NULL item_id is allowed (a user with an empty truth).
 
     Raises:
         SchemaError: a column is missing.
@@ -86,16 +90,16 @@ def check_input_rows(
     require(rows, ["user_id", "item_id", *values], what)
     ids = {name: convert_ids(rows, name, what) for name in IDS}
     converted = {name: _convert_value(rows, name, kind) for name, kind in values.items()}
-    known = ids["item_id"].text.isNotNull()
+    has_item = ids["item_id"].text.isNotNull()
     wrong = {name: _is_unusable(name, column) for name, column in converted.items()}
     if empty_items:
-        wrong = {name: test & known for name, test in wrong.items()}
+        wrong = {name: test & has_item for name, test in wrong.items()}
     else:
-        wrong["item_id"] = ~known
+        wrong["item_id"] = ~has_item
     wrong["user_id"] = ids["user_id"].text.isNull()
-    of_items = {name: F.when(known, column) for name, column in converted.items()}
-    ends = [F.min(column).alias(f"min_{name}") for name, column in of_items.items()]
-    ends += [F.max(column).alias(f"max_{name}") for name, column in of_items.items()]
+    item_values = {name: F.when(has_item, column) for name, column in converted.items()}
+    ends = [F.min(column).alias(f"min_{name}") for name, column in item_values.items()]
+    ends += [F.max(column).alias(f"max_{name}") for name, column in item_values.items()]
     row = _refuse_rows(rows, wrong, what, ids, [F.count("*").alias("n"), *ends])
     ranges = {name: (row[f"min_{name}"], row[f"max_{name}"]) for name in values}
     columns = [column.alias(name) for name, column in converted.items()]
@@ -116,7 +120,7 @@ def _text_ids(ids: Mapping[str, IdColumn], name: str) -> Column:
 
 
 def convert_numbers(rows: DataFrame, names: Sequence[str], what: str) -> DataFrame:
-    """The rows with these columns as float64.
+    """Convert these columns to float64.
 
     Raises:
         SchemaError: a column is missing. DataError: values that are NULL, NaN, infinite or not a number.
@@ -128,7 +132,7 @@ def convert_numbers(rows: DataFrame, names: Sequence[str], what: str) -> DataFra
 
 
 def _convert_value(rows: DataFrame, name: str, kind: str) -> Column:
-    """NULL where the value is of another kind, or a whole number that float64 does not tell from others."""
+    """Convert a column; NULL where a value does not fit, or float64 cannot represent it."""
     raw, stored = F.col(name), rows.schema[name].dataType
     if kind == "double":
         exact = isinstance(stored, T.LongType) or (isinstance(stored, T.DecimalType) and not stored.scale)
@@ -149,11 +153,11 @@ def _refuse_rows(
     wrong: Mapping[str, Column],
     what: str,
     ids: Mapping[str, IdColumn] | None = None,
-    further: Sequence[Column] = (),
+    extra: Sequence[Column] = (),
 ) -> Row:
-    """DataError where any test holds, or a value of these columns is not an id, with the smallest one.
+    """Raise DataError where a test holds, or where an id column has a value that is no id.
 
-    Else what was counted in the same pass; `further` too.
+    Otherwise return the counts of the same pass, with the `extra` aggregates.
     """
     columns = {name: rule for name, rule in (ids or {}).items() if _is_unchecked(rows, name)}
     counts = [F.count_if(test).alias(f"n_{name}") for name, test in wrong.items()]
@@ -162,9 +166,9 @@ def _refuse_rows(
         for name, rule in columns.items()
         if rule.bad is not None
     ]
-    if not (counts or examples or further):
+    if not (counts or examples or extra):
         return Row()
-    (row,) = rows.agg(*counts, *examples, *further).collect()
+    (row,) = rows.agg(*counts, *examples, *extra).collect()
     for name, rule in columns.items():
         if rule.bad is not None and row[f"bad_{name}"] is not None:
             raise DataError(
@@ -176,7 +180,7 @@ def _refuse_rows(
 
 
 def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
-    """DataError for the first column of which any value cannot be used."""
+    """Raise DataError for the first column with a value that cannot be used."""
     for name, n in wrong.items():
         if n:
             raise DataError(
@@ -186,7 +190,7 @@ def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
 
 
 def _is_unchecked(rows: DataFrame, name: str) -> bool:
-    """Whether the column does not come from our readers, which have looked at it."""
+    """Check whether the column does not come from our readers, which have checked it."""
     return ID_TYPE not in rows.schema[name].metadata
 
 
@@ -197,7 +201,7 @@ def _describe_unusable(name: str) -> str:
 
 
 def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFrame, DataFrame]:
-    """(user_id, vector) and (item_id, vector, bias) at two paths."""
+    """Read (user_id, vector) and (item_id, vector, bias) at two paths."""
     frames = [
         read_table(spark, path, [f"{side}_id", "vector"], f"{side} embeddings")
         for side, path in (("user", users), ("item", items))
@@ -208,7 +212,7 @@ def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFr
 def convert_embeddings(
     users: DataFrame, items: DataFrame, what: tuple[str, str]
 ) -> tuple[DataFrame, DataFrame]:
-    """(user_id, vector) and (item_id, vector, bias) with one number of dimensions.
+    """Convert to (user_id, vector) and (item_id, vector, bias) with the same number of dimensions.
 
     Raises:
         DataError: vectors that are NULL, of different lengths or hold NaN, an id that is NULL or twice.
@@ -224,7 +228,7 @@ def convert_embeddings(
 
 
 def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
-    """DataError where two tables of vectors are not of one model."""
+    """Raise DataError where two tables of vectors have different widths."""
     if dims[0] != dims[1]:
         raise DataError(
             f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
@@ -232,7 +236,7 @@ def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
 
 
 def convert_features(rows: DataFrame, what: str) -> DataFrame:
-    """(item_id, vector, bias 0) of what items are like.
+    """Convert item features to (item_id, vector, bias 0).
 
     Raises:
         SchemaError: a column is missing. DataError: vectors that cannot be used.
@@ -257,21 +261,21 @@ def _vector_tests(ids: str) -> dict[str, Column]:
 
 
 def group_candidates(rows: DataFrame, items: DataFrame, users: DataFrame) -> DataFrame:
-    """Rows (user_id, item_id) as one row per user: user_id, candidates (item indices).
+    """Group rows (user_id, item_id) by user: user_id, candidates (item indices).
 
     Raises:
-        DataError: none of the items is in the catalogue, or none of the users among `users`.
+        DataError: no item is in the catalogue, or no user is among `users`.
     """
     typed = convert_rows(rows, {}, "candidates")
     check_common_ids(typed, users, "user_id", ("candidates", "truth"))
     check_common_ids(typed, items, "item_id", ("candidates", "catalogue"))
-    known = typed.join(items.select("item_id", "item_index"), "item_id")
+    indexed = typed.join(items.select("item_id", "item_index"), "item_id")
     listed = F.sort_array(F.collect_set("item_index"))
-    return known.groupBy("user_id").agg(listed.alias("candidates"))
+    return indexed.groupBy("user_id").agg(listed.alias("candidates"))
 
 
 def count_dimensions(vectors: DataFrame, what: str) -> int:
-    """The one length of all vectors.
+    """Return the common length of all vectors.
 
     Raises:
         DataError: vectors of different lengths, a NULL vector, no vectors at all, or an id twice.
@@ -284,12 +288,12 @@ def count_dimensions(vectors: DataFrame, what: str) -> int:
     return check_width(*row, what=what)
 
 
-def check_width(shortest: int, longest: int, rows: int, given: int, distinct: int, *, what: str) -> int:
-    """The one length of vectors of which these numbers were counted; errors as `count_dimensions`."""
+def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
+    """Return the common length of vectors from their counts; it raises the errors of `count_dimensions`."""
     if not rows:
         raise DataError(f"{what}: no vectors", "check the path and the ids")
-    if given < rows:
-        raise DataError(f"{what}: {rows - given} of {rows} vectors are NULL", "leave these rows out")
+    if not_null < rows:
+        raise DataError(f"{what}: {rows - not_null} of {rows} vectors are NULL", "leave these rows out")
     if shortest != longest:
         raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
     if distinct < rows:
@@ -297,53 +301,53 @@ def check_width(shortest: int, longest: int, rows: int, given: int, distinct: in
     return int(longest)
 
 
-# ----------------------------------------------------------------------------- ids that do not meet
+# ----------------------------------------------------------------------------- ids without a match
 
 
 def check_common_ids(
     left: DataFrame, right: DataFrame, name: str, what: tuple[str, str], *, must: bool = True
 ) -> list[Check]:
-    """A warning where hardly any id of one frame is one of the other. Shuffles the distinct ids of both.
+    """Warn where hardly any id of one frame is in the other. The distinct ids of both are shuffled.
 
     Args:
-        left: has the column `name`, ids as text; NULL is none.
-        right: likewise.
+        left: a frame with the column `name`, ids as text; NULL is ignored.
+        right: the frame to compare it with.
         name: user_id or item_id.
-        what: how the frames are called.
-        must: whether it is an error that no id is common; else only of ids of two kinds, whole numbers
-            and text, which no change of the data could make equal.
+        what: the names of the frames in messages.
+        must: whether it is an error that no id is common. Otherwise it is an error only for ids of two
+            kinds (whole numbers and text), which can never be equal.
 
     Raises:
-        DataError: no id is common, with three of each side and both types.
+        DataError: no id is common; the message shows three ids of each side and both types.
     """
-    found = _count_common_ids(left, right, name)
+    overlap = _count_common_ids(left, right, name)
     sides = partial(describe_sides, left, right, name, what)
-    return report_common_ids(found, sides, name, what, must=must)
+    return report_common_ids(overlap, sides, name, what, must=must)
 
 
 def report_common_ids(
-    found: IdOverlap,
+    overlap: IdOverlap,
     sides: Callable[[], tuple[IdArray, IdArray]],
     name: str,
     what: tuple[str, str],
     *,
     must: bool,
 ) -> list[Check]:
-    """What `check_common_ids` says of what it counted; `sides`: examples, looked up where there is something to say."""
-    if not (found.fails(must) or found.few):
+    """Report the result of `check_common_ids`; `sides` reads example ids where they are needed."""
+    if not (overlap.fails(must) or overlap.few):
         return []
     left, right = sides()
-    found.refuse(left, right, must)
-    apart = 1 - found.share
+    overlap.refuse(left, right, must)
+    apart = 1 - overlap.share
     return [
-        Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", found.told(left, right))
+        Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", overlap.told(left, right))
     ]
 
 
 def describe_sides(
     left: DataFrame, right: DataFrame, name: str, what: tuple[str, str]
 ) -> tuple[IdArray, IdArray]:
-    """Examples of two frames' ids, for errors; arguments as `check_common_ids` takes them, ids also as numbers."""
+    """Read example ids of two frames for messages; arguments as in `check_common_ids`."""
     return _describe_side(left, what[0], name), _describe_side(right, what[1], name)
 
 
@@ -370,9 +374,9 @@ def _count_common_ids(left: DataFrame, right: DataFrame, name: str) -> IdOverlap
 
 
 def _describe_side(frame: DataFrame, what: str, name: str) -> IdArray:
-    """The smallest three ids, and their type as it was stored."""
+    """Read the smallest three ids, and their type as it was stored."""
     field = frame.schema[name]
     ids = F.col(name).cast("string").alias(name)
-    known = frame.where(F.col(name).isNotNull()).select(ids).distinct().orderBy(name)
+    ordered = frame.where(F.col(name).isNotNull()).select(ids).distinct().orderBy(name)
     kind = field.metadata.get(ID_TYPE, field.dataType.simpleString())
-    return IdArray(f"{name} of {what}", kind, [row[0] for row in known.limit(3).collect()])
+    return IdArray(f"{name} of {what}", kind, [row[0] for row in ordered.limit(3).collect()])

@@ -1,10 +1,10 @@
-"""Identity of an input: the text that names the data which a number was computed from.
+"""Compute the identity of an input: the text that names the data from which a number was computed.
 
-Of a Delta table see `delta_snapshots`, of plain files `digests`; both engines give the same text. Files
-that lie on a disk are digested by threads, many bytes by tasks of Spark. Remote files (s3a, hdfs) are
-digested by Spark's tasks up to REMOTE_BYTES each; of a larger one name, size and time count, so that
-such a file is another one after it was copied, and a change of equal size and time is not seen. No
-digest of a remote file is cached.
+`delta_snapshots` computes it for Delta tables and `digests` for plain files; both engines give the same
+text. Files on a local disk are digested by threads, or by tasks of Spark where they are large. Remote files
+(s3a, hdfs) are digested by Spark's tasks up to REMOTE_BYTES each. A larger remote file counts by name, size
+and time: a copy of it is another file, and a change of equal size and time is not seen. No digest of a
+remote file is cached.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from recbench_spark.data.digests import (
     files_identity,
     make_content,
 )
-from recbench_spark.data.readers.files import check_path, exists, explain_errors, is_table, qualify_path
+from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table, qualify_path
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.shared_arrays import escape_path
 
 DRIVER_BYTES = 1 << 28
-"""Bytes of plain files that threads of the driver digest; more are digested by tasks."""
+"""Bytes of plain files up to which threads of the driver compute digests; larger inputs go to tasks."""
 
 REMOTE_BYTES = 1 << 28
-"""Size of a remote file up to which a task reads all its bytes: it holds them at once."""
+"""Size of a remote file up to which a task reads it; the task holds the whole file."""
 
 
 def identity(spark: SparkSession, path: str, *, named: bool = False, options: Options | None = None) -> str:
-    """Return a short text that is equal for equal data at whatever path, and for no other.
+    """Return a short text that is equal for equal data at any path, and different for other data.
 
     Inside `inputs.pin_inputs` the path is looked at once.
 
@@ -53,13 +53,15 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
         spark: the session.
         path: file, folder, Delta table, or `schema.table` of the catalog.
         named: whether names of plain files count.
-        options: of the reader; `versionAsOf` and `timestampAsOf` name the version.
+        options: options of the reader; `versionAsOf` and `timestampAsOf` name the version.
 
     Raises:
         MissingError, DataError: nothing is there.
     """
-    given = options or {}
-    return look_once(path, given, named, partial(_identify, spark, path, named, given)).identity
+    reader_options = options or {}
+    return look_once(
+        path, reader_options, named, partial(_identify, spark, path, named, reader_options)
+    ).identity
 
 
 def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> PinnedInput:
@@ -82,10 +84,10 @@ def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> 
 
 def _delta_input(path: str, options: Options, look: Any) -> PinnedInput:
     with explain_errors(path):
-        found: Snapshot = look(options)
-    at_version = {"versionAsOf": str(found.version)}
+        snapshot: Snapshot = look(options)
+    at_version = {"versionAsOf": str(snapshot.version)}
     return PinnedInput(
-        path, found.identity, found.version, lambda: look(at_version).identity, found.identity
+        path, snapshot.identity, snapshot.version, lambda: look(at_version).identity, snapshot.identity
     )
 
 
@@ -112,16 +114,15 @@ def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
     place = normalise_path(path)
     if Path(place).exists():
         look = partial(content_identity, place, named, partial(_digest_in_tasks, spark))
-        found = look()
-        return PinnedInput(path, found, None, look, found)
+        digest = look()
+        return PinnedInput(path, digest, None, look, digest)
     sign_now = partial(_sign_listing, spark, path)
     before = sign_now()
     return PinnedInput(path, _remote_identity(spark, path, named), None, sign_now, before)
 
 
 def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes]:
-    """Return the digest of each piece. Nothing is shuffled; a task holds a buffer, the driver 32 bytes a
-    piece."""
+    """Return the digest of each piece. Nothing is shuffled; the driver holds 32 bytes per piece."""
     if len(pieces) * PIECE <= DRIVER_BYTES or sum(_piece_length(piece) for piece in pieces) <= DRIVER_BYTES:
         return digest_in_threads(pieces)
     context = spark.sparkContext
@@ -139,7 +140,7 @@ def _list_files(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
-    """Return the identity of remote files, each read by one task; of large ones no content."""
+    """Return the identity of remote files, each read by one task; large ones count without content."""
     listed = _list_files(spark, path)
     small = listed.where(F.col("length") <= REMOTE_BYTES).select("path", "length", _content_digest())
     large = listed.where(F.col("length") > REMOTE_BYTES).select(
@@ -157,7 +158,7 @@ def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
 
 
 def _content_digest() -> Column:
-    """The digest of a file as `digests` computes it: of the digests of its pieces."""
+    """Return the digest of a file as `digests` computes it: a digest of the digests of its pieces."""
     last = F.greatest(F.floor((F.col("length") - 1) / PIECE), F.lit(0))
 
     def digest(n: Column) -> Column:
@@ -173,6 +174,6 @@ def _concat(before: Column, one: Column) -> Column:
 
 
 def _sign_listing(spark: SparkSession, path: str) -> str:
-    """Return a digest over names, sizes and times of remote files as they are now."""
+    """Return a digest of the present names, sizes and times of remote files."""
     rows = _list_files(spark, path).select("path", "length", "modificationTime")
     return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()

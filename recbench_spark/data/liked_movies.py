@@ -1,4 +1,4 @@
-"""A MovieLens folder as a study sees it: who liked what, titles and genres. Arrays, without Spark."""
+"""Read a MovieLens folder for studies: liked pairs, titles and genres, as arrays without Spark."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 
 Floats = npt.NDArray[np.float32]
 LIKED_RATING = 4
-"""The least rating of a liked pair."""
+"""Smallest rating of a liked pair."""
 
 WORD_DIMS = 32
 
 
 class Movies(NamedTuple):
-    """Movies of a folder in the order of their ids, liked by anybody or not.
+    """Movies of a folder in the order of their ids, with and without likes.
 
     Attributes:
-        pairs: ratings of LIKED and more.
-        genres: (movies, genres) 0 or 1, names of genres in order.
-        words: (movies, WORDS) title words, hashed.
-        ids: (movies,) as the folder has them.
+        pairs: the pairs with a rating of at least LIKED_RATING.
+        genres: (movies, genres) 0 or 1, in the alphabetical order of genres.
+        words: (movies, WORD_DIMS) hashed title words.
+        ids: (movies,) the ids of the folder.
     """
 
     pairs: UserItemPairs
@@ -41,7 +41,7 @@ class Movies(NamedTuple):
 
 
 def read_movies(folder: Path) -> Movies:
-    """Liked pairs, genres and title words of ml-100k, ml-1m or ml-latest-small.
+    """Read liked pairs, genres and title words of ml-100k, ml-1m or ml-latest-small.
 
     Raises:
         DataError: none of the known files is there.
@@ -59,10 +59,10 @@ def read_movies(folder: Path) -> Movies:
 
 
 def write_features(path: Path, ids: npt.NDArray[np.int64], features: Floats) -> None:
-    """A table (id, vector) that models over graphs take as `features`.
+    """Write a table (id, vector) that models over graphs take as `features`.
 
     Args:
-        path: of the Parquet file.
+        path: the Parquet file.
         ids: (n,) whole numbers.
         features: (n, d).
     """
@@ -71,7 +71,7 @@ def write_features(path: Path, ids: npt.NDArray[np.int64], features: Floats) -> 
 
 
 def read_ratings(folder: Path) -> pd.DataFrame:
-    """User, item and rating of each row.
+    """Read user, item and rating of each row.
 
     Raises:
         DataError: none of the known files is there.
@@ -90,38 +90,38 @@ def read_ratings(folder: Path) -> pd.DataFrame:
 
 
 def read_titles(folder: Path) -> dict[int, tuple[str, list[str]]]:
-    """Title and genres by id.
+    """Read title and genres by id.
 
     Raises:
         DataError: none of the known files is there.
     """
-    found = {}
+    titles = {}
     if (folder / "movies.csv").exists():
         rows = pd.read_csv(folder / "movies.csv").to_numpy().tolist()
         return {int(i): (str(title), str(genres).split("|")) for i, title, genres in rows}
     if (folder / "movies.dat").exists():
         for line in (folder / "movies.dat").read_text(encoding="latin-1").splitlines():
             number, title, genres = line.split("::")
-            found[int(number)] = (title, genres.split("|"))
-        return found
+            titles[int(number)] = (title, genres.split("|"))
+        return titles
     if not (folder / "u.item").exists():
         raise DataError(f"{folder}: no movies.csv, movies.dat or u.item", "a MovieLens folder")
     for line in (folder / "u.item").read_text(encoding="latin-1").splitlines():
         number, title, *_, flags = line.split("|", 5)
-        found[int(number)] = (title, [str(n) for n, flag in enumerate(flags.split("|")) if flag == "1"])
-    return found
+        titles[int(number)] = (title, [str(n) for n, flag in enumerate(flags.split("|")) if flag == "1"])
+    return titles
 
 
 def hash_words(title: str) -> Floats:
-    """Each word at a place and with a sign by its hash."""
-    found = np.zeros(WORD_DIMS, np.float32)
+    """Hash words to a vector (WORD_DIMS,): each word's hash chooses its place and its sign."""
+    vector = np.zeros(WORD_DIMS, np.float32)
     for word in re.findall(r"[a-z0-9]+", title.lower()):
         place = zlib.crc32(word.encode())
-        found[place % WORD_DIMS] += 1.0 if place >> 16 & 1 else -1.0
-    return found
+        vector[place % WORD_DIMS] += 1.0 if place >> 16 & 1 else -1.0
+    return vector
 
 
 def log_degree(pairs: UserItemPairs) -> Floats:
-    """(items, 1) log of 1 and the pairs of each item, over 5: of the size of other features."""
+    """Return (items, 1) log(1 + pairs) / 5, which is of the size of other features."""
     counts = np.bincount(pairs.item, minlength=pairs.items)
     return (np.log1p(counts)[:, None] / 5).astype(np.float32)

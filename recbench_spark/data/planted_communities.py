@@ -1,11 +1,11 @@
-"""A generated world of likes in which pooling by importance can show: items in groups, groups in tastes.
+"""Generate likes with planted communities, in which pooling by importance can show an effect.
 
-Items lie in groups of about 20, 50 groups a taste; there are twice as many users as items. A user has one
-taste and two of its groups; of 20 likes 15 are of these groups, evenly, 5 of all items, popular ones more
-often (density falls with the root of the place). So the nodes that walks visit most are an item's group
-with many visits, and others with few. Features: the taste's and the group's centres of 31 normal numbers
-in noise NOISE times as large, and the log degree. A fifth of each user's likes, by hash, is held out.
-Arrays, without Spark: about 1 GB for a million nodes.
+Items are in groups of about 20, with 50 groups per taste; there are twice as many users as items. A user
+has one taste and two of its groups. Of 20 likes, 15 are of these groups (uniformly), 5 of all items, with
+popular ones more often (density falls with the square root of the popularity rank). So the nodes that walks
+visit most are an item's group with many visits, and others with few. Features are the sum of the taste's
+and the group's centre (31 normal numbers each) with noise NOISE times as large, and the log degree. A fifth
+of each user's likes is held out by hash. The arrays need about 1 GB for a million nodes, without Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 VERSION = 2
-"""Results on another version of the world are not taken for this one's."""
+"""Version of the generator; results of other versions are not reused."""
 
 HELD_OUT, SPLIT_SEED = 0.2, 7
 ITEMS_PER_TASTE, GROUPS_PER_TASTE, GROUP_LIKES, OTHER_LIKES, GROUPS_PER_USER = 1000, 50, 15, 5, 2
@@ -40,7 +40,7 @@ DIMS, NOISE = 31, 2.0
 
 
 class PlantedWorld(NamedTuple):
-    """Liked pairs, cut, what items are known by, and the group and taste of each in a generated world."""
+    """A generated world: liked pairs (train and held out), item features, each item's group and taste."""
 
     train: UserItemPairs
     held: UserItemPairs
@@ -50,7 +50,7 @@ class PlantedWorld(NamedTuple):
 
 
 def generate_world(items: int) -> PlantedWorld:
-    """The world of so many items; the same for ever."""
+    """Generate the world with this number of items; the same in every run and version of the code."""
     draw = np.random.default_rng(11)
     users, tastes = 2 * items, max(items // ITEMS_PER_TASTE, 1)
     groups = tastes * GROUPS_PER_TASTE
@@ -64,25 +64,25 @@ def generate_world(items: int) -> PlantedWorld:
     train, held = split_pairs(pairs, HELD_OUT, SPLIT_SEED)
     group = np.arange(items) % groups
     centres = (draw.standard_normal((size, DIMS), np.float32) for size in (tastes, groups))
-    known = next(centres)[group % tastes] + next(centres)[group]
-    known += NOISE * draw.standard_normal((items, DIMS), np.float32)
-    return PlantedWorld(train, held, np.hstack([known, log_degree(train)]), group, group % tastes)
+    features = next(centres)[group % tastes] + next(centres)[group]
+    features += NOISE * draw.standard_normal((items, DIMS), np.float32)
+    return PlantedWorld(train, held, np.hstack([features, log_degree(train)]), group, group % tastes)
 
 
 def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tuple[int, int]:
-    """`log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector), as a night reads them.
+    """Write `log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector), as a night reads them.
 
     Args:
-        world: what is written; whole numbers as ids.
-        folder: made where it is not there.
-        test_users: whose held-out rows are the part `test`, drawn by hash; those of others are left out.
-            0: of all users.
+        world: the world to write; its ids are whole numbers.
+        folder: the target; it is created if needed.
+        test_users: number of users, drawn by hash, whose held-out rows are the part `test`; held-out rows
+            of others are left out. 0 means all users.
 
     Returns:
-        Rows of training and of test.
+        The number of training rows and of test rows.
 
     Raises:
-        ConfigError: a negative number of users, or more than there are.
+        ConfigError: the number of users is negative, or larger than that of the world.
     """
     held = _select_users(world.held, test_users)
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,17 +94,17 @@ def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tupl
 
 
 def _select_users(pairs: UserItemPairs, users: int) -> UserItemPairs:
-    """Pairs of users with the least hashes."""
+    """Return the pairs of the users with the smallest hashes."""
     if not 0 <= users <= pairs.users:
         raise ConfigError(f"{users} users of {pairs.users}", "0 is all of them")
     if not users:
         return pairs
-    kept = np.zeros(pairs.users, np.bool_)
-    kept[order_users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
-    return select_users(pairs, kept)
+    is_selected = np.zeros(pairs.users, np.bool_)
+    is_selected[order_users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
+    return select_users(pairs, is_selected)
 
 
 def _part_rows(pairs: UserItemPairs, part: str) -> pa.Table:
-    """Rows of one part of the log."""
+    """Return the rows of one part of the log."""
     columns = {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
     return pa.table({**columns, "part": pa.repeat(part, len(pairs.item))})

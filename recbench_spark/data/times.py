@@ -1,4 +1,4 @@
-"""Times of logs: the units of numbers, the years that a log can have, and the unit that fits a number."""
+"""Rules for the times of logs: units of numbers, plausible years, and the unit that fits a number."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import re
 from datetime import UTC, datetime, timedelta
 
 MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1000, "us": 1}
-"""Microseconds of a unit."""
+"""Microseconds per unit."""
 
 LATEST = 4_102_444_800_000_000
-"""2100-01-01 in microseconds: no log holds an interaction from then on.
+"""2100-01-01 in microseconds: the first time that no log can have.
 
-A number that is read in too coarse a unit lies beyond it (milliseconds of 2021 as seconds are the year
-52971), and so does a placeholder such as 9999-12-31. Either would fill the test part of a split by time.
-Small numbers are not refused: a log may number its rows instead of timing them.
-"""
+A number that is read in too coarse a unit is beyond it (milliseconds of 2021 as seconds are the year
+52971), and so is a placeholder such as 9999-12-31. Both would fill the test part of a split by time.
+Small numbers are not refused, since a log may number its rows instead of timing them."""
 
 FIRST_LOGS = 631_152_000_000_000
-"""1990-01-01 in microseconds. Logs of interactions begin in the nineties, and a number is only said to be
-of another unit where it lies between then and LATEST by that unit."""
+"""1990-01-01 in microseconds, the first plausible time. Logs of interactions begin in the nineties. A
+number is said to be of another unit only where that unit puts it between FIRST_LOGS and LATEST."""
 
 HAS_DATE = r"^\W*[0-9]{4,6}([^0-9]|$)"
-"""A text that begins with a year. Spark reads a time of day without a date as one of today."""
+"""Pattern of a text that begins with a year. Spark reads a time of day without a date as one of today."""
 
 CHECKED = "times_checked"
-"""Metadata of a column of times that was read from a log before: its unit is known."""
+"""Key in a column's metadata for times that came from a log that was read before: their unit is known."""
 
 
 STORED = "stored"
-"""Stands for the unit of times that are stored as timestamps."""
+"""Name of the unit of times that are stored as timestamps."""
 
 MISREAD_FACTORS = {
     1_000_000_000: ("s", "seconds were taken for nanoseconds where it was made"),
@@ -38,26 +37,25 @@ MISREAD_FACTORS = {
     ),
     1000: ("us", "microseconds were taken for nanoseconds (or seconds for milliseconds) where it was made"),
 }
-"""Factor that puts stored timestamps right -> the unit of the numbers, and the mistake.
+"""Factor that corrects stored timestamps -> the unit of the numbers, and the mistake.
 
-pandas takes numbers for nanoseconds, so that seconds become the first seconds of 1970. A log is only
-refused where all of its times lie from 1990 to 2099 by one of these factors: in the first seven weeks of
-1970, as they are stored.
-"""
+pandas reads numbers as nanoseconds, so that seconds become the first seconds of 1970. A log is refused
+only where one of these factors puts all of its times between 1990 and 2099; as stored they are in
+the first seven weeks of 1970."""
 
 
 def guess_unit(number: float) -> str | None:
-    """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099; None: none is."""
+    """Return the unit (s, ms, us, ns) by which a number is a time from 1990 to 2099, or None."""
     units = {**MICROS_PER_UNIT, "ns": 0.001}
     fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]
     return fits[0] if fits else None
 
 
 def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str | None:
-    """Return the coarser unit that all times of a log are of, though they are read in this one.
+    """Return the coarser unit that fits all times of a log which are read in this one, or None.
 
     Args:
-        lowest: the smallest number of the log; None: it has none.
+        lowest: the smallest number of the log; None for a log without numbers.
         highest: the largest one.
         unit: s, ms or us.
     """
@@ -72,10 +70,10 @@ def coarser_unit(lowest: float | None, highest: float | None, unit: str) -> str 
 def describe_coarser_unit(
     where: str, name: str, ends: tuple[float, float], unit: str
 ) -> tuple[str, str] | None:
-    """Return the message and the hint for a log that is read in too fine a unit; None: it is not.
+    """Return message and hint for a log that is read in too fine a unit; None where it is not.
 
     Args:
-        where: how errors name the log.
+        where: the log's name in messages.
         name: the column of times.
         ends: the smallest and the largest number.
         unit: the unit in which they are read.
@@ -89,11 +87,10 @@ def describe_coarser_unit(
 
 
 def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
-    """Return the message and the hint for stored timestamps that were made in too fine a unit; None: they
-    were not.
+    """Return message and hint for stored timestamps made in too fine a unit; None where they are right.
 
     Args:
-        where: how errors name the log.
+        where: the log's name in messages.
         name: the column of times.
         ends: the first and the last time of the log, in microseconds since 1970.
     """
@@ -110,10 +107,10 @@ def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> 
 
 
 def time_hint(text: str | None, unit: str) -> str:
-    """Return what to set so that a value becomes a time; empty where nothing is known to help.
+    """Return the setting that makes a value a time; empty where no setting is known to help.
 
     Args:
-        text: the value, which is no time in the unit; None: a missing one.
+        text: the value, which is no time in the unit; None for a missing one.
         unit: the unit in which it is read, or `timestamp`.
     """
     if text is None:
@@ -126,7 +123,8 @@ def time_hint(text: str | None, unit: str) -> str:
     if fits == "ns":
         return "these are nanoseconds since 1970: divide them by 1000 and set dataset.time_unit: us"
     if fits is not None:
-        return f"set dataset.time_unit: {fits}, by which {text} is of {_format_day(number * MICROS_PER_UNIT[fits])}"
+        day = _format_day(number * MICROS_PER_UNIT[fits])
+        return f"set dataset.time_unit: {fits}, by which {text} is of {day}"
     return "set dataset.time_unit to s, ms or us" if unit == "timestamp" else ""
 
 

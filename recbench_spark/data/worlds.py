@@ -1,18 +1,18 @@
-"""The embedded default: a generated world whose truth is known.
+"""Generate the default world, whose truth is known.
 
 Users meet items in a closed loop: period by period a recommender exposes items, users rate them, and
 good ratings raise the exposure of the item among users of the same taste. Afterwards, in the open
 loop, items are exposed uniformly at random, whether or not the loop exposed them to the user before;
-`open_items: unseen` leaves out those that it did, and with them most of what the user likes best. Whom
-the loop favoured is known exactly, and so is what users really like: models can be held against the
-truth, and so can estimators.
+`open_items: unseen` leaves out the exposed ones, and with them most of what the user likes best. The
+exposure and the users' true preferences are known exactly, so that models and estimators can be
+compared with the truth.
 
-Everything follows from `xxhash64` and integers, user by user, so the rows are the same for a seed
-whatever the partitioning, cluster or platform. Workers make the rows of their users in blocks of at
+All rows are computed from `xxhash64` and integers, user by user, so they are the same for a seed
+with any partitioning, cluster or platform. Workers make the rows of their users in blocks of at
 most about half a million; the driver (and each task's closure) holds one integer array of
 periods x tastes x items, 8 bytes each: 77 KB by default, 26 MB for 100,000 items.
 
-The equations, all in integers (u users, i items, g tastes, t periods, d dimensions):
+The equations are, all in integers (u users, i items, g tastes, t periods, d dimensions):
 
     affinity_ui   = sum_d p_ud q_id + quality_i
     rating_ui     = 1 + #{thresholds <= affinity_ui + noise_ui}
@@ -24,99 +24,77 @@ The equations, all in integers (u users, i items, g tastes, t periods, d dimensi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import WorldSettings
-from recbench_spark.errors import ConfigError
+from recbench_spark.data.world_hashes import (
+    EXPOSE,
+    GENRE,
+    ITEM_FACTOR,
+    ITEM_QUALITY,
+    LEVEL,
+    OPEN,
+    RATING_NOISE,
+    TASTE,
+    USER_FACTOR,
+    WHEN,
+    contains,
+    draw_below,
+    hash_keys,
+    hash_long,
+    number_slots,
+)
+from recbench_spark.data.world_loop import (
+    LEVELS,
+    Loop,
+    choose_draws,
+    exposure_weights,
+    survival,
+)
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.streams import Batches
 
-Hashes = npt.NDArray[np.uint64]
 Cells = Callable[[Ints], Ints]
 
 DIMS = 12
-"""Length of a factor where `world.tastes` is at most 8; of more tastes see `factor_length`."""
+"""Length of a factor where `world.tastes` is at most 8; see `factor_length` for more tastes."""
 
-LEVELS = 16
-"""Activity: level l is worth LEVELS / (LEVELS - l), so a Pareto tail from 1 to 16 times the least."""
 
 CENTRE, SPREAD = 2, 3
-"""A factor's entry is +-CENTRE, as its taste has it, and -SPREAD..SPREAD of its own."""
+"""A factor's entry is +-CENTRE, given by its taste, plus an own part drawn from -SPREAD..SPREAD."""
 
 QUALITY, NOISE = 12, 5
 """Item quality is drawn from -QUALITY..QUALITY, the noise of a rating from -NOISE..NOISE."""
 
 THRESHOLDS = np.array([-29, 5, 51, 69])
-"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5: about 8 % of all pairs reach 4 where
+"""Affinity plus noise at which the rating becomes 2, 3, 4 and 5. About 8 % of all pairs reach 4 where
 there are 8 tastes or 16, about 12 % where there are 32."""
 
 RELEVANT = 4
-"""Ratings from here on are positive feedback, and what a benchmark should count as relevant."""
+"""Smallest rating that is positive feedback, and that a benchmark should count as relevant."""
 
-FLATTEN, BOOST = 60, 4
-"""Zipf seeds fall as 1 / (rank + FLATTEN); one good rating is worth BOOST."""
-
-LOOP_UNIT = 1000
-"""`world.loop` counts in thousandths, to keep exposure weights whole numbers."""
-
-DRAW_UNIT = 1 << 14
-"""Fixed-point unit of draws per user and activity."""
-
-SCALE_STEPS = 500
-"""Draws are chosen to one part in this many."""
 
 START, PERIOD = 1_577_836_800_000_000, 30 * 86_400_000_000
-"""The loop starts on 2020-01-01; a period lasts 30 days, in microseconds."""
+"""Start of the loop (2020-01-01) and length of a period (30 days), in microseconds."""
 
 BLOCK_ROWS = 500_000
-"""Draws a worker holds at once: about 100 MB."""
+"""Draws that a worker holds at once: about 100 MB."""
 
 PARTITION_ROWS = 500_000
-"""Rows a task makes: a second or two of work, against some 50 ms that a Python task costs."""
-
-# One number a purpose, hashed first: draws for different purposes are independent.
-TASTE, LEVEL, USER_FACTOR, GENRE, ITEM_FACTOR, ITEM_QUALITY, RANK, RATING_NOISE, EXPOSE, WHEN, OPEN = range(
-    11
-)
-
-
-PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = (
-    np.uint64(prime)
-    for prime in (
-        0x9E3779B185EBCA87,
-        0xC2B2AE3D27D4EB4F,
-        0x165667B19E3779F9,
-        0x85EBCA77C2B2AE63,
-        0x27D4EB2F165667C5,
-    )
-)
-
-
-@dataclass(frozen=True)
-class Loop:
-    """What the recommender did, period by period.
-
-    draws_tl: items drawn for a user of an activity level.
-    cumulative_tgi: running sum over items of the integer exposure weights.
-    """
-
-    draws_tl: Ints
-    cumulative_tgi: Ints
+"""Rows that a task makes: a second or two of work, against some 50 ms that a Python task costs."""
 
 
 def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
-    """The log in `INTERACTIONS`: closed loop (`part` NULL) and open loop (`part` 'open_loop').
+    """Return the log in `INTERACTIONS`: closed loop (`part` NULL) and open loop (`part` 'open_loop').
 
     The number of closed-loop rows is `world.interactions` within about a per cent: a user gets an
-    item once, so the draws are chosen to leave that many. Runs one small job per period for the
+    item once, so the draws are chosen to leave that many. One small job per period computes the
     feedback; the rows themselves are lazy. Attributes: the user's `taste`, the item's `genre`.
     """
     rows = _user_frame(spark, world).mapInArrow(
@@ -140,7 +118,7 @@ def read_world(spark: SparkSession, world: WorldSettings) -> DataFrame:
 
 
 def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, DataFrame]:
-    """Users and items as (id, vector, bias): dot product plus biases is the affinity, exactly."""
+    """Return users and items as (id, vector, bias); dot product plus biases is the affinity, exactly."""
     schema = "id long, vector array<float>, bias double"
     users = _user_frame(spark, world).mapInArrow(partial(_write_factors, side="user", world=world), schema)
     items = spark.range(0, world.items, 1, 1 + world.items // 100_000).mapInArrow(
@@ -153,10 +131,10 @@ def true_factors(spark: SparkSession, world: WorldSettings) -> tuple[DataFrame, 
 
 
 def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool = False) -> DataFrame:
-    """(item_id, propensity[, taste]): the probability that the closed loop exposes the item to a user.
+    """Return (item_id, propensity[, taste]): P(the closed loop exposes the item to a user).
 
-    Over a user drawn uniformly, or one of each taste, given the exposure weights that came about.
-    Evaluated in float64 from the integer weights.
+    The user is drawn uniformly from all users, or from those of each taste. The exposure weights are those
+    of the simulated loop; the result is computed in float64 from these integers.
     """
     counts_gl = _count_users(spark, world)
     chances_gli = exposure_chances(spark, world)
@@ -174,242 +152,164 @@ def true_propensities(spark: SparkSession, world: WorldSettings, by_taste: bool 
 
 
 def exposure_chances(spark: SparkSession | None, world: WorldSettings) -> Floats:
-    """The chance that the closed loop exposes the item to a user of a taste and level, (g, l, i)."""
+    """Return (g, l, i) P(the closed loop exposes an item to a user of a taste and level)."""
     loop = simulate_loop(spark, world)
-    return 1 - np.stack([_survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
+    return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 @lru_cache(maxsize=4)
 def simulate_loop(spark: SparkSession | None, world: WorldSettings) -> Loop:
-    """Run the loop: per period choose the draws, aggregate the feedback on the cluster.
+    """Run the loop: per period choose the draws and aggregate the feedback on the cluster.
 
-    Without Spark (None) the feedback is counted here, all users at once: for small worlds.
-    Raises ConfigError where the world has too few users and items for its interactions.
+    Without Spark (None) the feedback is counted in this process, all users at once, for small worlds.
+    Raise ConfigError where the world has too few users and items for its interactions.
     """
     counts_gl = _count_users(spark, world)
     feedback_gi = np.zeros((world.tastes, world.items), dtype=np.int64)
     draws = np.zeros((0, LEVELS), dtype=np.int64)
     cumulative = np.zeros((0, world.tastes, world.items), dtype=np.int64)
     for t in range(world.periods):
-        weights_gi = _exposure_weights(feedback_gi, world)
+        weights_gi = exposure_weights(feedback_gi, world)
         cumulative = np.concatenate([cumulative, weights_gi.cumsum(axis=1)[None]])
         rows = world.interactions * (t + 1) // world.periods
-        draws = np.concatenate([draws, _choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
+        draws = np.concatenate([draws, choose_draws(Loop(draws, cumulative), counts_gl, rows)[None]])
         if t + 1 < world.periods:
             cells = partial(_feedback_cells, t=t, world=world, loop=Loop(draws, cumulative))
             feedback_gi += _count_cells(spark, world, cells, feedback_gi.size).reshape(world.tastes, -1)
     return Loop(draws, cumulative)
 
 
-# --- who is there: users and items from their numbers ---
+# --- users and items, computed from their numbers ---
 
 
 def user_tastes(users: Ints, world: WorldSettings) -> Ints:
-    """The taste of each user, 0..tastes-1."""
-    return _draw_below(world.tastes, TASTE, users, seed=world.seed)
+    """Return the taste of each user, 0..tastes-1."""
+    return draw_below(world.tastes, TASTE, users, seed=world.seed)
 
 
 def activity_levels(users: Ints, seed: int) -> Ints:
-    """The activity level of each user, 0..LEVELS-1."""
-    return _draw_below(LEVELS, LEVEL, users, seed=seed)
+    """Return the activity level of each user, 0..LEVELS-1."""
+    return draw_below(LEVELS, LEVEL, users, seed=seed)
 
 
 def item_genres(items: Ints, world: WorldSettings) -> Ints:
-    """The genre of each item, 0..tastes-1: users of that taste like it best."""
-    return _draw_below(world.tastes, GENRE, items, seed=world.seed)
+    """Return the genre of each item, 0..tastes-1; users of that taste like it best."""
+    return draw_below(world.tastes, GENRE, items, seed=world.seed)
 
 
 def item_qualities(items: Ints, seed: int) -> Ints:
-    """What every user likes about the item: its bias in the affinity."""
-    return _draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
+    """Return the quality of each item: its bias in the affinity, the same for all users."""
+    return draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
 
 
 def factor_length(world: WorldSettings) -> int:
-    """Length of a factor: so many signs that different tastes differ in half of them.
+    """Return the length of a factor, long enough that different tastes differ in half of their signs.
 
-    Up to 8 tastes 12, of which the last four repeat the first; else the next power of two.
+    It is 12 for up to 8 tastes, where the last four repeat the first four; otherwise the next power of
+    two.
     """
     return DIMS if world.tastes <= 8 else 1 << (world.tastes - 1).bit_length()
 
 
 def user_factors(users: Ints, world: WorldSettings) -> Ints:
-    """p_ud, whole numbers of at most CENTRE + SPREAD."""
+    """Return p_ud, whole numbers of at most CENTRE + SPREAD."""
     return _make_factors(USER_FACTOR, users, user_tastes(users, world), world)
 
 
 def item_factors(items: Ints, world: WorldSettings) -> Ints:
-    """q_id, whole numbers of at most CENTRE + SPREAD."""
+    """Return q_id, whole numbers of at most CENTRE + SPREAD."""
     return _make_factors(ITEM_FACTOR, items, item_genres(items, world), world)
 
 
 def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -> Ints:
-    """Around the taste's row of a Hadamard matrix: different tastes differ in half of the signs."""
+    """Draw factors around the taste's row of a Hadamard matrix: tastes differ in half of the signs."""
     dims = np.arange(factor_length(world))
     common = np.bitwise_count(np.arange(world.tastes)[:, None] & dims[None, :]) % 2
     centre_gd = CENTRE * (1 - 2 * common.astype(np.int64))
-    own = _draw_below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
+    own = draw_below(2 * SPREAD + 1, purpose, ids[:, None], dims[None, :], seed=world.seed) - SPREAD
     factors: Ints = centre_gd[tastes] + own
     return factors
-
-
-# --- the recommender in the loop ---
-
-
-def _exposure_weights(feedback_gi: Ints, world: WorldSettings) -> Ints:
-    """Ints numbers proportional to P(draw = i) of the module's equations."""
-    rank_i = np.argsort(np.argsort(_hash(RANK, np.arange(world.items), seed=world.seed), kind="stable"))
-    seed_i = world.interactions // world.tastes // (rank_i + FLATTEN) + 1
-    exposure_gi = seed_i + BOOST * feedback_gi
-    total_g = exposure_gi.sum(axis=1, keepdims=True)
-    if int(total_g.max()) * world.items * LOOP_UNIT * world.tastes >= 2**62:
-        raise ConfigError(f"world: {world.items} items are too many for whole-number exposure weights")
-    loop = round(world.loop * LOOP_UNIT)
-    weights: Ints = loop * exposure_gi * world.items + (LOOP_UNIT - loop) * total_g
-    return weights
-
-
-def _choose_draws(loop: Loop, counts_gl: Ints, rows: int) -> Ints:
-    """Draws of each level in the latest period, the least that make `rows` rows expected in all.
-
-    `loop` has the weights of the latest period but not yet its draws.
-    """
-    activity_l = 1000 * LEVELS // (LEVELS - np.arange(LEVELS))
-    _, tastes, items = loop.cumulative_tgi.shape
-    before = [_survival(loop, g, len(loop.draws_tl)) for g in range(tastes)]
-    draw_gi = [_draw_probability(loop, g, -1) for g in range(tastes)]
-
-    def draws(scale: int) -> Ints:
-        return np.maximum(1, activity_l * scale // DRAW_UNIT)
-
-    def enough(scale: int) -> bool:
-        expected = 0
-        for g in range(tastes):
-            still_li = before[g] * _power(1 - draw_gi[g], draws(scale))
-            # Summed as whole numbers: a float sum depends on the order, and so on the platform.
-            exposed_l = np.floor((1 - still_li) * 2**20).astype(np.int64).sum(axis=1)
-            expected += int((exposed_l * counts_gl[g]).sum())
-        return expected >= rows << 20
-
-    high = 1
-    while not enough(high):
-        high *= 2
-        if high > 64 * items:
-            raise ConfigError(
-                f"world: {counts_gl.sum()} users and {items} items are too few for {rows} interactions",
-                "raise users or items: an item is exposed to a user once",
-            )
-    low = high // 2
-    while high - low > 1 + high // SCALE_STEPS:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return draws(high)
-
-
-def _draw_probability(loop: Loop, g: int, t: int) -> Floats:
-    """P(draw = i) of a taste in a period."""
-    cumulative_i = loop.cumulative_tgi[t, g]
-    probability: Floats = np.diff(cumulative_i, prepend=0) / cumulative_i[-1]
-    return probability
-
-
-def _survival(loop: Loop, g: int, periods: int) -> Floats:
-    """P(item not exposed in the first periods), levels x items."""
-    still_li = np.ones((LEVELS, loop.cumulative_tgi.shape[2]))
-    for t in range(periods):
-        still_li *= _power(1 - _draw_probability(loop, g, t), loop.draws_tl[t])
-    return still_li
-
-
-def _power(base_i: Floats, exponent_l: Ints) -> Floats:
-    """base_i ** exponent_l as (l, i) by squaring: products round alike everywhere, `pow` need not."""
-    result = np.ones((len(exponent_l), len(base_i)))
-    square, rest = base_i.copy(), exponent_l.copy()
-    while rest.any():
-        result[rest % 2 == 1] *= square
-        square *= square
-        rest //= 2
-    return result
 
 
 # --- rows of a block of users ---
 
 
 def draw_closed_loop(users: Ints, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
-    """Position of the user in `users`, item and time of each first exposure of the closed loop."""
+    """Draw the first exposures of the closed loop: position of the user in `users`, item and time."""
     periods = [_draw_period(users, t, world, loop) for t in range(len(loop.draws_tl))]
     user_r, item_r, time_r = (np.concatenate(part) for part in zip(*periods, strict=True))
-    # Draws stand in order of time within a user, and `unique` gives the first of each pair.
+    # A user's draws are in order of time, and `unique` returns the first draw of each pair.
     _, first = np.unique(user_r * world.items + item_r, return_index=True)
     return user_r[first], item_r[first], time_r[first]
 
 
 def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple[Ints, Ints, Ints]:
-    """User position, item and time of each draw of a period, repeats included."""
+    """Draw a period: user position, item and time of each draw, with repeats."""
     draws_u = loop.draws_tl[t][activity_levels(users, world.seed)]
-    user_r, slot_r = _number_slots(draws_u)
+    user_r, slot_r = number_slots(draws_u)
     taste_r = user_tastes(users, world)[user_r]
-    start_u = _hash(EXPOSE, users, np.int64(t), seed=world.seed)
-    draw_r = _hash_long(slot_r, start_u[user_r])
-    # All tastes in one ascending array: each starts where the one before ends.
+    start_u = hash_keys(EXPOSE, users, np.int64(t), seed=world.seed)
+    draw_r = hash_long(slot_r, start_u[user_r])
+    # All tastes share one ascending array; each starts at the end of the one before.
     totals_g = loop.cumulative_tgi[t, :, -1]
     starts_g = np.cumsum(totals_g) - totals_g
     place_r = (draw_r % totals_g[taste_r].astype(np.uint64)).astype(np.int64) + starts_g[taste_r]
     flat = (loop.cumulative_tgi[t] + starts_g[:, None]).ravel()
     item_r = np.searchsorted(flat, place_r, side="right") - taste_r * world.items
-    within_r = (_hash(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
+    within_r = (hash_keys(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
     time_r = START + t * PERIOD + _spread_times(slot_r, within_r, draws_u[user_r])
     return user_r, item_r, time_r
 
 
 def _spread_times(slot: Ints, within: Ints, slots: Ints) -> Ints:
-    """The time of a slot: the period in equal slots, each at a place of its own within its slot."""
+    """Compute the time of a slot: slots of a period are equal, and a draw has a place within its slot."""
     return slot * (PERIOD // slots) + within // slots
 
 
 def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Ints, Ints, Ints]:
-    """User position, item and time of uniformly exposed items: of all, or of those not left out.
+    """Draw uniformly exposed items: user position, item and time.
 
-    A user gets the first fresh items of an endless uniform sequence, which is a draw without replacement;
-    where pairs are left out, half of the items left at most.
+    A user gets the first new items of an endless uniform sequence, which is a draw without replacement.
+    Where pairs are left out, the user gets half of the remaining items at most.
 
     Args:
-        users: their numbers.
-        seen_r: pairs left out, ascending: user position * items + item.
-        world: how many in all, of how many items.
+        users: the numbers of the users.
+        seen_r: pairs to leave out, ascending: user position * items + item.
+        world: the world, with the number of draws and of items.
     """
     share = world.open_loop * np.stack([users, users + 1]) // world.users
     unseen_u = world.items - np.bincount(seen_r // world.items, minlength=len(users))
     most_u = unseen_u // 2 if world.open_items == "unseen" else unseen_u
     wanted_u = np.minimum(share[1] - share[0], most_u)
-    start_u = _hash(OPEN, users, seed=world.seed)
+    start_u = hash_keys(OPEN, users, seed=world.seed)
     length_u = 2 * wanted_u
     while True:
-        user_r, slot_r = _number_slots(length_u)
-        item_r = (_hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
+        user_r, slot_r = number_slots(length_u)
+        item_r = (hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
         pair_r = user_r * world.items + item_r
         _, first = np.unique(pair_r, return_index=True)
-        fresh = np.sort(first[~_contains(seen_r, pair_r[first])])
-        found_u = np.bincount(user_r[fresh], minlength=len(users))
-        if (found_u >= wanted_u).all():
+        fresh = np.sort(first[~contains(seen_r, pair_r[first])])
+        fresh_u = np.bincount(user_r[fresh], minlength=len(users))
+        if (fresh_u >= wanted_u).all():
             break
-        length_u = np.where(found_u < wanted_u, 2 * length_u, length_u)
-    place_r = np.arange(len(fresh)) - np.repeat(np.cumsum(found_u) - found_u, found_u)
-    kept = fresh[place_r < wanted_u[user_r[fresh]]]
-    user_r, slot_r = _number_slots(wanted_u)
-    within = _draw_below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
+        length_u = np.where(fresh_u < wanted_u, 2 * length_u, length_u)
+    place_r = np.arange(len(fresh)) - np.repeat(np.cumsum(fresh_u) - fresh_u, fresh_u)
+    chosen = fresh[place_r < wanted_u[user_r[fresh]]]
+    user_r, slot_r = number_slots(wanted_u)
+    within = draw_below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
     time_r = START + world.periods * PERIOD + _spread_times(slot_r, within, wanted_u[user_r])
-    return user_r, item_r[kept], time_r
+    return user_r, item_r[chosen], time_r
 
 
 def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) -> Ints:
-    """The rating 1..5 of each row: affinity and noise against the thresholds."""
+    """Return the rating 1..5 of each row: affinity and noise against the thresholds."""
     all_items = np.arange(world.items)
     p_ud = user_factors(users, world).astype(np.int32)
     q_id = item_factors(all_items, world).astype(np.int32)
     affinity_r = np.einsum("rd,rd->r", p_ud[user_r], q_id[item_r])
     affinity_r = affinity_r + item_qualities(all_items, world.seed)[item_r]
-    start_u = _hash(RATING_NOISE, users, seed=world.seed)
-    noise_r = _hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
+    start_u = hash_keys(RATING_NOISE, users, seed=world.seed)
+    noise_r = hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
     felt_r = affinity_r + noise_r.astype(np.int64) - NOISE
     ratings: Ints = 1 + np.searchsorted(THRESHOLDS, felt_r, side="right")
     return ratings
@@ -459,14 +359,14 @@ def _user_cells(users: Ints, world: WorldSettings) -> Ints:
 
 
 def _feedback_cells(users: Ints, t: int, world: WorldSettings, loop: Loop) -> Ints:
-    """taste * items + item of each good rating of a period; a repeated exposure counts again."""
+    """Return taste * items + item of each good rating of a period; a repeated exposure counts again."""
     user_r, item_r, _ = _draw_period(users, t, world, loop)
     good = draw_ratings(users, user_r, item_r, world) >= RELEVANT
     return user_tastes(users, world)[user_r[good]] * world.items + item_r[good]
 
 
 def _split_blocks(batches: Batches, world: WorldSettings, loop: Loop | None) -> Iterator[Ints]:
-    """Users of the batches, so many at once that their draws stay near BLOCK_ROWS."""
+    """Split the users of the batches into blocks whose draws stay near BLOCK_ROWS."""
     for batch in batches:
         users = batch.column(0).to_numpy()
         rows_u = np.full(len(users), 1 + 2 * world.open_loop // world.users)
@@ -484,18 +384,18 @@ def _user_frame(spark: SparkSession, world: WorldSettings) -> DataFrame:
 
 
 def _count_users(spark: SparkSession | None, world: WorldSettings) -> Ints:
-    """Users of each taste and level."""
+    """Count the users of each taste and level."""
     cells = partial(_user_cells, world=world)
     return _count_cells(spark, world, cells, world.tastes * LEVELS).reshape(world.tastes, LEVELS)
 
 
 def _count_cells(spark: SparkSession | None, world: WorldSettings, cells: Any, size: int) -> Ints:
-    """How often each cell 0..size-1 occurs over all users."""
+    """Count each cell 0..size-1 over all users."""
     if spark is None:
         return np.bincount(cells(np.arange(world.users)), minlength=size)
     write = partial(_write_cells, cells=cells, world=world, loop=cells.keywords.get("loop"))
-    found = _user_frame(spark, world).mapInArrow(write, "cell long, n long")
-    table = found.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()
+    cell_counts = _user_frame(spark, world).mapInArrow(write, "cell long, n long")
+    table = cell_counts.groupBy("cell").agg(F.sum("n").alias("n")).toArrow()
     counts = np.zeros(size, dtype=np.int64)
     counts[table["cell"].to_numpy()] = table["n"].to_numpy()
     return counts
@@ -511,49 +411,3 @@ def _item_id(number: Column, world: WorldSettings) -> Column:
 
 def _name(letter: str, number: Column, width: int) -> Column:
     return F.concat(F.lit(letter), F.lpad(number.cast("string"), width, "0"))
-
-
-# --- numbers ---
-
-
-def _hash(*keys: Any, seed: int) -> Hashes:
-    """Spark's `xxhash64(keys..., seed)` of long columns; keys broadcast as numpy arrays do."""
-    state: Any = np.array([42], dtype=np.uint64)
-    for key in (*keys, seed):
-        state = _hash_long(np.atleast_1d(key), state)
-    hashes: Hashes = state
-    return hashes
-
-
-def _hash_long(value: npt.NDArray[Any], state: Hashes) -> Hashes:
-    """XXH64 of one 64-bit integer (Collet's specification, the branch for 8 bytes), modulo 2**64."""
-    mixed = _rotate(value.astype(np.uint64) * PRIME_2, 31) * PRIME_1
-    h: Hashes = (state + PRIME_5 + np.uint64(8)) ^ mixed
-    h = _rotate(h, 27) * PRIME_1 + PRIME_4
-    h = (h ^ (h >> np.uint64(33))) * PRIME_2
-    h = (h ^ (h >> np.uint64(29))) * PRIME_3
-    return h ^ (h >> np.uint64(32))
-
-
-def _rotate(value: Hashes, bits: int) -> Hashes:
-    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
-
-
-def _draw_below(bound: int, *keys: Any, seed: int) -> Ints:
-    """A whole number 0..bound-1 from the keys and the seed; uneven by less than bound / 2**64."""
-    return (_hash(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
-
-
-def _number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
-    """User position and number within the user, for so many rows of each user."""
-    user_r = np.repeat(np.arange(len(counts_u)), counts_u)
-    return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
-
-
-def _contains(sorted_values: Ints, values: Ints) -> npt.NDArray[np.bool_]:
-    """Whether each value is among the ascending ones."""
-    if not len(sorted_values):
-        return np.zeros(len(values), dtype=bool)
-    place = np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)
-    found: npt.NDArray[np.bool_] = sorted_values[place] == values
-    return found

@@ -1,1 +1,1 @@
-"""Splits, their manifests, the catalogue."""
+"""Splits, their manifests, and the catalogue."""

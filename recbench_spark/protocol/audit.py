@@ -1,7 +1,7 @@
-"""What a task counts of labelled rows for the manifest: functions of Arrow tables, without a row in Java.
+"""Count labelled rows for the manifest in tasks: functions of Arrow tables, without a row in Java.
 
-Of each piece of the rows one small table comes: a row a user and a row an item with its rows in each
-part. These meet by id in one shuffle (`blocks`); what they say together is a few sums.
+Each piece of the rows gives one small table: a row per user and per item with its number of rows in each
+part. One shuffle (`blocks`) brings the rows of an id together; a few sums over them give the facts.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from recbench_spark.storage.blocks import Block, partition_rows
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 
 NOT_HELD_OUT = (TRAIN, GIVEN, LATER, OPEN_LOOP)
-"""Parts whose times say nothing about the future of training; an open loop runs beside the log."""
+"""Parts whose times do not count as the future of training; an open loop runs in parallel to the log."""
 
 ROWS_PER_PIECE = 1 << 22
-"""Rows of a file that a task looks at together, 200 MB."""
+"""Rows of a file that a task holds at once, 200 MB."""
 
 USERS, ITEMS, TOTALS = 0, 1, 2
-"""What a row of a piece's table is of: a user, an item, or a number of the whole piece."""
+"""Kinds of rows in a piece's table: a user, an item, or a total of the whole piece."""
 
 LATEST = np.iinfo(np.int64).max
 
 
 class PartSummary(NamedTuple):
-    """A part of a split: its rows, a hash that their order does not change, its first and last time."""
+    """Summary of a part: its rows, a hash that does not depend on their order, its first and last time."""
 
     rows: int
     content_hash: str
@@ -46,14 +46,14 @@ class PartSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What a task has to know: rows of each part, and the earliest time held out."""
+    """Input of a task: the rows of each part, and the earliest held-out time."""
 
     rows: dict[str, int]
     earliest: int | None
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts there are, in an order that all tasks share."""
+        """Return the parts, in an order that all tasks share."""
         return tuple(self.rows)
 
 
@@ -61,52 +61,54 @@ class AuditRequest:
 
 
 def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """A file of labelled rows, as many whole row groups at a time as hold ROWS_A_PIECE rows, or one."""
+    """Read a file of labelled rows by whole row groups, up to ROWS_PER_PIECE rows or one group."""
     texts = [name for name in ("user_id", "item_id", "part") if name in columns]
     file = pq.ParquetFile(path, memory_map=True, read_dictionary=texts)
-    held: list[int] = []
+    groups: list[int] = []
     n = 0
     for group in range(file.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
-        if held and n + rows > ROWS_PER_PIECE:
-            yield file.read_row_groups(held, columns=list(columns))
-            held, n = [], 0
-        held.append(group)
+        if groups and n + rows > ROWS_PER_PIECE:
+            yield file.read_row_groups(groups, columns=list(columns))
+            groups, n = [], 0
+        groups.append(group)
         n += rows
-    if held:
-        yield file.read_row_groups(held, columns=list(columns))
+    if groups:
+        yield file.read_row_groups(groups, columns=list(columns))
 
 
 # ------------------------------------------------------------------------------------ by part
 
 
 def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, list[int], list[int]]]:
-    """Of each part rows, the sum of the rows' hashes, and the ends of its times, none or one of each."""
-    found: dict[str, tuple[int, int, list[int], list[int]]] = {}
+    """Summarise each part: rows, sum of the rows' hashes, and lists of its first and last time."""
+    summaries: dict[str, tuple[int, int, list[int], list[int]]] = {}
     for table in tables:
         names, part_r = _read_parts(table)
         hash_r = _hash_rows(table)
         time_r, timed = _read_times(table)
         for n in np.unique(part_r).tolist():
-            of = part_r == n
-            times = time_r[of & timed]
+            in_part = part_r == n
+            times = time_r[in_part & timed]
             ends = ([int(times.min())], [int(times.max())]) if len(times) else ([], [])
-            one = (int(of.sum()), exact_sum(hash_r[of]), *ends)
-            found[names[n]] = one if names[n] not in found else _merge_pair(found[names[n]], one)
-    return found
+            one = (int(in_part.sum()), exact_sum(hash_r[in_part]), *ends)
+            summaries[names[n]] = (
+                one if names[n] not in summaries else _merge_pair(summaries[names[n]], one)
+            )
+    return summaries
 
 
 def merge_parts(
-    found: Iterable[dict[str, tuple[int, int, list[int], list[int]]]],
+    summaries: Iterable[dict[str, tuple[int, int, list[int], list[int]]]],
 ) -> dict[str, PartSummary]:
-    """The parts of a split, by name, from what its tasks found."""
-    every: dict[str, tuple[int, int, list[int], list[int]]] = {}
-    for one in found:
+    """Merge the summaries of all tasks to the parts of a split, by name."""
+    merged: dict[str, tuple[int, int, list[int], list[int]]] = {}
+    for one in summaries:
         for name, counted in one.items():
-            every[name] = counted if name not in every else _merge_pair(every[name], counted)
+            merged[name] = counted if name not in merged else _merge_pair(merged[name], counted)
     return {
         name: PartSummary(rows, str(hashes), min(first, default=None), max(last, default=None))
-        for name, (rows, hashes, first, last) in sorted(every.items())
+        for name, (rows, hashes, first, last) in sorted(merged.items())
     }
 
 
@@ -122,13 +124,13 @@ def _merge_pair(
 
 
 def exact_sum(values: Ints) -> int:
-    """The sum of 64-bit numbers, which 64 bits need not hold."""
+    """Return the exact sum of 64-bit numbers, which may need more than 64 bits."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
 
 
 def _hash_rows(table: pa.Table) -> Ints:
-    """(r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`, which passes a missing time over."""
-    # Here: numba takes half a second to load.
+    """Compute (r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`, which skips a missing time."""
+    # Imported here, because numba takes half a second to load.
     from recbench_spark.kernels import hashing  # noqa: PLC0415
     from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 
@@ -143,13 +145,13 @@ def _hash_rows(table: pa.Table) -> Ints:
 
 
 def _read_times(table: pa.Table) -> tuple[Ints, Bools]:
-    """The rows' times, 0 where they have none, and which have one."""
+    """Return the rows' times (0 where there is none), and a mask of rows with a time."""
     column = table.column("event_time")
     return pc.fill_null(column, 0).to_numpy(), pc.is_valid(column).to_numpy()
 
 
 def _read_parts(table: pa.Table) -> tuple[list[str], Ints]:
-    """The names of parts, and the number of each row's among them."""
+    """Return the names of parts, and (r,) the number of each row's part."""
     column = table.column("part").combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.unify_dictionaries().chunks)
@@ -161,27 +163,32 @@ def _read_parts(table: pa.Table) -> tuple[list[str], Ints]:
 # ------------------------------------------------------------------------------- by user and item
 
 
-def count_in_blocks(tables: Iterable[pa.Table], asked: AuditRequest, tasks: int) -> Iterator[Block]:
-    """What is counted of each piece, dealt out by id."""
+def count_in_blocks(tables: Iterable[pa.Table], request: AuditRequest, tasks: int) -> Iterator[Block]:
+    """Count each piece, and partition the counts by id."""
     from recbench_spark.kernels.hashed_ids import hash_ids  # noqa: PLC0415
 
     for table in tables:
         if len(table):
-            found = count_piece(table, asked)
-            hashes = hash_ids(found.column("id"))
-            yield from partition_rows(found, (hashes % np.uint64(tasks)).astype(np.int32))
+            counts = count_piece(table, request)
+            hashes = hash_ids(counts.column("id"))
+            yield from partition_rows(counts, (hashes % np.uint64(tasks)).astype(np.int32))
 
 
-def count_piece(table: pa.Table, asked: AuditRequest) -> pa.Table:
-    """of, id, pieces (1) and `n0`, `n1` ...: rows in each part; of the piece itself a number in `n0`."""
+def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
+    """Count the rows of a piece.
+
+    Returns:
+        A table of, id, pieces (1) and `n0`, `n1` ...: the rows in each part. Totals of the piece are in
+            `n0`.
+    """
     rows = encode_ids(table)
-    part_r = _number_parts(table, asked.parts)
+    part_r = _number_parts(table, request.parts)
     tables = [
-        _count_owners(rows, name, of, part_r, len(asked.parts))
-        for of, name in ((USERS, "user_id"), (ITEMS, "item_id"))
+        _count_owners(rows, name, kind, part_r, len(request.parts))
+        for kind, name in ((USERS, "user_id"), (ITEMS, "item_id"))
     ]
-    whole = {"overlap": _count_overlap(rows, part_r, asked), **_count_future(rows, part_r, asked)}
-    numbers = np.zeros((len(whole), len(asked.parts)), np.int64)
+    whole = {"overlap": _count_overlap(rows, part_r, request), **_count_future(rows, part_r, request)}
+    numbers = np.zeros((len(whole), len(request.parts)), np.int64)
     numbers[:, 0] = list(whole.values())
     return pa.concat_tables(
         [*tables, _make_counts(TOTALS, pa.array(list(whole)), numbers)]
@@ -190,101 +197,105 @@ def count_piece(table: pa.Table, asked: AuditRequest) -> pa.Table:
 
 def _number_parts(table: pa.Table, parts: Sequence[str]) -> Ints:
     names, part_r = _read_parts(table)
-    # A file's dictionary may name parts that no row of it is in.
+    # A file's dictionary may hold parts without a row.
     return np.array([parts.index(name) if name in parts else -1 for name in names], np.int64)[part_r]
 
 
-def _make_counts(of: int, ids: pa.Array, numbers: Ints) -> pa.Table:
+def _make_counts(kind: int, ids: pa.Array, numbers: Ints) -> pa.Table:
     columns = {f"n{p}": pa.array(np.ascontiguousarray(numbers[:, p])) for p in range(numbers.shape[1])}
-    head = {"of": pa.repeat(np.int8(of), len(ids)), "id": ids.cast(pa.string())}
+    head = {"of": pa.repeat(np.int8(kind), len(ids)), "id": ids.cast(pa.string())}
     return pa.table({**head, "pieces": pa.repeat(np.int64(1), len(ids)), **columns})
 
 
-def _count_owners(rows: pa.Table, name: str, of: int, part_r: Ints, parts: int) -> pa.Table:
+def _count_owners(rows: pa.Table, name: str, kind: int, part_r: Ints, parts: int) -> pa.Table:
     column = id_column(rows, name)
     places = id_numbers(rows, name) * parts + part_r
     counts = np.bincount(places, minlength=parts * len(column.dictionary)).reshape(-1, parts)
-    there = counts.any(axis=1)
-    return _make_counts(of, column.dictionary.filter(pa.array(there)), counts[there])
+    has_rows = counts.any(axis=1)
+    return _make_counts(kind, column.dictionary.filter(pa.array(has_rows)), counts[has_rows])
 
 
-def _in_parts(parts: Sequence[str], wanted: Iterable[str], part_r: Ints) -> Bools:
-    wanted = set(wanted)
-    return np.array([part in wanted for part in parts])[part_r]
+def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools:
+    names = set(names)
+    return np.array([part in names for part in parts])[part_r]
 
 
-def _count_overlap(rows: pa.Table, part_r: Ints, asked: AuditRequest) -> int:
-    """Pairs in more than one row. What is tested on may be shown in the open loop too; what was trained on
-    must not."""
+def _count_overlap(rows: pa.Table, part_r: Ints, request: AuditRequest) -> int:
+    """Count pairs in more than one row.
+
+    A tested pair may also be shown in the open loop, but a pair in training may not.
+    """
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     order = np.argsort(pair_r, kind="stable")
     again = np.append(False, np.diff(pair_r[order]) == 0)
     if not again.any():
         return 0
     pair_r, number_r = np.unique(pair_r, return_inverse=True)
-    open_r = _in_parts(asked.parts, [OPEN_LOOP], part_r)
-    known_r = _in_parts(asked.parts, [TRAIN, GIVEN, VALID], part_r)
-    opened, others, known = (np.bincount(number_r, of) for of in (open_r, ~open_r, known_r))
+    open_r = _in_parts(request.parts, [OPEN_LOOP], part_r)
+    known_r = _in_parts(request.parts, [TRAIN, GIVEN, VALID], part_r)
+    opened, others, known = (np.bincount(number_r, in_rows) for in_rows in (open_r, ~open_r, known_r))
     return int(((opened > 1) | (others > 1) | ((opened > 0) & (known > 0))).sum())
 
 
-def _count_future(rows: pa.Table, part_r: Ints, asked: AuditRequest) -> dict[str, int]:
-    """Training rows later than the earliest held-out row, of all users and of their own."""
+def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
+    """Count training rows later than the earliest held-out row, of all users and of the same user."""
     time_r, timed = _read_times(rows)
-    train = _in_parts(asked.parts, [TRAIN], part_r) & timed
-    held_out = ~_in_parts(asked.parts, NOT_HELD_OUT, part_r) & timed
+    train = _in_parts(request.parts, [TRAIN], part_r) & timed
+    held_out = ~_in_parts(request.parts, NOT_HELD_OUT, part_r) & timed
     user_r = id_numbers(rows, "user_id")
     first_u = np.full(len(id_column(rows, "user_id").dictionary), LATEST)
     np.minimum.at(first_u, user_r[held_out], time_r[held_out])
-    later = 0 if asked.earliest is None else int((time_r[train] > asked.earliest).sum())
+    later = 0 if request.earliest is None else int((time_r[train] > request.earliest).sum())
     return {"later": later, "own_later": int((time_r[train] > first_u[user_r[train]]).sum())}
 
 
-# ------------------------------------------------------------------------------ what it says together
+# ------------------------------------------------------------------------------ totals
 
 
 def merge_pieces(pieces: pa.Table) -> pa.Table:
-    """One row a user, an item and a number, of all pieces."""
+    """Sum the counts of all pieces: one row per user, per item and per total."""
     names = [name for name in pieces.column_names if name not in ("of", "id")]
-    found = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
-    return found.rename_columns([name.removesuffix("_sum") for name in found.column_names])
+    counts = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
+    return counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
 
 
-def sum_counts(found: pa.Table, asked: AuditRequest) -> Counter[Any]:
-    """Sums over users and items: those of all tasks add up."""
-    of = found.column("of").to_numpy()
-    every = np.stack([found.column(f"n{p}").to_numpy() for p in range(len(asked.parts))], axis=1)
+def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
+    """Sum over users and items; the sums of all tasks can be added."""
+    kinds = counts.column("of").to_numpy()
+    numbers = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
     sums: Counter[Any] = Counter()
     for name, n in zip(
-        found.column("id").filter(pa.array(of == TOTALS)), every[of == TOTALS, 0], strict=True
+        counts.column("id").filter(pa.array(kinds == TOTALS)), numbers[kinds == TOTALS, 0], strict=True
     ):
         sums[name.as_py()] += int(n)
-    # Numbers of pieces add up to those of the split where no user stands in two of them.
-    sums["parted"] = int((found.column("pieces").to_numpy()[of == USERS] > 1).sum())
+    # Totals of pieces add up to those of the split if no user is in two pieces.
+    sums["parted"] = int((counts.column("pieces").to_numpy()[kinds == USERS] > 1).sum())
     for kind, owner in ((USERS, "users"), (ITEMS, "items")):
-        sums.update(_sum_owners(every[of == kind], owner, asked.parts))
-    if TRAIN in asked.parts:
-        sums.update(_sum_gaps(every[of == ITEMS], asked))
+        sums.update(_sum_owners(numbers[kinds == kind], owner, request.parts))
+    if TRAIN in request.parts:
+        sums.update(_sum_gaps(numbers[kinds == ITEMS], request))
     return sums
 
 
 def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Owners with rows in each part; of these the ones without training; all whose rows are given."""
-    there = counts > 0
-    cold = ~there[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
-    found = {(f"{owner} of", part): int(there[:, p].sum()) for p, part in enumerate(parts)}
-    found |= {(f"cold {owner} of", part): int((there[:, p] & cold).sum()) for p, part in enumerate(parts)}
-    given = there[:, parts.index(GIVEN)] if GIVEN in parts else np.zeros(len(counts), np.bool_)
-    known = [part in (GIVEN, LATER, OPEN_LOOP) for part in parts]
-    untested = given & ~there[:, ~np.array(known)].any(axis=1)
-    return found | {(owner, "cold"): int(cold.sum()), (owner, "untested"): int(untested.sum())}
+    """Count owners with rows in each part, those without training rows, and those with only given rows."""
+    has_rows = counts > 0
+    cold = ~has_rows[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
+    totals = {(f"{owner} of", part): int(has_rows[:, p].sum()) for p, part in enumerate(parts)}
+    totals |= {
+        (f"cold {owner} of", part): int((has_rows[:, p] & cold).sum()) for p, part in enumerate(parts)
+    }
+    given = has_rows[:, parts.index(GIVEN)] if GIVEN in parts else np.zeros(len(counts), np.bool_)
+    not_tested = [part in (GIVEN, LATER, OPEN_LOOP) for part in parts]
+    untested = given & ~has_rows[:, ~np.array(not_tested)].any(axis=1)
+    return totals | {(owner, "cold"): int(cold.sum()), (owner, "untested"): int(untested.sum())}
 
 
-def _sum_gaps(items: Ints, asked: AuditRequest) -> dict[tuple[str, str], int]:
-    """Of each part sum over items of |n_train(i) n_part - n_part(i) n_train|, whole numbers."""
-    train = asked.parts.index(TRAIN)
-    trained = asked.rows[TRAIN]
+def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:
+    """Sum for each part |n_train(i) n_part - n_part(i) n_train| over items, in whole numbers."""
+    train = request.parts.index(TRAIN)
+    trained = request.rows[TRAIN]
     return {
-        ("gap", part): exact_sum(np.abs(items[:, train] * asked.rows[part] - items[:, p] * trained))
-        for p, part in enumerate(asked.parts)
+        ("gap", part): exact_sum(np.abs(items[:, train] * request.rows[part] - items[:, p] * trained))
+        for p, part in enumerate(request.parts)
     }

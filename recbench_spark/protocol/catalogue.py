@@ -1,4 +1,4 @@
-"""The catalogue of a split: every item with its dense position and its popularity class."""
+"""Build the catalogue of a split: every item with its dense position and its popularity class."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ COLD = "cold"
 
 
 def id_sort_key(numeric: bool) -> Column:
-    """Item ids in tie order: as numbers, or by UTF-8 bytes."""
+    """Return the sort key of item ids in tie order: as numbers, or by UTF-8 bytes."""
     return F.col("item_id").cast("long") if numeric else F.col("item_id")
 
 
 def build_catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
-    """One row per item: item_id, item_index, n_train, popularity.
+    """Build one row per item: item_id, item_index, n_train, popularity.
 
-    Shuffles one row per item twice (count, sort by range); the driver sees the distinct training
+    One row per item is shuffled twice (count, sort by range). The driver holds the distinct training
     counts with their numbers of items (at most sqrt(2 rows) of them) and one number per partition.
 
     Args:
-        splits: labelled log.
-        numeric: order ids as numbers (`data.readers.id_order` says which).
+        splits: the labelled log.
+        numeric: whether ids are ordered as numbers (see `data.readers.id_order`).
     """
     trained = F.sum(F.when(F.col("part") == "train", 1).otherwise(0)).cast("long")
     items = index_items(splits.groupBy("item_id").agg(trained.alias("n_train")), numeric)
@@ -36,25 +36,25 @@ def build_catalogue(splits: DataFrame, numeric: bool) -> DataFrame:
 
 
 def index_items(items: DataFrame, numeric: bool) -> DataFrame:
-    """Items (item_id, each once, and more) with item_index; kept. One shuffle, a sort by range."""
+    """Add item_index to items (item_id, each once), and cache them. One shuffle, a sort by range."""
     return cache_frame(add_dense_index(items, id_sort_key(numeric), "item_index"))
 
 
 def find_class_bounds(items: DataFrame) -> tuple[int, int]:
-    """Training counts from which an item is torso, and head: a third of the training rows each.
+    """Return the training counts from which an item is torso, and head: a third of the training rows each.
 
-    Items of equal count share a class: the one in which the middle of their rows lies, with all
-    training rows laid out from the rarest item to the most popular one.
+    Items of equal count share a class: the class of the middle of their rows, where all training rows
+    are in the order from the rarest item to the most popular one.
     """
     histogram = items.where("n_train > 0").groupBy("n_train").count().orderBy("n_train").collect()
     return class_bounds([row["n_train"] for row in histogram], [row["count"] for row in histogram])
 
 
 def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
-    """Those bounds, from distinct training counts above 0, ascending, and how many items have each."""
+    """Return the bounds from distinct training counts above 0, ascending, and their numbers of items."""
     sizes = [count * n for count, n in zip(counts, items, strict=True)]
     ends = list(accumulate(sizes))
-    # Six times the middle, to compare whole numbers.
+    # The middle is multiplied by six to compare whole numbers.
     middles = [6 * end - 3 * size for end, size in zip(ends, sizes, strict=True)]
     starts = [*counts, max(counts, default=0) + 1]
     torso, head = (starts[bisect_left(middles, 2 * share * sum(sizes))] for share in (1, 2))

@@ -1,4 +1,4 @@
-"""The hashes that random splits go by, of the rows that a task holds."""
+"""Compute the hashes for random splits, of the rows that a task holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recbench_spark.protocol.positions import id_column
 
 
 class Draws:
-    """Hashes of each row's ids under a seed, as `randomness.hash_keys` has them: only what is asked for.
+    """Hashes of each row's ids under a seed, as in `randomness.hashed`, computed only on demand.
 
     The label of a row does not depend on how its log is stored: ids are hashed as texts.
     """
@@ -24,25 +24,25 @@ class Draws:
 
     @cached_property
     def pairs(self) -> Hashes:
-        """Of (user, item)."""
+        """Return the hash of (user, item)."""
         return self._hash_columns("user_id", "item_id")
 
     @cached_property
     def deal_hashes(self) -> Hashes:
-        """Of (user, item, `deal`): a key of its own, since rows are put in order by that of the pair."""
+        """Return the hash of (user, item, `deal`), which differs from the one that orders the rows."""
         return self._hash_columns("user_id", "item_id", word=b"deal")
 
     def ids(self, of: Literal["users", "items"]) -> Hashes:
-        """Of each row's user or item."""
+        """Return the hash of each row's user or item."""
         return self._hash_columns(f"{of[:-1]}_id")
 
     @staticmethod
     def places(hashes_r: Hashes) -> npt.NDArray[np.float64]:
-        """Numbers in [0, 1) with 53 random bits, as `randomness.uniform` has them."""
+        """Return numbers in [0, 1) with 53 random bits, as in `randomness.uniform`."""
         return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def _hash_columns(self, *names: str, word: bytes = b"") -> Hashes:
-        # Here: numba takes half a second to load, and splits in order of time hash nothing.
+        # Imported here, because numba takes half a second to load and temporal splits need no hashes.
         from recbench_spark.kernels import hashing  # noqa: PLC0415
         from recbench_spark.kernels.hashed_ids import hash_encoded  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""The label of each row that a task holds: plain numbers, and the rules of `kernels.splits.labels`.
+"""Label each row that a task holds, by plain numbers and the rules of `kernels.splits.labels`.
 
-Nothing here imports Spark or the settings: workers load it in a moment.
+The module imports neither Spark nor the settings, so that workers load it fast.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from recbench_spark.protocol.positions import (
 
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
 OPEN_LOOP = "open_loop"
-"""The part of a log that showed every item alike; a log comes with it."""
+"""The part with items that were shown uniformly at random; it comes with the log."""
 
 LabelMethod = Literal["position", "n_given", "user_folds", "folds", "share", "instants", "given"]
 
 
 @dataclass(frozen=True)
 class HeldOutIds:
-    """Users or items held out: which ids, and the shares that test and validate."""
+    """Held-out users or items: the kind of ids, and the shares for test and validation."""
 
     of: Literal["users", "items"]
     test: float
@@ -42,23 +42,24 @@ class HeldOutIds:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """A protocol as a task needs it.
+    """A split protocol in the form that a task needs.
 
     Attributes:
-        by: rows by their position in the owner's order, dealt to folds in each owner's order or each by its
-            hash, by a share of all, by instants; or as the log says (`given`).
-        temporal: whether the owner's order is that of time; else of hashes.
+        by: rows by their position in the owner's order, by folds (in each owner's order or by each row's
+            hash), by a share of all, by instants; or as the log says (`given`).
+        temporal: whether the owner's order is that of time; otherwise it is that of hashes.
         ratio: shares of train, valid, test.
         n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
-        folds: their number, which one is test, whether the next one validates.
-        every_fold: each row's part is the number of its fold, for work on all of them.
-        instants: where validation, test and `later` begin, microseconds.
-        parts: what test rows are dealt to.
-        held_out: ids held out.
-        duplicates: which row of a pair stays; None: no pair stands twice.
-        open_apart: the open loop is a log of its own, which shows any pair: those in training are left out
-            of it, all others may stand in it and in another part.
-        seed: of the hashes.
+        folds: their number, the number of the test fold, and whether the next fold validates.
+        every_fold: whether each row's part is the number of its fold, for work on all folds.
+        instants: starts of validation, test and `later`, in microseconds.
+        parts: the parts among which test rows are distributed.
+        held_out: held-out ids.
+        duplicates: the row of a pair that stays; None where no pair is in two rows.
+        open_apart: whether the open loop is a separate log, which shows any pair. Its pairs that are in
+            training
+            are left out; all others may be in it and in another part.
+        seed: the seed of the hashes.
         numeric: whether ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
     """
 
@@ -78,31 +79,31 @@ class SplitRule:
 
     @property
     def by_owner(self) -> bool:
-        """Whether rows are put in order within their owner's."""
+        """Return whether rows are put in order within their owner's rows."""
         return self.by in ("position", "n_given", "user_folds")
 
     @property
     def owner(self) -> Literal["user_id", "item_id"]:
-        """Whose rows a task must hold all of: a user's, or those of a held-out item."""
+        """Return the column whose ids' rows a task must hold completely: users, or held-out items."""
         return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
 
     @property
     def tie(self) -> Literal["user_id", "item_id"]:
-        """The ids that decide between rows of an owner with equal keys: rows of one instant."""
+        """Return the column that decides between an owner's rows of equal keys, such as equal times."""
         return "item_id" if self.owner == "user_id" else "user_id"
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
-    """The rows with `part` filled in, ids as dictionaries of texts; one row per pair.
+    """Return the rows with `part`, ids as dictionaries of texts, and one row per pair.
 
-    A row that came with a part keeps it and counts for nothing.
+    A row that came with a part keeps it and does not count for the others.
 
     Args:
         rows: all rows of some owners, in the columns of a log; `part` and `attributes` may be missing.
         rule: the protocol.
 
     Raises:
-        FallbackToSpark: a pair stands twice, where that is an error.
+        FallbackToSpark: a pair is in two rows, where that is an error.
     """
     rows = encode_ids(rows)
     if rule.duplicates:
@@ -125,7 +126,7 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
 
 
 def _drop_known_pairs(rows: pa.Table) -> pa.Table:
-    """Without the rows of the open loop whose pair a model knows before the test."""
+    """Drop the rows of the open loop whose pair a model knows before the test."""
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     part = rows.column("part").combine_chunks()
     known_r, open_r = (
@@ -146,8 +147,8 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
     draws = Draws(rows, rule.seed)
     folds, fold, validates = rule.folds
     if rule.by in ("position", "n_given"):
-        test_r, valid_r, kept = _holdout_sizes(rule, n_r)
-        codes = labels.by_position(position_r, n_r, test_r, valid_r, kept)
+        test_r, valid_r, n_train = _holdout_sizes(rule, n_r)
+        codes = labels.by_position(position_r, n_r, test_r, valid_r, n_train)
     elif rule.by in ("user_folds", "folds"):
         codes = labels.by_fold(_fold_numbers(draws, rule, position_r), folds, fold, validates)
     elif rule.by == "share":
@@ -166,16 +167,16 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
 
 
 def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
-    """A number of each row, whose remainder is its fold."""
+    """Return a number for each row, whose remainder is its fold."""
     if rule.by == "folds":
         return draws.pairs.view(np.int64)
-    # A user's rows dealt in turn; where it begins differs from user to user.
+    # A user's rows are assigned to folds in turn; the first fold differs from user to user.
     begin_r: Ints = np.mod(draws.ids("users").view(np.int64), rule.folds[0])
     return position_r + begin_r
 
 
 def _holdout_sizes(rule: SplitRule, n_r: Ints) -> tuple[Ints, Ints, int]:
-    """Test and validation rows asked for of each row's owner, and what it keeps in any case."""
+    """Return test and validation rows of each row's owner, and the minimum of training rows."""
     if rule.by == "n_given":
         assert rule.n is not None
         return np.maximum(n_r - rule.n[0], 0), np.zeros_like(n_r), 0
@@ -187,8 +188,8 @@ def _holdout_sizes(rule: SplitRule, n_r: Ints) -> tuple[Ints, Ints, int]:
 def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
     if "part" not in rows.column_names:
         return rows.append_column("part", labelled)
-    place, given = rows.column_names.index("part"), rows.column("part")
-    if given.null_count < len(given):
-        texts = given.cast(pa.string()).combine_chunks()
+    place, log_parts = rows.column_names.index("part"), rows.column("part")
+    if log_parts.null_count < len(log_parts):
+        texts = log_parts.cast(pa.string()).combine_chunks()
         labelled = pc.coalesce(texts, labelled.dictionary_decode()).dictionary_encode()
     return rows.set_column(place, "part", labelled)

@@ -1,7 +1,7 @@
-"""P(shown | features of the user and the item), by logistic regression over the cells of a log.
+"""Fit P(shown | features of the user and the item) by logistic regression over the cells of a log.
 
-Positives are the log's cells; of all others each one is drawn by hash with probability `rate`, and the
-intercept is lowered by -ln(rate), as if all had been there (King and Zeng 2001, "Logistic regression in
+Positives are the log's cells. Each other cell is drawn by hash with probability `rate`, and the
+intercept is lowered by -ln(rate), as if all cells were used (King and Zeng 2001, "Logistic regression in
 rare events data", section 4.1; used for ratings by Schnabel et al. 2016, section 5.2). Spark MLlib fits.
 """
 
@@ -19,7 +19,7 @@ from recbench_spark.randomness import uniform
 from recbench_spark.schemas import require
 
 STEP = 2.0**-12
-"""Users' part of the log-odds is rounded to it: an error of at most 0.013 % of a propensity."""
+"""Step to which the users' part of the log-odds is rounded: an error of at most 0.013 % of a propensity."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class Odds:
 
 
 def join_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) -> DataFrame:
-    """key, features: each id with all other columns of its row as numbers; none without a table.
+    """Return key, features: each id with all other columns of its row as numbers; empty without a table.
 
     Raises:
-        SchemaError: no other column. DataError: ids without a row or with two, or without a number.
+        SchemaError: the table has no other column.
+        DataError: an id has no row or two, or a feature is not a number.
     """
     if table is None:
         return ids.select(key, F.array().cast("array<double>").alias("features"))
@@ -47,33 +48,33 @@ def join_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) 
     rows = table.select(F.col(key).cast("string").alias(key), vector)
     joined = ids.select(key).join(rows, key, "left")
     hole = F.col("features").isNull() | F.exists("features", lambda x: x.isNull() | F.isnan(x))
-    (found,) = joined.agg(F.count("*").alias("rows"), F.count_if(hole).alias("holes")).collect()
-    if found.holes:
+    (counts,) = joined.agg(F.count("*").alias("rows"), F.count_if(hole).alias("holes")).collect()
+    if counts.holes:
         raise DataError(
-            f"{what}: {found.holes} ids of {key} without all features", "one row each, numbers only"
+            f"{what}: {counts.holes} ids of {key} without all features", "one row each, numbers only"
         )
-    if found.rows > ids.count():
+    if counts.rows > ids.count():
         raise DataError(f"{what}: two rows of one {key}", "one row each")
     return joined
 
 
 def fit_odds(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, seed: int) -> Odds:
-    """The log-odds of being in the log.
+    """Fit the log-odds that a cell is in the log.
 
-    Each cell costs one hash; positives and drawn cells are shuffled once by cell, to drop drawn ones that
-    are positives, and kept by Spark while MLlib passes over them.
+    Each cell costs one hash. Positives and drawn cells are shuffled once by cell, to drop drawn ones that
+    are positives, and cached by Spark while MLlib passes over them.
 
     Args:
         rows: user_id, item_id of the log.
         users: user_id, features.
         items: item_id, features.
         rate: share of the cells outside the log that is drawn.
-        seed: of the draw.
+        seed: the seed of the draw.
 
     Raises:
-        DataError: no cell of the log, or none drawn outside it.
+        DataError: the log has no cell, or no cell outside it was drawn.
     """
-    # Here: it takes half a second to load, in every process that knows the steps of a night.
+    # Imported here, because it takes half a second to load in every process of a night.
     from pyspark.ml.classification import LogisticRegression  # noqa: PLC0415
 
     examples = _make_examples(rows, users, items, rate, seed).cache()
@@ -83,7 +84,7 @@ def fit_odds(rows: DataFrame, users: DataFrame, items: DataFrame, rate: float, s
             f"logistic regression of {counts.get(1.0, 0)} cells shown and {counts.get(0.0, 0)} not shown",
             "it needs both; draw more",
         )
-    # A fit that has converged, not one that stopped: propensities are divided by.
+    # The fit must converge, because estimators divide by the propensities.
     model = LogisticRegression(maxIter=500, tol=1e-10, regParam=0.0).fit(examples)
     examples.unpersist()
     weights = [float(x) for x in model.coefficients.toArray()]
@@ -109,10 +110,10 @@ def _make_examples(
 
 
 def item_propensities(odds: Odds, users: DataFrame, items: DataFrame) -> DataFrame:
-    """item_id, propensity: the mean over users of the probability that the item is shown to them.
+    """Return item_id, propensity: the mean over users of the probability that the item is shown to them.
 
-    Users count by their part of the log-odds, rounded to STEP: the few thousand different values are
-    broadcast, whatever the number of users.
+    Users are grouped by their part of the log-odds, rounded to STEP. The few thousand different values are
+    broadcast, for any number of users.
     """
     step = F.round(_dot("features", odds.users) / STEP).alias("step")
     groups = users.select(step).groupBy("step").agg(F.count("*").alias("users"))
@@ -124,7 +125,7 @@ def item_propensities(odds: Odds, users: DataFrame, items: DataFrame) -> DataFra
 
 
 def cell_propensities(odds: Odds, users: DataFrame, items: DataFrame) -> DataFrame:
-    """user_id, item_id, propensity of every cell: as many rows as users x items. No shuffle."""
+    """Return user_id, item_id, propensity of every cell: as many rows as users x items. No shuffle."""
     people = users.select("user_id", _dot("features", odds.users).alias("of_user"))
     things = items.select("item_id", _dot("features", odds.items).alias("of_item"))
     logit = F.lit(odds.intercept) + F.col("of_user") + F.col("of_item")

@@ -1,4 +1,4 @@
-"""The manifest of a split: what it consists of, whether it leaks, how far its parts differ."""
+"""Write the manifest of a split: its content, whether it leaks, and how much its parts differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from recbench_spark.storage.blocks import BLOCK_SCHEMA, Block, Blocks, chunks, c
 
 
 class Fact(NamedTuple):
-    """What is known of a part, or of the whole log: a number, or a text."""
+    """A fact about a part, or about the whole log: a number, or a text."""
 
     part: str
     fact: str
@@ -42,68 +42,68 @@ def build_manifest(
     settings: str,
     rejected: int = 0,
     reasons: str | None = None,
-    of_parts: Parts | None = None,
+    parts: Parts | None = None,
     dropped: str | None = None,
     files: Sequence[str] = (),
 ) -> list[Fact]:
-    """Facts of a labelled log: counts and content hash per part, overlap, leakage in time, drift.
+    """Collect the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
 
-    Two passes of Python tasks: by part, and by user and item, of which each task shuffles those that it
-    met, a row each (`audit`). Where a user's rows do not lie in one piece of one file, a pass by 64-bit
-    hashes of pairs for the overlap, and one that joins training rows with their users for what they train
-    on of their own future. A task holds `audit.ROWS_PER_PIECE` rows.
+    Python tasks make two passes: by part, and by user and item, where each task shuffles one row for each
+    id in its rows (`audit`). If a user's rows are in several pieces of files, two more passes follow: by
+    64-bit hashes of pairs for the overlap, and a join of training rows with their users for rows of their
+    own future. A task holds `audit.ROWS_PER_PIECE` rows.
 
     Args:
-        splits: labelled log of one split.
+        splits: the labelled log of one split.
         log_rows: rows read, before duplicates were dropped.
         settings: the split's settings as JSON.
-        rejected: rows of the log that could not be used.
-        reasons: why they could not.
-        of_parts: as `count_parts` gives them; None: they are counted.
-        dropped: what the rows are that the split left out, where they are not duplicates.
-        files: the Parquet files that `splits` reads, which tasks then read by themselves.
+        rejected: number of rejected rows of the log.
+        reasons: the reasons of the rejection.
+        parts: the result of `count_parts`; None to compute it here.
+        dropped: a description of the rows that the split left out, where they are not duplicates.
+        files: the Parquet files that `splits` reads; tasks then read them directly.
     """
-    of_parts = count_parts(splits, files) if of_parts is None else of_parts
-    sums = _sum_audit(splits, files, of_parts)
-    kept = sum(part.rows for part in of_parts.values())
+    parts = count_parts(splits, files) if parts is None else parts
+    sums = _sum_audit(splits, files, parts)
+    n_labelled = sum(part.rows for part in parts.values())
     facts = [
         Fact("log", "rows_read", float(log_rows)),
         Fact("log", "settings", None, settings),
         Fact("log", "rejected_rows", float(rejected), reasons),
-        Fact("log", "duplicates_dropped", float(log_rows - kept), dropped),
+        Fact("log", "duplicates_dropped", float(log_rows - n_labelled), dropped),
         Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
     ]
-    for name, part in of_parts.items():
+    for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
-    facts += [*_owner_facts(sums, "user", of_parts), *_owner_facts(sums, "item", of_parts)]
-    facts += [*_drift_facts(sums, of_parts), *_leakage_facts(sums, of_parts)]
+    facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
+    facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
     held_out = json.loads(settings).get("held_out")
-    return facts + (_untested_facts(sums, held_out["of"]) if held_out else [])
+    return facts + (_all_given_facts(sums, held_out["of"]) if held_out else [])
 
 
-def refuse_empty_parts(of_parts: Parts, split: Split) -> None:
-    """Refuse a split by which nothing trains or nothing is tested.
+def refuse_empty_parts(parts: Parts, split: Split) -> None:
+    """Refuse a split without training rows or without test rows.
 
     Raises:
         ProtocolError: as `windows.refuse_empty`.
     """
-    times = [time for part in of_parts.values() for time in (part.earliest, part.latest)]
-    known = [time for time in times if time is not None]
-    wanted = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
-    sizes = wanted | {name: part.rows for name, part in of_parts.items()}
-    refuse_empty(sizes, split, min(known, default=None), max(known, default=None))
+    times = [time for part in parts.values() for time in (part.earliest, part.latest)]
+    known_times = [time for time in times if time is not None]
+    required = {TRAIN: 0, **dict.fromkeys(split.parts, 0)}
+    sizes = required | {name: part.rows for name, part in parts.items()}
+    refuse_empty(sizes, split, min(known_times, default=None), max(known_times, default=None))
 
 
 # ------------------------------------------------------------------------------------ passes
 
 
 def count_parts(splits: DataFrame, files: Sequence[str] = ()) -> Parts:
-    """Rows, content hash and range in time of each part: one pass, nothing is shuffled."""
+    """Return rows, content hash and range in time of each part: one pass, without a shuffle."""
     if files:
         read = splits.sparkSession.sparkContext.parallelize(files, len(files))
         return audit.merge_parts(read.mapPartitions(_summarise_files).collect())
-    found = splits.select(*COLUMNS).mapInArrow(_summarise_batches, "found BINARY").collect()
-    return audit.merge_parts(pickle.loads(row["found"]) for row in found)
+    rows = splits.select(*COLUMNS).mapInArrow(_summarise_batches, "summary BINARY").collect()
+    return audit.merge_parts(pickle.loads(row["summary"]) for row in rows)
 
 
 def _summarise_files(paths: Iterable[str]) -> Iterator[Any]:
@@ -111,47 +111,47 @@ def _summarise_files(paths: Iterable[str]) -> Iterator[Any]:
 
 
 def _summarise_batches(batches: Batches) -> Batches:
-    found = pickle.dumps(audit.summarise_parts(chunks(batches, audit.ROWS_PER_PIECE)))
-    yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], ["found"])
+    summary = pickle.dumps(audit.summarise_parts(chunks(batches, audit.ROWS_PER_PIECE)))
+    yield pa.RecordBatch.from_arrays([pa.array([summary], pa.binary())], ["summary"])
 
 
-def _sum_audit(splits: DataFrame, files: Sequence[str], of_parts: Parts) -> Counter[Any]:
-    """What `audit.sum_counts` says of all users and items."""
-    times = [part.earliest for name, part in of_parts.items() if name not in NOT_HELD_OUT]
-    asked = AuditRequest(
-        {name: part.rows for name, part in of_parts.items()},
+def _sum_audit(splits: DataFrame, files: Sequence[str], parts: Parts) -> Counter[Any]:
+    """Sum `audit.sum_counts` over all users and items."""
+    times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
+    request = AuditRequest(
+        {name: part.rows for name, part in parts.items()},
         min((time for time in times if time is not None), default=None),
     )
-    found = _count_blocks(splits, files, asked).each(partial(audit.sum_counts, asked=asked))
+    totals = _count_blocks(splits, files, request).each(partial(audit.sum_counts, request=request))
     sums: Counter[Any] = Counter()
-    for one in found:
+    for one in totals:
         sums.update(one)
     if sums["parted"]:
         sums["overlap"], sums["own_later"] = _count_overlap(splits), _count_own_future(splits)
     return sums
 
 
-def _count_blocks(splits: DataFrame, files: Sequence[str], asked: AuditRequest) -> Blocks:
-    """What each piece counts, in blocks by id."""
+def _count_blocks(splits: DataFrame, files: Sequence[str], request: AuditRequest) -> Blocks:
+    """Count each piece, in blocks by id."""
     spark = splits.sparkSession
-    tasks = count_tasks(spark, sum(asked.rows.values()))
+    tasks = count_tasks(spark, sum(request.rows.values()))
     if files:
-        count = partial(_count_files, asked=asked, tasks=tasks)
+        count = partial(_count_files, request=request, tasks=tasks)
         counted = spark.sparkContext.parallelize(files, len(files)).mapPartitions(count)
         return Blocks(counted.partitionBy(tasks, int), audit.merge_pieces, T.StructType())
-    batches = partial(_count_batches, asked=asked, tasks=tasks)
+    batches = partial(_count_batches, request=request, tasks=tasks)
     packed = splits.select(*COLUMNS).mapInArrow(batches, BLOCK_SCHEMA).repartitionById(tasks, F.col("task"))
     return Blocks(packed, audit.merge_pieces, T.StructType())
 
 
-def _count_files(paths: Iterable[str], asked: AuditRequest, tasks: int) -> Iterator[Block]:
+def _count_files(paths: Iterable[str], request: AuditRequest, tasks: int) -> Iterator[Block]:
     columns = [name for name in COLUMNS if name != "rating"]
     tables = (table for path in paths for table in audit.read_pieces(path, columns))
-    return audit.count_in_blocks(tables, asked, tasks)
+    return audit.count_in_blocks(tables, request, tasks)
 
 
-def _count_batches(batches: Batches, asked: AuditRequest, tasks: int) -> Batches:
-    for task, rows in audit.count_in_blocks(chunks(batches, audit.ROWS_PER_PIECE), asked, tasks):
+def _count_batches(batches: Batches, request: AuditRequest, tasks: int) -> Batches:
+    for task, rows in audit.count_in_blocks(chunks(batches, audit.ROWS_PER_PIECE), request, tasks):
         columns = [pa.array([task], pa.int32()), pa.array([rows], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, ["task", "rows"])
 
@@ -159,33 +159,39 @@ def _count_batches(batches: Batches, asked: AuditRequest, tasks: int) -> Batches
 # ------------------------------------------------------------------------------------ facts
 
 
-def _owner_facts(sums: Counter[Any], of: str, parts: Parts) -> list[Fact]:
-    """How many users (or items) each part has, and how many of them training has never seen."""
-    facts = [Fact(part, f"{of}s", float(sums[f"{of}s of", part])) for part in parts]
+def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
+    """Return the number of users (or items) of each part, and of those without training rows."""
+    facts = [Fact(part, f"{owner}s", float(sums[f"{owner}s of", part])) for part in parts]
     facts += [
-        Fact(part, f"cold_{of}s", float(sums[f"cold {of}s of", part]), f"{of}s without training rows")
+        Fact(
+            part,
+            f"cold_{owner}s",
+            float(sums[f"cold {owner}s of", part]),
+            f"{owner}s without training rows",
+        )
         for part in parts
         if part != TRAIN
     ]
-    return [*facts, Fact("log", f"test_only_{of}s", float(sums[f"{of}s", "cold"]))]
+    return [*facts, Fact("log", f"test_only_{owner}s", float(sums[f"{owner}s", "cold"]))]
 
 
-def _untested_facts(sums: Counter[Any], of: str) -> list[Fact]:
-    """Held-out users (or items) all of whose rows are given, such as those with one row: never tested."""
-    detail = f"held-out {of} all of whose rows are given"
-    return [Fact(GIVEN, f"untested_{of}", float(sums[of, "untested"]), detail)]
+def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
+    """Count held-out users (or items) whose rows are all given; they are never tested."""
+    detail = f"held-out {owners} all of whose rows are given"
+    return [Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail)]
 
 
 def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
-    """Total variation between the items' shares in training and in each other part.
+    """Compute the total variation between the items' shares in training and in each other part.
 
-    1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
-    would have to go to other items to be spread as training is; 0 equal, 1 no item in common.
+    It is 1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share of a part's rows that
+    would have to move to other items to be distributed as in training. 0 means equal, 1 no item in common.
     """
     if TRAIN not in parts:
         return []
     detail = "total variation between item shares of this part and of train"
-    # Over the common denominator 2 n_train n_part: whole numbers, whose sum knows no order of rows.
+    # The gaps are whole numbers over the common denominator 2 n_train n_part, so that their sum does not
+    # depend on the order of rows.
     return [
         Fact(name, "popularity_drift", sums["gap", name] / (2 * parts[TRAIN].rows * part.rows), detail)
         for name, part in parts.items()
@@ -194,7 +200,7 @@ def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 
 
 def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
-    """Training rows later than the earliest held-out row, of all users and of the same user."""
+    """Count training rows later than the earliest held-out row, of all users and of the same user."""
     held_out = [part for name, part in parts.items() if name not in NOT_HELD_OUT]
     if TRAIN not in parts or all(part.earliest is None for part in held_out):
         return []
@@ -207,13 +213,13 @@ def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
     ]
 
 
-# ------------------------------------------------------- where a user's rows lie in several pieces
+# ------------------------------------------------------- users with rows in several pieces
 
 
 def _count_overlap(splits: DataFrame) -> int:
     if not may_have_duplicates(splits):
         return 0
-    # What is tested on may be shown in the open loop too; what was trained on must not.
+    # A tested pair may also be shown in the open loop, but a pair in training may not.
     opened, known = F.col("part") == OPEN_LOOP, F.col("part").isin(TRAIN, GIVEN, VALID)
     pairs = splits.groupBy("user_id", "item_id").agg(
         F.count_if(opened).alias("opened"),
@@ -224,18 +230,18 @@ def _count_overlap(splits: DataFrame) -> int:
 
 
 def _count_own_future(splits: DataFrame) -> int:
-    """Training rows later than their user's own earliest held-out row."""
+    """Count training rows later than their user's own earliest held-out row."""
     held_out = splits.where(~F.col("part").isin(*NOT_HELD_OUT))
     first = held_out.groupBy("user_id").agg(F.min("event_time").alias("first"))
     train = splits.where(F.col("part") == TRAIN).join(first, "user_id")
     return train.where("event_time > first").count()
 
 
-# ----------------------------------------------------------------------------------- reading
+# ----------------------------------------------------------------------------------- text
 
 
 def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
-    """The manifest for a terminal: a row per fact, a column per part, texts below."""
+    """Format the manifest for a terminal: a row per fact, a column per part, texts below."""
     parts = sorted({row["part"] for row in facts if row["value"] is not None}, key=_part_order)
     names = sorted({row["fact"] for row in facts if row["value"] is not None})
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}

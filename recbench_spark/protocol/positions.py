@@ -1,8 +1,8 @@
-"""Rows of some owners in order, one row per pair: what a task does with the table it holds.
+"""Put rows of some owners in order and keep one row per pair, in the table that a task holds.
 
-A window sorts whole rows by text, time and text in the JVM, after a pass that looks for duplicates. Here
-rows are brought together by user without a sort (`blocks`); numpy looks for duplicates and finds each
-row's place. Nothing here imports Spark or the settings: workers load it in a moment.
+A window in the JVM would sort whole rows by text, time and text, after a pass that looks for duplicates.
+Here rows are brought together by user without a sort (`blocks`); numpy looks for duplicates and computes
+each row's position. The module imports neither Spark nor the settings, so that workers load it fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IDS = ("user_id", "item_id")
 
 
 def encode_ids(rows: pa.Table) -> pa.Table:
-    """The rows with their ids as dictionaries of texts: each distinct id is looked at once."""
+    """Return the rows with their ids as dictionaries of texts, so that each distinct id is handled once."""
     for name in IDS:
         encoded = rows.column(name).combine_chunks().dictionary_encode()
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
@@ -34,59 +34,62 @@ def encode_ids(rows: pa.Table) -> pa.Table:
 
 
 def id_column(rows: pa.Table, name: str) -> pa.DictionaryArray:
-    """An id column of `encode_ids` in one piece."""
+    """Return an id column of `encode_ids` in one piece."""
     return rows.column(name).combine_chunks()
 
 
 def id_numbers(rows: pa.Table, name: str) -> Ints:
-    """The number of each row's id among the distinct ones, in no order that means anything."""
+    """Return (r,) the number of each row's id among the distinct ones, in arbitrary order."""
     numbers: Ints = id_column(rows, name).indices.to_numpy().astype(np.int64)
     return numbers
 
 
 def rank_ids(rows: pa.Table, name: str, numeric: bool) -> Ints:
-    """Each id's place among the distinct ids: as numbers, or in the order of UTF-8 bytes."""
+    """Return (r,) the rank of each row's id among the distinct ids, as numbers or by UTF-8 bytes."""
     column = id_column(rows, name)
     ids = column.dictionary.cast(pa.int64()) if numeric else column.dictionary
     rank = np.empty(len(ids), np.int64)
     rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(rank))
-    found: Ints = rank[column.indices.to_numpy()]
-    return found
+    rank_r: Ints = rank[column.indices.to_numpy()]
+    return rank_r
 
 
 def order_rows(
     rows: pa.Table, owner: str, tie: str, key_r: Ints, numeric: bool
 ) -> tuple[pa.Table, Ints, Ints]:
-    """The rows by owner and in the owner's order, with places from the end and the owner's number of rows.
+    """Sort the rows by owner and within the owner.
 
-    Rows that came with a part (an open loop, say) are not part of that order.
+    Rows that came with a part (an open loop, for example) are not part of that order.
 
     Args:
         rows: ids as in `encode_ids`, one row per pair.
         owner: `user_id` or `item_id`.
-        tie: the other one: it decides between equal keys.
-        key_r: what rows are put in order by.
+        tie: the other id column, which decides between equal keys.
+        key_r: the sort key of each row.
         numeric: whether ids of `tie` are ordered as numbers.
+
+    Returns:
+        The sorted rows, their positions from the end, and the number of rows of each row's owner.
     """
     owner_r = id_numbers(rows, owner)
     if "part" in rows.column_names:
         owner_r = 2 * owner_r + pc.is_null(rows.column("part")).to_numpy()
-    # A user's rows together: repeated ids are written several times as fast as scattered ones.
+    # A user's rows are kept together, because repeated ids are written several times as fast.
     order_r, position_o, n_o = positions_from_end(owner_r, key_r, rank_ids(rows, tie, numeric))
     return rows.take(pa.array(order_r)), position_o, n_o
 
 
 def drop_duplicates(rows: pa.Table, keep: DuplicateRule) -> pa.Table:
-    """One row of each pair (user_id, item_id): the last or first by time, then the highest rating.
+    """Keep one row of each pair (user_id, item_id): the last or first by time, then the highest rating.
 
-    What is still equal goes by part and attributes, so that the order of rows never decides.
+    Rows that are still equal are compared by part and attributes, so that the order of rows never decides.
 
     Args:
         rows: all rows of some users, ids as in `encode_ids`.
-        keep: which row stays.
+        keep: the row that stays.
 
     Raises:
-        FallbackToSpark: a pair stands twice and `keep` is `error`.
+        FallbackToSpark: a pair is in two rows and `keep` is `error`.
     """
     user_r, item_r = id_numbers(rows, "user_id"), id_numbers(rows, "item_id")
     doubled_r = mark_repeats(user_r, item_r)
@@ -101,7 +104,7 @@ def drop_duplicates(rows: pa.Table, keep: DuplicateRule) -> pa.Table:
 
 
 def _rows_to_keep(rows: pa.Table, pair_r: Ints, keep: DuplicateRule) -> Bools:
-    """Of the rows of pairs that stand twice, the one of each that stays."""
+    """Select the row that stays, for each pair with several rows."""
     time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
     rating_r = rows.column("rating").to_numpy()
     best_r, equal_r = last_per_group(pair_r, ~time_r if keep == "keep_first" else time_r, rating_r)
@@ -113,10 +116,10 @@ def _rows_to_keep(rows: pa.Table, pair_r: Ints, keep: DuplicateRule) -> Bools:
 
 
 def _break_ties(rows: pa.Table, pair_r: Ints, equal_r: Ints) -> list[int]:
-    """Of rows equal in time and rating the one of each pair that part and attributes decide for."""
+    """Select one row of each pair by part and attributes, among rows equal in time and rating."""
     best: dict[int, tuple[object, int]] = {}
     columns = [name for name in ("part", "attributes") if name in rows.column_names]
-    # A table without columns has no rows: `rating` keeps them where nothing is left to decide by.
+    # A table without columns has no rows; `rating` keeps them where the other columns are missing.
     values = rows.select([*columns, "rating"]).take(pa.array(equal_r)).to_pylist()
     for place, pair, row in zip(equal_r.tolist(), pair_r[equal_r].tolist(), values, strict=True):
         order = _struct_order(row)
@@ -126,10 +129,10 @@ def _break_ties(rows: pa.Table, pair_r: Ints, equal_r: Ints) -> list[int]:
 
 
 def _struct_order(row: dict[str, object]) -> tuple[object, ...]:
-    """As Spark orders a struct: what is missing comes first."""
+    """Return a sort key in Spark's order of structs: missing values come first."""
     attributes = row.get("attributes")
     values = None if attributes is None else [_null_first(value) for _, value in attributes]  # type: ignore[attr-defined]
-    # 0 and -0 are equal ratings, and two values.
+    # 0 and -0 are equal ratings but different values.
     return (_null_first(row.get("part")), _null_first(values), copysign(1, row["rating"]))  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
-"""Exposure propensities of items from how often a log shows them, for a log of any size.
+"""Estimate exposure propensities of items from how often a log shows them, for a log of any size.
 
-A propensity is a function of an item's count: the histogram of counts, which n interactions give at
-most sqrt(2 n) rows, comes to the driver, is fitted there, and goes back as a small table by count.
+A propensity is a function of an item's count. The histogram of counts, which has at most sqrt(2 n) rows for
+n interactions, goes to the driver, is fitted there, and returns to the tasks as a small table by count.
 Axes: x different counts.
 """
 
@@ -23,7 +23,7 @@ from recbench_spark.kernels.estimators.power_law import PowerLaw
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many items were shown how often: counts ascending, items with each, users of the log."""
+    """Histogram of item counts: counts ascending, number of items with each count, users of the log."""
 
     count_x: Ints
     items_x: Ints
@@ -31,13 +31,13 @@ class Histogram:
 
     @property
     def interactions(self) -> int:
-        """Rows of the log."""
+        """Return the number of rows of the log."""
         return int(self.count_x @ self.items_x)
 
 
 @dataclass(frozen=True)
 class FittedPropensities:
-    """A propensity for each different count, what it rests on, and how many items were clipped."""
+    """Propensity of each different count, fitted law, scale factor, and numbers of clipped items."""
 
     propensity_x: Floats
     law: PowerLaw | None
@@ -47,7 +47,7 @@ class FittedPropensities:
 
 
 def count_items(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
-    """item_id, n: rows of each item. One shuffle of partial counts.
+    """Return item_id, n: the rows of each item. One shuffle of partial counts.
 
     Args:
         rows: the interactions to count.
@@ -61,20 +61,20 @@ def count_items(rows: DataFrame, items: DataFrame | None = None) -> DataFrame:
 
 
 def make_histogram(counts: DataFrame, rows: DataFrame) -> Histogram:
-    """The histogram of `count_items`, and the users of the log; one row a different count comes here."""
-    found = counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n").toArrow()
+    """Return the histogram of `count_items`; one row per different count is collected."""
+    counted = counts.groupBy("n").agg(F.count("*").alias("items")).orderBy("n").toArrow()
     users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
-    count_x, items_x = (found.column(name).to_numpy().astype(np.int64) for name in ("n", "items"))
+    count_x, items_x = (counted.column(name).to_numpy().astype(np.int64) for name in ("n", "items"))
     if not users:
         raise DataError("no interactions to fit propensities to", "check the part and the log")
     return Histogram(count_x, items_x, int(users))
 
 
 def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPropensities:
-    """The propensity of each count: a fitted power law or a share of users, scaled, then clipped.
+    """Compute the propensity of each count: a fitted power law or a share of users, scaled, then clipped.
 
     Raises:
-        DataError: for a power law, fewer than two different counts or counts that follow none.
+        DataError: a power law is fitted to fewer than two different counts, or the counts follow none.
     """
     law = None
     if settings.method in propensities.POWERS:
@@ -97,19 +97,19 @@ def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPrope
 
 
 def item_propensities(counts: DataFrame, observed: Histogram, fitted: FittedPropensities) -> DataFrame:
-    """item_id, propensity: a join with one row a different count; nothing of the items is shuffled."""
+    """Return item_id, propensity by a join with one row per different count; no items are shuffled."""
     table = pa.table({"n": observed.count_x, "propensity": fitted.propensity_x})
     by_count = counts.sparkSession.createDataFrame(table)
     return counts.join(F.broadcast(by_count), "n").select("item_id", "propensity")
 
 
 def rating_propensities(rows: DataFrame, sample: DataFrame, items: int) -> DataFrame:
-    """rating, propensity by naive Bayes (see the kernel): a row for each rating of the log.
+    """Return rating, propensity by naive Bayes (see the kernel): a row for each rating of the log.
 
     Args:
-        rows: the log, with ratings as they were exposed.
+        rows: the log, with the ratings of exposed cells.
         sample: rows with ratings of cells drawn uniformly.
-        items: items of the catalogue; with the users of the log these are the cells.
+        items: number of items of the catalogue; the cells are users of the log x items.
     """
     logged, drawn = (part.groupBy("rating").count().toArrow() for part in (rows, sample))
     times = dict(zip(*(drawn.column(name).to_pylist() for name in ("rating", "count")), strict=True))
@@ -118,6 +118,6 @@ def rating_propensities(rows: DataFrame, sample: DataFrame, items: int) -> DataF
     users = rows.agg(F.countDistinct("user_id")).collect()[0][0]
     cells = users * items
     propensity_r = propensities.naive_bayes(logged.column("count").to_numpy(), sample_r, cells)
-    known = ~np.isnan(propensity_r)
-    table = pa.table({"rating": rating_r[known], "propensity": propensity_r[known]})
+    is_known = ~np.isnan(propensity_r)
+    table = pa.table({"rating": rating_r[is_known], "propensity": propensity_r[is_known]})
     return rows.sparkSession.createDataFrame(table)

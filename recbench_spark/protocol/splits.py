@@ -1,10 +1,10 @@
-"""Splits: a label for each row of the log, a pure function of the data and the seed.
+"""Split a log: each row gets a label, which is a pure function of the data and the seed.
 
 Order {random, temporal} x holdout {ratio, leave one out, last n, n given, folds} x group {user, global}.
-Every protocol is one sentence: put rows in order, hold out the last ones. Codes (RO_RS, TO_LS ...) as in
+Every protocol puts rows in order and holds out the last ones. Codes (RO_RS, TO_LS ...) as in
 Zhao et al., "A Revisiting Study of Appropriate Offline Evaluation for Top-N Recommendation Algorithms"
-(TOIS 2022), section 3. Here is what the driver does: what a log must have, the protocol as plain numbers,
-the shuffle. `labels` is what tasks do; cuts at an instant, for all users at once, are in `windows`.
+(TOIS 2022), section 3. This module is the driver's part: requirements on the log, the protocol as plain
+numbers, the shuffle. `labels` is the tasks' part; `windows` has cuts at one instant for all users.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ def label_blocks(
     open_apart: bool = False,
     every_fold: bool = False,
 ) -> Blocks:
-    """The log with `part` filled in, ids as text; rows that came with a part keep it, counting for nothing.
+    """Label the log with `part`, ids as text. Rows with a part keep it and do not count for others.
 
-    One shuffle, by user (or held-out item), in which duplicates are dropped as well: a pair in two parts
-    would be a leak. Cuts in time take one more for that, since their shares are of the rows that stay.
-    Position p counts from the end of the user's order: the first `n_test` positions are test, the next
-    `n_valid` are valid. Equal times are ordered by item id (of held-out items by user id) as ties of
-    rankings are: as numbers where all ids are whole numbers, else by UTF-8 bytes. So the split is a
-    function of the data, and of two items of one instant the one that a tie puts last is tested.
+    The one shuffle, by user (or held-out item), drops duplicates as well, because a pair in two parts would
+    be a leak. Cuts in time need one more, since their shares are of the rows that stay. Position p counts
+    from the end of the user's order: the first `n_test` positions are test, the next `n_valid` are valid.
+    Equal times are ordered by item id (of held-out items by user id), as numbers where all ids are whole
+    numbers, else by UTF-8 bytes, as ties of rankings are. So the split is a function of the data, and of
+    two items of one instant the one that is last in tie order is tested.
 
     Args:
         log: interactions, ids as text or, where they are stored as integers, int64.
         split: order, holdout, group and their amounts.
-        duplicates: which row of a pair stays, as in `positions.drop_duplicates`; `error` looks for any, by a
-            shuffle of 64-bit hashes; None: no pair stands twice.
-        n: rows of the log at most; None: they are counted.
-        numeric: whether these ids are ordered as numbers (`data.readers.id_order` says it).
-        open_apart: pairs may stand in the open loop and in the rest, each at most once (see `Rule`).
-        every_fold: `part` is the number of the row's fold, as text: all folds in one pass.
+        duplicates: the row of a pair that stays (see `positions.drop_duplicates`); `error` searches for
+            duplicates by a shuffle of 64-bit hashes; None where no pair is in two rows.
+        n: an upper bound of the rows of the log; None to count them.
+        numeric: whether these ids are ordered as numbers (see `data.readers.id_order`).
+        open_apart: whether pairs may be both in the open loop and in the rest (see `SplitRule`).
+        every_fold: whether `part` is the number of the row's fold, as text: all folds in one pass.
 
     Raises:
-        ProtocolError: a temporal order on a log without times, `given` without parts, an empty train.
-        DataError: duplicates that are an error.
+        ProtocolError: a temporal split has no times, `given` has no parts, or training is empty.
+        DataError: the log has duplicates, and they are an error.
     """
     n = log.count() if n is None else n
     if open_apart:
@@ -81,7 +81,7 @@ def label_blocks(
 
 
 def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> DataFrame:
-    """The log with `part` by the row's place in the file: n rows cut into folds of equal length."""
+    """Add `part` by the row's place in the file: n rows are cut into folds of equal length."""
     place = F.col("_row").cast("long") * split.folds
     fold = F.floor(place / F.lit(max(n, 1))).cast("int")
     name = F.when(fold == split.fold, "test").otherwise("train")
@@ -92,7 +92,7 @@ def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> 
 
 
 def _drop_duplicates(log: DataFrame, keep: DuplicateRule, n: int) -> Blocks:
-    """The rows that a split is made of, unlabelled: shares of a cut in time are shares of them."""
+    """Return the rows of a split without labels; shares of a cut in time are shares of these rows."""
     # Attributes decide between rows of one time.
     return _label_in_tasks(log.drop("attributes"), SplitRule(by="given", duplicates=keep), n)
 
@@ -113,15 +113,15 @@ def make_rule(
     cut: tuple[int, int, int] | None = None,
     numeric: bool = False,
 ) -> SplitRule:
-    """The protocol as tasks need it.
+    """Return the protocol in the form that tasks need.
 
     Args:
         split: order, holdout, group and their amounts.
-        duplicates: which row of a pair stays.
-        cut: where validation, test and what comes after begin, for cuts in time.
+        duplicates: the row of a pair that stays.
+        cut: the starts of validation, of test and of the time after it, for cuts in time.
         numeric: whether ids that decide between equal times are ordered as numbers.
     """
-    held = split.held_out
+    held_out = split.held_out
     return SplitRule(
         by=_label_method(split),
         temporal=split.temporal,
@@ -130,7 +130,7 @@ def make_rule(
         folds=(split.folds, split.fold, split.valid),
         instants=cut or (0, 0, 0),
         parts=split.parts,
-        held_out=HeldOutIds(held.of, held.test, held.valid) if held else None,
+        held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
         duplicates=duplicates,
         seed=split.seed,
         numeric=numeric,
@@ -138,11 +138,11 @@ def make_rule(
 
 
 def labels_independently(split: Split, has_times: bool) -> bool:
-    """Whether rows can be labelled as they are: nothing is to be asked of the whole log before.
+    """Check whether rows can be labelled without facts of the whole log.
 
     Args:
         split: the protocol.
-        has_times: whether each row is known to have one.
+        has_times: whether each row is known to have a time.
     """
     return _label_method(split) not in ("given", "instants") and (has_times or not split.temporal)
 
@@ -159,7 +159,7 @@ def _label_method(split: Split) -> LabelMethod:
 
 
 def _holdout_rows(split: Split) -> tuple[int, int] | None:
-    """Test and validation rows of a user; None where they are shares."""
+    """Return test and validation rows of a user; None where they are shares."""
     if split.holdout == "leave_one_out":
         return 1, int(split.valid)
     if split.n is None or split.holdout == "ratio":
@@ -190,7 +190,7 @@ def _require_parts(log: DataFrame) -> None:
 
 
 def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
-    """False only where no pair (user_id, item_id) stands twice. Shuffles 8 bytes per row."""
+    """Return False only where no pair (user_id, item_id) is in two rows. It shuffles 8 bytes per row."""
     pairs = log.select(F.xxhash64("user_id", "item_id").alias("pair"))
     tasks = count_tasks(log.sparkSession, log.count() if n is None else n)
     blocks = shuffle_blocks(pairs, F.col("pair"), tasks)
@@ -198,7 +198,7 @@ def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
 
 
 def _find_repeated(batches: Batches) -> Batches:
-    """One value that stands twice, where there is one."""
+    """Return one value that occurs twice, where there is one."""
     table = unpack_batches(batches)
     if table is not None:
         pair_r = np.sort(table.column("pair").to_numpy())
@@ -207,7 +207,7 @@ def _find_repeated(batches: Batches) -> Batches:
 
 
 def _refuse_duplicates(log: DataFrame, n: int | None = None) -> None:
-    """DataError where a pair (user_id, item_id) stands twice, with one of them as an example."""
+    """Raise DataError where a pair (user_id, item_id) is in two rows, with one of them as an example."""
     if not may_have_duplicates(log, n):
         return
     doubled = log.groupBy("user_id", "item_id").count().where("count > 1").limit(1).collect()

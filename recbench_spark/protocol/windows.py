@@ -1,4 +1,4 @@
-"""Global cuts in time: one instant for all users, found exactly without sorting the log."""
+"""Compute global cuts in time, at one instant for all users, exactly and without sorting the log."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from recbench_spark.errors import ProtocolError
 from recbench_spark.protocol.labels import GIVEN, LATER, TRAIN, VALID
 
 BUCKETS = 1 << 14
-"""Counts a pass of `find_time` collects: four passes for a log of a century in microseconds."""
+"""Counts that a pass of `find_time` collects: four passes for a log of a century in microseconds."""
 
 
 def find_instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
-    """Where validation, test and `later` begin: what is held out comes after everything that trains.
+    """Find the starts of validation, test and `later`: held-out rows come after all training rows.
 
-    Reads only the times of rows without a part, kept by Spark meanwhile.
+    Only the times of rows without a part are read; Spark caches them for that time.
 
     Raises:
-        ProtocolError: nothing is left to train on, or nothing to test.
+        ProtocolError: there are no training rows, or no test rows.
     """
     times = log.where(F.col("part").isNull()).select("event_time").cache()
     facts = times.agg(
@@ -42,7 +42,7 @@ def find_instants(log: DataFrame, split: Split) -> tuple[int, int, int]:
 
 
 def _count_parts(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> dict[str, int]:
-    """Rows of each part; test rows under the name of the first part that they are dealt to."""
+    """Count the rows of each part; test rows count under the name of their first part."""
     bounds = [None, *cuts, None]
     names = (TRAIN, VALID, split.parts[0], LATER)
     time = F.col("event_time")
@@ -50,27 +50,27 @@ def _count_parts(times: DataFrame, split: Split, cuts: tuple[int, int, int]) -> 
         F.count_if((F.lit(True) if a is None else time >= a) & (F.lit(True) if b is None else time < b))
         for a, b in pairwise(bounds)
     ]
-    (found,) = times.agg(*(count.alias(name) for count, name in zip(counts, names, strict=True))).collect()
-    return {name: int(found[name]) for name in names}
+    (row,) = times.agg(*(count.alias(name) for count, name in zip(counts, names, strict=True))).collect()
+    return {name: int(row[name]) for name in names}
 
 
 def refuse_empty(sizes: Mapping[str, int], split: Split, first: int | None, last: int | None) -> None:
-    """Refuse a split by which nothing trains or nothing is tested.
+    """Refuse a split without training rows or without test rows.
 
-    Where the log says where its rows belong, some part must be held out.
+    Where the log gives the parts of its rows, some part must be held out.
 
     Args:
         sizes: rows of each part.
         split: the protocol.
-        first: the log's earliest time, microseconds; None: it has no times.
-        last: its latest.
+        first: the log's earliest time in microseconds; None where it has no times.
+        last: its latest time.
 
     Raises:
-        ProtocolError: with the sizes of all parts and the log's range.
+        ProtocolError: a part is empty; the message has the sizes of all parts and the log's range.
     """
-    given = split.holdout == "given"
-    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if given else {*split.parts}
-    empty = [] if given or sizes.get(TRAIN) else ["training"]
+    has_own_parts = split.holdout == "given"
+    tested = sizes.keys() - {TRAIN, GIVEN, LATER} if has_own_parts else {*split.parts}
+    empty = [] if has_own_parts or sizes.get(TRAIN) else ["training"]
     empty += [] if sum(sizes.get(part, 0) for part in tested) else ["test"]
     if not empty:
         return
@@ -98,9 +98,10 @@ def _period_instants(split: Split, last: int) -> tuple[int, int, int]:
 
 
 def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The instants of the first validation row and the first test row in order of time.
+    """Find the instants of the first validation row and the first test row in order of time.
 
-    All rows of one instant are on one side, so a share can be larger than asked for, never smaller.
+    All rows of one instant are on one side, so a share can be larger than the requested one, but not
+    smaller.
     """
     low, high, n = facts
     n_test, n_valid = (int(share * n + 1e-9) for share in (split.ratio[2], split.ratio[1]))
@@ -112,16 +113,16 @@ def _share_instants(times: DataFrame, split: Split, facts: tuple[int, int, int])
 
 
 def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
-    """The time at a place (from 0) in the ascending order of times, exactly.
+    """Find the time at a place (from 0) in the ascending order of times, exactly.
 
-    Counts rows in BUCKETS equal ranges, then in those of the range that holds the place, until a range
-    is one microsecond: four passes at most over one column, no sort, no shuffle but of counts.
+    Rows are counted in BUCKETS equal ranges, then in those of the range that holds the place, until a range
+    is one microsecond: at most four passes over one column, without a sort, with a shuffle only of counts.
 
     Args:
         times: event_time.
         place: 0 <= place < number of rows.
-        low: smallest time.
-        high: largest time.
+        low: the smallest time.
+        high: the largest time.
     """
     while low < high:
         width = -(-(high - low + 1) // BUCKETS)
@@ -137,7 +138,7 @@ def find_time(times: DataFrame, place: int, low: int, high: int) -> int:
 
 
 def microseconds(duration: str) -> int:
-    """`7d` in microseconds.
+    """Convert a duration such as `7d` to microseconds.
 
     >>> microseconds("2h")
     7200000000

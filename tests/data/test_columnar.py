@@ -1,4 +1,4 @@
-"""Splits of Parquet that Python tasks read and write by themselves: those of Spark's own readers."""
+"""Splits of Parquet that Python tasks read and write directly equal those of Spark's own readers."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def plain_log(seed: int = 3) -> dict[str, list[Any]]:
     return dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
 
 
-def written(folder: Path, columns: dict[str, Any], files: int = 3) -> str:
-    """As several files of small row groups."""
+def write_log(folder: Path, columns: dict[str, Any], files: int = 3) -> str:
+    """Write a log as several files of small row groups."""
     table = pa.table(columns)
     step = -(-table.num_rows // files)
     (folder / "log").mkdir(parents=True)
@@ -70,11 +70,11 @@ def dataset(path: str, **settings: Any) -> Dataset:
 
 @pytest.fixture(scope="module")
 def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """One warehouse: each test has splits of its own names."""
+    """One warehouse: each test has splits with its own names."""
     return Store(spark, str(tmp_path_factory.mktemp("warehouse")))
 
 
-def of(store: Store, split_id: str) -> pd.DataFrame:
+def read_split(store: Store, split_id: str) -> pd.DataFrame:
     """The rows of a split, read without Spark."""
     return DeltaTable(store.location("splits")).to_pandas(partitions=[("split_id", "=", split_id)])
 
@@ -121,14 +121,14 @@ def test_every_split_is_that_of_sparks_readers(
 ) -> None:
     changed, settings = FORMS[form]
     columns = {name: changed.get(name, list)(column) for name, column in plain_log().items()}
-    log = dataset(written(tmp_path, columns), **settings)
+    log = dataset(write_log(tmp_path, columns), **settings)
     rows = open_log(spark, log).stored.cache()
     names = SPLIT_OF if form == "whole numbers" else ("TO_LS", "netflix")
     for name in names:
         split_id = f"{form[:5]}_{name}"
-        found = write_labelled_log(store, log, SPLIT_OF[name], split_id)
-        assert (found.n, found.numeric) == (400, form != "texts")
-        ours = of(store, split_id)
+        log_file = write_labelled_log(store, log, SPLIT_OF[name], split_id)
+        assert (log_file.n, log_file.numeric) == (400, form != "texts")
+        ours = read_split(store, split_id)
         numeric = form != "texts"
         blocks = label_blocks(rows, SPLIT_OF[name], "keep_last", numeric=numeric)
         theirs = blocks.rows().toPandas()
@@ -143,14 +143,16 @@ def test_every_split_is_that_of_sparks_readers(
 def test_a_log_without_ratings_and_times_under_other_names(
     store: Store, tmp_path: Path, python_alone: None
 ) -> None:
-    path = written(tmp_path, {"u": [1, 1, 1, 2], "i": [5, 6, 7, 5], "Note": ["a", None, "b", "c"]}, files=1)
+    path = write_log(
+        tmp_path, {"u": [1, 1, 1, 2], "i": [5, 6, 7, 5], "Note": ["a", None, "b", "c"]}, files=1
+    )
     write_labelled_log(
         store, dataset(path, columns={"user_id": "u", "item_id": "i"}), Split(protocol="RO_LS"), "few"
     )
-    found = of(store, "few")
-    assert found.rating.tolist() == [1.0] * 4
-    assert found.event_time.isna().all()
-    assert sorted(found.part) == ["test", "train", "train", "train"]
+    rows = read_split(store, "few")
+    assert rows.rating.tolist() == [1.0] * 4
+    assert rows.event_time.isna().all()
+    assert sorted(rows.part) == ["test", "train", "train", "train"]
 
 
 @pytest.mark.spark
@@ -161,7 +163,7 @@ def test_a_delta_log_is_read_as_its_present_version(
     write_deltalake(tmp_path / "log", pa.table({"user_id": [1, 1], "item_id": [1, 2]}), mode="overwrite")
     log = dataset(str(tmp_path / "log"), reader="delta")
     assert write_labelled_log(store, log, Split(protocol="RO_LS"), "delta").n == 2
-    assert set(of(store, "delta").user_id) == {"1"}
+    assert set(read_split(store, "delta").user_id) == {"1"}
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -179,24 +181,24 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_needs_a_second_look_is_told_by_sparks_readers(
     store: Store, tmp_path: Path, name: str
 ) -> None:
-    changed, told = BAD[name]
+    changed, message = BAD[name]
     good = {"user_id": [1, 2], "item_id": [5, 5], "rating": [1.0, 2.0], "event_time": [3, 4]}
-    path = written(tmp_path, {**good, **changed}, files=1)
-    with pytest.raises(DataError, match=told):
+    path = write_log(tmp_path, {**good, **changed}, files=1)
+    with pytest.raises(DataError, match=message):
         write_labelled_log(store, dataset(path, duplicates="error"), Split(protocol="TO_LS"), f"bad {name}")
-    assert of(store, f"bad {name}").empty
+    assert read_split(store, f"bad {name}").empty
 
 
 @pytest.mark.spark
 def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refused(
     store: Store, tmp_path: Path
 ) -> None:
-    log = dataset(written(tmp_path, plain_log()))
+    log = dataset(write_log(tmp_path, plain_log()))
     for _ in range(2):
         write_labelled_log(store, log, SPLIT_OF["TO_LS"], "once")
     table = DeltaTable(store.location("splits"))
     assert table.transaction_version("splits/once") == 1
-    assert not of(store, "once").duplicated(["user_id", "item_id"]).any()
+    assert not read_split(store, "once").duplicated(["user_id", "item_id"]).any()
     files = [delta_files.File("split_id=t/gone.parquet", 10, 1)]
     with pytest.raises(StoreError, match="the driver does not see it"):
         delta_files.require_visible(store.location("splits"), files)
@@ -216,7 +218,7 @@ def test_of_writers_of_one_name_only_the_first_adds_its_files(store: Store) -> N
     with pytest.raises(CommitFailedError):
         delta_files.append(opened, files[8:], partition, "splits/race")
     assert DeltaTable(folder).version() == before + 1
-    assert len(of(store, "race")) == 1
+    assert len(read_split(store, "race")) == 1
 
 
 def lone_files(folder: Path, n: int) -> list[delta_files.File]:
@@ -246,7 +248,7 @@ def test_many_splits_leave_a_checkpoint_that_spark_reads(spark, tmp_path: Path) 
 @pytest.mark.spark
 def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_path: Path) -> None:
     """Read by tasks or by Spark, written by tasks or by Spark: four ways, the same rows."""
-    path = written(tmp_path, plain_log())
+    path = write_log(tmp_path, plain_log())
     logs = {"by_tasks": dataset(path), "by_spark": dataset(path, options={"mergeSchema": "false"})}
     store = Store(spark, str(tmp_path / "warehouse"))
     store.create(SPLITS)
@@ -257,16 +259,16 @@ def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_p
     assert not delta_files.can_commit(store.location("splits"))
     for name, log in logs.items():
         write_labelled_log(store, log, SPLIT_OF["netflix"], f"{name}_twice")
-    found = [in_order(of(store, name)) for name in (*logs, *(f"{name}_twice" for name in logs))]
-    for other in found[1:]:
-        pd.testing.assert_frame_equal(found[0], other, check_dtype=False)
+    splits = [in_order(read_split(store, name)) for name in (*logs, *(f"{name}_twice" for name in logs))]
+    for other in splits[1:]:
+        pd.testing.assert_frame_equal(splits[0], other, check_dtype=False)
 
 
 # ------------------------------------------------------------------------------ without Spark
 
 
 def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
-    path = written(tmp_path, plain_log())
+    path = write_log(tmp_path, plain_log())
     assert open_columnar_log(dataset(path)) is not None
     assert open_columnar_log(dataset(f"{path}/0.parquet")) is not None
     for settings in (
@@ -300,12 +302,12 @@ def test_logs_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
 )
 def test_types_that_are_left_to_sparks_readers(tmp_path: Path, columns: dict[str, Any]) -> None:
     good = {"user_id": [1], "item_id": [1], "rating": [1.0], "event_time": [1]}
-    assert open_columnar_log(dataset(written(tmp_path / "good", good, files=1))) is not None
-    assert open_columnar_log(dataset(written(tmp_path / "bad", {**good, **columns}, files=1))) is None
+    assert open_columnar_log(dataset(write_log(tmp_path / "good", good, files=1))) is not None
+    assert open_columnar_log(dataset(write_log(tmp_path / "bad", {**good, **columns}, files=1))) is None
 
 
 def test_folders_that_are_left_to_sparks_readers(tmp_path: Path) -> None:
-    path = Path(written(tmp_path, plain_log()))
+    path = Path(write_log(tmp_path, plain_log()))
     pq.write_table(pa.table({"user_id": ["a"], "item_id": ["b"]}), path / "other.parquet")
     assert open_columnar_log(dataset(str(path))) is None
     (path / "other.parquet").rename(path / "_hidden.parquet")

@@ -44,9 +44,9 @@ def identify(request: pytest.FixtureRequest) -> Callable[..., str]:
     spark = request.getfixturevalue("spark")
 
     def both(path: object, **more: Any) -> str:
-        found = identity(spark, str(path), **more)
-        assert found == arrow_files.identity(str(path), **more)
-        return found
+        text = identity(spark, str(path), **more)
+        assert text == arrow_files.identity(str(path), **more)
+        return text
 
     return both
 
@@ -73,14 +73,14 @@ def test_one_log_has_one_identity_whatever_its_name_time_and_place(
     identify: Callable[..., str], tmp_path: Path
 ) -> None:
     one = write(tmp_path / "a b ü" / "log.csv")
-    found = identify(one)
+    original = identify(one)
     os.utime(one, (1, 1))
-    assert identify(one) == found
+    assert identify(one) == original
     shutil.copy(one, tmp_path / "ratings-2026.csv")
-    assert identify(tmp_path / "ratings-2026.csv") == found
+    assert identify(tmp_path / "ratings-2026.csv") == original
     write(tmp_path / "a b ü" / "_SUCCESS", "x")
     write(tmp_path / "a b ü" / ".hidden.csv", "x")
-    assert identify(tmp_path / "a b ü") == found
+    assert identify(tmp_path / "a b ü") == original
 
 
 def test_other_content_of_equal_size_and_time_is_another(
@@ -143,19 +143,19 @@ def test_no_files(identify: Callable[..., str], tmp_path: Path) -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are digested."""
-    found: list[str] = []
+    paths: list[str] = []
     digest = digests.digest_piece
 
-    def noted(piece: digests.Piece) -> bytes:
-        found.append(piece[0])
+    def digest_and_note(piece: digests.Piece) -> bytes:
+        paths.append(piece[0])
         return digest(piece)
 
-    monkeypatch.setattr(digests, "digest_piece", noted)
-    return found
+    monkeypatch.setattr(digests, "digest_piece", digest_and_note)
+    return paths
 
 
 def settle(monkeypatch: pytest.MonkeyPatch, seconds: float = 10) -> None:
-    """As if the storage's clock had gone on."""
+    """Move the storage's clock on."""
     clock = digests.read_storage_clock
     monkeypatch.setattr(digests, "read_storage_clock", lambda folder: clock(folder) + int(seconds * 1e9))
 
@@ -291,18 +291,18 @@ def test_spark_sees_deleted_rows_times_names_and_remote_files(spark: Any, tmp_pa
     from recbench_spark.data.delta_snapshots import read_frame_snapshot
 
     path = str(delta(tmp_path / "log", "1", "2", "3"))
-    found = of_spark.identity(spark, path)
-    assert read_frame_snapshot(spark.read.format("delta").load(path)).identity == found
+    first = of_spark.identity(spark, path)
+    assert read_frame_snapshot(spark.read.format("delta").load(path)).identity == first
     stamp = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first().timestamp
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE user_id = '1'")
     deleted = of_spark.identity(spark, path)
-    assert deleted != found
+    assert deleted != first
     with pytest.raises(FallbackToSpark):
         arrow_files.identity(path)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE user_id = '2'")
-    assert of_spark.identity(spark, path) not in (found, deleted)
-    assert of_spark.identity(spark, path, options={"timestampAsOf": str(stamp)}) == found
+    assert of_spark.identity(spark, path) not in (first, deleted)
+    assert of_spark.identity(spark, path, options={"timestampAsOf": str(stamp)}) == first
 
     spark.sql("CREATE SCHEMA IF NOT EXISTS identities")
     spark.sql(f"CREATE TABLE identities.log USING delta LOCATION '{path}'")
@@ -388,9 +388,9 @@ def test_a_file_that_changes_while_it_is_digested_is_refused(
     log, digest = write(tmp_path / "log.csv"), digests.digest_piece
 
     def digest_slowly(piece: digests.Piece) -> bytes:
-        found = digest(piece)
+        digests_of_piece = digest(piece)
         write(log, LOG + "9,9\n")
-        return found
+        return digests_of_piece
 
     monkeypatch.setattr(digests, "digest_piece", digest_slowly)
     with pytest.raises(DataError, match="changed while it was read"):

@@ -1,4 +1,4 @@
-"""Ids through Spark's readers and evaluator: against the slow rule, and ids that do not meet."""
+"""Ids through Spark's readers and evaluator: against the slow rule, and ids without a match."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_every_type_of_parquet_means_the_ids_of_the_rule(spark, tmp_path: Path) 
         path = parquet(
             tmp_path / f"{name}.parquet", n=range(len(values)), item_id=id_rule.column(kind, values)
         )
-        found = {row.n: row.item_id for row in read_table(spark, path, ["item_id"], "t").collect()}
-        assert found == {n: id_rule.id_of(kind, value) for n, value in enumerate(values)}, name
+        read_ids = {row.n: row.item_id for row in read_table(spark, path, ["item_id"], "t").collect()}
+        assert read_ids == {n: id_rule.id_of(kind, value) for n, value in enumerate(values)}, name
         known = [value for value in values if id_rule.id_of(kind, value) is not None]
         ids = id_rule.column(kind, known)
         log = parquet(tmp_path / f"{name} log.parquet", user_id=ids, item_id=ids)
@@ -96,10 +96,8 @@ def test_fields_of_csv_mean_the_ids_of_the_rule(spark, tmp_path: Path, capsys) -
     for name, fields in FIELDS.items():
         path = tmp_path / f"{name}.csv"
         pd.DataFrame({"user_id": range(len(fields)), "item_id": fields}).to_csv(path, index=False)
-        found = {
-            row.user_id: row.item_id for row in read_table(spark, str(path), ["item_id"], "t").collect()
-        }
-        assert found == {str(n): one for n, one in enumerate(id_rule.ids_of_csv(fields))}, name
+        ids = {row.user_id: row.item_id for row in read_table(spark, str(path), ["item_id"], "t").collect()}
+        assert ids == {str(n): one for n, one in enumerate(id_rule.ids_of_csv(fields))}, name
         noted = "item_id is whole floats throughout" in capsys.readouterr().err
         assert noted == (name == "whole floats")
     (tmp_path / "large.csv").write_text("user_id,item_id\n1,9007199254740992.0\n2,1.0\n")
@@ -182,9 +180,11 @@ def test_latin_1_is_refused_and_a_genuine_replacement_character_by_option(spark,
     path.write_bytes("user_id,item_id\n1,café\n2,cafè\n".encode("latin-1"))
     log = Dataset(name="log", reader="csv", path=str(path))
     for read in (lambda: open_log(spark, log), lambda: read_table(spark, str(path), ["item_id"], "truth")):
-        with pytest.raises(DataError, match=r"latin.csv.*2 rows whose .item_id..*e.g. .caf\ufffd.") as told:
+        with pytest.raises(
+            DataError, match=r"latin.csv.*2 rows whose .item_id..*e.g. .caf\ufffd."
+        ) as error:
             read()
-        assert "ISO-8859-1" in told.value.hint
+        assert "ISO-8859-1" in error.value.hint
     told_so = log.model_copy(update={"options": {"encoding": "ISO-8859-1"}})
     assert {row.item_id for row in open_log(spark, told_so).rows.collect()} == {"café", "cafè"}
     path.write_text("user_id,item_id\n1,caf\ufffd\n", encoding="utf-8")
@@ -206,9 +206,9 @@ def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Pat
             lambda: open_log(spark, Dataset(name="log", reader="parquet", path=str(path))),
             lambda: read_table(spark, str(path), ["item_id"], "lists"),
         ):
-            with pytest.raises(DataError, match=f"log.parquet.*{cause}") as told:
+            with pytest.raises(DataError, match=f"log.parquet.*{cause}") as error:
                 read()
-            assert "An error occurred while calling" not in str(told.value)
+            assert "An error occurred while calling" not in str(error.value)
     for n, text in enumerate(('1,"a\nb"\n2,c\n', '1,"a\n2,b"\n3,c\n')):
         torn = tmp_path / f"torn{n}.csv"
         torn.write_text("user_id,item_id\n" + text)
@@ -218,8 +218,8 @@ def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Pat
             read_table(spark, str(torn), ["item_id"], "truth")
     sound = tmp_path / "sound.csv"
     sound.write_text('user_id,item_id\n1,"x,"\n"2","say ""y"""\n3,12" vinyl\n')
-    found = {row.item_id for row in read_table(spark, str(sound), ["item_id"], "truth").collect()}
-    assert found == {"x,", 'say "y"', '12" vinyl'}
+    ids = {row.item_id for row in read_table(spark, str(sound), ["item_id"], "truth").collect()}
+    assert ids == {"x,", 'say "y"', '12" vinyl'}
     torn.write_text('user_id,item_id\n1,"a\nb"\n2,c\n')
     log = Dataset(name="log", reader="csv", path=str(torn), options={"multiLine": "true"})
     assert {row.item_id for row in open_log(spark, log).rows.collect()} == {"a\nb", "c"}
@@ -230,7 +230,7 @@ def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Pat
 ITEMS = {"a": [1.0, 0.0], "b": [0.0, 1.0], "c": [1.0, 1.0], "d": [-1.0, 0.5]}
 
 
-def vectors_of(spark, known: dict[str, list[float]]) -> tuple[DataFrame, DataFrame]:
+def make_vectors(spark, known: dict[str, list[float]]) -> tuple[DataFrame, DataFrame]:
     users = spark.createDataFrame(list(known.items()), "user_id string, vector array<double>")
     return users, spark.createDataFrame(list(ITEMS.items()), "item_id string, vector array<double>")
 
@@ -238,7 +238,7 @@ def vectors_of(spark, known: dict[str, list[float]]) -> tuple[DataFrame, DataFra
 def test_which_users_share_a_batch_changes_nothing(spark) -> None:
     """A batch of one, and of cold users alone: they are ranked nowhere, and nothing fails."""
     truth = frame(spark, PAIR.format("string", "string"), *((f"u{n}", "abcd"[n % 4]) for n in range(6)))
-    both = vectors_of(spark, {"u3": [1.0, -1.0], "u5": [0.5, 2.0]})
+    both = make_vectors(spark, {"u3": [1.0, -1.0], "u5": [0.5, 2.0]})
     rows = []
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     try:
@@ -258,7 +258,7 @@ def test_which_users_share_a_batch_changes_nothing(spark) -> None:
 def test_candidates_are_drawn_where_there_is_a_train(spark, mode: str) -> None:
     truth = frame(spark, PAIR.format("string", "string"), ("u1", "a"), ("u2", "b"))
     train = frame(spark, PAIR.format("string", "string"), ("u1", "b"), ("u2", "c"), ("u3", "d"))
-    both = vectors_of(spark, {"u1": [1.0, 0.0], "u2": [0.0, 1.0]})
+    both = make_vectors(spark, {"u1": [1.0, 0.0], "u2": [0.0, 1.0]})
     wanted = {"candidates": mode}
     with pytest.raises(ConfigError, match=f"candidates is {mode} without training rows"):
         recbench_spark.evaluate(truth, embeddings=both, definition=wanted)
@@ -268,8 +268,8 @@ def test_candidates_are_drawn_where_there_is_a_train(spark, mode: str) -> None:
     rows = result.rankings.collect()
     assert [row.length for row in rows] == [2, 2]  # the truth and one drawn item
     assert [row.drawn for row in rows] == ([1, 1] if mode == "uniform" else [None, None])
-    (told,) = [check for check in result.checks if check.check == "candidates drawn"]
-    assert told.observed == 1 and told.detail == f"{mode}, 1 a user, seed 42, of 4 items"
+    (check_row,) = [check for check in result.checks if check.check == "candidates drawn"]
+    assert check_row.observed == 1 and check_row.detail == f"{mode}, 1 a user, seed 42, of 4 items"
     result.release()
 
 

@@ -311,9 +311,9 @@ def test_logs(spark, tmp_path: Path, name: str) -> None:
     dataset = Dataset(name="d", path=str(lay(tmp_path, content) / path), **given)
     names = ["user_id", "item_id", "rating", *(["event_time"] if timed else [])]
     if isinstance(wanted, str):
-        with pytest.raises(RecbenchError) as told:
+        with pytest.raises(RecbenchError) as error:
             open_log(spark, dataset)
-        assert wanted in str(told.value)
+        assert wanted in str(error.value)
         assert columnar.open_columnar_log(dataset) is None
     else:
         assert sorted(map(tuple, open_log(spark, dataset).rows.select(*names).collect())) == wanted
@@ -321,7 +321,7 @@ def test_logs(spark, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.spark
 def test_names_of_partition_folders_are_numbers_where_all_are(spark, tmp_path: Path) -> None:
-    """As whole numbers ordered ties before, they go on doing so."""
+    """Whole numbers order ties as numbers, as in earlier versions."""
     plain = {f"a/item_id={n}/x.parquet": {"user_id": ["u"]} for n in (9, 10)}
     padded = {f"b/item_id={n}/x.parquet": {"user_id": ["u"]} for n in ("09", "10")}
     lay(tmp_path, {**plain, **padded})
@@ -343,8 +343,8 @@ def test_attributes_of_partition_folders_are_as_written(spark, tmp_path: Path) -
         tmp_path, {f"l/day={n}/x.parquet": {"user_id": ["u"], "item_id": [n]} for n in ("01", "1", "a%20b")}
     )
     dataset = Dataset(name="d", reader="parquet", path=str(tmp_path / "l"), attributes=("day",))
-    found = {row.item_id: row.attributes["day"] for row in open_log(spark, dataset).rows.collect()}
-    assert found == {"01": "01", "1": "1", "a%20b": "a b"}
+    days = {row.item_id: row.attributes["day"] for row in open_log(spark, dataset).rows.collect()}
+    assert days == {"01": "01", "1": "1", "a%20b": "a b"}
 
 
 # ------------------------------------------------------------------------------------- tables
@@ -491,10 +491,10 @@ def test_tables_are_the_same_to_both_engines(spark, tmp_path: Path, name: str) -
         frame = read_table(spark, place, ["user_id", "item_id"], what)
         return sorted(map(tuple, frame.select("user_id", "item_id", "score").collect()))
 
-    found = outcome(on_spark)
-    assert wanted in found if isinstance(wanted, str) else found == wanted
+    result = outcome(on_spark)
+    assert wanted in result if isinstance(wanted, str) else result == wanted
     try:
-        assert outcome(lambda: in_process(place, what)) == found
+        assert outcome(lambda: in_process(place, what)) == result
     except FallbackToSpark:  # then Spark is what answers
         assert Path(place).is_dir()
 
@@ -516,14 +516,14 @@ def test_vectors_of_half_precision(spark, tmp_path: Path, folder: str) -> None:
     lay(tmp_path, {"two/y.parquet": {"item_id": ["c"], "vector": pa.array([[0.5] * 4])}})
     path = str(tmp_path / folder) if folder == "two" else str(tmp_path / "one/x.parquet")
     frame = read_table(spark, path, ["item_id", "vector"], "items")
-    found = {row.item_id: row.vector for row in frame.collect()}
+    vectors = {row.item_id: row.vector for row in frame.collect()}
     for name, vector in zip("ab", rows["vector"].to_pylist(), strict=True):
-        assert np.array_equal(np.array(found[name], np.float32), np.array(vector, np.float32))
+        assert np.array_equal(np.array(vectors[name], np.float32), np.array(vector, np.float32))
     if folder == "one":
         table = arrow_files.read_table(path, ["item_id", "vector"], "items")
-        assert table.column("vector").to_pylist() == [found["a"], found["b"]]
+        assert table.column("vector").to_pylist() == [vectors["a"], vectors["b"]]
     else:
-        assert found["c"] == [0.5] * 4
+        assert vectors["c"] == [0.5] * 4
 
 
 @pytest.mark.spark
@@ -546,7 +546,7 @@ def test_a_delta_table_is_read_by_its_name(spark, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("ending", ["", ".gz", ".bz2"])
 def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeypatch) -> None:
-    """By Hadoop's file system: a local one stands for any."""
+    """Files are read by Hadoop's file system; a local one represents any."""
     lay(tmp_path, {f"r[1] %41.csv{ending}": "user_id,item_id\n" + "ann,a\n" * 20_000})
     (uri,) = files.input_files(spark, str(tmp_path / f"r[1] %41.csv{ending}"), {})
     monkeypatch.setattr(files, "local_path", lambda _: None)
@@ -614,5 +614,5 @@ def test_edges(tmp_path: Path, name: str) -> None:
             for pair in zip(*(rows.ids(chunk, x).to_pylist() for x in ("src", "dst")), strict=True)
         ]
 
-    found = outcome(read)
-    assert wanted in found if isinstance(wanted, str) else sorted(found) == wanted
+    result = outcome(read)
+    assert wanted in result if isinstance(wanted, str) else sorted(result) == wanted

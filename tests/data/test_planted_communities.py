@@ -1,4 +1,4 @@
-"""The generated world of likes: what its tables hold, and that a night can read them."""
+"""The generated world of likes: its tables hold it, and a night can read them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def pairs(table, part: str) -> set[tuple[int, int]]:
 
 
 def test_tables_hold_the_world_as_it_is(world, tmp_path) -> None:
-    told = write_tables(world, tmp_path)
+    sizes = write_tables(world, tmp_path)
     log = pq.read_table(tmp_path / "log.parquet")
     for part, own in (("train", world.train), ("test", world.held)):
         assert pairs(log, part) == set(zip(own.user.tolist(), own.item.tolist(), strict=True))
-    assert told == (len(pairs(log, "train")), len(pairs(log, "test"))) and sum(told) == len(log)
+    assert sizes == (len(pairs(log, "train")), len(pairs(log, "test"))) and sum(sizes) == len(log)
     items = pq.read_table(tmp_path / "items.parquet")
     assert items["id"].to_pylist() == list(range(1000))
     assert np.array_equal(np.array(items["vector"].to_pylist(), np.float32), world.features)
@@ -46,10 +46,10 @@ def test_three_quarters_of_likes_are_of_two_groups_of_a_taste(world) -> None:
 
 def test_test_rows_of_some_users_are_all_of_theirs(world, tmp_path) -> None:
     write_tables(world, tmp_path / "some", test_users=50)
-    found = pairs(pq.read_table(tmp_path / "some" / "log.parquet"), "test")
+    test_pairs = pairs(pq.read_table(tmp_path / "some" / "log.parquet"), "test")
     whole = set(zip(world.held.user.tolist(), world.held.item.tolist(), strict=True))
-    users = {user for user, _ in found}
-    assert 40 < len(users) <= 50 and found == {(u, i) for u, i in whole if u in users}
+    users = {user for user, _ in test_pairs}
+    assert 40 < len(users) <= 50 and test_pairs == {(u, i) for u, i in whole if u in users}
 
 
 @pytest.mark.parametrize("users", [-1, 2001])
@@ -73,14 +73,14 @@ def test_features_of_movies_are_genres_and_words_and_nothing_of_who_watched(tmp_
     folder = tmp_path / "ml"
     folder.mkdir()
     (folder / "movies.csv").write_text("movieId,title,genres\n3,One One,A|B\n5,Two,A\n7,Two,C\n")
-    found = []
+    features = []
     for likes in ("1,3,5\n2,5,4\n", "1,3,5\n2,5,4\n2,3,5\n"):
         (folder / "ratings.csv").write_text(f"userId,movieId,rating\n{likes}")
         out = ["--data", str(folder), "--out", str(tmp_path / "movies.parquet")]
         assert movie_features.main(movie_features.parser().parse_args(out)) == 0
-        found.append(pq.read_table(tmp_path / "movies.parquet"))
+        features.append(pq.read_table(tmp_path / "movies.parquet"))
     assert "3 movies, 35 numbers each" in capsys.readouterr().err
-    assert found[0].equals(found[1]) and found[0]["id"].to_pylist() == [3, 5, 7]
-    vectors = np.array(found[0]["vector"].to_pylist())
+    assert features[0].equals(features[1]) and features[0]["id"].to_pylist() == [3, 5, 7]
+    vectors = np.array(features[0]["vector"].to_pylist())
     assert vectors[:, :3].tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1]]
     assert sorted(np.abs(vectors[0, 3:]))[-2:] == [0, 2] and (vectors[1, 3:] == vectors[2, 3:]).all()

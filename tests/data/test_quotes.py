@@ -1,4 +1,4 @@
-"""Quotes that are not closed: what the hint says loses no row, and no option swallows one uncounted."""
+"""Quotes that are not closed: the hint's option loses no row, and no option swallows a row uncounted."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_field_that_really_goes_on_is_read_with_multiline(spark, tmp_path: Pat
     with pytest.raises(DataError) as error:
         read_log(spark, log)
     assert "multiLine: 'true'" in error.value.hint
-    found = log.model_copy(update={"options": {"multiLine": "true"}, "attributes": ("text",)})
-    rows = read_log(spark, found).collect()
+    multiline = log.model_copy(update={"options": {"multiLine": "true"}, "attributes": ("text",)})
+    rows = read_log(spark, multiline).collect()
     assert {row.attributes["text"] for row in rows} == {"good,\nreally\n", "x"}
 
 

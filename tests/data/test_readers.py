@@ -133,8 +133,8 @@ def test_time_zone_of_times_without_an_offset(spark, tmp_path):
     text = "user_id,item_id,event_time\nu,a,1970-01-01 01:00:00\nu,b,1970-01-01 00:00:00Z\nu,c,1970-01-02\n"
     path = write(tmp_path / "log.csv", text)
     rome = {"time_unit": "timestamp", "time_zone": "Europe/Rome"}
-    found = rows(read_log(spark, dataset("csv", path, **rome)))
-    assert [row[3] for row in found] == [0, 0, 23 * hour]
+    read = rows(read_log(spark, dataset("csv", path, **rome)))
+    assert [row[3] for row in read] == [0, 0, 23 * hour]
     stored = str(tmp_path / "log")
     spark.sql(
         "SELECT 'u' user_id, 'a' item_id, TIMESTAMP_NTZ'2020-07-01 02:00:00' event_time"
@@ -268,24 +268,24 @@ BAD_ROWS = "user_id,item_id,rating,event_time\nu,i,5,1\nv,,NaN,1\nw,j,4,noon\nx,
 
 def test_bad_rows_are_left_out_counted_and_kept(spark, tmp_path):
     path = write(tmp_path / "log.csv", BAD_ROWS)
-    found = open_log(spark, dataset("csv", path, bad_rows="reject"))
-    assert rows(found.rows) == [log("u", "i", 5.0, SECOND), log("x", "k", 3.0, 2 * SECOND)]
-    assert id_order([found.rows]) == "bytes"
+    opened = open_log(spark, dataset("csv", path, bad_rows="reject"))
+    assert rows(opened.rows) == [log("u", "i", 5.0, SECOND), log("x", "k", 3.0, 2 * SECOND)]
+    assert id_order([opened.rows]) == "bytes"
     line, rating, item = (
         "not 4 fields separated by ','",
         "'rating' is not a finite number",
         "'item_id' is not an id",
     )
     time = "'event_time' is not a time in s"
-    assert found.rejected == 3
-    assert found.reasons == {line: 1, item: 1, rating: 1, time: 1}
-    kept = {row.line: row.reason for row in found.rejects.collect()}
+    assert opened.rejected == 3
+    assert opened.reasons == {line: 1, item: 1, rating: 1, time: 1}
+    kept = {row.line: row.reason for row in opened.rejects.collect()}
     assert kept == {
         "y": line,
         '{"user_id":"v","rating":"NaN","event_time":"1"}': f"{item}; {rating}",
         '{"user_id":"w","item_id":"j","rating":"4","event_time":"noon"}': time,
     }
-    assert found.rejects.first().file.endswith("/log.csv")
+    assert opened.rejects.first().file.endswith("/log.csv")
 
 
 def test_no_usable_row_is_an_error_whatever_is_asked(spark, tmp_path):
@@ -439,8 +439,8 @@ def test_movielens_user_and_item_files(spark, tmp_path):
 )
 def test_real_movielens(spark, shared_data, reader, folder, counts):
     frame = read_log(spark, dataset(reader, shared_data / folder))
-    found = frame.selectExpr("count(*)", "count(DISTINCT user_id)", "count(DISTINCT item_id)").first()
-    assert tuple(found) == counts
+    sizes = frame.selectExpr("count(*)", "count(DISTINCT user_id)", "count(DISTINCT item_id)").first()
+    assert tuple(sizes) == counts
     assert id_order([frame]) == "numeric"
 
 

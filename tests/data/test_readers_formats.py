@@ -120,8 +120,8 @@ def test_coat(spark, tmp_path):
         log("1", "2", 3.0, part="open_loop"),
     ]
     assert id_order([frame]) == "numeric"
-    found = read_propensities(spark, str(tmp_path))
-    assert rows(found)[:4] == [("0", "0", 0.1), ("0", "1", 0.5), ("0", "2", 1.0), ("1", "0", 0.25)]
+    propensities = read_propensities(spark, str(tmp_path))
+    assert rows(propensities)[:4] == [("0", "0", 0.1), ("0", "1", 0.5), ("0", "2", 1.0), ("1", "0", 0.25)]
     write(tmp_path / "propensities.ascii", "1e-1 0\n")
     with pytest.raises(DataError, match=r"1 rows whose 'propensity' is not a probability.*'0'"):
         read_propensities(spark, str(tmp_path))
@@ -167,8 +167,8 @@ def test_lightgcn(spark, tmp_path):
     assert id_order([frame]) == "numeric"
     write(tmp_path / "valid.txt", "0 9\n3 8\n")
     held_out = [log("0", "9", part="valid"), log("3", "8", part="valid")]
-    found = rows(read_log(spark, dataset("lightgcn", tmp_path)))
-    assert [row for row in found if row in held_out] == held_out and len(found) == 8
+    read = rows(read_log(spark, dataset("lightgcn", tmp_path)))
+    assert [row for row in read if row in held_out] == held_out and len(read) == 8
     write(tmp_path / "train.txt", "0 5 3\n1,5\n")
     with pytest.raises(
         DataError, match=r"1 lines that are not 'user item item \.\.\.'.*'1,5' in train\.txt"
@@ -194,8 +194,8 @@ def test_ncf_files(spark, tmp_path):
     frame = read_log(spark, dataset("ncf", tmp_path))
     test = [log("0", "10", 5.0, 978824351 * SECOND, "test"), log("1", "9", 3.0, 978300174 * SECOND, "test")]
     assert rows(frame) == [test[0], log("0", "9", 5.0, 7 * SECOND, "train"), test[1]]
-    found = read_negatives(spark, str(tmp_path))
-    assert rows(found) == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
+    negatives = read_negatives(spark, str(tmp_path))
+    assert rows(negatives) == [("0", "3"), ("0", "9"), ("1", "10"), ("1", "3")]
     write(tmp_path / "y.test.negative", "(0,10)\t9\n0\t10\t9\n")
     with pytest.raises(DataError, match=r"1 lines that are not '\(user,item\) negative"):
         read_negatives(spark, str(tmp_path / "y.test.negative"))
@@ -248,9 +248,9 @@ def test_a_night_on_listed_negatives_with_a_rejected_row(spark, tmp_path):
     assert {row.item_id: row.item_index for row in store.read(ITEMS).collect()} == {"3": 0, "9": 1, "10": 2}
     ranked = store.read(RANKINGS).select("user_id", "above", "tied", "length").collect()
     assert sorted(map(tuple, ranked)) == [("0", [1], [0], 3)] * 2 + [("1", [0], [0], 3)] * 2
-    asked = "part = 'test' AND model = 'popular' AND k IS NOT NULL"
+    condition = "part = 'test' AND model = 'popular' AND k IS NOT NULL"
     store.install_views()
-    values = spark.table("latest_metrics").where(asked).select("metric", "k", "value").collect()
+    values = spark.table("latest_metrics").where(condition).select("metric", "k", "value").collect()
     assert {(row.metric, row.k): row.value for row in values} == {
         ("hit", 1): 1 / 2, ("hit", 5): 1, ("mrr", 1): 1 / 2, ("mrr", 5): 3 / 4,
     }  # fmt: skip
@@ -335,13 +335,13 @@ def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
     """Rows of both parts; ids are 0, 1, 2 ..., so the largest tells how many there are."""
     frame = read_log(spark, dataset(reader, shared_data / folder))
     assert frame.schema.simpleString() == INTERACTIONS.simpleString()
-    found = frame.agg(
+    sizes = frame.agg(
         F.count_if(F.col("part") == "train"),
         F.count_if(F.col("part") == held_out),
         F.max(F.col("user_id").cast("int")) + 1,
         F.max(F.col("item_id").cast("int")) + 1,
     ).first()
-    assert tuple(found) == counts
+    assert tuple(sizes) == counts
 
 
 @pytest.mark.data
@@ -351,8 +351,8 @@ def test_real_candidates_propensities_and_rounds(spark, shared_data):
     assert read_negatives(spark, str(shared_data / "ml-1m-ncf-loo")).count() == 6_040 * 99 - 156
     assert read_propensities(spark, str(shared_data / "coat")).count() == 290 * 300
     for policy in ("random", "bts"):
-        found = read_rounds(spark, str(shared_data / "obd-sample" / policy))
-        n, first, widths = found.agg(
+        read = read_rounds(spark, str(shared_data / "obd-sample" / policy))
+        n, first, widths = read.agg(
             F.count("*"), F.min("event_time"), F.collect_set(F.size("affinities"))
         ).first()
         assert (n, widths) == (10_000, [80])

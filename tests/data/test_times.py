@@ -1,4 +1,4 @@
-"""Times that are none: of a day without a date, of another unit, of years that no log has."""
+"""Times that are refused: a time of day without a date, times of another unit, years that no log has."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_only_a_whole_log_says_that_its_unit_is_coarser() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "unit", "told"),
+    ("text", "unit", "expected"),
     [
         ("1609459200000", "s", "dataset.time_unit: ms, by which 1609459200000 is of 2021-01-01"),
         ("1609459200000000", "ms", "dataset.time_unit: us"),
@@ -66,10 +66,10 @@ def test_only_a_whole_log_says_that_its_unit_is_coarser() -> None:
         ("253402300799", "s", ""),
     ],
 )
-def test_hints_name_the_key_and_the_value_that_fit(text: str, unit: str, told: str) -> None:
-    found = time_hint(text, unit)
-    assert found.startswith("set " + told) if told.startswith("dataset") else told in found
-    assert bool(found) == bool(told)
+def test_hints_name_the_key_and_the_value_that_fit(text: str, unit: str, expected: str) -> None:
+    hint = time_hint(text, unit)
+    assert hint.startswith("set " + expected) if expected.startswith("dataset") else expected in hint
+    assert bool(hint) == bool(expected)
 
 
 LOGS: dict[str, tuple[str, list[Any], str, str]] = {
@@ -85,10 +85,10 @@ LOGS: dict[str, tuple[str, list[Any], str, str]] = {
     "texts as s": ("s", ["2021-01-01", "2021-01-02"], "is not a time in s", "time_unit: timestamp"),
     "s as texts": ("timestamp", [str(IN_2021)], "is not a timestamp such as", "time_unit: s, by which"),
 }  # fmt: skip
-"""Unit, times, what is told, what the hint holds."""
+"""Unit, times, the message, and the hint."""
 
 
-def log_of(folder: Path, reader: str, times: list[Any], **settings: Any) -> Dataset:
+def write_log(folder: Path, reader: str, times: list[Any], **settings: Any) -> Dataset:
     path = folder / f"log.{reader}"
     columns = {"user_id": [f"u{n}" for n in range(len(times))], "item_id": ["i"] * len(times)}
     if reader == "csv":
@@ -105,20 +105,20 @@ def log_of(folder: Path, reader: str, times: list[Any], **settings: Any) -> Data
 def test_times_that_are_none_are_refused_with_what_fits(
     spark, tmp_path: Path, name: str, reader: str
 ) -> None:
-    unit, times, told, hint = LOGS[name]
+    unit, times, message, hint = LOGS[name]
     with pytest.raises(RecbenchError) as error:
-        read_log(spark, log_of(tmp_path, reader, times, time_unit=unit))
-    assert told in error.value.message
+        read_log(spark, write_log(tmp_path, reader, times, time_unit=unit))
+    assert message in error.value.message
     assert hint in error.value.hint
 
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_dry_run_says_the_same(name: str) -> None:
-    unit, times, told, hint = LOGS[name]
+    unit, times, message, hint = LOGS[name]
     for column in (pa.array(times), pa.array([str(time) for time in times])):
         with pytest.raises(RecbenchError) as error:
             check_times(column, "event_time", unit, "log", whole=True, all_bad=False)
-        assert told in error.value.message
+        assert message in error.value.message
         assert hint in error.value.hint
 
 
@@ -141,14 +141,16 @@ def test_counters_and_times_in_their_unit_pass(unit: str, times: list[Any]) -> N
 
 @pytest.mark.spark
 def test_counters_are_orders_and_rejected_rows_are_counted(spark, tmp_path: Path) -> None:
-    assert [row.event_time for row in read_log(spark, log_of(tmp_path, "parquet", [0, 1])).collect()] == [
+    assert [
+        row.event_time for row in read_log(spark, write_log(tmp_path, "parquet", [0, 1])).collect()
+    ] == [
         0,
         SECOND,
     ]
-    log = log_of(tmp_path, "csv", [IN_2021, IN_2021 * 1000], bad_rows="reject")
-    found = open_log(spark, log)
-    assert (found.rejected, found.rows.count()) == (1, 1)
-    assert found.reasons == {"'event_time' is not a time in s before the year 2100": 1}
+    log = write_log(tmp_path, "csv", [IN_2021, IN_2021 * 1000], bad_rows="reject")
+    opened = open_log(spark, log)
+    assert (opened.rejected, opened.rows.count()) == (1, 1)
+    assert opened.reasons == {"'event_time' is not a time in s before the year 2100": 1}
 
 
 @pytest.mark.spark
@@ -173,17 +175,17 @@ MISREAD: dict[str, tuple[str, list[int], str, str]] = {
     "ms as ns": ("ns", [NOON * 1000] * 2, "between 1970-01-01 00:26:49.502 and", "time_unit: ms, by"),
     "s as ms": ("ms", [NOON, NOON + 86400], "between 1970-01-19 15:05:02.400 and", "time_unit: us"),
 }
-"""Unit of the stored timestamps, their numbers, what is told, what the hint holds."""
+"""Unit of the stored timestamps, their numbers, the message, and the hint."""
 
 
 @pytest.mark.parametrize("name", MISREAD)
 def test_a_dry_run_and_python_see_timestamps_of_another_unit(name: str) -> None:
-    unit, numbers, told, hint = MISREAD[name]
+    unit, numbers, message, hint = MISREAD[name]
     for zone in (None, "UTC"):
         column = pa.array(numbers).cast(pa.timestamp(unit, zone))
         with pytest.raises(DataError) as error:
             check_times(column, "event_time", "s", "log", whole=True, all_bad=False)
-        assert told in error.value.message and hint in error.value.hint
+        assert message in error.value.message and hint in error.value.hint
         assert "lie between 2021-01-01 and 2021-01-0" in error.value.hint
         with pytest.raises(FallbackToSpark):
             _convert_times(column, 1)
@@ -192,10 +194,10 @@ def test_a_dry_run_and_python_see_timestamps_of_another_unit(name: str) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("name", MISREAD)
 def test_stored_timestamps_of_another_unit_are_refused(spark, tmp_path: Path, name: str) -> None:
-    unit, numbers, told, hint = MISREAD[name]
+    unit, numbers, message, hint = MISREAD[name]
     with pytest.raises(DataError) as error:
-        open_log(spark, log_of(tmp_path, "parquet", pa.array(numbers).cast(pa.timestamp(unit, "UTC"))))
-    assert told in error.value.message and hint in error.value.hint
+        open_log(spark, write_log(tmp_path, "parquet", pa.array(numbers).cast(pa.timestamp(unit, "UTC"))))
+    assert message in error.value.message and hint in error.value.hint
 
 
 @pytest.mark.parametrize("micros", [[0, 1], [0, IN_2021], [IN_2021, 10**12], [10, 20, None], []])

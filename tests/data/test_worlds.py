@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from recbench_spark.config import Benchmark, Split, WorldSettings, parse
-from recbench_spark.data import worlds
+from recbench_spark.data import world_hashes, world_loop, worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
@@ -24,12 +24,12 @@ UNSEEN = WORLD.model_copy(update={"open_items": "unseen"})
 
 @pytest.fixture(scope="module")
 def log(spark) -> pd.DataFrame:
-    return _sorted(read_world(spark, WORLD))
+    return _sort_rows(read_world(spark, WORLD))
 
 
 @pytest.fixture(scope="module")
 def unseen(spark) -> pd.DataFrame:
-    return _sorted(read_world(spark, UNSEEN))
+    return _sort_rows(read_world(spark, UNSEEN))
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def factors(spark) -> tuple[pd.DataFrame, pd.DataFrame]:
     return users.toPandas().set_index("user_id"), items.toPandas().set_index("item_id")
 
 
-def _sorted(frame) -> pd.DataFrame:
+def _sort_rows(frame) -> pd.DataFrame:
     return frame.toPandas().sort_values(["user_id", "item_id", "event_time"], ignore_index=True)
 
 
 def test_hash_is_sparks(spark):
     keys = [(0, -1), (1, 2**62), (-(2**63), 7), (123456789, -5)]
-    ours = worlds._hash(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
+    ours = world_hashes.hash_keys(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
     rows = spark.createDataFrame(keys, "a long, b long").selectExpr("xxhash64(a, b, 99L) AS h").collect()
     assert ours.view(np.int64).tolist() == [row.h for row in rows]
 
@@ -70,7 +70,7 @@ def test_same_rows_whatever_the_partitioning(spark, log, monkeypatch, partitions
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     worlds.simulate_loop.cache_clear()
     try:
-        pd.testing.assert_frame_equal(_sorted(read_world(spark, WORLD)), log)
+        pd.testing.assert_frame_equal(_sort_rows(read_world(spark, WORLD)), log)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", shuffles)
 
@@ -93,7 +93,7 @@ def _pin(log: pd.DataFrame) -> tuple[int, ...]:
 
 
 def test_seed_changes_rows(spark, log):
-    other = _sorted(read_world(spark, WORLD.model_copy(update={"seed": 43})))
+    other = _sort_rows(read_world(spark, WORLD.model_copy(update={"seed": 43})))
     pairs = [set(zip(frame.user_id, frame.item_id, strict=True)) for frame in (log, other)]
     assert len(pairs[0] & pairs[1]) < 0.7 * len(pairs[0])
 
@@ -134,7 +134,7 @@ def test_affinity_decides_the_rating_exactly(log, factors):
     high = 1 + np.searchsorted(worlds.THRESHOLDS, affinity + worlds.NOISE, side="right")
     assert ((low <= log.rating) & (log.rating <= high)).all()
     user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
-    noise = worlds._draw_below(2 * worlds.NOISE + 1, worlds.RATING_NOISE, user, seed=WORLD.seed)
+    noise = world_hashes.draw_below(2 * worlds.NOISE + 1, world_hashes.RATING_NOISE, user, seed=WORLD.seed)
     assert noise.min() == 0 and noise.max() == 2 * worlds.NOISE
     expected = worlds.draw_ratings(np.arange(WORLD.users), user, item, WORLD)
     assert (expected == log.rating).all()
@@ -178,12 +178,12 @@ def test_propensities_by_taste(spark, log):
 
 
 def test_the_loop_feeds_on_good_ratings(spark):
-    """What a taste likes is exposed to it more often, more so period by period."""
+    """Items that a taste likes are exposed to it more often, and more so in each period."""
     loop = worlds.simulate_loop(spark, WORLD)
     items = np.arange(WORLD.items)
     own_t = []
     for t in range(WORLD.periods):
-        weights_gi = np.stack([worlds._draw_probability(loop, g, t) for g in range(WORLD.tastes)])
+        weights_gi = np.stack([world_loop.draw_probability(loop, g, t) for g in range(WORLD.tastes)])
         own = worlds.item_genres(items, WORLD)[None, :] == np.arange(WORLD.tastes)[:, None]
         own_t.append(weights_gi[own].mean() / weights_gi[~own].mean())
     assert own_t[0] < own_t[1] < own_t[2]
@@ -237,7 +237,7 @@ def test_tastes_differ_in_half_of_their_signs(spark, tastes):
 
 
 def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spark):
-    """What is left of the open loop: its pairs outside training, uniformly; tested ones stay in both."""
+    """The rest of the open loop is its pairs outside training, uniformly; tested ones stay in both."""
     split = Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2), seed=3)
     made = label_blocks(read_world(spark, WORLD), split, "keep_last", open_apart=True).rows().toPandas()
     closed = (
@@ -251,8 +251,8 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     known = parts["train"] | parts["valid"]
     assert parts["open_loop"] == shown - known and len(shown & known) > 100
     assert len(parts["open_loop"] & parts["test"]) > 40
-    found = build_manifest(spark.createDataFrame(made), len(log), "{}", dropped="so")
-    facts = pd.DataFrame(found).set_index("fact")
+    manifest = build_manifest(spark.createDataFrame(made), len(log), "{}", dropped="so")
+    facts = pd.DataFrame(manifest).set_index("fact")
     assert facts.value["overlap"] == 0
     assert facts.value["duplicates_dropped"] == len(shown & known)
 
@@ -297,8 +297,8 @@ def _ndcg(scores: np.ndarray, train: np.ndarray, relevant: np.ndarray, k: int = 
 
 def test_power_is_repeated_multiplication():
     base = np.array([0.25, 0.9, 1.0])
-    found = worlds._power(base, np.array([0, 1, 2, 5]))
-    np.testing.assert_allclose(found, base[None, :] ** np.array([[0], [1], [2], [5]]), rtol=1e-15)
+    powers = world_loop.power(base, np.array([0, 1, 2, 5]))
+    np.testing.assert_allclose(powers, base[None, :] ** np.array([[0], [1], [2], [5]]), rtol=1e-15)
 
 
 def test_open_rows_without_closed_rows():
@@ -324,7 +324,7 @@ def test_factors_are_those_of_the_ids(spark, factors):
 
 def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark):
     """`open_items: unseen` makes the rows of version 0.1.0 and so their split; a log knows no world."""
-    asked = {
+    settings = {
         "models": [{"name": "popular", "kind": "popular"}],
         "name": "x",
         "split": {"protocol": "RO_RS"},
@@ -332,14 +332,14 @@ def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark
     unseen = {**WORLD.model_dump(), "open_items": "unseen"}
     before = {name: unseen[name] for name in unseen if name not in ("open_items", "tastes")}
 
-    def made(dataset: dict) -> Benchmark:
-        return parse(Benchmark, {**asked, "dataset": {"name": "d", **dataset}}, "test")
+    def make_benchmark(dataset: dict) -> Benchmark:
+        return parse(Benchmark, {**settings, "dataset": {"name": "d", **dataset}}, "test")
 
     benchmarks = [
-        made({"reader": "world", "world": world})
+        make_benchmark({"reader": "world", "world": world})
         for world in (unseen, before, {**unseen, "tastes": 9}, {**before, "tastes": 9})
     ]
     assert world_settings(benchmarks[0].dataset) == before
     assert len({hash_split(str, benchmark)[0] for benchmark in benchmarks}) == 4
-    log = made({"reader": "csv", "path": "log.csv"}).dataset
+    log = make_benchmark({"reader": "csv", "path": "log.csv"}).dataset
     assert world_settings(log) == {name: getattr(WorldSettings(), name) for name in before}

@@ -1,12 +1,12 @@
-"""The fault campaign: what breaks is found here first.
+"""The fault campaign: search for faults of the product before users meet them.
 
     python -m tests.faults [PART ...] [--seed 1] [--count N] [--minutes M] [--folder warehouse/faults]
     python -m tests.faults configs --seed 1 --only 42       # one case again
 
-`--list` says what each part does and how many cases a whole campaign has. Verdicts are kept in
-FOLDER/faults.jsonl: a campaign that was stopped goes on where it stood, another code is tried anew. Each
-failure is a line, with the command that makes it again; what could not be tried here is told as skipped,
-never as passed. Exit code 1 where anything failed.
+`--list` shows each part and how many cases a whole campaign has. Verdicts are stored in
+FOLDER/faults.jsonl: a stopped campaign resumes, and changed code is tried again. Each failure is a line
+with the command that reproduces it. Cases that cannot be tried here are reported as skipped, never as
+passed. The exit code is 1 where anything failed.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ def main(argv: list[str] | None = None) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         parser().error(f"another campaign is at work in {folder}: give --folder")
-    held = [
+    passed = [
         campaign.run_part(
-            PARTS[name], args.seed, numbers_of(PARTS[name], args), folder, until, args.only is None
+            PARTS[name], args.seed, choose_numbers(PARTS[name], args), folder, until, args.only is None
         )
         for name in args.parts or PARTS
     ]
-    return int(not all(held))
+    return int(not all(passed))
 
 
 class Stopped(BaseException):
-    """SIGTERM: no job takes it for its own end, and the processes that a case started are ended."""
+    """SIGTERM: no job handles it as its own end, and the processes that a case started are ended."""
 
 
 def stop(number: int, frame: object) -> None:
     raise Stopped
 
 
-def numbers_of(part: campaign.Part, args: argparse.Namespace) -> Sequence[int]:
+def choose_numbers(part: campaign.Part, args: argparse.Namespace) -> Sequence[int]:
     if args.only is not None:
         return list(args.only)
     return range(args.count or (part.short if args.short else part.aim))

@@ -142,8 +142,10 @@ headline: rmse
 
 
 def texts() -> dict[str, str]:
-    """By name: the text of each file, with a path where one is to be given."""
+    """Return the text of each file by name, with a path where one is needed."""
     files = sorted((ROOT / "conf" / "benchmarks").glob("*.yaml"))
-    found = {file.stem: file.read_text(encoding="utf-8") for file in files}
+    benchmarks = {file.stem: file.read_text(encoding="utf-8") for file in files}
     own = {"everything": EVERYTHING, "period": PERIOD, "held_out": HELD_OUT, "rating": RATING}
-    return {name: text.replace("path: #", "path: /data/log #") for name, text in {**found, **own}.items()}
+    return {
+        name: text.replace("path: #", "path: /data/log #") for name, text in {**benchmarks, **own}.items()
+    }

@@ -1,4 +1,4 @@
-"""What all parts share: cases by number, the ledger, a line a failure with its reproducer."""
+"""Common code of all parts: cases by number, the ledger, and a line per failure with its reproducer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 @dataclass(frozen=True)
 class Case:
-    """One fault: what is drawn for it follows from part, seed and number alone."""
+    """One fault; everything random in it follows from part, seed and number alone."""
 
     part: str
     seed: int
@@ -43,29 +43,35 @@ class Case:
 
 @dataclass
 class Verdict:
-    """How a case ended. `about`: what was tried and how the product answered, for the tallies."""
+    """The result of a case.
+
+    Attributes:
+        status: passed, failed or skipped.
+        message: the failure, or the reason to skip.
+        about: what was tried and the product's answer, for the tallies.
+    """
 
     status: str = PASSED
-    told: str = ""
+    message: str = ""
     about: list[str] = field(default_factory=list)
 
     @classmethod
-    def failed(cls, told: str, *about: str) -> Verdict:
-        return cls(FAILED, told, list(about))
+    def fail(cls, message: str, *about: str) -> Verdict:
+        return cls(FAILED, message, list(about))
 
     @classmethod
-    def of(cls, wrong: object, told: str, *about: str) -> Verdict:
-        """Failed where something is wrong."""
-        return cls.failed(f"{told}: {wrong}", *about) if wrong else cls(about=list(about))
+    def judge(cls, wrong: object, case: str, *about: str) -> Verdict:
+        """Return a failure where something is wrong, else a pass."""
+        return cls.fail(f"{case}: {wrong}", *about) if wrong else cls(about=list(about))
 
     @classmethod
-    def skipped(cls, why: str, *about: str) -> Verdict:
+    def skip(cls, why: str, *about: str) -> Verdict:
         return cls(SKIPPED, why, list(about))
 
 
 @dataclass(frozen=True)
 class Part:
-    """A kind of faults. `aim`: cases of a whole campaign; `short`: those of CI."""
+    """A kind of faults. `aim` is the number of cases of a whole campaign, `short` that of CI."""
 
     name: str
     about: str
@@ -76,14 +82,14 @@ class Part:
 
 
 class Ledger:
-    """Verdicts of earlier runs of the same code: a campaign that was stopped goes on where it stood."""
+    """Verdicts of earlier runs of the same code, from which a stopped campaign resumes."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.file, self.code = folder / "faults.jsonl", digest_of_code()
+        self.file, self.code = folder / "faults.jsonl", code_digest()
         self.known: dict[str, Verdict] = {}
         if self.file.exists() and not self.file.read_bytes().endswith(b"\n"):
-            with self.file.open("a") as out:  # the last line was torn: the next one must not be
+            with self.file.open("a") as out:  # the last line is incomplete; the next one must not join it
                 out.write("\n")
         for row in self._rows():
             code, name = row.pop("code"), row.pop("case")
@@ -107,58 +113,59 @@ class Ledger:
 PRODUCT = ("recbench_spark", "jobs")
 
 
-def digest_of_code(folders: Sequence[str] = (*PRODUCT, "tests/faults")) -> str:
-    """Of the package, the jobs and the campaign itself: another code is tried anew."""
-    found = hashlib.sha256()
+def code_digest(folders: Sequence[str] = (*PRODUCT, "tests/faults")) -> str:
+    """Return a digest of the package, the jobs and the campaign itself; changed code is tried again."""
+    digest = hashlib.sha256()
     for folder in folders:
         for file in sorted((ROOT / folder).rglob("*.py")):
-            found.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def run_part(
     part: Part, seed: int, numbers: Sequence[int], folder: Path, until: float, resumed: bool = True
 ) -> bool:
-    """Try cases until they, or the time, are over; tell of each failure and of all; whether all held.
+    """Try cases until they, or the time, are over; report each failure and the totals; return whether all
+    passed.
 
-    `resumed`: what is known of a case is not tried again. What cases share in `folder` stays either way.
+    With `resumed`, cases with a known verdict are not tried again. Files that cases share in `folder` stay.
     """
     ledger, place = Ledger(folder), folder / part.name
     place.mkdir(parents=True, exist_ok=True)
     done: list[tuple[Case, Verdict]] = []
-    begun = time.monotonic()
+    start = time.monotonic()
     for number in numbers:
         case = Case(part.name, seed, number, place)
         known = ledger.known.get(case.name) if resumed else None
         if known is None and time.monotonic() > until:
             break
-        verdict = known or tried(part, case)
+        verdict = known or try_case(part, case)
         if known is None:
             ledger.keep(case, verdict)
         if verdict.status == FAILED:
-            print(f"FAILED {case.name}: {verdict.told}\n  {case.reproducer}", flush=True)
+            print(f"FAILED {case.name}: {verdict.message}\n  {case.reproducer}", flush=True)
         done.append((case, verdict))
-    tell(part, seed, [verdict for _, verdict in done], len(numbers), time.monotonic() - begun)
+    print_tallies(part, seed, [verdict for _, verdict in done], len(numbers), time.monotonic() - start)
     return all(verdict.status != FAILED for _, verdict in done)
 
 
 PANIC = "PanicException"
-"""What a library written in Rust raises where it breaks: no Exception, so that nobody takes it for one."""
+"""Name of the error that a library written in Rust raises where it breaks; it is no Exception."""
 
 
-def tried(part: Part, case: Case) -> Verdict:
-    """The verdict; an error of the campaign itself is a failure too."""
+def try_case(part: Part, case: Case) -> Verdict:
+    """Return the verdict of a case; an error of the campaign itself is a failure, too."""
     try:
         return part.run(case)
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != PANIC:
             raise
         trace = " | ".join(traceback.format_exc(limit=-3).split("\n")[-8:])
-        return Verdict.failed(f"the campaign broke: {type(error).__name__}: {error}: {trace}")
+        return Verdict.fail(f"the campaign broke: {type(error).__name__}: {error}: {trace}")
 
 
-def tell(part: Part, seed: int, verdicts: Sequence[Verdict], wanted: int, seconds: float) -> None:
-    """The figures of a part: how many of what, what was skipped and why."""
+def print_tallies(part: Part, seed: int, verdicts: Sequence[Verdict], wanted: int, seconds: float) -> None:
+    """Print the figures of a part: counts by status, tallies, and reasons to skip."""
     n = Counter(verdict.status for verdict in verdicts)
     short = f" of {wanted} asked for" if len(verdicts) < wanted else ""
     print(
@@ -168,6 +175,6 @@ def tell(part: Part, seed: int, verdicts: Sequence[Verdict], wanted: int, second
     tallies = Counter(word for verdict in verdicts for word in verdict.about)
     for word, count in sorted(tallies.items()):
         print(f"  {count:7} {word}")
-    for why, count in Counter(v.told for v in verdicts if v.status == SKIPPED).items():
+    for why, count in Counter(v.message for v in verdicts if v.status == SKIPPED).items():
         print(f"  {count:7} skipped: {why}")
     sys.stdout.flush()

@@ -1,7 +1,8 @@
-"""One cell that is no number, in each column of numbers that a job takes: it is never computed with.
+"""Put one value that is no number into each column of numbers that a job reads; it must never be computed
+with.
 
-NaN sorts, adds and compares silently, so every door needs its check. The cases go through all columns and
-values in turn; a control with a number in the same cell must be taken, or the case says nothing.
+NaN sorts, adds and compares silently, so every entry point needs a check. The cases go through all columns
+and values in turn. A control with a number in the same cell must be accepted, or the case proves nothing.
 """
 
 from __future__ import annotations
@@ -31,30 +32,35 @@ PLACES: tuple[Place, ...] = (
     ("predictions", "predictions", "prediction"), ("predictions", "predictions", "outcome"),
     ("parquet", "log", "rating"), ("csv", "log", "rating"),
 )  # fmt: skip
-"""What is handed over, and a column of one of its tables."""
+"""The kind of input, and a column of one of its tables."""
 MISSING = {("items", "bias"), ("log", "rating")}
-"""Where NULL has a meaning of its own: no bias; a log with its own rule."""
-WHOLE = [(place, told) for told in VALUES for place in PLACES if told != "NULL" or place[1:] not in MISSING]
-LOCAL = [(place, told) for place, told in WHOLE if place[1] != "log"]
-CASES = [(place, told, "local") for place, told in LOCAL] + [(*pair, "spark") for pair in WHOLE]
-"""First those without a JVM; logs are Spark's."""
+"""Columns in which NULL has its own meaning: no bias, or a rating by the log's own rule."""
+WHOLE = [
+    (place, value_name)
+    for value_name in VALUES
+    for place in PLACES
+    if value_name != "NULL" or place[1:] not in MISSING
+]
+LOCAL = [(place, value_name) for place, value_name in WHOLE if place[1] != "log"]
+CASES = [(place, value_name, "local") for place, value_name in LOCAL] + [(*pair, "spark") for pair in WHOLE]
+"""All cases, first those without a JVM; logs are read by Spark."""
 
 
 def run(case: Case) -> Verdict:
-    """The next of all places and values."""
-    place, told, engine = CASES[case.number % len(CASES)]
+    """Run the next of all places and values."""
+    place, value_name, engine = CASES[case.number % len(CASES)]
     folder = case.place / f"case{case.number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write(place, VALUES[told], case.draw(), folder)
-    code, err = job(*argv(place[0], engine, folder))
-    what = f"{told} as {'.'.join(place[1:])} of {place[0]} on {engine}"
-    wrong = wrong_of(told == "a number", code, err)
+    write(place, VALUES[value_name], case.draw(), folder)
+    code, err = job(*job_flags(place[0], engine, folder))
+    what = f"{value_name} as {'.'.join(place[1:])} of {place[0]} on {engine}"
+    wrong = find_problem(value_name == "a number", code, err)
     shutil.rmtree(folder)
-    return Verdict.of(wrong, what, f"{told}, {engine}")
+    return Verdict.judge(wrong, what, f"{value_name}, {engine}")
 
 
-def wrong_of(number: bool, code: Any, err: str) -> str | None:
+def find_problem(number: bool, code: Any, err: str) -> str | None:
     if "Traceback" in err or "internal error" in err or code not in (0, 1, 2):
         return f"a trace, exit code {code}: {err[-500:]!r}"
     if number:
@@ -65,21 +71,21 @@ def wrong_of(number: bool, code: Any, err: str) -> str | None:
 
 
 def write(place: Place, value: float | None, chance: random.Random, folder: Path) -> None:
-    """All tables of the kind, with the value in one row of the column."""
+    """Write all tables of the kind, with the value in one row of the column."""
     kind, wrong, column = place
     for name, table in tables(kind, chance).items():
         if name == wrong:
-            held, row = table[column], chance.randrange(len(table[column]))
+            cells, row = table[column], chance.randrange(len(table[column]))
             if column == "vector":
-                held[row][chance.randrange(2)] = value
+                cells[row][chance.randrange(2)] = value
             else:
-                held[row] = value
+                cells[row] = value
         if name == "lists":
             table.pop("score" if column == "rank" else "rank", None)
-        stored(pa.table(table), folder / f"{name}.{'csv' if kind == 'csv' else 'parquet'}")
+        write_table(pa.table(table), folder / f"{name}.{'csv' if kind == 'csv' else 'parquet'}")
 
 
-def stored(table: pa.Table, file: Path) -> None:
+def write_table(table: pa.Table, file: Path) -> None:
     if file.suffix == ".csv":
         pyarrow.csv.write_csv(table, file)
     else:
@@ -108,12 +114,12 @@ def tables(kind: str, chance: random.Random) -> dict[str, dict[str, Any]]:
     return {"log": {**IDS, "rating": numbers["score"], "event_time": [1_700_000_000 + n for n in range(N)]}}
 
 
-def argv(kind: str, engine: str, folder: Path) -> tuple[str, list[str]]:
-    """The job, and its flags."""
+def job_flags(kind: str, engine: str, folder: Path) -> tuple[str, list[str]]:
+    """Return the job and its flags."""
     warehouse = ["--warehouse", str(folder / "w")]
     if kind in ("csv", "parquet"):
         return "split", ["--log", f"{folder}/log.{kind}", *warehouse, "--protocol", "RO_RS"]
-    given = ["users", "items"] if kind == "embeddings" else [kind]
-    found = [f"--{kind}", *(f"{folder}/{name}.parquet" for name in given), *warehouse, "--model", "m"]
-    found += [] if kind == "predictions" else ["--truth", f"{folder}/truth.parquet", "--k", "2"]
-    return "evaluate", [*found, "--bootstrap", "0", "--engine", engine]
+    names = ["users", "items"] if kind == "embeddings" else [kind]
+    flags = [f"--{kind}", *(f"{folder}/{name}.parquet" for name in names), *warehouse, "--model", "m"]
+    flags += [] if kind == "predictions" else ["--truth", f"{folder}/truth.parquet", "--k", "2"]
+    return "evaluate", [*flags, "--bootstrap", "0", "--engine", engine]

@@ -1,9 +1,9 @@
-"""What a benchmark file may say, slowly: written from README, ARCHITECTURE and the sections' descriptions.
+"""The rules of a benchmark file, written slowly from README, ARCHITECTURE and the sections' descriptions.
 
-`meaning(document)` is the document with its values as the types they stand for, or `Broken` with the place
-and the rule. It shares no code with `recbench_spark.config`, of which it asks only what kinds of models
-there are: a file that the product takes must keep this rule, and what it loads must be this meaning; a file
-that it refuses must break it.
+`meaning(document)` returns the document with its values as the types that they stand for, or raises
+`Broken` with the place and the rule. It shares no code with `recbench_spark.config`, except for the list of
+model kinds. A file that the product accepts must keep these rules, and its loaded values must have this
+meaning; a file that it refuses must break a rule.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SECRET_WORDS = re.compile(
 
 
 class Unjudged(Exception):  # noqa: N818
-    """A document with what this rule does not describe; whether it is right, other tests say."""
+    """A document with a part that these rules do not describe; other tests check it."""
 
 
 class Broken(Exception):  # noqa: N818
-    """A rule that the document does not keep: `place` is its key, with dots."""
+    """A rule that the document does not keep; `place` is its key, with dots."""
 
     def __init__(self, place: str, why: str) -> None:
         super().__init__(f"{place}: {why}")
@@ -44,7 +44,7 @@ class Broken(Exception):  # noqa: N818
 
 
 def whole(low: float, high: float = INT) -> Rule:
-    """A whole number; `5.0` and text of digits are the number, true is none."""
+    """Expect a whole number; `5.0` and text of digits are accepted, true is not."""
 
     def rule(value: Any, place: str) -> int:
         if isinstance(value, bytes):
@@ -63,7 +63,7 @@ def whole(low: float, high: float = INT) -> Rule:
 def number(
     low: float = -math.inf, high: float = math.inf, *, above: bool = False, below: bool = False
 ) -> Rule:
-    """A finite number; text that spells one is the number."""
+    """Expect a finite number; text that spells one is accepted."""
 
     def rule(value: Any, place: str) -> float:
         if isinstance(value, bytes):
@@ -111,10 +111,10 @@ def as_text(value: Any, place: str) -> str:
 
 def text(pattern: str = r"(?s).*") -> Rule:
     def rule(value: Any, place: str) -> str:
-        found = as_text(value, place)
-        if not re.fullmatch(pattern, found):
-            raise Broken(place, f"text of another form is expected: {found[:50]!r}")
-        return found
+        string = as_text(value, place)
+        if not re.fullmatch(pattern, string):
+            raise Broken(place, f"text of another form is expected: {string[:50]!r}")
+        return string
 
     return rule
 
@@ -123,10 +123,10 @@ NAME = text(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def location(value: Any, place: str) -> str:
-    found = as_text(value, place)
-    if not found.strip() or "\0" in found:
+    string = as_text(value, place)
+    if not string.strip() or "\0" in string:
         raise Broken(place, "a path or a name is expected")
-    return found
+    return string
 
 
 TRUE = dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True)
@@ -134,7 +134,7 @@ FALSE = dict.fromkeys(("false", "no", "off", "n", "f", "0"), False)
 
 
 def truth(value: Any, place: str) -> bool:
-    """true or false, as YAML and people spell them."""
+    """Expect true or false, as YAML and people spell them."""
     if isinstance(value, bytes):
         value = as_text(value, place)
     if isinstance(value, str):
@@ -145,7 +145,7 @@ def truth(value: Any, place: str) -> bool:
     raise Broken(place, f"true or false is expected: {value!r}")
 
 
-def one_of(*known: str) -> Rule:
+def choice(*known: str) -> Rule:
     def rule(value: Any, place: str) -> str:
         if not (isinstance(value, str) and value in known):
             raise Broken(place, f"one of {', '.join(known)} is expected: {value!r}")
@@ -159,9 +159,9 @@ def maybe(rule: Rule) -> Rule:
 
 
 def several(rule: Rule, least: int = 0, most: int = 10**9, *, distinct: bool = True) -> Rule:
-    """A list, in the order written; a set has no order that two runs would share."""
+    """Expect a list, in the written order; a set has no fixed order."""
 
-    def found(value: Any, place: str) -> tuple[Any, ...]:
+    def check(value: Any, place: str) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
             raise Broken(place, f"a list is expected: {value!r}")
         entries = tuple(rule(entry, f"{place}.{n}") for n, entry in enumerate(value))
@@ -171,22 +171,22 @@ def several(rule: Rule, least: int = 0, most: int = 10**9, *, distinct: bool = T
             raise Broken(place, "an entry stands twice")
         return entries
 
-    return found
+    return check
 
 
-def mapped(rule: Rule) -> Rule:
-    def found(value: Any, place: str) -> dict[str, Any]:
+def mapping(rule: Rule) -> Rule:
+    def check(value: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise Broken(place, f"keys and values are expected: {value!r}")
         return {as_text(key, place): rule(entry, f"{place}.{key}") for key, entry in value.items()}
 
-    return found
+    return check
 
 
 def section(rules: Mapping[str, Rule], *needed: str) -> Rule:
-    """Known keys alone, those that are needed among them."""
+    """Expect known keys only, with the needed ones among them."""
 
-    def found(value: Any, place: str) -> dict[str, Any]:
+    def check(value: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise Broken(place, f"a section is expected: {value!r}")
         for key in value:
@@ -197,20 +197,20 @@ def section(rules: Mapping[str, Rule], *needed: str) -> Rule:
                 raise Broken(f"{place}.{key}", "is missing")
         return {key: rules[key](entry, f"{place}.{key}") for key, entry in value.items()}
 
-    return found
+    return check
 
 
-def with_rule(rule: Rule, *further: Callable[[dict[str, Any]], str | None]) -> Rule:
-    """And what its keys ask of each other: a function says what is wrong."""
+def with_rule(rule: Rule, *checks: Callable[[dict[str, Any]], str | None]) -> Rule:
+    """Add checks between keys: a function returns what is wrong."""
 
-    def found(value: Any, place: str) -> Any:
+    def check_all(value: Any, place: str) -> Any:
         meant = rule(value, place)
-        for check in further:
+        for check in checks:
             if wrong := check(meant):
                 raise Broken(place, wrong)
         return meant
 
-    return found
+    return check_all
 
 
 def a_day(value: Any, place: str) -> date:
@@ -229,17 +229,17 @@ def a_day(value: Any, place: str) -> date:
 def an_instant(value: Any, place: str) -> Any:
     if isinstance(value, date):  # datetimes too
         return value
-    found = as_text(value, place)
-    if not re.match(r"\s*\d{4}-\d\d-\d\d", found):
+    string = as_text(value, place)
+    if not re.match(r"\s*\d{4}-\d\d-\d\d", string):
         raise Broken(place, "a day or a time is expected")
-    return found
+    return string
 
 
 def a_zone(value: Any, place: str) -> str:
-    found = as_text(value, place)
-    if found not in ZONES and not re.fullmatch(r"[+-](0\d|1[0-8]):[0-5]\d", found):
-        raise Broken(place, f"a time zone is expected: {found!r}")
-    return found
+    string = as_text(value, place)
+    if string not in ZONES and not re.fullmatch(r"[+-](0\d|1[0-8]):[0-5]\d", string):
+        raise Broken(place, f"a time zone is expected: {string!r}")
+    return string
 
 
 def an_option(value: Any, place: str) -> str:
@@ -248,18 +248,18 @@ def an_option(value: Any, place: str) -> str:
     return as_text(value, place)
 
 
-def the_end(value: Any, place: str) -> str:
-    """The last day of the log: a day, or the night's."""
+def last_day(value: Any, place: str) -> str:
+    """Expect the last day of the log: a day, or the night's."""
     if isinstance(value, date):
         return value.isoformat()
-    found = as_text(value, place)
-    if found in ("{logical_date}", "{logical_date:%Y-%m-%d}", "{logical_date:%Y%m%d}"):
-        return found
+    string = as_text(value, place)
+    if string in ("{logical_date}", "{logical_date:%Y-%m-%d}", "{logical_date:%Y%m%d}"):
+        return string
     try:
-        date.fromisoformat(found)
+        date.fromisoformat(string)
     except ValueError:
-        raise Broken(place, f"a day is expected: {found!r}") from None
-    return found
+        raise Broken(place, f"a day is expected: {string!r}") from None
+    return string
 
 
 def a_scale(value: Any, place: str) -> tuple[float, float]:
@@ -284,28 +284,28 @@ RANK_METRICS = (
     "rbp", "percentile_rank",
 )  # fmt: skip
 AXES: dict[str, Rule] = {
-    "users": one_of("truth", "both", "output"),
-    "ndcg_users": one_of("same", "truth", "both", "output"),
-    "empty_users": one_of("leave_out", "zero"),
-    "gain": one_of("binary", "linear", "exponential", "exponential_above"),
-    "negative_grades": one_of("clip", "worst", "zero_floor"),
+    "users": choice("truth", "both", "output"),
+    "ndcg_users": choice("same", "truth", "both", "output"),
+    "empty_users": choice("leave_out", "zero"),
+    "gain": choice("binary", "linear", "exponential", "exponential_above"),
+    "negative_grades": choice("clip", "worst", "zero_floor"),
     "threshold": maybe(number()),
-    "discount": one_of("log2", "log2_max2", "ln"),
-    "ideal": one_of("min_k_relevant", "k", "relevant"),
-    "precision_by": one_of("k", "list", "min_k_relevant"),
-    "recall_by": one_of("relevant", "min_k_relevant"),
-    "ap": one_of("precision_at_hits", "mean_precision"),
-    "ap_by": one_of("min_k_relevant", "relevant", "k", "min_relevant_list"),
-    "ap_ties": one_of("same", "last_rank"),
-    "map_cut": one_of("at_k", "uncut"),
-    "mrr_cut": one_of("at_k", "uncut"),
-    "hit": one_of("any", "count"),
+    "discount": choice("log2", "log2_max2", "ln"),
+    "ideal": choice("min_k_relevant", "k", "relevant"),
+    "precision_by": choice("k", "list", "min_k_relevant"),
+    "recall_by": choice("relevant", "min_k_relevant"),
+    "ap": choice("precision_at_hits", "mean_precision"),
+    "ap_by": choice("min_k_relevant", "relevant", "k", "min_relevant_list"),
+    "ap_ties": choice("same", "last_rank"),
+    "map_cut": choice("at_k", "uncut"),
+    "mrr_cut": choice("at_k", "uncut"),
+    "hit": choice("any", "count"),
     "persistence": OPEN_SHARE,
-    "auc_ties": one_of("half", "strict", "id_descending"),
-    "auc_by": one_of("pairs", "listed_pairs", "pairs_and_one"),
-    "ties": one_of("id", "id_descending", "expected", "optimistic", "pessimistic"),
-    "duplicates": one_of("drop", "error"),
-    "candidates": one_of("unseen", "all", "rated", "given", "uniform", "popularity"),
+    "auc_ties": choice("half", "strict", "id_descending"),
+    "auc_by": choice("pairs", "listed_pairs", "pairs_and_one"),
+    "ties": choice("id", "id_descending", "expected", "optimistic", "pessimistic"),
+    "duplicates": choice("drop", "error"),
+    "candidates": choice("unseen", "all", "rated", "given", "uniform", "popularity"),
 }
 PRESETS = (
     "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit", "ranx", "cornac",
@@ -322,7 +322,7 @@ WORLD = section(
         "periods": whole(1, 50),
         "seed": SEED,
         "tastes": whole(1, 32),
-        "open_items": one_of("all", "unseen"),
+        "open_items": choice("all", "unseen"),
     }
 )
 
@@ -362,16 +362,16 @@ DATASET = with_rule(
     section(
         {
             "name": NAME,
-            "reader": one_of(*READERS),
+            "reader": choice(*READERS),
             "path": maybe(location),
-            "columns": mapped(location),
+            "columns": mapping(location),
             "attributes": several(location),
-            "options": mapped(an_option),
-            "time_unit": one_of("s", "ms", "us", "timestamp"),
+            "options": mapping(an_option),
+            "time_unit": choice("s", "ms", "us", "timestamp"),
             "time_zone": a_zone,
-            "bad_rows": one_of("error", "reject"),
-            "duplicates": one_of("keep_last", "keep_first", "error"),
-            "until": maybe(the_end),
+            "bad_rows": choice("error", "reject"),
+            "duplicates": choice("keep_last", "keep_first", "error"),
+            "until": maybe(last_day),
             "scale": maybe(a_scale),
             "world": WORLD,
         },
@@ -382,13 +382,13 @@ DATASET = with_rule(
 )
 
 HELD_OUT = with_rule(
-    section({"of": one_of("users", "items"), "test": OPEN_SHARE, "valid": SHARE}),
+    section({"of": choice("users", "items"), "test": OPEN_SHARE, "valid": SHARE}),
     lambda held: (
         None if held.get("test", 0.1) + held.get("valid", 0.0) < 1 else "none are left to train on"
     ),
 )
 
-MEANT = {
+PROTOCOLS = {
     "RO_RS": ("random", "ratio", "user"),
     "TO_RS": ("temporal", "ratio", "user"),
     "RO_LS": ("random", "leave_one_out", "user"),
@@ -401,20 +401,24 @@ FOLDED = ("folds", "consecutive")
 
 
 def usual_split(split: Mapping[str, Any]) -> dict[str, Any]:
-    """With what is not said: a protocol's order, holdout and group; netflix's nine; the defaults."""
-    found = dict(split)
-    order, holdout, group = MEANT.get(found.get("protocol") or "", (None, None, None))
-    if found.get("protocol") == "given":
+    """Return the split with its defaults: a protocol's order, holdout and group, and netflix's nine
+    rows.
+    """
+    settings = dict(split)
+    order, holdout, group = PROTOCOLS.get(settings.get("protocol") or "", (None, None, None))
+    if settings.get("protocol") == "given":
         holdout = "given"
-    if found.get("protocol") == "netflix":
-        found = {"n": 9, "parts": ("probe", "quiz", "test"), **found}
-    found.setdefault("holdout", holdout or "ratio")
-    found.setdefault("order", order or ("temporal" if found["holdout"] == "period" else "random"))
-    found.setdefault("group", group or ("global" if found["holdout"] in (*FOLDED, "period") else "user"))
-    return {"ratio": (0.8, 0.0, 0.2), "valid": False, "folds": 10, "fold": 0, "window": 0, **found}
+    if settings.get("protocol") == "netflix":
+        settings = {"n": 9, "parts": ("probe", "quiz", "test"), **settings}
+    settings.setdefault("holdout", holdout or "ratio")
+    settings.setdefault("order", order or ("temporal" if settings["holdout"] == "period" else "random"))
+    settings.setdefault(
+        "group", group or ("global" if settings["holdout"] in (*FOLDED, "period") else "user")
+    )
+    return {"ratio": (0.8, 0.0, 0.2), "valid": False, "folds": 10, "fold": 0, "window": 0, **settings}
 
 
-def lasts(duration: str | None) -> int:
+def duration_seconds(duration: str | None) -> int:
     return (
         int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[duration[-1]]
         if duration
@@ -425,7 +429,7 @@ def lasts(duration: str | None) -> int:
 def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR0912, C901
     s = usual_split(split)
     holdout, held_out = s["holdout"], s.get("held_out")
-    meant = MEANT.get(s.get("protocol") or "")
+    meant = PROTOCOLS.get(s.get("protocol") or "")
     if meant and (s["order"], holdout, s["group"]) != meant:
         return "order, holdout or group are not the protocol's"
     if s.get("protocol") == "given" and holdout != "given":
@@ -455,7 +459,7 @@ def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR09
             return "a period is temporal and global"
         if not (s.get("start") or s.get("length")) or ((s["valid"] or s["window"]) and not s.get("length")):
             return "a period needs start or length"
-        length, step = lasts(s.get("length")), lasts(s.get("step"))
+        length, step = duration_seconds(s.get("length")), duration_seconds(s.get("step"))
         if max(length, step, length + s["window"] * (step or length)) > 10_000 * 366 * 86_400:
             return "leads out of the calendar"
     if held_out and (
@@ -468,21 +472,21 @@ def split_mistakes(split: dict[str, Any]) -> str | None:  # noqa: PLR0911, PLR09
 
 
 def part_names(value: Any, place: str) -> tuple[str, ...]:
-    found: tuple[str, ...] = several(NAME, 1, 100)(value, place)
-    if {"train", "given", "later", "log"} & set(found):
+    names: tuple[str, ...] = several(NAME, 1, 100)(value, place)
+    if {"train", "given", "later", "log"} & set(names):
         raise Broken(place, "a name that is taken")
-    return found
+    return names
 
 
 SPLIT = with_rule(
     section(
         {
-            "protocol": maybe(one_of("RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given")),
-            "order": one_of("random", "temporal"),
-            "holdout": one_of(
+            "protocol": maybe(choice("RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given")),
+            "order": choice("random", "temporal"),
+            "holdout": choice(
                 "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
             ),
-            "group": one_of("user", "global"),
+            "group": choice("user", "global"),
             "ratio": several(SHARE, 3, 3, distinct=False),
             "valid": truth,
             "n": maybe(whole(0)),
@@ -502,10 +506,10 @@ SPLIT = with_rule(
 
 PROVENANCE = section(
     {
-        "source": one_of("own", "baseline", "rerun", "published"),
+        "source": choice("own", "baseline", "rerun", "published"),
         "ran_by": maybe(text()),
         "year": maybe(whole(1990, 2100)),
-        "search_space": mapped(several(number(), distinct=False)),
+        "search_space": mapping(several(number(), distinct=False)),
         "budget": maybe(text()),
         "at_edge": several(text()),
     }
@@ -513,24 +517,24 @@ PROVENANCE = section(
 
 
 def figures(value: Any, place: str) -> dict[str, float]:
-    """`ndcg@10: 0.25`: a share is a share; errors have no upper end."""
-    found: dict[str, float] = mapped(number())(value, place)
-    for figure, given in found.items():
+    """Expect figures such as `ndcg@10: 0.25`: shares are at most 1; errors have no upper bound."""
+    values: dict[str, float] = mapping(number())(value, place)
+    for figure, value_ in values.items():
         if not re.fullmatch(r"[a-z_0-9]+(@[1-9][0-9]{0,8})?", figure):
             raise Broken(f"{place}.{figure}", "is no figure")
         metric, _, k = figure.partition("@")
-        if metric in RANK_METRICS and not 0 <= given <= (
+        if metric in RANK_METRICS and not 0 <= value_ <= (
             float(k) if metric == "hit" and k else math.inf if metric == "hit" else 1
         ):
             raise Broken(f"{place}.{figure}", "cannot be")
-    return found
+    return values
 
 
-OF_KINDS: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
+KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     "random": ({"seed": SEED}, ()),
     "popular": ({}, ()),
     "item_knn": (
-        {"scores": one_of("sum", "centred_mean"), "neighbours": COUNT, "max_history": whole(2)},
+        {"scores": choice("sum", "centred_mean"), "neighbours": COUNT, "max_history": whole(2)},
         (),
     ),
     "als": (
@@ -546,40 +550,40 @@ OF_KINDS: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     ),
     "truth": ({}, ()),
     "embeddings": (
-        {"users": location, "items": location, "similarity": one_of("dot", "cosine")},
+        {"users": location, "items": location, "similarity": choice("dot", "cosine")},
         ("users", "items"),
     ),
     "scores": ({"path": location}, ("path",)),
-    "lists": ({"path": location, "training_items": one_of("keep", "drop")}, ("path",)),
+    "lists": ({"path": location, "training_items": choice("keep", "drop")}, ("path",)),
     "published": ({"figures": figures}, ("figures",)),
     "means": (
         {
-            "means": one_of("global", "users", "items", "items_users", "users_items"),
+            "means": choice("global", "users", "items", "items_users", "users_items"),
             "user_shrinkage": NOT_NEGATIVE,
             "item_shrinkage": NOT_NEGATIVE,
         },
         (),
     ),
 }
-OF_KINDS["tests.outside_model:NewestModel"] = ({"step": number()}, ())
-OF_KINDS["recbench_spark.config.models:AlsModel"] = OF_KINDS["als"]
+KIND_RULES["tests.outside_model:NewestModel"] = ({"step": number()}, ())
+KIND_RULES["recbench_spark.config.models:AlsModel"] = KIND_RULES["als"]
 
 
 @cache
-def undescribed_kinds() -> set[str]:
-    """Kinds with settings of their own rooms, and rules that their tests hold: those known beyond these."""
-    return set(list_kinds()) - set(OF_KINDS)
+def list_undescribed_kinds() -> set[str]:
+    """Return kinds that have no rule here, because their own tests check their settings."""
+    return set(list_kinds()) - set(KIND_RULES)
 
 
 def model(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise Broken(place, "a model is expected")
     kind = value.get("kind")
-    if isinstance(kind, str) and kind in undescribed_kinds():
+    if isinstance(kind, str) and kind in list_undescribed_kinds():
         raise Unjudged(kind)
-    if not (isinstance(kind, str) and kind in OF_KINDS):
+    if not (isinstance(kind, str) and kind in KIND_RULES):
         raise Broken(f"{place}.kind", f"no kind of model: {kind!r}")
-    own, needed = OF_KINDS[kind]
+    own, needed = KIND_RULES[kind]
     common = {"name": NAME, "version": text(), "provenance": PROVENANCE, "kind": text()}
     return dict(section({**common, **own}, "name", *needed)(value, place))
 
@@ -588,7 +592,7 @@ SLICE = with_rule(
     section(
         {
             "key": NAME,
-            "of": one_of("popularity", "cold_user", "log", "users", "items"),
+            "of": choice("popularity", "cold_user", "log", "users", "items"),
             "column": maybe(text()),
             "path": maybe(location),
         },
@@ -622,9 +626,9 @@ METHODS = (
 PROPENSITIES = with_rule(
     section(
         {
-            "method": one_of(*METHODS),
-            "law": one_of("approximate", "exact"),
-            "scale": one_of("as_is", "largest", "interactions"),
+            "method": choice(*METHODS),
+            "law": choice("approximate", "exact"),
+            "scale": choice("as_is", "largest", "interactions"),
             "floor": maybe(number(0, 1, above=True)),
             "path": maybe(location),
             "item_features": maybe(location),
@@ -641,12 +645,12 @@ ESTIMATORS = (
 EXPOSURE = section(
     {
         "propensities": PROPENSITIES,
-        "estimators": several(one_of(*ESTIMATORS), 1),
+        "estimators": several(choice(*ESTIMATORS), 1),
         "clip": POSITIVE,
         "switch": POSITIVE,
         "shrink": POSITIVE,
         "strata": section(
-            {"kind": one_of("equal_mass", "equal_count", "equal_width"), "n": several(whole(2, 10), 1)}
+            {"kind": choice("equal_mass", "equal_count", "equal_width"), "n": several(whole(2, 10), 1)}
         ),
         "without_most_popular": number(0, 1, below=True),
         "rewards": maybe(location),
@@ -659,16 +663,16 @@ EVALUATION = section(
         "k": several(whole(1), 1, distinct=False),
         "curve": truth,
         "parts": several(NAME, 1),
-        "preset": maybe(one_of(*PRESETS)),
+        "preset": maybe(choice(*PRESETS)),
         "definition": section(AXES),
         "candidates_path": maybe(location),
         "features": maybe(location),
         "draw": section(
             {
                 "n": COUNT,
-                "per": one_of("user", "positive"),
+                "per": choice("user", "positive"),
                 "seed": SEED,
-                "estimators": several(one_of(*DRAWS)),
+                "estimators": several(choice(*DRAWS)),
             }
         ),
         "slices": several(SLICE),
@@ -677,7 +681,7 @@ EVALUATION = section(
         "multiverse": truth,
         "exposure": maybe(EXPOSURE),
         "uncut": truth,
-        "task": one_of("ranking", "rating"),
+        "task": choice("ranking", "rating"),
     }
 )
 
@@ -688,7 +692,7 @@ GATE = with_rule(
             "part": maybe(NAME),
             "above": maybe(number()),
             "below": maybe(number()),
-            "action": one_of("fail", "warn"),
+            "action": choice("fail", "warn"),
         },
         "fact",
     ),
@@ -714,13 +718,13 @@ REGRESSION = section(
         "drop": NOT_NEGATIVE,
         "part": NAME,
         "model": maybe(NAME),
-        "against": one_of("previous", "baseline"),
+        "against": choice("previous", "baseline"),
         "certain": truth,
     },
     "metric",
     "drop",
 )
-AGAINST = one_of("all", "best", "baseline")
+AGAINST = choice("all", "best", "baseline")
 PARADOXES = section(
     {
         "by": maybe(several(NAME)),
@@ -729,13 +733,13 @@ PARADOXES = section(
         "parts": maybe(several(NAME)),
         "replicates": whole(1, 100_000),
         "against": AGAINST,
-        "flips": several(one_of("items", "users")),
+        "flips": several(choice("items", "users")),
         "flips_against": AGAINST,
     }
 )
 
 
-def undescribed(value: Any, place: str) -> None:
+def skip_section(value: Any, place: str) -> None:
     if value is not None:
         raise Unjudged(place)
 
@@ -755,7 +759,7 @@ BENCHMARK = section(
         "paradoxes": maybe(PARADOXES),
         "ran_by": maybe(text()),
         "board": maybe(NAME),
-        "search": undescribed,
+        "search": skip_section,
     },
     "name",
     "dataset",
@@ -772,14 +776,14 @@ PLACES = re.compile(r"\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
 
 
 def meaning(document: Any) -> dict[str, Any]:
-    """The document as the types its values stand for; Broken where a rule is not kept."""
+    """Return the document as the types that its values stand for; raise Broken where a rule is not kept."""
     meant: dict[str, Any] = BENCHMARK(document, "benchmark")
     for rule in RULES:
         rule(meant)
     return meant
 
 
-def _models_differ(meant: dict[str, Any]) -> None:
+def _check_models(meant: dict[str, Any]) -> None:
     names = [entry["name"] for entry in meant["models"]]
     if len(set(names)) < len(names):
         raise Broken("benchmark.models", "two of one name")
@@ -789,56 +793,60 @@ def _models_differ(meant: dict[str, Any]) -> None:
         raise Broken("benchmark.gates", "a fact that only a model of a graph tells")
 
 
-def _parts_are_held_out(meant: dict[str, Any]) -> None:
-    """A log may bring parts of its own; whether rows really go there, only the night knows."""
-    split, asked = meant.get("split", {}), meant.get("evaluation", {})
+def _check_parts(meant: dict[str, Any]) -> None:
+    """Check that parts are held out; a log may have its own parts, which only the night knows."""
+    split, evaluation = meant.get("split", {}), meant.get("evaluation", {})
     known = {"valid", "probe", "quiz", "test", "open_loop", *usual_split(split).get("parts", ())}
-    for part in asked.get("parts", ("test",)):
+    for part in evaluation.get("parts", ("test",)):
         if part not in known:
             raise Broken("benchmark.evaluation.parts", f"nothing is held out to {part}")
 
 
-def _task(meant: dict[str, Any]) -> None:
-    asked = meant.get("evaluation", {})
-    if asked.get("task") == "rating":
+def _check_task(meant: dict[str, Any]) -> None:
+    evaluation = meant.get("evaluation", {})
+    if evaluation.get("task") == "rating":
         alone = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure")
-        if any(asked.get(name) for name in alone) or asked.get("slices") or asked.get("uncut") is False:
+        if (
+            any(evaluation.get(name) for name in alone)
+            or evaluation.get("slices")
+            or evaluation.get("uncut") is False
+        ):
             raise Broken("benchmark.evaluation", "means something only where items are ranked")
         if meant.get("paradoxes") is not None:
             raise Broken("benchmark.paradoxes", "are of rankings")
 
 
-def measured(meant: dict[str, Any]) -> tuple[str, ...]:
-    asked = meant.get("evaluation", {})
-    rating = asked.get("task") == "rating"
+def list_metrics(meant: dict[str, Any]) -> tuple[str, ...]:
+    evaluation = meant.get("evaluation", {})
+    rating = evaluation.get("task") == "rating"
     usual = VALUE_METRICS[:3] if rating else (*RANK_METRICS[:3], *RANK_METRICS[4:9], "coverage")
-    return tuple(asked.get("metrics", usual))
+    return tuple(evaluation.get("metrics", usual))
 
 
-def _metrics(meant: dict[str, Any]) -> None:
-    asked = meant.get("evaluation", {})
-    rating = asked.get("task") == "rating"
-    for name in measured(meant):
+def _check_metrics(meant: dict[str, Any]) -> None:
+    evaluation = meant.get("evaluation", {})
+    rating = evaluation.get("task") == "rating"
+    for name in list_metrics(meant):
         if name not in (VALUE_METRICS if rating else (*RANK_METRICS, *LIST_METRICS)):
             raise Broken("benchmark.evaluation.metrics", f"no metric {name}")
-    axes = asked.get("definition", {})
-    cut = UNCUT_PRESETS.get(asked.get("preset") or "", ())
-    for name in measured(meant) if asked.get("uncut") is False else ():
+    axes = evaluation.get("definition", {})
+    cut = UNCUT_PRESETS.get(evaluation.get("preset") or "", ())
+    for name in list_metrics(meant) if evaluation.get("uncut") is False else ():
         axis = axes.get(f"{name}_cut", "uncut" if name in cut else "at_k")
         if name in WHOLE_METRICS or (name in ("map", "mrr") and axis == "uncut"):
             raise Broken("benchmark.evaluation.uncut", f"{name} is over the whole ranking")
     figures = {figure for model in meant["models"] for figure in model.get("figures", {})}
     for figure in figures:
-        _a_figure(figure, "benchmark.models.figures")
+        _check_figure(figure, "benchmark.models.figures")
     headline = meant.get("headline", "rmse" if rating else "ndcg@10")
-    _a_figure(headline, "benchmark.headline")
+    _check_figure(headline, "benchmark.headline")
     k = headline.partition("@")[2]
     if "headline" in meant and headline not in figures and k and int(k) not in cutoffs(meant):
         raise Broken("benchmark.headline", "nothing is measured there")
 
 
-def _a_figure(figure: str, place: str) -> None:
-    """`ndcg@10`, `ndcg` or `rmse`: a known metric, at a cut-off where it has one."""
+def _check_figure(figure: str, place: str) -> None:
+    """Check `ndcg@10`, `ndcg` or `rmse`: a known metric, at a cut-off where it has one."""
     name, _, k = figure.partition("@")
     if name not in {*RANK_METRICS, *LIST_METRICS, *VALUE_METRICS}:
         raise Broken(place, "no such metric")
@@ -848,8 +856,8 @@ def _a_figure(figure: str, place: str) -> None:
         raise Broken(place, f"{name} has no value without one")
 
 
-def _slices_of_the_log(meant: dict[str, Any]) -> None:
-    """A slice of the log is of a column that is kept."""
+def _check_log_slices(meant: dict[str, Any]) -> None:
+    """Check that a slice of the log is of a column that is kept."""
     dataset = meant["dataset"]
     for cut in meant.get("evaluation", {}).get("slices", ()):
         column = cut.get("column") or cut["key"]
@@ -862,20 +870,20 @@ def _slices_of_the_log(meant: dict[str, Any]) -> None:
 
 
 def cutoffs(meant: dict[str, Any]) -> set[Any]:
-    asked = meant.get("evaluation", {})
-    ks = asked.get("k", (1, 3, 5, 10, 20))
-    return {None, *(range(1, max(ks) + 1) if asked.get("curve") else ks)}
+    evaluation = meant.get("evaluation", {})
+    ks = evaluation.get("k", (1, 3, 5, 10, 20))
+    return {None, *(range(1, max(ks) + 1) if evaluation.get("curve") else ks)}
 
 
-def _exposure(meant: dict[str, Any]) -> None:
-    asked = meant.get("evaluation", {})
-    exposure, definition = asked.get("exposure"), asked.get("definition", {})
-    keys = [cut["key"] for cut in asked.get("slices", ())]
+def _check_exposure(meant: dict[str, Any]) -> None:
+    evaluation = meant.get("evaluation", {})
+    exposure, definition = evaluation.get("exposure"), evaluation.get("definition", {})
+    keys = [cut["key"] for cut in evaluation.get("slices", ())]
     if len(set(keys)) < len(keys):
         raise Broken("benchmark.evaluation.slices", "two of one key")
     if exposure is not None and {"stratum", "most_popular"} & set(keys):
         raise Broken("benchmark.evaluation.slices", "a key that exposure makes")
-    if (exposure is not None or asked.get("multiverse")) and asked.get("uncut") is False:
+    if (exposure is not None or evaluation.get("multiverse")) and evaluation.get("uncut") is False:
         raise Broken("benchmark.evaluation.uncut", "all ranks are needed")
     if (
         exposure is not None
@@ -883,23 +891,23 @@ def _exposure(meant: dict[str, Any]) -> None:
         and meant["dataset"]["reader"] != "world"
     ):
         raise Broken("benchmark.evaluation.exposure", "only the world knows its chances")
-    if asked.get("curve") and max(asked.get("k", (20,))) > 10_000:
+    if evaluation.get("curve") and max(evaluation.get("k", (20,))) > 10_000:
         raise Broken("benchmark.evaluation.curve", "too long")
-    if "diversity" in asked.get("metrics", ()) and not asked.get("features"):
+    if "diversity" in evaluation.get("metrics", ()) and not evaluation.get("features"):
         raise Broken("benchmark.evaluation.features", "diversity needs them")
     if (
         definition.get("candidates") == "given"
-        and not asked.get("candidates_path")
+        and not evaluation.get("candidates_path")
         and meant["dataset"]["reader"] != "ncf"
     ):
         raise Broken("benchmark.evaluation.candidates_path", "is missing")
 
 
-def _of_nights(meant: dict[str, Any]) -> None:
-    asked, compared = meant.get("evaluation", {}), meant.get("comparisons")
+def _check_nights(meant: dict[str, Any]) -> None:
+    evaluation, compared = meant.get("evaluation", {}), meant.get("comparisons")
     names = {entry["name"] for entry in meant["models"]}
     rules = meant.get("regressions", ())
-    if (compared is not None or rules) and asked.get("user_metrics") is False:
+    if (compared is not None or rules) and evaluation.get("user_metrics") is False:
         raise Broken("benchmark.comparisons", "need values of users")
     wanted = {(compared or {}).get("baseline"), *(rule.get("model") for rule in rules)} - {None}
     if wanted - names:
@@ -908,11 +916,11 @@ def _of_nights(meant: dict[str, Any]) -> None:
         "baseline_night"
     ):
         raise Broken("benchmark.regressions", "need baseline_night")
-    compared_metrics = (compared or {}).get("metrics") or measured(meant)
-    if (compared is not None or rules) and set(compared_metrics) - set(measured(meant)):
+    compared_metrics = (compared or {}).get("metrics") or list_metrics(meant)
+    if (compared is not None or rules) and set(compared_metrics) - set(list_metrics(meant)):
         raise Broken("benchmark.comparisons.metrics", "not measured")
     cuts = (compared or {}).get("k") or cutoffs(meant)
-    parts = asked.get("parts", ("test",))
+    parts = evaluation.get("parts", ("test",))
     for rule in rules:
         if (
             rule["metric"] not in compared_metrics
@@ -921,12 +929,12 @@ def _of_nights(meant: dict[str, Any]) -> None:
         ):
             raise Broken("benchmark.regressions", f"{rule} is not compared")
     searched = meant.get("paradoxes") or {}
-    keys = {cut["key"] for cut in asked.get("slices", ({"key": "popularity"},))}
-    keys |= {"stratum", "most_popular"} if asked.get("exposure") is not None else set()
-    by = searched.get("by") or (("stratum",) if asked.get("exposure") is not None else ("popularity",))
+    keys = {cut["key"] for cut in evaluation.get("slices", ({"key": "popularity"},))}
+    keys |= {"stratum", "most_popular"} if evaluation.get("exposure") is not None else set()
+    by = searched.get("by") or (("stratum",) if evaluation.get("exposure") is not None else ("popularity",))
     if meant.get("paradoxes") is not None and (
         set(by) - keys
-        or set(searched.get("metrics") or ()) - set(measured(meant))
+        or set(searched.get("metrics") or ()) - set(list_metrics(meant))
         or set(searched.get("k") or ()) - cutoffs(meant)
         or set(searched.get("parts") or ()) - set(parts)
     ):
@@ -936,18 +944,18 @@ def _of_nights(meant: dict[str, Any]) -> None:
         raise Broken("benchmark.paradoxes", "need comparisons.baseline")
 
 
-def _places_of_days(meant: dict[str, Any]) -> None:
-    """`{logical_date}` and formats of whole days; other braces are Hadoop's."""
-    asked, exposure = meant.get("evaluation", {}), (meant.get("evaluation", {}).get("exposure") or {})
+def _check_placeholders(meant: dict[str, Any]) -> None:
+    """Check placeholders: `{logical_date}` and formats of whole days; other braces are Hadoop's."""
+    evaluation, exposure = meant.get("evaluation", {}), (meant.get("evaluation", {}).get("exposure") or {})
     chances = exposure.get("propensities", {})
     paths = [meant["dataset"].get("path"), meant["dataset"].get("until"), exposure.get("rewards")]
     paths += list(meant["dataset"].get("options", {}).values())
-    paths += [asked.get("candidates_path"), asked.get("features")]
-    paths += [cut.get("path") for cut in asked.get("slices", ())]
+    paths += [evaluation.get("candidates_path"), evaluation.get("features")]
+    paths += [cut.get("path") for cut in evaluation.get("slices", ())]
     paths += [chances.get(name) for name in ("path", "item_features", "user_features")]
     for entry in meant["models"]:
         paths += [entry.get(name) for name in ("path", "users", "items")]
-    for place in (found for path in paths if path for found in PLACES.findall(path)):
+    for place in (match for path in paths if path for match in PLACES.findall(path)):
         name, style = place
         days = re.fullmatch(r"(?:[^%]|%[YymdjGVu])*", style)
         if name != "logical_date" or not days or (style and "%" not in style):
@@ -955,6 +963,6 @@ def _places_of_days(meant: dict[str, Any]) -> None:
 
 
 RULES = (
-    _models_differ, _parts_are_held_out, _task, _metrics, _slices_of_the_log, _exposure, _of_nights,
-    _places_of_days,
+    _check_models, _check_parts, _check_task, _check_metrics, _check_log_slices, _check_exposure,
+    _check_nights, _check_placeholders,
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Mutated benchmark files through load, check and dry run, in this process.
+"""Load, check and dry-run mutated benchmark files in this process.
 
-A file the job takes must keep the rule of `config_rule`, and what it loads must be the meaning written
-there; a harmless change (order, quotes, comments, another way to write YAML) must load the very same; what
-is refused must break the rule, end with exit code 2 in one sentence with a hint, and name the file or key.
+A file that the job accepts must keep the rules of `config_rule`, and its loaded values must have the
+meaning written there. A harmless change (order, quotes, comments, other YAML syntax) must load the same
+values. A file that is refused must break a rule, end with exit code 2, one sentence and a hint, and name
+the file or key.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SETS = ("split.seed=7", "split.seed=x", "=1", "a", "a..b=1", ".=1", "models.0.na
 
 
 class Mutant:
-    """A file as it was mutated: its text, what `--set` adds, and what must come of it."""
+    """A mutated file: its text, the settings of `--set`, and the expected result."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -80,17 +81,17 @@ class Mutant:
         self.kinds: list[str] = []
         self.harmless = False
         self.key: str | None = None
-        """The one key that is wrong: the message must name it."""
+        """The one wrong key, which the message must name."""
 
     def places(self) -> list[Path_]:
         return list(places(self.document))
 
     def some_key(self) -> Path_ | None:
-        found = [place for place in self.places() if place and isinstance(place[-1], str)]
-        return self.chance.choice(found) if found else None
+        places_with_key = [place for place in self.places() if place and isinstance(place[-1], str)]
+        return self.chance.choice(places_with_key) if places_with_key else None
 
-    def written(self) -> str | bytes:
-        return self.text if self.text is not None else dumped(self.document)
+    def content(self) -> str | bytes:
+        return self.text if self.text is not None else dump(self.document)
 
 
 def places(node: Any, here: Path_ = ()) -> Iterator[Path_]:
@@ -113,14 +114,14 @@ def put(document: Any, place: Path_, value: Any) -> None:
     at(document, place[:-1])[place[-1]] = value
 
 
-def dumped(document: Any, **style: Any) -> str:
+def dump(document: Any, **style: Any) -> str:
     return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, **style))
 
 
 # ------------------------------------------------------------------------------- changes of documents
 
 
-def misspelt(mutant: Mutant) -> None:
+def misspell_key(mutant: Mutant) -> None:
     place = mutant.some_key()
     if place is None:
         return
@@ -140,7 +141,7 @@ def misspelt(mutant: Mutant) -> None:
     mutant.key = wrong
 
 
-def unknown_key(mutant: Mutant) -> None:
+def add_unknown_key(mutant: Mutant) -> None:
     sections = [p for p in mutant.places() if isinstance(at(mutant.document, p), dict)]
     if sections:
         key = mutant.chance.choice(
@@ -149,23 +150,23 @@ def unknown_key(mutant: Mutant) -> None:
         at(mutant.document, mutant.chance.choice(sections))[key] = 1
 
 
-def odd_value(mutant: Mutant) -> None:
-    found = [place for place in mutant.places() if place]
-    if found:
-        put(mutant.document, mutant.chance.choice(found), copy.deepcopy(mutant.chance.choice(ODD)))
+def put_odd_value(mutant: Mutant) -> None:
+    choices = [place for place in mutant.places() if place]
+    if choices:
+        put(mutant.document, mutant.chance.choice(choices), copy.deepcopy(mutant.chance.choice(ODD)))
 
 
-def deleted(mutant: Mutant) -> None:
-    found = [place for place in mutant.places() if place]
-    if found:
-        place = mutant.chance.choice(found)
+def delete_value(mutant: Mutant) -> None:
+    choices = [place for place in mutant.places() if place]
+    if choices:
+        place = mutant.chance.choice(choices)
         del at(mutant.document, place[:-1])[place[-1]]
 
 
-def wrapped(mutant: Mutant) -> None:
-    found = [place for place in mutant.places() if place]
-    if found:
-        place = mutant.chance.choice(found)
+def wrap_value(mutant: Mutant) -> None:
+    choices = [place for place in mutant.places() if place]
+    if choices:
+        place = mutant.chance.choice(choices)
         value = at(mutant.document, place)
         put(
             mutant.document,
@@ -174,26 +175,26 @@ def wrapped(mutant: Mutant) -> None:
         )
 
 
-def swapped(mutant: Mutant) -> None:
-    found = [place for place in mutant.places() if place]
-    if len(found) > 1:
-        one, other = mutant.chance.sample(found, 2)
+def swap_values(mutant: Mutant) -> None:
+    choices = [place for place in mutant.places() if place]
+    if len(choices) > 1:
+        one, other = mutant.chance.sample(choices, 2)
         if one[: len(other)] != other and other[: len(one)] != one:
             left, right = at(mutant.document, one), at(mutant.document, other)
             put(mutant.document, one, right)
             put(mutant.document, other, left)
 
 
-def copied(mutant: Mutant) -> None:
-    """A section in another place."""
-    held = [p for p in mutant.places() if isinstance(at(mutant.document, p), dict | list)]
+def copy_section(mutant: Mutant) -> None:
+    """Copy a section to another place."""
+    sections = [p for p in mutant.places() if isinstance(at(mutant.document, p), dict | list)]
     place = mutant.some_key()
     if place:
-        put(mutant.document, place, copy.deepcopy(at(mutant.document, mutant.chance.choice(held))))
+        put(mutant.document, place, copy.deepcopy(at(mutant.document, mutant.chance.choice(sections))))
 
 
-def repeated(mutant: Mutant) -> None:
-    """An entry of a list twice."""
+def repeat_entry(mutant: Mutant) -> None:
+    """Repeat an entry of a list."""
     lists = [
         p for p in mutant.places() if isinstance(at(mutant.document, p), list) and at(mutant.document, p)
     ]
@@ -202,10 +203,10 @@ def repeated(mutant: Mutant) -> None:
         entries.append(copy.deepcopy(mutant.chance.choice(entries)))
 
 
-def other_number(mutant: Mutant) -> None:
-    found = [p for p in mutant.places() if type(at(mutant.document, p)) in (int, float)]
-    if found:
-        place = mutant.chance.choice(found)
+def change_number(mutant: Mutant) -> None:
+    choices = [p for p in mutant.places() if type(at(mutant.document, p)) in (int, float)]
+    if choices:
+        place = mutant.chance.choice(choices)
         value = at(mutant.document, place)
         changed = [-value, value + 1, value * 10**9, value / 3, float(value), str(value), f"{value}.0",
         value + 1e-12,
@@ -214,8 +215,8 @@ def other_number(mutant: Mutant) -> None:
         put(mutant.document, place, mutant.chance.choice(changed))
 
 
-def as_set(mutant: Mutant) -> None:
-    """A list as a set, whose order is chance."""
+def list_to_set(mutant: Mutant) -> None:
+    """Turn a list into a set, whose order is random."""
     lists = [p for p in mutant.places() if p and isinstance(at(mutant.document, p), list)]
     if lists:
         place = mutant.chance.choice(lists)
@@ -231,44 +232,45 @@ KNOWN_WORDS = sorted({
      "truth"})  # fmt: skip
 
 
-def other_word(mutant: Mutant) -> None:
-    found = [p for p in mutant.places() if p and isinstance(at(mutant.document, p), str)]
-    if found:
-        put(mutant.document, mutant.chance.choice(found), mutant.chance.choice(KNOWN_WORDS))
+def change_word(mutant: Mutant) -> None:
+    choices = [p for p in mutant.places() if p and isinstance(at(mutant.document, p), str)]
+    if choices:
+        put(mutant.document, mutant.chance.choice(choices), mutant.chance.choice(KNOWN_WORDS))
 
 
-def added(mutant: Mutant) -> None:
-    """A section of another file beside one's own."""
+def add_section(mutant: Mutant) -> None:
+    """Add a section of another file."""
     other = yaml.safe_load(BASES[mutant.chance.choice(sorted(BASES))])
-    held = [
+    sections = [
         p for p in places(other) if p and isinstance(p[-1], str) and isinstance(at(other, p[:-1]), dict)
     ]
-    place = mutant.chance.choice(held)
+    place = mutant.chance.choice(sections)
     with contextlib.suppress(KeyError, IndexError, TypeError):
         at(mutant.document, place[:-1])[place[-1]] = at(other, place)
 
 
 CHANGES: tuple[Callable[[Mutant], None], ...] = (
-    misspelt, unknown_key, odd_value, odd_value, odd_value, deleted, wrapped, swapped, copied, repeated,
-    other_number, as_set, other_number, other_word, other_word, added,
+    misspell_key, add_unknown_key, put_odd_value, put_odd_value, put_odd_value, delete_value,
+    wrap_value, swap_values, copy_section, repeat_entry, change_number, list_to_set,
+    change_number, change_word, change_word, add_section,
 )  # fmt: skip
 
 # ----------------------------------------------------------------------------------- changes of text
 
 
-def harmless(mutant: Mutant) -> None:
-    """Another way to write the same."""
+def rewrite_harmlessly(mutant: Mutant) -> None:
+    """Write the same document in another way."""
     chance, document = mutant.chance, mutant.document
     kind = chance.randrange(9)
-    text = dumped(document)
+    text = dump(document)
     if kind == 0:
-        text = dumped(dict(chance.sample(sorted(document.items()), len(document))))
+        text = dump(dict(chance.sample(sorted(document.items()), len(document))))
     elif kind == 1:
-        text = dumped(document, default_flow_style=True, width=10**6)
+        text = dump(document, default_flow_style=True, width=10**6)
     elif kind == 2:
         text = json.dumps(document, default=str) if not holds_dates(document) else text
     elif kind == 3:
-        text = dumped(document, default_style='"') if False else dumped(document, indent=7)
+        text = dump(document, default_style='"') if False else dump(document, indent=7)
     elif kind == 4:
         text = "# a comment\n---\n" + text.replace("\n", "   # more\n", 1) + "...\n"
     elif kind == 5:
@@ -278,7 +280,7 @@ def harmless(mutant: Mutant) -> None:
     elif kind == 7:
         text = "%YAML 1.1\n---\n" + text
     else:
-        text = dumped(document, canonical=True)
+        text = dump(document, canonical=True)
     mutant.text, mutant.harmless = text, True
 
 
@@ -288,21 +290,21 @@ def holds_dates(node: Any) -> bool:
     return isinstance(node, date)
 
 
-def torn(mutant: Mutant) -> None:
-    text = dumped(mutant.document)
+def tear(mutant: Mutant) -> None:
+    text = dump(mutant.document)
     mutant.text = text[: mutant.chance.randrange(len(text))]
 
 
-def flipped(mutant: Mutant) -> None:
-    raw = bytearray(dumped(mutant.document).encode())
+def flip_bytes(mutant: Mutant) -> None:
+    raw = bytearray(dump(mutant.document).encode())
     for _ in range(mutant.chance.randint(1, 3)):
         raw[mutant.chance.randrange(len(raw))] = mutant.chance.randrange(256)
     mutant.text = bytes(raw)
 
 
-def odd_lines(mutant: Mutant) -> None:
-    """Lines twice, in another order, at another depth, with tabs."""
-    lines = dumped(mutant.document).splitlines()
+def change_lines(mutant: Mutant) -> None:
+    """Repeat, move, indent or delete a line, or add a tab."""
+    lines = dump(mutant.document).splitlines()
     n = mutant.chance.randrange(len(lines))
     change = mutant.chance.randrange(6)
     if change == 0:
@@ -344,25 +346,36 @@ TRICKS = (
 )  # fmt: skip
 
 
-def trick(mutant: Mutant) -> None:
-    given = mutant.chance.choice(TRICKS)
-    mutant.text = given.replace("{base}", dumped(mutant.document)).replace("{{", "{").replace("}}", "}")
+def apply_trick(mutant: Mutant) -> None:
+    template = mutant.chance.choice(TRICKS)
+    mutant.text = template.replace("{base}", dump(mutant.document)).replace("{{", "{").replace("}}", "}")
 
 
-def coded(mutant: Mutant) -> None:
-    """Another encoding."""
-    text = dumped({**mutant.document, "ran_by": "é日"}) if isinstance(mutant.document, dict) else "é"
+def change_encoding(mutant: Mutant) -> None:
+    """Write the text in another encoding."""
+    text = dump({**mutant.document, "ran_by": "é日"}) if isinstance(mutant.document, dict) else "é"
     coding = mutant.chance.choice(["utf-16", "utf-16-le", "latin-1", "utf-32", "utf-7", "cp500"])
     mutant.text = text.encode(coding, errors="replace")
 
 
-TEXTS = (harmless, harmless, torn, flipped, odd_lines, odd_lines, trick, trick, coded)
+TEXT_KINDS = ("flip_bytes", "tear", "change_encoding", "change_lines", "apply_trick")
+TEXTS = (
+    rewrite_harmlessly,
+    rewrite_harmlessly,
+    tear,
+    flip_bytes,
+    change_lines,
+    change_lines,
+    apply_trick,
+    apply_trick,
+    change_encoding,
+)
 
 # ------------------------------------------------------------------------------------------- a case
 
 
-def mutated(case: Case) -> Mutant:
-    """One to three changes of the document, or one of its text, or settings on the command line."""
+def make_mutant(case: Case) -> Mutant:
+    """Make one to three changes of the document, or one of its text, or settings on the command line."""
     chance = case.draw()
     mutant = Mutant(chance)
     way = chance.random()
@@ -370,7 +383,7 @@ def mutated(case: Case) -> Mutant:
         for change in [chance.choice(CHANGES) for _ in range(chance.choice([1, 1, 1, 2, 3]))]:
             change(mutant)
             mutant.kinds.append(change.__name__)
-        if mutant.kinds != ["misspelt"]:
+        if mutant.kinds != ["misspell_key"]:
             mutant.key = None
     elif way < 0.9:
         change = chance.choice(TEXTS)
@@ -396,20 +409,20 @@ NAMES = (
 
 
 def run(case: Case) -> Verdict:
-    """Write it, ask the job for a dry run, judge."""
-    mutant = mutated(case)
+    """Write the file, make a dry run of the job, and judge the result."""
+    mutant = make_mutant(case)
     file = case.place / mutant.chance.choice(NAMES)
-    text = mutant.written()
+    text = mutant.content()
     file.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    lay_features(case.place)
+    write_features(case.place)
     try:
-        return judged(mutant, file, *dry_run(file, mutant.sets))
+        return judge(mutant, file, *dry_run(file, mutant.sets))
     finally:
         file.unlink()
 
 
-def lay_features(folder: Path) -> None:
-    """The table of features that files name from where the job runs: a dry run opens it."""
+def write_features(folder: Path) -> None:
+    """Write the table of features that files name, since a dry run opens it."""
     place = folder / "world" / "items.parquet"
     if not place.exists():
         place.parent.mkdir(exist_ok=True)
@@ -418,7 +431,7 @@ def lay_features(folder: Path) -> None:
 
 
 def dry_run(file: Path, sets: list[str]) -> tuple[Any, str, str]:
-    """Exit code, stdout and stderr of the job, in this process and in the folder of the file."""
+    """Return exit code, stdout and stderr of the job, in this process and in the folder of the file."""
     out, err = io.StringIO(), io.StringIO()
     file = file.absolute()
     argv = [
@@ -430,29 +443,29 @@ def dry_run(file: Path, sets: list[str]) -> tuple[Any, str, str]:
         "--dry-run",
     ]
     argv += [f"--set={one}" for one in sets]
-    # Settings are judged, whatever lies at their paths.
-    elsewhere = mock.patch.object(arrow_files, "kind_of", side_effect=FallbackToSpark("not looked at"))
+    # Only settings are judged, so files at their paths are not read.
+    elsewhere = mock.patch.object(arrow_files, "detect_kind", side_effect=FallbackToSpark("not looked at"))
     here = contextlib.chdir(file.parent)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), elsewhere, here:
         try:
             cli.run(nightly.main, nightly.parser(), argv)
-        except SystemExit as ended:
-            code = ended.code
+        except SystemExit as exit_:
+            code = exit_.code
     return code, out.getvalue(), err.getvalue()
 
 
-def judged(mutant: Mutant, file: Path, code: Any, out: str, err: str) -> Verdict:
+def judge(mutant: Mutant, file: Path, code: Any, out: str, err: str) -> Verdict:
     about = [f"{kind}: {'taken' if code == 0 else 'refused'}" for kind in mutant.kinds]
-    told = f"{'+'.join(mutant.kinds)} of {mutant.base}"
+    case_text = f"{'+'.join(mutant.kinds)} of {mutant.base}"
     if (file.parent / "warehouse").exists():
-        return Verdict.failed(f"{told}: a dry run wrote a warehouse", *about)
+        return Verdict.fail(f"{case_text}: a dry run wrote a warehouse", *about)
     if code not in (0, 2):
-        return Verdict.failed(f"{told}: exit code {code}: {err[:400]!r}", *about)
-    wrong = judged_taken(mutant, file, out, err) if code == 0 else judged_refused(mutant, file, out, err)
-    return Verdict.failed(f"{told}: {wrong}", *about) if wrong else Verdict(about=about)
+        return Verdict.fail(f"{case_text}: exit code {code}: {err[:400]!r}", *about)
+    wrong = judge_accepted(mutant, file, out, err) if code == 0 else judge_refused(mutant, file, out, err)
+    return Verdict.fail(f"{case_text}: {wrong}", *about) if wrong else Verdict(about=about)
 
 
-def judged_taken(mutant: Mutant, file: Path, out: str, err: str) -> str | None:
+def judge_accepted(mutant: Mutant, file: Path, out: str, err: str) -> str | None:
     loaded = load_benchmark(str(file), mutant.sets)
     if mutant.harmless:
         plain = file.with_name("plain.yaml")
@@ -471,30 +484,36 @@ def judged_taken(mutant: Mutant, file: Path, out: str, err: str) -> str | None:
         return f"was taken, and breaks a rule: {broken}"
     except config_rule.Unjudged:
         return None
-    found = loaded.model_dump()
-    found["evaluation"]["definition"] = loaded.evaluation.resolve().model_dump()
-    return differs(meant, found, "benchmark") or (f"said {err!r}" if err else None)
+    values = loaded.model_dump()
+    values["evaluation"]["definition"] = loaded.evaluation.resolve().model_dump()
+    return find_difference(meant, values, "benchmark") or (f"said {err!r}" if err else None)
 
 
 def read(mutant: Mutant) -> Any:
-    """The document, by PyYAML's own loader."""
-    text = mutant.written()
+    """Read the document with PyYAML's own loader."""
+    text = mutant.content()
     return yaml.load(text.decode() if isinstance(text, bytes) else text, yaml.SafeLoader)
 
 
-def differs(meant: Any, loaded: Any, place: str) -> str | None:
-    """The first place where what was loaded is not what is meant; what is not said is not compared."""
+def find_difference(meant: Any, loaded: Any, place: str) -> str | None:
+    """Find the first place where a loaded value differs from its meaning; missing values are not
+    compared.
+    """
     if isinstance(meant, dict) and isinstance(loaded, dict):
         for key, value in meant.items():
-            if key in loaded and (wrong := differs(value, loaded[key], f"{place}.{key}")):
+            if key in loaded and (wrong := find_difference(value, loaded[key], f"{place}.{key}")):
                 return wrong
         return None
     if isinstance(meant, tuple) and isinstance(loaded, list | tuple):
         if place.endswith("evaluation.k"):  # cut-offs are put in order
             meant = tuple(sorted(set(meant)))
         pairs = zip(meant, loaded, strict=False)
-        found = next((w for n, (a, b) in enumerate(pairs) if (w := differs(a, b, f"{place}.{n}"))), None)
-        return found or (None if len(meant) == len(loaded) else f"{place}: {meant} was loaded as {loaded}")
+        problem = next(
+            (w for n, (a, b) in enumerate(pairs) if (w := find_difference(a, b, f"{place}.{n}"))), None
+        )
+        return problem or (
+            None if len(meant) == len(loaded) else f"{place}: {meant} was loaded as {loaded}"
+        )
     if isinstance(loaded, date) or (isinstance(meant, str) and place.endswith(".kind")):
         return None
     if meant is None and place.endswith("split.protocol"):  # named where it is spelt out
@@ -506,8 +525,8 @@ def differs(meant: Any, loaded: Any, place: str) -> str | None:
     )
 
 
-def judged_refused(mutant: Mutant, file: Path, out: str, err: str) -> str | None:  # noqa: PLR0911
-    """One sentence and a hint; the file, a key or `--set` in it; and a rule that is really broken."""
+def judge_refused(mutant: Mutant, file: Path, out: str, err: str) -> str | None:  # noqa: PLR0911
+    """Check for one sentence with a hint; the file, a key or `--set` in it; and a rule that is broken."""
     lines = err.strip().splitlines()
     if "Traceback" in err or "internal error" in err:
         return f"a trace: {err[:500]!r}"
@@ -515,10 +534,10 @@ def judged_refused(mutant: Mutant, file: Path, out: str, err: str) -> str | None
         return f"not a sentence and a hint: {err[:400]!r}"
     if mutant.harmless:
         return f"a harmless change was refused: {err[:300]!r}"
-    said = " ".join(err.split())
-    if mutant.key is not None and mutant.key.strip() and " ".join(mutant.key.split()) not in said:
-        return f"does not name the key {mutant.key!r}: {said[:300]}"
-    if mutant.sets or mutant.kinds[0] in ("flipped", "torn", "coded", "odd_lines", "trick"):
+    message = " ".join(err.split())
+    if mutant.key is not None and mutant.key.strip() and " ".join(mutant.key.split()) not in message:
+        return f"does not name the key {mutant.key!r}: {message[:300]}"
+    if mutant.sets or mutant.kinds[0] in TEXT_KINDS:
         return None
     try:
         config_rule.meaning(read(mutant))
@@ -526,4 +545,4 @@ def judged_refused(mutant: Mutant, file: Path, out: str, err: str) -> str | None
         return None
     except (yaml.YAMLError, ValueError):
         return None
-    return f"was refused, and no rule is broken: {said[:300]}"
+    return f"was refused, and no rule is broken: {message[:300]}"

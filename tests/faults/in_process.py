@@ -1,4 +1,4 @@
-"""Jobs in this process: their mains under `cli.run`, with one small Spark session."""
+"""Run jobs in this process: their mains under `cli.run`, with one small Spark session."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from tests.cluster.processes import properties
 from tests.faults.campaign import ROOT
 
 SETTINGS = {"spark_python_daemon_module": "tests.faults.preloaded", "spark_network_timeout": "1h"}
-"""Of a session whose workers find their libraries loaded, on a machine that may stop it for minutes."""
+"""Settings of a session whose workers have their libraries loaded, on a machine that may pause it for
+minutes."""
 
 
 def job(name: str, argv: list[str]) -> tuple[Any, str]:
-    """Exit code and what was said on stderr, of `jobs/NAME.py`."""
+    """Return exit code and stderr of `jobs/NAME.py`."""
     code, _, err = job_and_output(name, argv)
     return code, err
 
 
 def job_and_output(name: str, argv: list[str]) -> tuple[Any, str, str]:
-    """Exit code and what was said on stdout and stderr."""
-    small_session()
+    """Return exit code, stdout and stderr."""
+    set_small_session()
     module = import_module(f"recbench_spark.commands.{name}")
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
@@ -37,13 +38,13 @@ def job_and_output(name: str, argv: list[str]) -> tuple[Any, str, str]:
         warnings.simplefilter("ignore")
         try:
             cli.run(module.main, module.parser(), argv)
-        except SystemExit as ended:
-            code = ended.code
+        except SystemExit as exit_:
+            code = exit_.code
     return code, out.getvalue(), err.getvalue()
 
 
-def small_session() -> None:
-    """What a session started from now on reads: the settings of the tests."""
+def set_small_session() -> None:
+    """Set the settings of the tests for sessions that start from now on."""
     if PROPERTIES not in os.environ:
         folder = Path(tempfile.mkdtemp(prefix="recbench-faults-"))
         os.environ[PROPERTIES] = str(properties(folder / "spark.conf", **SETTINGS))

@@ -1,4 +1,4 @@
-"""Files that the jobs of the campaign read: benchmark files, tables, Spark's settings."""
+"""Files that the campaign's jobs read: benchmark files, tables, Spark's settings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import yaml
 
 from tests.cluster.processes import properties
 from tests.faults import jobs
-from tests.faults.campaign import PRODUCT, Case, digest_of_code
+from tests.faults.campaign import PRODUCT, Case, code_digest
 from tests.faults.in_process import SETTINGS
 from tests.faults.jobs import night
-from tests.faults.starting import PATIENCE, begun
+from tests.faults.starting import PATIENCE, start_job
 from tests.nights import TINY as NIGHT
 
 TINY: dict[str, Any] = {
@@ -32,7 +32,7 @@ TINY: dict[str, Any] = {
     "comparisons": {"replicates": 10},
     "paradoxes": {"replicates": 10, "by": ["popularity"], "metrics": ["ndcg"], "k": [5]},
 }
-"""The smallest night that writes every kind of rows that this small work can have."""
+"""The smallest night that writes every kind of rows."""
 
 
 FIT = {"epochs": 2, "batch": 64, "rate": 0.02, "validation": 0.2}
@@ -48,7 +48,9 @@ RATES = {"low": 0.0001, "high": 0.01, "log": True}
 
 
 def documents(inputs: Path) -> dict[str, dict[str, Any]]:
-    """The benchmark files: a night, one of models over graphs, ratings over folds, a search of rankings."""
+    """Return the benchmark files: a night, one of models over graphs, ratings over folds, a search of
+    rankings.
+    """
     stars = {
         "name": "stars",
         "dataset": {"name": "stars", "reader": "csv", "path": str(inputs / "stars.csv")},
@@ -69,10 +71,10 @@ def documents(inputs: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_ratings(inputs: Path) -> None:
-    """Ratings of 20 users as a log, predictions of all cells, and the chances that one became known."""
+    """Write ratings of 20 users as a log, predictions for all cells, and the propensities of the cells."""
     rows = [(u, i, 1 + (u * i + i) % 5) for u in range(20) for i in range(12)]
-    known = [f"{u},{i},{r},{u * 9 + i}" for u, i, r in rows if (u + i) % 3]
-    (inputs / "stars.csv").write_text("\n".join(["user_id,item_id,rating,event_time", *known, ""]))
+    observed = [f"{u},{i},{r},{u * 9 + i}" for u, i, r in rows if (u + i) % 3]
+    (inputs / "stars.csv").write_text("\n".join(["user_id,item_id,rating,event_time", *observed, ""]))
     cells = [f"{u},{i},{3 + (u + i) % 2},{r if (u + i) % 3 else ''}" for u, i, r in rows]
     (inputs / "matrix.csv").write_text("\n".join(["user_id,item_id,prediction,rating", *cells, ""]))
     chances = [f"{u},{i},0.5" for u, i, _ in rows]
@@ -97,13 +99,15 @@ def write_inputs(inputs: Path) -> None:
 
 
 def write_settings(inputs: Path) -> Path:
-    """Those of the tests."""
+    """Write the settings of the tests."""
     return properties(inputs / "spark.conf", spark_driver_memory="1g", **SETTINGS)
 
 
 def keep_classes(inputs: Path) -> None:
-    """A hundred kills start a hundred JVMs: where Delta lies where Ivy keeps its jars, these stand on its
-    class path, with an archive of the classes that a night loads, kept for later."""
+    """Put Delta's jars and an archive of a night's Java classes on the class path.
+
+    A hundred kills start a hundred JVMs, which start faster with it. It needs the jars in Ivy's folder.
+    """
     conf, archive = inputs / "spark.conf", inputs.parent / "classes.jsa"
     settings = write_settings(inputs).read_text()
     jars = sorted(map(str, Path.home().glob(".ivy2*/jars/*.jar")))
@@ -111,7 +115,7 @@ def keep_classes(inputs: Path) -> None:
         return
     if not archive.exists():
         conf.write_text(with_java(settings, jars, f"-XX:ArchiveClassesAtExit={archive}"))
-        with begun("nightly", night(inputs, inputs / "archived"), inputs) as process:
+        with start_job("nightly", night(inputs, inputs / "archived"), inputs) as process:
             process.popen.wait(PATIENCE)
             until = time.monotonic() + PATIENCE  # Java writes it once the job is gone
             while process.children("java") and time.monotonic() < until:
@@ -120,17 +124,19 @@ def keep_classes(inputs: Path) -> None:
 
 
 def with_java(settings: str, jars: list[str], flag: str) -> str:
-    """The settings with these jars on the class path, and a further flag of Java."""
-    kept = [line for line in settings.splitlines() if not line.startswith("spark.jars.")]
+    """Return the settings with these jars on the class path, and another flag of Java."""
+    lines = [line for line in settings.splitlines() if not line.startswith("spark.jars.")]
     more = f" -XX:+UseSerialGC -Xlog:disable {flag}"
-    kept = [line + more if line.startswith("spark.driver.extraJavaOptions") else line for line in kept]
-    return "\n".join([*kept, f"spark.driver.extraClassPath {os.pathsep.join(jars)}", ""])
+    lines = [line + more if line.startswith("spark.driver.extraJavaOptions") else line for line in lines]
+    return "\n".join([*lines, f"spark.driver.extraClassPath {os.pathsep.join(jars)}", ""])
 
 
-def inputs_of(case: Case) -> Path:
-    """Inputs of the jobs, and what undisturbed ones wrote: shared by all parts that run jobs."""
+def prepare_inputs(case: Case) -> Path:
+    """Write the inputs of the jobs; all parts that run jobs share them, and the results of undisturbed
+    runs.
+    """
     mine = b"".join(Path(file).read_bytes() for file in (__file__, jobs.__file__))
-    name = f"{digest_of_code(PRODUCT)}-{hashlib.sha256(mine).hexdigest()[:8]}"
+    name = f"{code_digest(PRODUCT)}-{hashlib.sha256(mine).hexdigest()[:8]}"
     inputs = case.place.parent / "inputs" / name
     if not (inputs / "whole").exists():
         shutil.rmtree(inputs, ignore_errors=True)

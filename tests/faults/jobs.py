@@ -1,4 +1,4 @@
-"""Every job of the campaign with its flags, and what its warehouse holds before it starts."""
+"""Every job of the campaign with its flags, and the state of its warehouse before it starts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from deltalake import DeltaTable, write_deltalake
 from tests.cluster.processes import Process
 from tests.faults import warehouses
 from tests.faults.nights import table
-from tests.faults.starting import begun, finished
+from tests.faults.starting import run_job, start_job
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job to kill. `argv`: its flags, for a folder of inputs and a warehouse. `before`: what this
-    warehouse holds when it starts. `again`: whether a second run adds rows, each time the same ones.
-    `rule`: what is wrong with a warehouse that it completed, whatever an undisturbed one shows."""
+    """A job of the campaign.
+
+    Attributes:
+        name: the script in `jobs/`.
+        argv: its flags, for a folder of inputs and a warehouse.
+        before: a function that prepares the warehouse.
+        again: whether a second run adds rows, the same ones each time.
+        engine: the value of `--engine`; empty where the job has no such flag.
+        label: a distinction between jobs of one name.
+        rule: a function that returns the problems of a completed warehouse.
+    """
 
     name: str
     argv: Callable[[Path, Path], list[str]]
@@ -37,40 +45,40 @@ class Job:
     rule: Callable[[Path, Path], list[str]] = lambda inputs, warehouse: []
 
     @property
-    def told(self) -> str:
-        """Its name, with the engine or what it works on where there are two."""
+    def title(self) -> str:
+        """The job's name, with its engine or label where there are several."""
         return "-".join(filter(None, (self.name, self.engine, self.label)))
 
-    def begun(self, inputs: Path, warehouse: Path) -> AbstractContextManager[Process]:
-        return begun(self.name, self.flags(inputs, warehouse), inputs)
+    def start(self, inputs: Path, warehouse: Path) -> AbstractContextManager[Process]:
+        return start_job(self.name, self.flags(inputs, warehouse), inputs)
 
     def flags(self, inputs: Path, warehouse: Path) -> list[str]:
         more = ["--engine", self.engine] if self.engine else []
         return [*self.argv(inputs, warehouse), *more]
 
 
-def nights(inputs: Path, warehouse: Path) -> None:
-    """Three nights, two of them old, as the job made them once, and what two killed runs left."""
-    kept = inputs / "three_nights"
-    if not (kept / "done").exists():
-        shutil.rmtree(kept, ignore_errors=True)
+def prepare_nights(inputs: Path, warehouse: Path) -> None:
+    """Copy a warehouse with three nights, two of them old, and with rows that two killed runs left."""
+    original = inputs / "three_nights"
+    if not (original / "done").exists():
+        shutil.rmtree(original, ignore_errors=True)
         for day in ("2026-01-01", "2026-01-02", LATE):
-            finished("nightly", night(inputs, kept / "w", day))
+            run_job("nightly", night(inputs, original / "w", day))
         for name in RESULTS:
-            add_orphans(kept / "w" / name)
-        (kept / "done").touch()
-    shutil.copytree(kept / "w", warehouse)
+            add_orphans(original / "w" / name)
+        (original / "done").touch()
+    shutil.copytree(original / "w", warehouse)
 
 
 LATE, ORPHANS = "2026-03-01", ("20200101T000000-killed", "29991231T000000-at-work")
-"""The night that is kept; runs that are not in `runs`: one of long ago, one that has only begun."""
+"""The night that is kept, and runs that are not in `runs`: an old one, and one that has just begun."""
 GRAPH = "0a1b2c3d4e5f6071"
-"""No run: `checks` has rows of graphs too."""
+"""Name of a graph, which is no run: `checks` has rows of graphs, too."""
 RESULTS, LARGE = ("metrics", "checks", "rankings", "user_metrics"), ("rankings", "user_metrics")
 
 
 def add_orphans(folder: Path) -> None:
-    """The rows of a run once more, under the names of runs that were never published."""
+    """Add the rows of a run again, under the names of runs that were never published."""
     rows = DeltaTable(folder).to_pyarrow_table()
     mine = rows.filter(pc.equal(rows["run_id"], rows["run_id"][0]))
     at = rows.schema.get_field_index("run_id")
@@ -79,20 +87,25 @@ def add_orphans(folder: Path) -> None:
         write_deltalake(folder, mine.set_column(at, rows.schema.field(at), names), mode="append")
 
 
-def retained(inputs: Path, warehouse: Path) -> list[str]:
-    """What retention promises, read from the tables: rows per user of old nights are gone, and those of
-    runs that were killed long ago; all others are there, each as often as before."""
+def check_retention(inputs: Path, warehouse: Path) -> list[str]:
+    """Check the promises of retention by the tables.
+
+    Rows per user of old nights are gone, and rows of runs that were killed long ago. All others are
+    there, each as often as before.
+    """
     before = inputs / "three_nights" / "w"
     old = {row["run_id"] for row in table(before, "runs") if str(row["logical_date"]) < LATE}
 
-    def kept(name: str, row: dict[str, Any]) -> bool:
+    def is_retained(name: str, row: dict[str, Any]) -> bool:
         run = row.get("run_id")
         return run != ORPHANS[0] and not (name in LARGE and run in old)
 
     names = [name for name in (*RESULTS, "runs", "splits", "comparisons") if (before / name).exists()]
-    wanted = {name: Counter(repr(row) for row in table(before, name) if kept(name, row)) for name in names}
-    found = {name: Counter(map(repr, table(warehouse, name))) for name in names}
-    return warehouses.differences(wanted, found)
+    wanted = {
+        name: Counter(repr(row) for row in table(before, name) if is_retained(name, row)) for name in names
+    }
+    rows = {name: Counter(map(repr, table(warehouse, name))) for name in names}
+    return warehouses.find_differences(wanted, rows)
 
 
 def night(inputs: Path, warehouse: Path, day: str = "2026-01-01") -> list[str]:
@@ -104,9 +117,9 @@ def split(inputs: Path, warehouse: Path) -> list[str]:
 
 
 def evaluate(inputs: Path, warehouse: Path) -> list[str]:
-    found = ["--warehouse", str(warehouse), "--model", "m", "--lists", str(inputs / "lists.parquet")]
+    flags = ["--warehouse", str(warehouse), "--model", "m", "--lists", str(inputs / "lists.parquet")]
     return [
-        *found,
+        *flags,
         "--truth",
         str(inputs / "truth.parquet"),
         "--bootstrap",
@@ -117,13 +130,13 @@ def evaluate(inputs: Path, warehouse: Path) -> list[str]:
 
 
 def maintain(inputs: Path, warehouse: Path) -> list[str]:
-    found = ["--warehouse", str(warehouse), "--keep-days", "20", "--logical-date", "2026-03-02"]
-    return [*found, "--optimize", "--vacuum-hours", "24"]
+    flags = ["--warehouse", str(warehouse), "--keep-days", "20", "--logical-date", "2026-03-02"]
+    return [*flags, "--optimize", "--vacuum-hours", "24"]
 
 
 def embed(inputs: Path, warehouse: Path) -> list[str]:
-    found = ["--warehouse", str(warehouse), "--edges", str(inputs / "edges.csv"), "--features", "hashed:6"]
-    return [*found, "--form", "sage", "--widths", "5,4", "--blocks", "3", "--name", "g", "--undirected"]
+    flags = ["--warehouse", str(warehouse), "--edges", str(inputs / "edges.csv"), "--features", "hashed:6"]
+    return [*flags, "--form", "sage", "--widths", "5,4", "--blocks", "3", "--name", "g", "--undirected"]
 
 
 def embed_other(inputs: Path, warehouse: Path) -> list[str]:
@@ -138,7 +151,7 @@ def neighbourhoods(inputs: Path, warehouse: Path) -> list[str]:
 
 
 def graph_night(inputs: Path, warehouse: Path, day: str = "2026-01-01") -> list[str]:
-    """Models over graphs, trained within the night."""
+    """A night with models over graphs, which are trained within it."""
     flags = ["--config", str(inputs / "graphs.yaml"), "--warehouse", str(warehouse)]
     return [*flags, "--logical-date", day]
 
@@ -170,9 +183,9 @@ def multiverse(inputs: Path, warehouse: Path) -> list[str]:
     return [*flags, "--set", "paradoxes=null", "--set", "comparisons=null"]
 
 
-def fitted(inputs: Path, warehouse: Path) -> None:
-    """A warehouse in which the benchmark of ratings has been run, there and nowhere else."""
-    finished("benchmark", benchmark(inputs, warehouse))
+def fit_models(inputs: Path, warehouse: Path) -> None:
+    """Run the benchmark of ratings in a warehouse."""
+    run_job("benchmark", benchmark(inputs, warehouse))
 
 
 def pack(inputs: Path, warehouse: Path) -> list[str]:
@@ -192,18 +205,20 @@ def query(inputs: Path, warehouse: Path) -> list[str]:
     return ["--warehouse", str(warehouse), "SELECT count(*) FROM current_metrics"]
 
 
-def old_graphs(inputs: Path, warehouse: Path) -> None:
-    """A night of models over graphs, whose files nothing has used for a long time."""
-    kept = inputs / "graph_night"
-    if not (kept / "done").exists():
-        shutil.rmtree(kept, ignore_errors=True)
-        finished("nightly", graph_night(inputs, kept / "w"))
+def prepare_old_graphs(inputs: Path, warehouse: Path) -> None:
+    """Copy a warehouse with a night of models over graphs, whose files have not been used for a long
+    time.
+    """
+    original = inputs / "graph_night"
+    if not (original / "done").exists():
+        shutil.rmtree(original, ignore_errors=True)
+        run_job("nightly", graph_night(inputs, original / "w"))
         long_ago = time.time() - 90 * 86_400
-        for place in (kept / "w").rglob("*"):
-            if place.relative_to(kept / "w").parts[0] in ("graph_files", "fit_files"):
+        for place in (original / "w").rglob("*"):
+            if place.relative_to(original / "w").parts[0] in ("graph_files", "fit_files"):
                 os.utime(place, (long_ago, long_ago))
-        (kept / "done").touch()
-    shutil.copytree(kept / "w", warehouse)
+        (original / "done").touch()
+    shutil.copytree(original / "w", warehouse)
 
 
 GRAPH_NIGHT = Job("nightly", graph_night, label="graphs")
@@ -211,7 +226,7 @@ JOBS = (
     Job("nightly", night),
     Job("split", split),
     Job("evaluate", evaluate, again=True, engine="spark"),
-    Job("maintain", maintain, nights, rule=retained),
+    Job("maintain", maintain, prepare_nights, rule=check_retention),
     Job("evaluate", evaluate, again=True, engine="local"),
     Job("embed", embed),
     GRAPH_NIGHT,
@@ -223,11 +238,15 @@ JOBS = (
     Job("estimate", estimate, again=True),
     Job("multiverse", multiverse),
     Job("embed", embed_other, label="other"),
-    Job("maintain", maintain, old_graphs, label="graphs"),
+    Job("maintain", maintain, prepare_old_graphs, label="graphs"),
 )
-"""Jobs that write tables, and are run again as they were."""
-BUNDLE = Job("bundle", pack, fitted)
-"""It refuses a folder in which a bundle lies already."""
-NAMED = {job.told: job for job in (*JOBS, BUNDLE)}
-READERS = (Job("query", query, nights), Job("report", report, nights), Job("board", board, fitted))
-"""Jobs that read tables, on a warehouse that has some."""
+"""Jobs that write tables, and can be run again with the same flags."""
+BUNDLE = Job("bundle", pack, fit_models)
+"""The bundle job; it refuses a folder that already has a bundle."""
+NAMED = {job.title: job for job in (*JOBS, BUNDLE)}
+READERS = (
+    Job("query", query, prepare_nights),
+    Job("report", report, prepare_nights),
+    Job("board", board, fit_models),
+)
+"""Jobs that only read tables, on a warehouse that has some."""

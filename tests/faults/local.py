@@ -1,10 +1,10 @@
-"""Mutated tables as files through `jobs/evaluate.py --engine local`: no JVM, and the same answers."""
+"""Evaluate mutated tables as files by `jobs/evaluate.py --engine local`: no JVM, and the same answers."""
 
 from __future__ import annotations
 
 from tests.faults.campaign import Case, Verdict
-from tests.faults.spark import through_the_job
+from tests.faults.spark import run_case
 
 
 def run(case: Case) -> Verdict:
-    return through_the_job(case, ["--engine", "local"], unread=())
+    return run_case(case, ["--engine", "local"], unread=())

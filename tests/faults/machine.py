@@ -1,6 +1,6 @@
-"""Faults of the machine and of files, one scenario a case: disks, paths, clocks, torn files, other users.
+"""Faults of the machine and of files, one scenario per case: disks, paths, clocks, torn files, other users.
 
-A scenario that needs what this machine does not allow (root, mounts) is told as skipped, never as passed.
+A scenario that needs rights which this machine does not give (root, mounts) is skipped, never passed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ import yaml
 from tests.cluster.processes import cluster, properties, started
 from tests.faults import jobs, nights, starting, times, undisturbed, warehouses
 from tests.faults.campaign import ROOT, Case, Verdict
-from tests.faults.disks import remounted, small_disk
-from tests.faults.frames import differs
-from tests.faults.handed import Column, Handed, Refused, expected
+from tests.faults.disks import remount, small_disk
+from tests.faults.frames import find_difference
 from tests.faults.in_process import job
-from tests.faults.inputs import TINY, inputs_of
+from tests.faults.input_tables import Column, InputTables, Refused, compute_expected
+from tests.faults.inputs import TINY, prepare_inputs
 from tests.faults.names import odd_paths
-from tests.faults.spark import metrics_of
-from tests.faults.starting import bad_end
+from tests.faults.spark import read_metrics
+from tests.faults.starting import find_bad_end
 
 Scenario = Callable[[Case, random.Random, Path], Verdict]
 NIGHTLY = jobs.JOBS[0]
 
 
 def run(case: Case) -> Verdict:
-    """The scenario whose turn it is, in a folder of its own."""
+    """Run the scenario whose turn it is, in its own folder."""
     scenario = SCENARIOS[case.number % len(SCENARIOS)]
     folder = case.place / f"case{case.number}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +48,7 @@ def run(case: Case) -> Verdict:
     verdict = scenario(case, case.draw(), folder)
     verdict.about.append(f"{scenario.__name__}: {verdict.status}")
     if verdict.status == "failed":
-        verdict.told = f"{scenario.__name__}: {verdict.told} [{folder}]"
+        verdict.message = f"{scenario.__name__}: {verdict.message} [{folder}]"
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return verdict
@@ -62,66 +62,72 @@ def full_warehouse(case: Case, chance: random.Random, folder: Path) -> Verdict:
     size, disk = chance.randrange(60, 1400), folder / "disk"
     with small_disk(disk, f"{size}k") as mounted:
         if not mounted:
-            return Verdict.skipped("no tmpfs can be mounted here")
-        room = partial(remounted, disk, "size=500m")
-        return crowded(case, f"a warehouse of {size} KiB", disk / "warehouse", room)
+            return Verdict.skip("no tmpfs can be mounted here")
+        room = partial(remount, disk, "size=500m")
+        return run_crowded(case, f"a warehouse of {size} KiB", disk / "warehouse", room)
 
 
 def full_scratch(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Spark's local folders, and the temporary one, on a full disk."""
+    """Spark's local folders, and the temporary one, are on a full disk."""
     size, disk = chance.randrange(1, 300), folder / "disk"
     with small_disk(disk, f"{size}k") as mounted:
         if not mounted:
-            return Verdict.skipped("no tmpfs can be mounted here")
+            return Verdict.skip("no tmpfs can be mounted here")
         scratch = {"SPARK_LOCAL_DIRS": str(disk), "TMPDIR": str(disk)}
-        return crowded(case, f"scratch of {size} KiB", folder / "warehouse", lambda: None, **scratch)
+        return run_crowded(case, f"scratch of {size} KiB", folder / "warehouse", lambda: None, **scratch)
 
 
-def crowded(case: Case, told: str, warehouse: Path, room: Callable[[], None], **env: str) -> Verdict:
-    """A night that may end with a sentence; once there is room, the next run completes."""
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
-    code, said = ended(case, inputs, warehouse, **env)
-    wrong: Any = bad_end(code, said) or undisturbed.odd_rows(NIGHTLY, known, {}, warehouse)
+def run_crowded(
+    case: Case, case_text: str, warehouse: Path, room: Callable[[], None], **env: str
+) -> Verdict:
+    """Run a night, which may end with a sentence; once there is space, the next run completes."""
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
+    code, output = run_night(case, inputs, warehouse, **env)
+    wrong: Any = find_bad_end(code, output) or undisturbed.find_odd_rows(NIGHTLY, reference, {}, warehouse)
     if wrong:
-        return Verdict.failed(f"{told}: {wrong}")
+        return Verdict.fail(f"{case_text}: {wrong}")
     room()
-    starting.finished("nightly", jobs.night(inputs, warehouse))
-    return Verdict.of(
-        undisturbed.differs(NIGHTLY, known, warehouse), told, f"a full disk: exit code {code}"
+    starting.run_job("nightly", jobs.night(inputs, warehouse))
+    return Verdict.judge(
+        undisturbed.find_differences(NIGHTLY, reference, warehouse),
+        case_text,
+        f"a full disk: exit code {code}",
     )
 
 
-def ended(case: Case, inputs: Path, warehouse: Path, **env: str) -> tuple[int, str]:
-    """Exit code of a night in a process of its own, and what it said; `env`: of its environment."""
+def run_night(case: Case, inputs: Path, warehouse: Path, **env: str) -> tuple[int, str]:
+    """Return the exit code and the output of a night in its own process; `env` adds to its environment."""
     argv = jobs.night(inputs, warehouse)
-    with starting.begun("nightly", argv, inputs, f"{case.number}", **env) as process:
+    with starting.start_job("nightly", argv, inputs, f"{case.number}", **env) as process:
         return process.popen.wait(starting.PATIENCE), process.remarks
 
 
 def read_only(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A warehouse that cannot be written: a sentence, and every table as it was."""
-    inputs = inputs_of(case)
+    """A warehouse that cannot be written to: a sentence, and every table unchanged."""
+    inputs = prepare_inputs(case)
     undisturbed.reference(NIGHTLY, inputs)
     with small_disk(folder / "disk", "100m") as mounted:
         if not mounted:
-            return Verdict.skipped("no tmpfs can be mounted here")
+            return Verdict.skip("no tmpfs can be mounted here")
         warehouse = folder / "disk" / "warehouse"
         shutil.copytree(inputs / "undisturbed-nightly-0", warehouse)
-        remounted(folder / "disk", "ro")
-        before = warehouses.shown(warehouse)
+        remount(folder / "disk", "ro")
+        before = warehouses.read_rows(warehouse)
         name = chance.choice(
             ["nightly", "split", "evaluate", "maintain", "embed", "nightly --force", "query"]
         )
         code, err = any_job(name, inputs, warehouse)
         if code not in (1, 2) and name != "query":
-            return Verdict.failed(f"{name} on a read-only disk: exit code {code}: {err[-300:]!r}")
-        wrong = bad_end(code, err) or warehouses.differences(before, warehouses.shown(warehouse))
-    return Verdict.of(wrong, f"{name} on a read-only disk", f"read-only {name}")
+            return Verdict.fail(f"{name} on a read-only disk: exit code {code}: {err[-300:]!r}")
+        wrong = find_bad_end(code, err) or warehouses.find_differences(
+            before, warehouses.read_rows(warehouse)
+        )
+    return Verdict.judge(wrong, f"{name} on a read-only disk", f"read-only {name}")
 
 
 def any_job(name: str, inputs: Path, warehouse: Path) -> tuple[Any, str]:
-    """A job in this process."""
+    """Run a job in this process."""
     if name == "query":
         return job("query", ["--warehouse", str(warehouse), "SELECT count(*) FROM leaderboard"])
     argv = {one.name: one.argv for one in jobs.JOBS}[name.split(maxsplit=1)[0]](inputs, warehouse)
@@ -131,9 +137,9 @@ def any_job(name: str, inputs: Path, warehouse: Path) -> tuple[Any, str]:
 
 
 def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Files and folders of somebody else, as another user of the host meets them."""
+    """Another user of the host meets files and folders without rights to read them."""
     if os.getuid() or not shutil.which("setpriv"):
-        return Verdict.skipped("another user needs root and setpriv")
+        return Verdict.skip("another user needs root and setpriv")
     home = Path(tempfile.mkdtemp(prefix="recbench-nobody-"))
     home.chmod(0o755)
     config = home / "night.yaml"
@@ -148,12 +154,12 @@ def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
     home.chmod(0o755)
     shutil.rmtree(home)
     if "No module named" in ran.stderr or "can't open file" in ran.stderr:
-        return Verdict.skipped("another user cannot read the repository here")
-    wrong = bad_end(ran.returncode, ran.stderr) or (
+        return Verdict.skip("another user cannot read the repository here")
+    wrong = find_bad_end(ran.returncode, ran.stderr) or (
         None if ran.returncode == 2 else f"exit code {ran.returncode}"
     )
     return (
-        Verdict.failed(f"{kind}: {wrong}: {ran.stderr[-300:]}")
+        Verdict.fail(f"{kind}: {wrong}: {ran.stderr[-300:]}")
         if wrong
         else Verdict(about=[f"unreadable {kind}"])
     )
@@ -162,12 +168,12 @@ def unreadable(case: Case, chance: random.Random, folder: Path) -> Verdict:
 # ---------------------------------------------------------------------------------------- torn files
 
 
-def damaged(raw: bytes, chance: random.Random) -> tuple[bytes, str]:
+def damage(raw: bytes, chance: random.Random) -> tuple[bytes, str]:
     way = chance.choice(["truncated", "empty", "a byte flipped", "a hole", "twice", "another file"])
     at = chance.randrange(len(raw))
     flipped = bytearray(raw)
     flipped[at] ^= 1 << chance.randrange(8)
-    found = {
+    results = {
         "truncated": raw[:at],
         "empty": b"",
         "a byte flipped": bytes(flipped),
@@ -175,17 +181,17 @@ def damaged(raw: bytes, chance: random.Random) -> tuple[bytes, str]:
         "twice": raw + raw,
         "another file": b"PK\x03\x04" + raw[:40],
     }
-    return found[way], way
+    return results[way], way
 
 
 def torn_inputs(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A damaged Parquet file handed over: an error, or what another reader reads of it."""
-    inputs = inputs_of(case)
+    """A damaged Parquet file as input: an error, or the values that another reader reads."""
+    inputs = prepare_inputs(case)
     side = chance.choice(["truth", "lists"])
     for name in ("truth", "lists"):
         shutil.copy(inputs / f"{name}.parquet", folder)
     file = folder / f"{side}.parquet"
-    raw, way = damaged(file.read_bytes(), chance)
+    raw, way = damage(file.read_bytes(), chance)
     file.write_bytes(raw)
     argv = [
         "--warehouse",
@@ -201,52 +207,54 @@ def torn_inputs(case: Case, chance: random.Random, folder: Path) -> Verdict:
     ]
     argv += ["--lists", str(folder / "lists.parquet"), "--truth", str(folder / "truth.parquet")]
     code, err = job("evaluate", argv)
-    wrong = nights.ended_badly(code, err)
+    wrong = nights.find_bad_exit(code, err)
     if not wrong and code == 0:
-        wrong = not_as_read(folder)
-    return Verdict.of(wrong, f"{side}: {way}", f"{way}: exit code {code}")
+        wrong = find_difference_to_pyarrow(folder)
+    return Verdict.judge(wrong, f"{side}: {way}", f"{way}: exit code {code}")
 
 
-def not_as_read(folder: Path) -> str | None:
-    """Whether the numbers are not those of what pyarrow reads."""
-    held = []
+def find_difference_to_pyarrow(folder: Path) -> str | None:
+    """Find a difference between the numbers and those of the tables that pyarrow reads."""
+    sides = []
     for name in ("truth", "lists"):
         try:
             table = pq.read_table(folder / f"{name}.parquet")
         except Exception as error:
             return f"taken, and {name} cannot be read: {error}"
-        held.append(
+        sides.append(
             [
                 Column(n, c.type, c.to_pylist())
                 for n, c in zip(table.column_names, table.columns, strict=True)
             ]
         )
     try:
-        wanted = expected(Handed(held[0], held[1], [2], ["ndcg"], None, {}))
+        wanted = compute_expected(InputTables(sides[0], sides[1], [2], ["ndcg"], None, {}))
     except Refused as refused:
         return f"taken, and {refused}"
-    return differs(wanted, metrics_of(folder / "w"))
+    return find_difference(wanted, read_metrics(folder / "w"))
 
 
 def torn_log(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A log of text cut off in a line, with NULs, not in UTF-8: an error, or rows as they stand there."""
-    rows, log = nights.the_log(chance), folder / "log.csv"
+    """A damaged log of text (cut off in a line, with NULs, not in UTF-8): an error, or the rows of the
+    file.
+    """
+    rows, log = nights.draw_log(chance), folder / "log.csv"
     nights.write_log(rows, log)
-    raw, way = damaged(log.read_bytes(), chance)
+    raw, way = damage(log.read_bytes(), chance)
     log.write_bytes(raw)
     argv = ["--log", str(log), "--warehouse", str(folder / "w"), "--protocol", "RO_RS"]
     code, err = job("split", argv)
-    wrong = nights.ended_badly(code, err)
+    wrong = nights.find_bad_exit(code, err)
     if not wrong and code == 0:
-        wrong = lines_are_wrong(raw, nights.table(folder / "w", "splits"))
-    return Verdict.of(wrong, f"{way}", f"log {way}: exit code {code}")
+        wrong = find_wrong_lines(raw, nights.table(folder / "w", "splits"))
+    return Verdict.judge(wrong, f"{way}", f"log {way}: exit code {code}")
 
 
-def lines_are_wrong(raw: bytes, splits: list[dict[str, Any]]) -> str | None:
-    """Every row of a split is a line of the file, as it stands there, and every line is a row."""
+def find_wrong_lines(raw: bytes, splits: list[dict[str, Any]]) -> str | None:
+    """Check that every row of a split is a line of the file, and every line is a row."""
     lines = {tuple(line.split(",")[:2]) for line in raw.decode(errors="replace").splitlines() if line}
-    found = {(row["user_id"], row["item_id"]) for row in splits}
-    strange, lost = found - lines, lines - found - {("user_id", "item_id")}
+    pairs = {(row["user_id"], row["item_id"]) for row in splits}
+    strange, lost = pairs - lines, lines - pairs - {("user_id", "item_id")}
     return (
         f"{len(strange)} rows of no line, {len(lost)} lines lost: {[*strange, *lost][:3]}"
         if strange or lost
@@ -255,9 +263,11 @@ def lines_are_wrong(raw: bytes, splits: list[dict[str, Any]]) -> str | None:
 
 
 def torn_table(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A damaged file of the warehouse (data, log, checkpoint): a sentence, and all there once mended."""
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
+    """A damaged file of the warehouse (data, log, checkpoint): a sentence, and all rows after the
+    repair.
+    """
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
     shutil.copytree(inputs / "undisturbed-nightly-0", warehouse)
     files = sorted(path for path in warehouse.glob("*/**/*") if path.suffix in (".json", ".parquet"))
@@ -265,25 +275,27 @@ def torn_table(case: Case, chance: random.Random, folder: Path) -> Verdict:
         [path for path in files if "results" not in path.parts and "logs" not in path.parts]
     )
     raw = file.read_bytes()
-    bad, way = damaged(raw, chance)
+    bad, way = damage(raw, chance)
     bad, way = (bad, way) if chance.random() < 0.8 else (None, "missing")  # type: ignore[assignment]
     file.unlink() if bad is None else file.write_bytes(bad)
     name = chance.choice(["nightly --force", "maintain", "query", "nightly"])
     code, err = any_job(name, inputs, warehouse)
-    told = f"{name} with {file.relative_to(warehouse)} {way}"
-    wrong = nights.ended_badly(code, err)
+    case_text = f"{name} with {file.relative_to(warehouse)} {way}"
+    wrong = nights.find_bad_exit(code, err)
     if wrong:
-        return Verdict.failed(f"{told}: {wrong}")
+        return Verdict.fail(f"{case_text}: {wrong}")
     if bad is not None or not file.exists():
         file.write_bytes(raw)
-    after = warehouses.shown(warehouse, known.varying)
+    after = warehouses.read_rows(warehouse, reference.varying)
     lost = [
         f"{table}: {(rows - after.get(table, Counter())).total()} rows lost"
-        for table, rows in known.rows.items()
+        for table, rows in reference.rows.items()
         if name != "maintain" and rows - after.get(table, Counter())
     ]
     return (
-        Verdict.failed(f"{told}: {lost}") if lost else Verdict(about=[f"{name}, {way}: exit code {code}"])
+        Verdict.fail(f"{case_text}: {lost}")
+        if lost
+        else Verdict(about=[f"{name}, {way}: exit code {code}"])
     )
 
 
@@ -291,7 +303,7 @@ def torn_table(case: Case, chance: random.Random, folder: Path) -> Verdict:
 
 
 def a_million_rows(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """One user of a million rows, and one item in every history."""
+    """One user has a million rows, and one item is in every history."""
     n = 1_000_000
     log = folder / "log.csv"
     lines = [f"0,{item},1,{1_700_000_000 + item}\n" for item in range(n)]
@@ -302,27 +314,27 @@ def a_million_rows(case: Case, chance: random.Random, folder: Path) -> Verdict:
     log.write_text("user_id,item_id,rating,event_time\n" + "".join(lines))
     code, err = job("split", ["--log", str(log), "--warehouse", str(folder / "w"), "--protocol", "TO_LS"])
     if code:
-        return Verdict.failed(f"exit code {code}: {err[-300:]!r}")
+        return Verdict.fail(f"exit code {code}: {err[-300:]!r}")
     from deltalake import DeltaTable
 
     rows = DeltaTable(str(folder / "w" / "splits")).to_pandas()
     tested = rows[rows.part == "test"]
     last = tested[tested.user_id == "0"].item_id.tolist()
     if len(rows) != n + 39 * 3 or len(tested) != 40 or last != [str(n - 1)]:
-        return Verdict.failed(f"{len(rows)} rows, {len(tested)} tested, of the large user {last}")
+        return Verdict.fail(f"{len(rows)} rows, {len(tested)} tested, of the large user {last}")
     return Verdict()
 
 
 def no_test_users(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Users of one row each: nothing can be held out, and a sentence says so."""
+    """Users with one row each: nothing can be held out, and a sentence reports it."""
     log = folder / "log.csv"
     log.write_text(
         "user_id,item_id,rating,event_time\n" + "".join(f"{u},{u % 5},1,{u}\n" for u in range(30))
     )
     protocol = chance.choice(["RO_RS", "TO_RS", "RO_LS", "TO_LS"])
     code, err = job("split", ["--log", str(log), "--warehouse", str(folder / "w"), "--protocol", protocol])
-    if code != 1 or nights.ended_badly(code, err):
-        return Verdict.failed(f"{protocol}: exit code {code}: {err[-300:]!r}")
+    if code != 1 or nights.find_bad_exit(code, err):
+        return Verdict.fail(f"{protocol}: exit code {code}: {err[-300:]!r}")
     return Verdict()
 
 
@@ -330,36 +342,40 @@ def no_test_users(case: Case, chance: random.Random, folder: Path) -> Verdict:
 
 
 def two_nights(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """The same night twice at once on an empty warehouse: nothing lost, nothing doubled."""
-    return at_once(case, folder, ["2026-01-01"] * 2)
+    """The same night twice at once on an empty warehouse: no row is lost or doubled."""
+    return run_at_once(case, folder, ["2026-01-01"] * 2)
 
 
 def eight_nights(case: Case, chance: random.Random, folder: Path) -> Verdict:
     """Eight nights at once on one warehouse."""
-    return at_once(case, folder, [f"2026-01-{day:02}" for day in range(1, 9)])
+    return run_at_once(case, folder, [f"2026-01-{day:02}" for day in range(1, 9)])
 
 
-def mapped_at_once(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Workers of a host that ask for the same arrays at once, and now and then one is killed while it
-    makes them: they are made once, or once more, and all see all of them."""
+def map_at_once(case: Case, chance: random.Random, folder: Path) -> Verdict:
+    """Workers of a host ask for the same arrays at once, and sometimes the one that makes them is killed.
+
+    The arrays are made once, or once more, and all workers see all of them.
+    """
     n, dies = chance.randint(2, 6), chance.random() < 0.5
     file, local, numbers = folder / "rows.parquet", folder / "local", range(chance.randrange(1, 20_000))
     pq.write_table(pa.table({"value": list(numbers)}), file)
     (folder / "ask.py").write_text(ASK.format(root=str(ROOT), folder=str(folder), file=str(file)))
     env = {"SPARK_LOCAL_DIRS": str(local), "DIES": str(int(dies))}
     with ExitStack() as stack:
-        asked = [stack.enter_context(started([sys.executable, str(folder / "ask.py")],
+        workers = [stack.enter_context(started([sys.executable, str(folder / "ask.py")],
                                              folder / f"{each}.log", folder, **env))
                  for each in range(n)]  # fmt: skip
-        while len(list(folder.glob("*.ready"))) < n and not any(one.popen.poll() for one in asked):
+        while len(list(folder.glob("*.ready"))) < n and not any(one.popen.poll() for one in workers):
             time.sleep(0.01)
         (folder / "go").touch()
-        codes = sorted(one.popen.wait(60) for one in asked)
-        said = [one.remarks.strip() for one in asked if one.popen.returncode != -9]
-    made, right = len((folder / "made").read_text()), [-9] * dies + [0] * (n - dies)
-    if codes == right and made == 1 + dies and set(said) == {f"{len(numbers)} {sum(numbers)}"}:
+        codes = sorted(one.popen.wait(60) for one in workers)
+        outputs = [one.remarks.strip() for one in workers if one.popen.returncode != -9]
+    n_made, right = len((folder / "made").read_text()), [-9] * dies + [0] * (n - dies)
+    if codes == right and n_made == 1 + dies and set(outputs) == {f"{len(numbers)} {sum(numbers)}"}:
         return Verdict(about=[f"{n} at once{', the first is killed' if dies else ''}"])
-    return Verdict.failed(f"{n} at once, {int(dies)} killed: made {made} times, exit codes {codes}: {said}")
+    return Verdict.fail(
+        f"{n} at once, {int(dies)} killed: made {n_made} times, exit codes {codes}: {outputs}"
+    )
 
 
 ASK = """
@@ -384,39 +400,41 @@ print(len(values), values.sum())
 """
 
 
-def at_once(case: Case, folder: Path, days: list[str]) -> Verdict:
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
+def run_at_once(case: Case, folder: Path, days: list[str]) -> Verdict:
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
     with ExitStack() as stack:
         at_work = [
             stack.enter_context(
-                starting.begun("nightly", jobs.night(inputs, warehouse, day), inputs, f"at{n}")
+                starting.start_job("nightly", jobs.night(inputs, warehouse, day), inputs, f"at{n}")
             )
             for n, day in enumerate(days)
         ]
         codes = [one.popen.wait(2 * starting.PATIENCE) for one in at_work]
-        said = [one.remarks for one in at_work]
+        outputs = [one.remarks for one in at_work]
     if any(codes):
         n = next(n for n, code in enumerate(codes) if code)
-        return Verdict.failed(f"{len(days)} nights at once: exit codes {codes}: {said[n][-600:]!r}")
-    wrong = days_wrong(known, warehouse, set(days))
-    return Verdict.of(wrong, f"{len(days)} nights at once")
+        return Verdict.fail(f"{len(days)} nights at once: exit codes {codes}: {outputs[n][-600:]!r}")
+    wrong = find_wrong_days(reference, warehouse, set(days))
+    return Verdict.judge(wrong, f"{len(days)} nights at once")
 
 
-def days_wrong(known: undisturbed.Alone, warehouse: Path, days: set[str]) -> list[str]:
-    """How the nights of these days differ from one of its own, whatever ran beside or before them."""
-    found = warehouses.shown(warehouse, known.varying)
+def find_wrong_days(reference: undisturbed.Alone, warehouse: Path, days: set[str]) -> list[str]:
+    """Find differences between the nights of these days and an undisturbed night, with other nights beside
+    them.
+    """
+    rows = warehouses.read_rows(warehouse, reference.varying)
     once = ("splits", "items", "user_blocks", "manifests", "similarities", "embeddings")
-    wrong = warehouses.differences(
-        {name: known.rows[name] for name in once if name in known.rows},
-        {name: found[name] for name in once if name in found},
+    wrong = warehouses.find_differences(
+        {name: reference.rows[name] for name in once if name in reference.rows},
+        {name: rows[name] for name in once if name in rows},
     )
-    return wrong + warehouses.differences(*rows_by_run(known.rows, warehouse, found, days))
+    return wrong + warehouses.find_differences(*rows_by_run(reference.rows, warehouse, rows, days))
 
 
-def rows_by_run(known: Rows, warehouse: Path, found: Rows, days: set[str]) -> tuple[Rows, Rows]:
-    """What each published run must show, by the undisturbed night's rows, and what all of them show."""
+def rows_by_run(known: Rows, warehouse: Path, rows_found: Rows, days: set[str]) -> tuple[Rows, Rows]:
+    """Return the expected rows of the published runs, from the undisturbed night, and their actual rows."""
     runs = Counter(
         (str(row["logical_date"]), row["model"])
         for row in nights.table(warehouse, "runs")
@@ -426,81 +444,87 @@ def rows_by_run(known: Rows, warehouse: Path, found: Rows, days: set[str]) -> tu
     for day, model in ((day, model) for day in days for model in models):
         runs[day, model] += 0 if runs[day, model] else 1  # a night without this run is one that lost it
     wanted: Rows = {}
-    for name in OF_RUNS:
+    for name in RUN_TABLES:
         rows: Counter[str] = Counter()
         for (day, model), n in runs.items():
             for row, count in known.get(name, Counter()).items():
                 if f"/2026-01-01/{model}'" in row:
                     rows[row.replace("/2026-01-01/", f"/{day}/")] += n * count
         wanted[name] = rows
-    return wanted, {name: found.get(name, Counter()) for name in OF_RUNS}
+    return wanted, {name: rows_found.get(name, Counter()) for name in RUN_TABLES}
 
 
-OF_RUNS = ("metrics", "user_metrics", "rankings")
+RUN_TABLES = ("metrics", "user_metrics", "rankings")
 Rows = dict[str, Counter[str]]
 
 
-def killed_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Executors killed at random moments of a night under speculation, on a cluster of two workers."""
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
-    with cluster(folder, 2, {}) as made:
+def kill_workers(case: Case, chance: random.Random, folder: Path) -> Verdict:
+    """Kill executors at random moments of a night under speculation, on a cluster of two workers."""
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
+    with cluster(folder, 2, {}) as machines:
         conf = f"cluster{case.number}.conf"
-        properties(inputs / conf, spark_master=made.url, spark_speculation="true",
+        properties(inputs / conf, spark_master=machines.url, spark_speculation="true",
                    spark_speculation_multiplier="1.1",
                    spark_speculation_interval="50ms", spark_speculation_quantile="0.1",
                    spark_task_maxFailures="8",
                    spark_executor_memory="600m", spark_driver_memory="1g", spark_driver_host="127.0.0.1",
                    spark_executorEnv_PYTHONPATH=ROOT, spark_pyspark_python=sys.executable)  # fmt: skip
         warehouse = folder / "warehouse"
-        with starting.begun(
+        with starting.start_job(
             "nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}", conf
         ) as process:
             process.wait_for("split|read")
-            killed = 0
-            while process.popen.poll() is None and killed < 3:
+            n_killed = 0
+            while process.popen.poll() is None and n_killed < 3:
                 until = chance.random() * 6
                 try:
                     process.popen.wait(2 + until)
                 except subprocess.TimeoutExpired:
-                    for pid in made.executors()[:1]:
+                    for pid in machines.executors()[:1]:
                         os.kill(pid, 9)
-                        killed += 1
+                        n_killed += 1
             code = process.popen.wait(starting.PATIENCE)
-            said = process.remarks
+            output = process.remarks
         shutil.rmtree(folder / "work0", ignore_errors=True)
     wrong = (
-        [f"exit code {code}: {said[-500:]!r}"] if code else undisturbed.differs(NIGHTLY, known, warehouse)
+        [f"exit code {code}: {output[-500:]!r}"]
+        if code
+        else undisturbed.find_differences(NIGHTLY, reference, warehouse)
     )
-    return Verdict.of(wrong, f"{killed} executors killed", *["executor killed"] * killed)
+    return Verdict.judge(wrong, f"{n_killed} executors killed", *["executor killed"] * n_killed)
 
 
-def killed_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Java alone is killed under a night, as where memory is short: a sentence; the next run completes."""
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
+def kill_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
+    """Kill only Java under a night, as where memory is short: a sentence; the next run completes."""
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
-    with starting.begun("nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}") as process:
+    with starting.start_job("nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}") as process:
         process.wait_for("Spark .* is there")
         with suppress(subprocess.TimeoutExpired):
-            process.popen.wait(chance.random() * known.seconds)
+            process.popen.wait(chance.random() * reference.seconds)
         for java in process.children("java"):
             os.kill(java, 9)
-        code, said = process.popen.wait(starting.PATIENCE), process.remarks
-    wrong: Any = bad_end(code, said) or undisturbed.odd_rows(NIGHTLY, known, {}, warehouse)
-    wrong = wrong or ("a trace" if "Traceback" in said else None)
+        code, output = process.popen.wait(starting.PATIENCE), process.remarks
+    wrong: Any = find_bad_end(code, output) or undisturbed.find_odd_rows(NIGHTLY, reference, {}, warehouse)
+    wrong = wrong or ("a trace" if "Traceback" in output else None)
     if wrong:
-        return Verdict.failed(f"exit code {code}: {wrong}: {said[-600:]!r}")
-    starting.finished("nightly", jobs.night(inputs, warehouse))
-    return Verdict.of(
-        undisturbed.differs(NIGHTLY, known, warehouse), "completed", f"Java killed: exit code {code}"
+        return Verdict.fail(f"exit code {code}: {wrong}: {output[-600:]!r}")
+    starting.run_job("nightly", jobs.night(inputs, warehouse))
+    return Verdict.judge(
+        undisturbed.find_differences(NIGHTLY, reference, warehouse),
+        "completed",
+        f"Java killed: exit code {code}",
     )
 
 
 def clock_backwards(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """A night under a clock that is ahead, then again under the right one: the second attempt is shown."""
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
+    """Run a night under a clock that is ahead, then again under the right one: the second attempt is
+    shown.
+    """
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
     warehouse, ahead = folder / "warehouse", chance.choice([3_600, 86_400 * 3, 86_400 * 400])
     script = folder / "ahead.py"
     script.write_text(AHEAD.format(seconds=ahead, root=str(ROOT)))
@@ -508,17 +532,18 @@ def clock_backwards(case: Case, chance: random.Random, folder: Path) -> Verdict:
     command = [sys.executable, str(script), *jobs.night(inputs, warehouse)]
     ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, check=False)
     if ran.returncode:
-        return Verdict.failed(f"{ahead} s ahead: {ran.stderr[-500:]!r}")
-    starting.finished("nightly", [*jobs.night(inputs, warehouse), "--force"])
+        return Verdict.fail(f"{ahead} s ahead: {ran.stderr[-500:]!r}")
+    starting.run_job("nightly", [*jobs.night(inputs, warehouse), "--force"])
     code, out = query(
         warehouse, "SELECT DISTINCT attempt FROM runs WHERE run_id IN (SELECT run_id FROM leaderboard)"
     )
-    wrong = warehouses.differences(
-        {"splits": known.rows["splits"]}, {"splits": warehouses.shown(warehouse, known.varying)["splits"]}
+    wrong = warehouses.find_differences(
+        {"splits": reference.rows["splits"]},
+        {"splits": warehouses.read_rows(warehouse, reference.varying)["splits"]},
     )
     if code or "2" not in out.split() or "1" in out.split():
         wrong.append(f"the leaderboard shows another attempt than the second: {out!r}")
-    return Verdict.of(wrong, f"a clock {ahead} s ahead")
+    return Verdict.judge(wrong, f"a clock {ahead} s ahead")
 
 
 AHEAD = """
@@ -541,18 +566,18 @@ cli.run(nightly.main, nightly.parser(), sys.argv[1:])
 """
 
 
-def query(warehouse: Path, asked: str) -> tuple[Any, str]:
+def query(warehouse: Path, sql: str) -> tuple[Any, str]:
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "jobs" / "query.py"), "--warehouse", str(warehouse), asked],
+        [sys.executable, str(ROOT / "jobs" / "query.py"), "--warehouse", str(warehouse), sql],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return ran.returncode, ran.stdout
 
 
-def taken_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
-    """Another user of the host holds the folder of mapped files, as a link or with everybody's rights."""
-    inputs = inputs_of(case)
-    known = undisturbed.reference(NIGHTLY, inputs)
+def occupy_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
+    """Another user of the host owns the folder of mapped files, as a link or with rights for everybody."""
+    inputs = prepare_inputs(case)
+    reference = undisturbed.reference(NIGHTLY, inputs)
     local, name = folder / "local", f"recbench-spark-{os.getuid()}"
     local.mkdir()
     way = chance.choice(["link", "open", "somebody else's", "file"])
@@ -566,19 +591,19 @@ def taken_folder(case: Case, chance: random.Random, folder: Path) -> Verdict:
         (local / name).chmod(0o777)
         if way == "somebody else's":
             if os.getuid():
-                return Verdict.skipped("a folder of another user needs root")
+                return Verdict.skip("a folder of another user needs root")
             os.chown(local / name, 65534, 65534)
     warehouse = folder / "warehouse"
-    code, said = ended(case, inputs, warehouse, SPARK_LOCAL_DIRS=str(local))
+    code, output = run_night(case, inputs, warehouse, SPARK_LOCAL_DIRS=str(local))
     touched = [path.name for path in (folder / "theirs").glob("*")] if way == "link" else []
-    wrong = bad_end(code, said) or (f"wrote into another's folder: {touched}" if touched else None)
+    wrong = find_bad_end(code, output) or (f"wrote into another's folder: {touched}" if touched else None)
     if not wrong and not code:
-        wrong = "; ".join(undisturbed.differs(NIGHTLY, known, warehouse))
-    return Verdict.of(wrong, f"{way}", f"taken folder, {way}: exit code {code}")
+        wrong = "; ".join(undisturbed.find_differences(NIGHTLY, reference, warehouse))
+    return Verdict.judge(wrong, f"{way}", f"taken folder, {way}: exit code {code}")
 
 
 SCENARIOS: tuple[Scenario, ...] = (
     odd_paths, torn_inputs, torn_table, torn_log, no_test_users, read_only, unreadable, full_warehouse,
-    full_scratch, two_nights, clock_backwards, taken_folder, killed_workers, eight_nights, a_million_rows,
-    mapped_at_once, killed_java, *times.SCENARIOS,
+    full_scratch, two_nights, clock_backwards, occupy_folder, kill_workers, eight_nights, a_million_rows,
+    map_at_once, kill_java, *times.SCENARIOS,
 )  # fmt: skip

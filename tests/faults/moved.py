@@ -1,7 +1,7 @@
-"""Warehouses that were moved or copied: the next job finds all in them, and nothing at the old place.
+"""Move or copy a warehouse: the next job finds everything in it, and nothing at the old place.
 
-A case is what a first job left, brought to another place in one of several ways, and a next job there. What
-is right: what this next job makes at the old place, untouched.
+A case is a warehouse of a first job, brought to another place in one of several ways, and a next job there.
+The expected result is that of the next job at the old place, undisturbed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from tests.faults import jobs, warehouses
 from tests.faults.campaign import Case, Verdict
 from tests.faults.in_process import job as job_here
-from tests.faults.inputs import inputs_of
+from tests.faults.inputs import prepare_inputs
 from tests.faults.jobs import NAMED, Job
-from tests.faults.starting import bad_end, finished
+from tests.faults.starting import find_bad_end, run_job
 from tests.faults.warehouses import Rows
 
 Flags = Callable[[Path, Path], list[str]]
@@ -28,7 +28,7 @@ Flags = Callable[[Path, Path], list[str]]
 
 @dataclass(frozen=True)
 class Step:
-    """A next job, after that which made the warehouse. `more`: further flags of the next job."""
+    """A next job, after the one that made the warehouse. `more`: additional flags of the next job."""
 
     first: Job
     name: str
@@ -36,9 +36,9 @@ class Step:
     more: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
-        """Jobs and flags in words; no two steps have the same, since a folder is named by them."""
-        return " ".join((self.first.told, "then", self.name, self.argv.__name__, *self.more))
+    def title(self) -> str:
+        """Jobs and flags as text, different for all steps, since it names a folder."""
+        return " ".join((self.first.title, "then", self.name, self.argv.__name__, *self.more))
 
     def flags(self, inputs: Path, warehouse: Path) -> list[str]:
         return [*self.argv(inputs, warehouse), *self.more]
@@ -78,73 +78,75 @@ STEPS = (
     Step(LOCAL, "evaluate", jobs.evaluate, ("--engine", "local")),
     Step(LOCAL, "query", local_question),
 )
-assert len({step.told for step in STEPS}) == len(STEPS)
+assert len({step.title for step in STEPS}) == len(STEPS)
 
 
 def run(case: Case) -> Verdict:
-    """Bring the warehouse to its new place, run the next job, and look at both places."""
-    inputs, chance, step = inputs_of(case), case.draw(), STEPS[case.number % len(STEPS)]
+    """Bring the warehouse to its new place, run the next job, and check both places."""
+    inputs, chance, step = prepare_inputs(case), case.draw(), STEPS[case.number % len(STEPS)]
     way = WAYS[(case.number + case.number // len(STEPS)) % len(WAYS)]
-    base = Base(inputs / "moved" / step.told.replace(" ", "-"), step, inputs)
-    known, gone = base.known()
+    base = Base(inputs / "moved" / step.title.replace(" ", "-"), step, inputs)
+    reference, varying = base.known()
     base.restore()
     new = case.place / f"case{case.number}" / chance.choice(("w", "deep/er/w", "a b", "é"))
     shutil.rmtree(case.place / f"case{case.number}", ignore_errors=True)
     new.parent.mkdir(parents=True)
     left = way(base.origin, new, chance)
-    code, said = job_here(step.name, step.flags(inputs, new))
-    wrong = bad_end(code or 0, said) or (f"exit code {code}: {said[-500:]!r}" if code else None)
-    found = placed(warehouses.shown(new, gone), base.origin)
-    wrong = wrong or "; ".join(warehouses.differences(known, found))
-    wrong = wrong or touched(base.origin, left)
+    code, output = job_here(step.name, step.flags(inputs, new))
+    wrong = find_bad_end(code or 0, output) or (f"exit code {code}: {output[-500:]!r}" if code else None)
+    rows = mask_origin(warehouses.read_rows(new, varying), base.origin)
+    wrong = wrong or "; ".join(warehouses.find_differences(reference, rows))
+    wrong = wrong or find_writes(base.origin, left)
     remove(base.origin)
-    about = f"{step.told}, {way.__name__}"
+    about = f"{step.title}, {way.__name__}"
     if not wrong:
         shutil.rmtree(case.place / f"case{case.number}")
-    return Verdict.of(f"{wrong} [{new}]" if wrong else None, about, about)
+    return Verdict.judge(f"{wrong} [{new}]" if wrong else None, about, about)
 
 
 class Base:
-    """A warehouse that a first job made, kept beside, and what the next job makes of it at its place."""
+    """A stored warehouse of a first job, and the result of the next job at the same place."""
 
     def __init__(self, folder: Path, step: Step, inputs: Path) -> None:
         self.folder, self.step, self.inputs = folder, step, inputs
         self.origin, self.saved = folder / "origin", folder / "saved"
 
     def known(self) -> tuple[dict[str, Rows], set[str]]:
-        """The rows after the next job, and the columns that no two runs share; made once."""
-        ended = [self.folder / f"unmoved{n}" for n in range(2)]
+        """Return the rows after the next job, and the columns that differ between any two runs; computed
+        once.
+        """
+        folders = [self.folder / f"unmoved{n}" for n in range(2)]
         if not (self.folder / "whole").exists():
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
             self.step.first.before(self.inputs, self.origin)
-            finished(self.step.first.name, self.step.first.flags(self.inputs, self.origin))
+            run_job(self.step.first.name, self.step.first.flags(self.inputs, self.origin))
             copy_as_is(self.origin, self.saved)
-            for folder in ended:
+            for folder in folders:
                 self.restore()
-                finished(self.step.name, self.step.flags(self.inputs, self.origin))
+                run_job(self.step.name, self.step.flags(self.inputs, self.origin))
                 self.origin.rename(folder)
             (self.folder / "whole").touch()
-        gone = warehouses.varying(*ended)
-        return placed(warehouses.shown(ended[0], gone), self.origin), gone
+        gone = warehouses.find_varying_columns(*folders)
+        return mask_origin(warehouses.read_rows(folders[0], gone), self.origin), gone
 
     def restore(self) -> None:
-        """The warehouse as the first job left it, at its place."""
+        """Restore the warehouse of the first job at its place."""
         remove(self.origin)
         remove(self.folder / "origin-bundle")
         copy_as_is(self.saved, self.origin)
 
 
-def placed(found: dict[str, Rows], origin: Path) -> dict[str, Rows]:
-    """Rows in which the old place is the warehouse: a row may say where it was made."""
+def mask_origin(tables: dict[str, Rows], origin: Path) -> dict[str, Rows]:
+    """Replace the old place in the rows by a constant, since a row may say where it was made."""
     return {
         name: Counter(row.replace(str(origin), "WAREHOUSE") for row in rows.elements())
-        for name, rows in found.items()
+        for name, rows in tables.items()
     }
 
 
 def remove(place: Path) -> None:
-    """Whatever is there, a file or a folder."""
+    """Remove a file or a folder, if it exists."""
     if place.is_dir():
         shutil.rmtree(place)
     else:
@@ -155,41 +157,41 @@ def copy_as_is(folder: Path, to: Path) -> None:
     subprocess.run(["cp", "-a", folder, to], check=True)
 
 
-# -------------------------------------------------------------------- ways; each says what it left behind
+# ------------------------------------------------------------ ways; each returns the files at the old place
 
 
-def renamed(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
-    """The old place is gone."""
+def rename_folder(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
+    """Rename the folder; nothing is at the old place."""
     origin.rename(new)
     return {}
 
 
-def copied(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
-    """`cp -r`: times are new; what stays at the old place is spoilt."""
+def copy_and_poison(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
+    """Copy with `cp -r`: times are new; the files at the old place get random bytes."""
     subprocess.run(["cp", "-r", origin, new], check=True)
-    return poisoned(origin, chance)
+    return poison(origin, chance)
 
 
-def restored(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
-    """From an archive: times are old; nothing is at the old place."""
+def restore_archive(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
+    """Copy as from an archive: times are old; nothing is at the old place."""
     copy_as_is(origin, new)
     shutil.rmtree(origin)
     return {}
 
 
-def replaced(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
-    """Copied with its times; a file stands where the old warehouse was."""
+def replace_by_file(origin: Path, new: Path, chance: random.Random) -> dict[str, bytes]:
+    """Copy with times; a file takes the old place."""
     copy_as_is(origin, new)
     shutil.rmtree(origin)
     origin.write_bytes(b"somebody else's")
     return {"": b"somebody else's"}
 
 
-WAYS = (copied, renamed, restored, replaced)
+WAYS = (copy_and_poison, rename_folder, restore_archive, replace_by_file)
 
 
-def poisoned(folder: Path, chance: random.Random) -> dict[str, bytes]:
-    """Every file holds as many bytes as before, and other ones."""
+def poison(folder: Path, chance: random.Random) -> dict[str, bytes]:
+    """Replace every file's bytes by as many random bytes."""
     left = {}
     for place, _, names in os.walk(folder):
         for name in names:
@@ -199,12 +201,12 @@ def poisoned(folder: Path, chance: random.Random) -> dict[str, bytes]:
     return left
 
 
-def touched(origin: Path, left: dict[str, bytes]) -> str | None:
-    """What a job did at the old place, where it has no business."""
+def find_writes(origin: Path, left: dict[str, bytes]) -> str | None:
+    """Find changes of a job at the old place, where it must not write."""
     if origin.is_file():
         return None if origin.read_bytes() == left.get("") else "the file at the old place was changed"
-    found = {
+    files = {
         str(file.relative_to(origin)): file.read_bytes() for file in origin.rglob("*") if file.is_file()
     }
-    changed = sorted(name for name in {*found, *left} if found.get(name) != left.get(name))
+    changed = sorted(name for name in {*files, *left} if files.get(name) != left.get(name))
     return f"wrote at the old place: {changed[:3]}" if changed else None

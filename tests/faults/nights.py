@@ -1,9 +1,10 @@
-"""Whole nights of mutated benchmark files on a log of text, in this process, against a slow reading of it.
+"""Run whole nights of mutated benchmark files on a log of text, in this process, against a slow reading of
+it.
 
-The campaign writes the log, so it knows every row. Of a night that ends well it checks: each row of
-the log stands in `splits` once, where the protocol says it may; values of the most popular items, user by
-user, follow from that split by `tests/oracles.py`; nothing is published twice. Any other end is a sentence
-with a hint and one of the documented exit codes.
+The campaign writes the log, so it knows every row. For a night that ends well it checks that each row of
+the log is in `splits` once, in a part that the protocol allows; that the values of the most popular items,
+user by user, follow from that split by `tests/oracles.py`; and that nothing is published twice. Any other
+end must be a sentence with a hint and one of the documented exit codes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ GRAPH_MODELS: tuple[dict[str, Any], ...] = (
     {"name": "graphsage", "kind": "graphsage", **FIT, **HASHED, "samples": [3, 2]},
     {"name": "pinsage", "kind": "pinsage", **FIT, **HASHED, "top": 3, "walks": 5, "negatives": 5},
 )  # fmt: skip
-"""Models over the graph of the training part; the rule of files does not describe them."""
+"""Models over the graph of the training part, which the rules of files do not describe."""
 
 SLICES = ({"key": "popularity", "of": "popularity"}, {"key": "cold", "of": "cold_user"},
           {"key": "land", "of": "log", "column": "country"})  # fmt: skip
@@ -67,8 +68,8 @@ MORE: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def the_log(chance: random.Random) -> list[tuple[str, str, float, int, str]]:
-    """user, item, rating, seconds, country: some pairs twice, some users with one row."""
+def draw_log(chance: random.Random) -> list[tuple[str, str, float, int, str]]:
+    """Draw user, item, rating, seconds, country: some pairs twice, some users with one row."""
     users, items, style = chance.randint(8, 30), chance.randint(6, 20), chance.choice(["{}", "u{}", "0{}"])
     rows = []
     for user in range(users):
@@ -88,24 +89,24 @@ def write_log(rows: list[tuple[str, str, float, int, str]], file: Path) -> None:
     file.write_text("\n".join(["user_id,item_id,rating,event_time,country", *lines, ""]), encoding="utf-8")
 
 
-def document(chance: random.Random, log: Path) -> dict[str, Any]:
-    """A benchmark of one's own log that keeps the rules: one that does not is no night, and is drawn anew.
+def draw_document(chance: random.Random, log: Path) -> dict[str, Any]:
+    """Draw a benchmark of this log that keeps the rules; a draw that breaks them is repeated.
 
-    It shares nothing with what it was drawn from: mutations change it in place.
+    It shares no object with its templates, because mutations change it in place.
     """
     while True:
-        found = copy.deepcopy(any_document(chance, log))
+        drawn = copy.deepcopy(any_document(chance, log))
         try:
-            config_rule.meaning(found)
+            config_rule.meaning(drawn)
         except config_rule.Broken:
             continue
         if chance.random() < 0.15:
-            found["models"].append(copy.deepcopy(chance.choice(GRAPH_MODELS)))
-        return found
+            drawn["models"].append(copy.deepcopy(chance.choice(GRAPH_MODELS)))
+        return drawn
 
 
 def any_document(chance: random.Random, log: Path) -> dict[str, Any]:
-    """Any split, definition, slices and sections."""
+    """Draw any split, definition, slices and sections."""
     split = dict(chance.choice(SPLITS), seed=chance.randrange(99))
     evaluation: dict[str, Any] = {
         "metrics": chance.sample(METRICS, chance.randint(1, 5)),
@@ -121,7 +122,7 @@ def any_document(chance: random.Random, log: Path) -> dict[str, Any]:
     evaluation |= {"parts": ["test", "valid"]} if chance.random() < 0.1 else {}
     evaluation |= chance.choice(MORE)
     own = {"name": "own", "reader": "csv", "path": str(log), "attributes": ["country"]}
-    found: dict[str, Any] = {
+    benchmark: dict[str, Any] = {
         "name": "night",
         "dataset": {**own, "duplicates": chance.choice(["keep_last", "keep_first", "keep_last", "error"])},
         "split": split,
@@ -135,8 +136,8 @@ def any_document(chance: random.Random, log: Path) -> dict[str, Any]:
             "gates": [{"fact": "rows", "part": "test", "below": 1}],
             "regressions": [{"metric": "ndcg", "k": 5, "drop": 0.01}]}  # fmt: skip
     for name in chance.sample(sorted(more), chance.choice([0, 0, 1, 2])):
-        found[name] = more[name]
-    return found
+        benchmark[name] = more[name]
+    return benchmark
 
 
 AXES = ("empty_users", "gain", "discount", "ideal", "precision_by", "recall_by", "ap", "ap_by", "map_cut",
@@ -145,53 +146,54 @@ AXES = ("empty_users", "gain", "discount", "ideal", "precision_by", "recall_by",
 
 
 def run(case: Case) -> Verdict:
-    """Write log and file, run the night, hold its tables against the log."""
+    """Write log and file, run the night, and check its tables against the log."""
     chance = case.draw()
     folder = case.place / f"case{case.number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    rows, log, file = the_log(chance), folder / "log.csv", folder / "night.yaml"
+    rows, log, file = draw_log(chance), folder / "log.csv", folder / "night.yaml"
     write_log(rows, log)
     mutant = configs.Mutant(chance)
-    mutant.document, mutant.base = document(chance, log), "night"
+    mutant.document, mutant.base = draw_document(chance, log), "night"
     for change in [chance.choice(configs.CHANGES) for _ in range(chance.choice([0, 0, 0, 0, 1]))]:
         change(mutant)
         mutant.kinds.append(change.__name__)
-    file.write_text(configs.dumped(mutant.document), encoding="utf-8")
+    file.write_text(configs.dump(mutant.document), encoding="utf-8")
     warehouse = folder / "warehouse"
     code, err = job(
         "nightly", ["--config", str(file), "--warehouse", str(warehouse), "--logical-date", DAY]
     )
     about = [f"exit code {code}", *mutant.kinds, f"split {split_name(mutant.document)}"]
-    wrong = ended_badly(code, err) or ended_for_nothing(code, err, mutant)
+    wrong = find_bad_exit(code, err) or find_needless_failure(code, err, mutant)
     if not wrong and code in (0, 4):
         wrong = night_is_wrong(load_benchmark(str(file)), rows, warehouse)
         if not wrong and chance.random() < 0.25:
             about.append("retention")
             wrong = retention_is_wrong(warehouse)
     if wrong:
-        return Verdict.failed(f"{wrong} [{file}]", *about)
+        return Verdict.fail(f"{wrong} [{file}]", *about)
     shutil.rmtree(folder)
     return Verdict(about=about)
 
 
-OF_USERS = ("rankings", "user_metrics", "splits")
-"""What retention removes once no kept night needs it."""
-OF_EVER = ("runs", "metrics", "comparisons", "paradoxes")
-"""What it never removes."""
+USER_TABLES = ("rankings", "user_metrics", "splits")
+"""Tables that retention empties once no kept night needs their rows."""
+PERMANENT_TABLES = ("runs", "metrics", "comparisons", "paradoxes")
+"""Tables from which retention never removes rows."""
 
 
 def retention_is_wrong(warehouse: Path) -> str | None:
-    """`maintain --keep-days` a year later: rows per user are gone, and those of every night's result are
-    as they were."""
-    names = [name for name in (*OF_USERS, *OF_EVER) if (warehouse / name / "_delta_log").exists()]
+    """Run `maintain --keep-days` a year later: rows per user are gone, and all other rows are unchanged."""
+    names = [
+        name for name in (*USER_TABLES, *PERMANENT_TABLES) if (warehouse / name / "_delta_log").exists()
+    ]
     before = {name: Counter(map(repr, table(warehouse, name))) for name in names}
     flags = ["--warehouse", str(warehouse), "--keep-days", "30", "--logical-date", "2027-02-01"]
     code, err = job("maintain", flags)
     if code:
         return f"maintain {flags[2:]}: exit code {code}: {err[-500:]!r}"
     for name in names:
-        wanted = Counter[str]() if name in OF_USERS else before[name]
+        wanted = Counter[str]() if name in USER_TABLES else before[name]
         if (rows := Counter(map(repr, table(warehouse, name)))) != wanted:
             return f"after retention {name} has {rows.total()} rows, and {wanted.total()} should be there"
     return None
@@ -199,11 +201,11 @@ def retention_is_wrong(warehouse: Path) -> str | None:
 
 def split_name(document: Any) -> str:
     split = document.get("split") if isinstance(document, dict) else None
-    found = (split.get("protocol") or split.get("holdout")) if isinstance(split, dict) else None
-    return str(found)[:20]
+    name = (split.get("protocol") or split.get("holdout")) if isinstance(split, dict) else None
+    return str(name)[:20]
 
 
-def ended_badly(code: Any, err: str) -> str | None:
+def find_bad_exit(code: Any, err: str) -> str | None:
     if "Traceback" in err or "internal error" in err or code not in (0, 1, 2, 3, 4):
         return f"a trace, exit code {code}: {err[-700:]!r}"
     if code in (1, 2, 3) and "error: " not in err:
@@ -211,8 +213,8 @@ def ended_badly(code: Any, err: str) -> str | None:
     return None
 
 
-def ended_for_nothing(code: Any, err: str, mutant: configs.Mutant) -> str | None:
-    """A file that keeps the rules, on a log that can be split as it says, is no reason to fail."""
+def find_needless_failure(code: Any, err: str, mutant: configs.Mutant) -> str | None:
+    """Report a failure of a file that keeps the rules, on a log that can be split in this way."""
     if code == 2:
         try:
             config_rule.meaning(mutant.document)
@@ -225,7 +227,7 @@ def ended_for_nothing(code: Any, err: str, mutant: configs.Mutant) -> str | None
 
 
 REASONS = ("duplicate", "is empty", "no test", "no train", "no rows to split", "is not a row", "alike")
-"""What a small log can lack; a night may say so and end."""
+"""Valid reasons for a night to fail on a small log."""
 
 
 # ---------------------------------------------------------------------------------- the slow reading
@@ -253,27 +255,27 @@ def night_is_wrong(
 
 
 def rows_are_wrong(benchmark: Any, rows: list[Any], splits: list[dict[str, Any]]) -> str | None:
-    """No row lost, none doubled, of a pair the one that the file says."""
+    """Check that no row is lost or doubled, and that the right row of each pair stays."""
     first = benchmark.dataset.duplicates == "keep_first"
-    kept: dict[tuple[str, str], tuple[float, int]] = {}
+    rows_by_pair: dict[tuple[str, str], tuple[float, int]] = {}
     for user, item, rating, when, _ in sorted(rows, key=lambda row: row[3], reverse=first):
-        kept[user, item] = (rating, when)
-    wanted = Counter((u, i, r, t) for (u, i), (r, t) in kept.items())
-    found = Counter(
+        rows_by_pair[user, item] = (rating, when)
+    wanted = Counter((u, i, r, t) for (u, i), (r, t) in rows_by_pair.items())
+    split_rows = Counter(
         (row["user_id"], row["item_id"], row["rating"], row["event_time"] // 1_000_000) for row in splits
     )
-    lost, new = wanted - found, found - wanted
+    lost, new = wanted - split_rows, split_rows - wanted
     return f"{lost.total()} rows lost, {new.total()} new, e.g. {[*lost, *new][0]}" if lost or new else None
 
 
 def labels_are_wrong(split: Any, splits: list[dict[str, Any]]) -> str | None:
-    """What each protocol promises of every user, row by row."""
+    """Check the promises of the protocol for every user, row by row."""
     owners: dict[Any, list[dict[str, Any]]] = {}
     for row in splits:
         owners.setdefault(row["user_id"] if split.group == "user" else None, []).append(row)
-    held = set(split.parts) | {"valid"}
+    held_out = set(split.parts) | {"valid"}
     for owner, mine in owners.items():
-        late = [row["event_time"] for row in mine if row["part"] in held]
+        late = [row["event_time"] for row in mine if row["part"] in held_out]
         early = [row["event_time"] for row in mine if row["part"] in ("train", "given")]
         if split.temporal and late and early and min(late) < max(early):
             return f"{owner}: a row of train is later than a held-out one"
@@ -284,7 +286,7 @@ def labels_are_wrong(split: Any, splits: list[dict[str, Any]]) -> str | None:
 
 
 def amount_is_wrong(split: Any, n: int, test: int) -> str | None:
-    """How many rows of n are tested; at least one stays to train on."""
+    """Check the number of tested rows among n; at least one stays to train on."""
     if split.holdout == "ratio" and split.group == "user":
         wanted = min(max(math.floor(n * split.ratio[2] + 1e-9), 1), n - 1)
     elif split.holdout == "leave_one_out":
@@ -301,7 +303,7 @@ def amount_is_wrong(split: Any, n: int, test: int) -> str | None:
 def popular_is_wrong(
     benchmark: Any, splits: list[dict[str, Any]], metrics: list[dict[str, Any]], items: list[dict[str, Any]]
 ) -> str | None:
-    """The values of the most popular items, by counting."""
+    """Compute the values of the most popular items by counting."""
     definition = benchmark.evaluation.resolve()
     if definition.candidates in ("uniform", "popularity", "given"):
         return None
@@ -310,7 +312,7 @@ def popular_is_wrong(
     whole = all(i.isdigit() and str(int(i)) == i for i in every)
     place = {item: n for n, item in enumerate(sorted(every, key=int if whole else str.encode))}
     for part in benchmark.evaluation.parts:
-        users = users_of(part, splits, count, place, definition)
+        users = list_users(part, splits, count, place, definition)
         for row in metrics:
             mine = row["part"] == part and row["slice_key"] is None and row["estimator"] == "holdout"
             if not mine or (row["metric"] not in oracles.METRICS and row["metric"] != "auc"):
@@ -323,8 +325,12 @@ def popular_is_wrong(
 Users = list[tuple[dict[int, float], dict[int, float]]]
 
 
-def users_of(part: str, splits: Any, count: Counter[str], place: dict[str, int], definition: Any) -> Users:
-    """Scores of each user's candidates, and the truth; what validation held out is known by the test."""
+def list_users(
+    part: str, splits: Any, count: Counter[str], place: dict[str, int], definition: Any
+) -> Users:
+    """Return scores of each user's candidates, and the truth; rows held out for validation are known by the
+    test.
+    """
     known = {"train", "given"} | ({"valid"} if part != "valid" else set())
     seen: dict[str, set[str]] = {}
     truth: dict[str, dict[int, float]] = {}
@@ -333,18 +339,18 @@ def users_of(part: str, splits: Any, count: Counter[str], place: dict[str, int],
             seen.setdefault(row["user_id"], set()).add(row["item_id"])
         if row["part"] == part:
             truth.setdefault(row["user_id"], {})[place[row["item_id"]]] = row["rating"]
-    found = []
+    users = []
     for user, mine in truth.items():
         hidden = seen.get(user, set()) if definition.candidates == "unseen" else set()
         scores = {place[item]: float(count[item]) for item in place if item not in hidden}
         if definition.candidates == "rated":
             scores = {item: score for item, score in scores.items() if item in mine}
-        found.append((scores, mine))
-    return found
+        users.append((scores, mine))
+    return users
 
 
 def value_is_wrong(row: dict[str, Any], users: Users, definition: Any) -> str | None:
-    """One metric at one cut-off; ties that are no order of ids are left to the tests of kernels."""
+    """Check one metric at one cut-off; ties without an order of ids are left to the tests of kernels."""
     metric = row["metric"]
     raw = metric == "auc" or (metric == "map" and definition.ap_ties == "last_rank")
     if not raw and definition.ties not in ("id", "id_descending"):
@@ -354,11 +360,11 @@ def value_is_wrong(row: dict[str, Any], users: Users, definition: Any) -> str | 
     for scores, truth in users:
         strict = scores if raw else {i: s - sign * i / 10_000 for i, s in scores.items()}
         values.append(oracles.value(metric, strict, truth, row["k"], definition))
-    known = [value for value in values if not math.isnan(value)]
-    right = math.fsum(known) / len(known) if known else math.nan
+    defined = [value for value in values if not math.isnan(value)]
+    right = math.fsum(defined) / len(defined) if defined else math.nan
     got = math.nan if row["value"] is None else row["value"]
     same = (math.isnan(right) and math.isnan(got)) or abs(right - got) < 1e-9 * max(1.0, abs(right))
-    if same and row["n"] == len(known):
+    if same and row["n"] == len(defined):
         return None
-    told = f"{got} over {row['n']}, and right is {right} over {len(known)}"
-    return f"SILENTLY WRONG: {metric}@{row['k']} is {told}"
+    values_text = f"{got} over {row['n']}, and right is {right} over {len(defined)}"
+    return f"SILENTLY WRONG: {metric}@{row['k']} is {values_text}"

@@ -8,7 +8,7 @@ from tests.faults.campaign import Case, Part, Verdict
 
 
 def part(name: str, aim: int, short: int, about: str) -> Part:
-    """`tests.faults.NAME.run`, imported for the first case: some parts bring Spark."""
+    """Return a part that imports `tests.faults.NAME` for its first case, since some parts need Spark."""
 
     def run(case: Case) -> Verdict:
         verdict: Verdict = import_module(f"tests.faults.{name}").run(case)

@@ -1,7 +1,7 @@
-"""Spark's daemon of Python workers, with the libraries of a worker loaded before it forks them.
+"""Spark's daemon of Python workers, which loads the libraries of a worker before it forks them.
 
-A campaign starts hundreds of workers, and each would spend seconds on the same imports. Nothing of the
-product is imported here: what a worker does is what it does without.
+A campaign starts hundreds of workers, and each would spend seconds on the same imports. No module of the
+product is imported here, so that workers behave as without it.
 """
 
 from __future__ import annotations

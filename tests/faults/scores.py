@@ -1,21 +1,25 @@
-"""Mutated scores, truth and training rows as frames through `recbench_spark.evaluate`, without a JVM."""
+"""Evaluate mutated scores, truth and training rows as frames by `recbench_spark.evaluate`, without a
+JVM.
+"""
 
 from __future__ import annotations
 
 import recbench_spark
 from recbench_spark.config import Bootstrap
-from tests.faults import handed
+from tests.faults import input_tables
 from tests.faults.campaign import Case, Verdict
-from tests.faults.frames import Values, as_arrow, asked, judged, overall
+from tests.faults.frames import Values, as_arrow, judge, overall, request_options
 
 
 def run(case: Case) -> Verdict:
-    given = handed.mutated(case, scored=True)
+    tables = input_tables.mutate_tables(case, scored=True)
 
-    def found() -> Values:
-        truth, scores, train = (as_arrow(columns) for columns in (given.truth, given.lists, given.train))
-        none = Bootstrap(replicates=0)
-        result = recbench_spark.evaluate(truth, scores=scores, train=train, bootstrap=none, **asked(given))
+    def evaluate() -> Values:
+        truth, scores, train = (as_arrow(columns) for columns in (tables.truth, tables.lists, tables.train))
+        no_bootstrap = Bootstrap(replicates=0)
+        result = recbench_spark.evaluate(
+            truth, scores=scores, train=train, bootstrap=no_bootstrap, **request_options(tables)
+        )
         return overall(result.metrics.to_pylist())
 
-    return judged(given, found, "scores")
+    return judge(tables, evaluate, "scores")

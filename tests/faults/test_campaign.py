@@ -1,4 +1,4 @@
-"""The campaign against versions that were broken on purpose: each check catches its own."""
+"""The campaign against versions that were broken on purpose: each check catches its fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.ranking import lists as ranked_lists
-from tests.faults import campaign, configs, frames, handed, scores
+from tests.faults import campaign, configs, frames, input_tables, scores
 from tests.faults.campaign import FAILED, Case, Part, Verdict
 from tests.faults.parts import PARTS
 from tools import planted
@@ -32,19 +32,21 @@ def failures(
     part: str, run: Callable[[Case], Verdict], count: int, place: Path, seed: int = 1
 ) -> list[str]:
     place.mkdir(exist_ok=True)
-    found = [campaign.tried(Part(part, "", run, 1, 1), Case(part, seed, n, place)) for n in range(count)]
-    return [verdict.told for verdict in found if verdict.status == FAILED]
+    verdicts = [
+        campaign.try_case(Part(part, "", run, 1, 1), Case(part, seed, n, place)) for n in range(count)
+    ]
+    return [verdict.message for verdict in verdicts if verdict.status == FAILED]
 
 
 # ------------------------------------------------------------------------------------------- configs
 
 
 def without_unknown_keys(document: dict[str, Any]) -> dict[str, Any]:
-    found = {k: v for k, v in document.items() if k in Benchmark.model_fields}
+    known = {k: v for k, v in document.items() if k in Benchmark.model_fields}
     for name, model in {"dataset": Dataset, "split": Split, "evaluation": Evaluation}.items():
-        if isinstance(found.get(name), dict):
-            found[name] = {k: v for k, v in found[name].items() if k in model.model_fields}
-    return found
+        if isinstance(known.get(name), dict):
+            known[name] = {k: v for k, v in known[name].items() if k in model.model_fields}
+    return known
 
 
 def with_another_seed(document: dict[str, Any]) -> dict[str, Any]:
@@ -59,14 +61,14 @@ def without_parts(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "message"),
     [
         (without_unknown_keys, "unknown key"),
         (with_another_seed, "was loaded as"),
         (without_parts, "internal error"),
     ],
 )
-def test_a_broken_loader_is_caught(monkeypatch, tmp_path: Path, broken: Any, told: str) -> None:
+def test_a_broken_loader_is_caught(monkeypatch, tmp_path: Path, broken: Any, message: str) -> None:
     def load(source: str, overrides: Any = ()) -> Any:
         document = load_yaml(Path(source).read_text(encoding="utf-8"), source)
         return make_benchmark(broken(document), overrides, source)
@@ -74,8 +76,8 @@ def test_a_broken_loader_is_caught(monkeypatch, tmp_path: Path, broken: Any, tol
     assert failures("configs", configs.run, 60, tmp_path) == []
     monkeypatch.setattr(nightly, "load_benchmark", load)
     monkeypatch.setattr(configs, "load_benchmark", load)
-    found = failures("configs", configs.run, 150, tmp_path)
-    assert any(told in one for one in found), found[:5]
+    messages = failures("configs", configs.run, 150, tmp_path)
+    assert any(message in one for one in messages), messages[:5]
 
 
 def test_a_message_without_its_key_is_caught(monkeypatch, tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ KNOWN = {"rank_lists": ranked_lists.rank_lists, "measure": accuracy.measure, "co
 
 
 def nan_is_worst(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks of scores dropped, in both places."""
+    """Drop the checks of scores in both places."""
 
     def cost(lists: Any) -> Any:
         if lists.rank is not None:
@@ -108,17 +110,17 @@ def nan_is_worst(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ties_by_larger_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys turned round."""
+    """Reverse the keys."""
 
-    def rank_lists(given: Any, truth: Any, *rest: Any, **more: Any) -> Any:
-        turned = replace(given, keys=-given.keys), replace(truth, keys=-truth.keys)
+    def rank_lists(lists: Any, truth: Any, *rest: Any, **more: Any) -> Any:
+        turned = replace(lists, keys=-lists.keys), replace(truth, keys=-truth.keys)
         return KNOWN["rank_lists"](*turned, *rest, **more)
 
     monkeypatch.setattr(ranked_lists, "rank_lists", rank_lists)
 
 
 def one_more_at_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off by one at k."""
+    """Use k + 1 instead of k."""
 
     def measure(rankings: Any, metrics: Any, ks: Any, *rest: Any) -> Any:
         return KNOWN["measure"](rankings, metrics, [k + 1 for k in ks], *rest)
@@ -130,15 +132,15 @@ def one_more_at_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_evaluation_of_frames_is_caught(monkeypatch, tmp_path: Path, broken: Any) -> None:
     assert failures("frames", frames.run, 60, tmp_path) == []
     broken(monkeypatch)
-    found = failures("frames", frames.run, 200, tmp_path)
-    assert any("SILENTLY WRONG" in one or "taken, and" in one for one in found), found[:5]
+    messages = failures("frames", frames.run, 200, tmp_path)
+    assert any("SILENTLY WRONG" in one or "taken, and" in one for one in messages), messages[:5]
 
 
 def test_training_items_that_stay_are_caught(monkeypatch, tmp_path: Path) -> None:
     assert failures("scores", scores.run, 40, tmp_path) == []
     monkeypatch.setattr(ranked_lists._ListBlock, "remove_train", lambda *_: None)
-    found = failures("scores", scores.run, 40, tmp_path)
-    assert any("SILENTLY WRONG" in one for one in found), found[:5]
+    messages = failures("scores", scores.run, 40, tmp_path)
+    assert any("SILENTLY WRONG" in one for one in messages), messages[:5]
 
 
 # ------------------------------------------------------------------------------------ the campaign itself
@@ -149,16 +151,16 @@ def test_a_stopped_campaign_goes_on_where_it_stood(tmp_path: Path, capsys) -> No
 
     def run(case: Case) -> Verdict:
         tried.append(case.number)
-        return Verdict.failed("odd") if case.number == 3 else Verdict(about=["even"])
+        return Verdict.fail("odd") if case.number == 3 else Verdict(about=["even"])
 
     part = Part("some", "", run, 9, 9)
     assert campaign.run_part(part, 1, range(3), tmp_path, 1e12)
     (tmp_path / "faults.jsonl").open("a").write('{"code": "torn')
     assert not campaign.run_part(part, 1, range(6), tmp_path, 1e12)
     assert not campaign.run_part(part, 1, range(6), tmp_path, 1e12) and tried == [0, 1, 2, 3, 4, 5]
-    said = capsys.readouterr().out
-    assert "FAILED some/1/3: odd\n  python -m tests.faults some --seed 1 --only 3\n" in said
-    assert "some: 6 cases, seed 1: 5 passed, 1 failed, 0 skipped" in said
+    output = capsys.readouterr().out
+    assert "FAILED some/1/3: odd\n  python -m tests.faults some --seed 1 --only 3\n" in output
+    assert "some: 6 cases, seed 1: 5 passed, 1 failed, 0 skipped" in output
     rows = [
         json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines() if "case" in line
     ]
@@ -190,14 +192,14 @@ def test_the_command_line() -> None:
 
 def test_every_change_meets_every_type_of_columns(tmp_path: Path) -> None:
     met: dict[int, set[str]] = {}
-    for number in range(handed.TURNS):
-        for told in handed.mutated(Case("spark", 1, number, tmp_path)).changes:
-            names = re.findall(r" as (.+?)(?: on one side)?$", told)
-            met.setdefault(number // len(handed.EVERY_TYPE), set()).update(names)
-    assert PARTS["spark"].aim >= handed.TURNS
-    assert len(met) == len(handed.ONE_CHANGE)
+    for number in range(input_tables.TURNS):
+        for change in input_tables.mutate_tables(Case("spark", 1, number, tmp_path)).changes:
+            names = re.findall(r" as (.+?)(?: on one side)?$", change)
+            met.setdefault(number // len(input_tables.EVERY_TYPE), set()).update(names)
+    assert PARTS["spark"].aim >= input_tables.TURNS
+    assert len(met) == len(input_tables.ONE_CHANGE)
     for names in met.values():
-        assert names >= {*handed.ID_TYPES, *handed.NO_ID_TYPES, *handed.NUMBER_TYPES}
+        assert names >= {*input_tables.ID_TYPES, *input_tables.NO_ID_TYPES, *input_tables.NUMBER_TYPES}
 
 
 @pytest.mark.parametrize("bug", planted.read_bugs(), ids=lambda bug: bug["bug"][:50])

@@ -2,8 +2,8 @@
 
     python -m tests.faults.warm FOLDER
 
-takes requests from FOLDER: `N.ask` (a job and its flags, as JSON) is answered by `N.end` (exit code, what
-was said, seconds). Two of them are two processes with two JVMs, like two jobs that a scheduler started.
+takes requests from FOLDER: `N.ask` (a job and its flags, as JSON) is answered by `N.end` (exit code,
+output, seconds). Two of them are two processes with two JVMs, like two jobs that a scheduler started.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.faults.campaign import ROOT
 from tests.faults.in_process import job
 
 PATIENCE = 400
-"""Seconds after which a job hangs."""
+"""Seconds after which a job counts as hanging."""
 
 
 @dataclass(frozen=True)
 class End:
-    """How a job ended: exit code, what it said, how long it took."""
+    """The end of a job: exit code, output, and duration."""
 
     code: int
     remarks: str
@@ -36,7 +36,7 @@ class End:
 
 
 class Warm:
-    """A process that runs one job after another; one that ended is started anew."""
+    """A process that runs one job after another; a process that ended is started again."""
 
     def __init__(self, inputs: Path, name: str) -> None:
         self.inputs, self.folder = inputs, inputs / f"warm-{name}"
@@ -45,7 +45,7 @@ class Warm:
         atexit.register(self.stack.close)
 
     def start(self) -> None:
-        """Wait until its session is there."""
+        """Start the process if needed, and wait until its session is ready."""
         if self.process is not None and self.process.popen.poll() is None:
             return
         self.stack.close()
@@ -61,21 +61,23 @@ class Warm:
         self.process.wait_for((self.folder / "ready").exists)
 
     def begin(self, name: str, argv: list[str]) -> int:
-        """Hand a job over; its number."""
+        """Start a job and return its number."""
         self.start()
         number = next(self.numbers)
         write_whole(self.folder / f"{number}.ask", json.dumps([name, argv]))
         return number
 
     def wait(self, number: int, patience: float = PATIENCE) -> End:
-        """The end of a job; -9 where the process died or the job hung, and the process is killed then."""
+        """Return the end of a job; -9 where the process died or the job hung, and then the process is
+        killed.
+        """
         assert self.process is not None
         answer, until = self.folder / f"{number}.end", time.monotonic() + patience
         while not answer.exists():
             if self.process.popen.poll() is not None or time.monotonic() > until:
-                said = self.process.remarks[-1500:]
+                output = self.process.remarks[-1500:]
                 self.process.kill()
-                return End(-9, f"no answer: {said}", patience)
+                return End(-9, f"no answer: {output}", patience)
             time.sleep(0.01)
         return End(*json.loads(answer.read_text()))
 
@@ -83,36 +85,36 @@ class Warm:
         return self.wait(self.begin(name, argv))
 
     def kill(self) -> None:
-        """SIGKILL, as to a job."""
+        """Send SIGKILL, as to a job."""
         if self.process is not None:
             self.process.kill()
 
 
 def write_whole(file: Path, text: str) -> None:
-    """What is read is whole: it comes under another name first."""
+    """Write a file under another name first, so that readers only see a complete file."""
     file.with_suffix(".part").write_text(text)
     file.with_suffix(".part").rename(file)
 
 
 def serve(folder: Path) -> None:
-    """Run what is handed over until the campaign is gone."""
+    """Run the requested jobs until the campaign has ended."""
     from recbench_spark.runtime.session import get_session
 
     parent = os.getppid()
     get_session("recbench-spark faults")
     (folder / "ready").touch()
     for number in itertools.count():
-        while not (asked := folder / f"{number}.ask").exists():
+        while not (request := folder / f"{number}.ask").exists():
             if os.getppid() != parent:
                 return
             time.sleep(0.005)
-        name, argv = json.loads(asked.read_text())
+        name, argv = json.loads(request.read_text())
         start = time.monotonic()
         try:
-            code, said = job(name, argv)
+            code, output = job(name, argv)
         except BaseException as error:  # a job that breaks its process out of all order
-            code, said = 99, f"{type(error).__name__}: {error}"
-        write_whole(folder / f"{number}.end", json.dumps([code or 0, said, time.monotonic() - start]))
+            code, output = 99, f"{type(error).__name__}: {error}"
+        write_whole(folder / f"{number}.end", json.dumps([code or 0, output, time.monotonic() - start]))
 
 
 if __name__ == "__main__":

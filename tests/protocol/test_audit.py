@@ -1,4 +1,4 @@
-"""What tasks count of labelled rows, without Spark: by hand, and however the rows are cut into pieces."""
+"""Counts of labelled rows in tasks, without Spark: by hand, and for any cut of the rows into pieces."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.table(dict(zip(COLUMNS, columns, strict=True)))
 
 
-def sums(pieces: Sequence[pa.Table], asked: AuditRequest, tasks: int) -> Counter[Any]:
-    """As Spark brings blocks together."""
+def sums(pieces: Sequence[pa.Table], request: AuditRequest, tasks: int) -> Counter[Any]:
+    """Sum the counts of all tasks, after the blocks are brought together as Spark does it."""
     held: dict[int, list[bytes]] = {}
-    for task, rows in audit.count_in_blocks(pieces, asked, tasks):
+    for task, rows in audit.count_in_blocks(pieces, request, tasks):
         held.setdefault(task, []).append(rows)
-    found: Counter[Any] = Counter()
+    totals: Counter[Any] = Counter()
     for blocks in held.values():
         together = unpack_blocks(blocks)
         assert together is not None
-        found.update(audit.sum_counts(audit.merge_pieces(together), asked))
-    return found
+        totals.update(audit.sum_counts(audit.merge_pieces(together), request))
+    return totals
 
 
 def drawn(seed: int) -> list[Row]:
@@ -49,33 +49,33 @@ def drawn(seed: int) -> list[Row]:
 def by_loop(rows: Sequence[Row], earliest: int) -> dict[Any, int]:
     """The slow way."""
     parts = sorted({row[4] for row in rows})
-    found: dict[Any, int] = {"later": 0, "own_later": 0, "overlap": 0}
+    totals: dict[Any, int] = {"later": 0, "own_later": 0, "overlap": 0}
     held = [r for r in rows if r[4] not in audit.NOT_HELD_OUT and r[3] is not None]
     for row in rows:
         if row[4] == "train" and row[3] is not None:
             own = [r[3] for r in held if r[0] == row[0]]
-            found["later"] += row[3] > earliest
-            found["own_later"] += bool(own) and row[3] > min(own)  # type: ignore[type-var, operator]
+            totals["later"] += row[3] > earliest
+            totals["own_later"] += bool(own) and row[3] > min(own)  # type: ignore[type-var, operator]
     for pair in {row[:2] for row in rows}:
         of = [row[4] for row in rows if row[:2] == pair]
         opened = of.count("open_loop")
         known = opened and set(of) & {"train", "given", "valid"}
-        found["overlap"] += bool(opened > 1 or len(of) - opened > 1 or known)
+        totals["overlap"] += bool(opened > 1 or len(of) - opened > 1 or known)
     for n, owner in enumerate(("users", "items")):
         trained = {row[n] for row in rows if row[4] == "train"}
-        found[owner, "cold"] = len({row[n] for row in rows} - trained)
+        totals[owner, "cold"] = len({row[n] for row in rows} - trained)
         for part in parts:
             there = {row[n] for row in rows if row[4] == part}
-            found[f"{owner} of", part] = len(there)
-            found[f"cold {owner} of", part] = len(there - trained)
+            totals[f"{owner} of", part] = len(there)
+            totals[f"cold {owner} of", part] = len(there - trained)
     count = Counter((row[1], row[4]) for row in rows)
     size = Counter(row[4] for row in rows)
     for part in parts:
-        found["gap", part] = sum(
+        totals["gap", part] = sum(
             abs(count[item, "train"] * size[part] - count[item, part] * size["train"])
             for item in {row[1] for row in rows}
         )
-    return found
+    return totals
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -86,15 +86,15 @@ def test_pieces_say_together_what_a_loop_finds(seed: int) -> None:
     assert parts == cut and list(parts) == sorted({row[4] for row in rows})
     times = [part.earliest for name, part in parts.items() if name in ("test", "valid")]
     earliest = min(time for time in times if time is not None)
-    asked = AuditRequest({name: part.rows for name, part in parts.items()}, earliest)
+    request = AuditRequest({name: part.rows for name, part in parts.items()}, earliest)
     expected = by_loop(rows, earliest)
-    whole = sums([table(rows)], asked, 1)
+    whole = sums([table(rows)], request, 1)
     assert {key: whole[key] for key in expected} == expected and whole["parted"] == 0
     by_user = [[row for row in rows if row[0] in ids] for ids in ({"u0", "u1"}, {"u2"}, {"u5"})]
     by_user.append([row for row in rows if row[0] not in {"u0", "u1", "u2", "u5"}])
-    apart = sums([table(piece) for piece in by_user], asked, 3)
+    apart = sums([table(piece) for piece in by_user], request, 3)
     assert {key: apart[key] for key in expected} == expected and apart["parted"] == 0
-    across = sums([table(rows[n::2]) for n in range(2)], asked, 2)
+    across = sums([table(rows[n::2]) for n in range(2)], request, 2)
     local = {"own_later", "overlap"}  # of users who stand in two pieces, a pass of its own says these
     assert across["parted"] > 0
     assert {key: across[key] for key in expected.keys() - local} == {
@@ -109,8 +109,8 @@ def test_a_dictionary_may_name_parts_that_no_row_is_in() -> None:
     rows = rows.set_column(4, "part", part)
     parts = audit.merge_parts([audit.summarise_parts([rows])])
     assert {name: one.rows for name, one in parts.items()} == {"test": 1, "train": 1}
-    found = sums([rows], AuditRequest({"test": 1, "train": 1}, 3), 2)
-    assert found["users of", "test"] == 1 and found["later"] == found["own_later"] == 1
+    totals = sums([rows], AuditRequest({"test": 1, "train": 1}, 3), 2)
+    assert totals["users of", "test"] == 1 and totals["later"] == totals["own_later"] == 1
 
 
 def test_sums_do_not_end_at_64_bits() -> None:

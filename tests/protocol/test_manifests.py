@@ -1,4 +1,4 @@
-"""The manifest: every fact by hand, and hashes that know the rows and not their order."""
+"""The manifest: every fact by hand, and hashes that depend on the rows and not on their order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ROWS = [
 ]
 
 
-def facts_of(spark, rows=ROWS, log_rows: int = 9) -> dict[tuple[str, str], float | str]:
-    found = build_manifest(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}')
-    assert len(found) == len({(row.part, row.fact) for row in found})
-    return {(row.part, row.fact): row.detail if row.value is None else row.value for row in found}
+def collect_facts(spark, rows=ROWS, log_rows: int = 9) -> dict[tuple[str, str], float | str]:
+    facts = build_manifest(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}')
+    assert len(facts) == len({(row.part, row.fact) for row in facts})
+    return {(row.part, row.fact): row.detail if row.value is None else row.value for row in facts}
 
 
 def test_facts_by_hand(spark) -> None:
-    facts = facts_of(spark)
+    facts = collect_facts(spark)
     assert {key: value for key, value in facts.items() if key[1] != "content_hash"} == {
         ("train", "rows"): 4, ("train", "users"): 2, ("train", "items"): 3,
         ("test", "rows"): 3, ("test", "users"): 3, ("test", "items"): 3,
@@ -62,17 +62,17 @@ def test_an_overlap_is_counted(spark) -> None:
     """(u, a) in train and test, (v, a) in train and open loop; (v, b) may be in test and open loop."""
     shown = [("v", item, 1.0, 60, "open_loop") for item in "ab"]
     rows = [*ROWS, ("u", "a", 1.0, 60, "test"), *shown]
-    assert facts_of(spark, rows)["log", "overlap"] == 2
+    assert collect_facts(spark, rows)["log", "overlap"] == 2
 
 
 def test_a_log_without_times_has_no_leakage_in_time(spark) -> None:
     rows = [(user, item, rating, None, part) for user, item, rating, _, part in ROWS]
-    assert ("train", "future_share") not in facts_of(spark, rows)
+    assert ("train", "future_share") not in collect_facts(spark, rows)
 
 
 def test_a_temporal_split_of_one_user_does_not_leak(spark) -> None:
     rows = [("u", f"i{n}", 1.0, n, "train" if n < 8 else "test") for n in range(10)]
-    assert facts_of(spark, rows)["train", "future_share"] == 0
+    assert collect_facts(spark, rows)["train", "future_share"] == 0
 
 
 def test_parts_of_any_protocol(spark) -> None:
@@ -85,7 +85,7 @@ def test_parts_of_any_protocol(spark) -> None:
         ("v", "c", 1.0, 7, "test"),
         ("u", "c", 1.0, 3, "later"),
     ]
-    facts = facts_of(spark, rows, log_rows=6)
+    facts = collect_facts(spark, rows, log_rows=6)
     assert facts["train", "future_rows"] == 1
     assert facts["train", "own_future_rows"] == 0
     assert [facts[part, "cold_users"] for part in ("given", "probe", "test", "later")] == [1, 1, 1, 0]
@@ -110,13 +110,13 @@ def test_the_table_for_a_terminal() -> None:
 
 
 def test_the_content_hash_knows_rows_and_not_their_order(spark) -> None:
-    before = {key: value for key, value in facts_of(spark).items() if key[1] == "content_hash"}
+    before = {key: value for key, value in collect_facts(spark).items() if key[1] == "content_hash"}
     assert len(set(before.values())) == len(before) == 3
     shuffled = random.Random(1).sample(ROWS, len(ROWS))
-    after = facts_of(spark, shuffled)
+    after = collect_facts(spark, shuffled)
     assert {key: after[key] for key in before} == before
     changed = [("u", "a", 2.0, 10, "train"), *ROWS[1:]]
-    moved = facts_of(spark, changed)
+    moved = collect_facts(spark, changed)
     assert moved["train", "content_hash"] != before["train", "content_hash"]
     assert moved["test", "content_hash"] == before["test", "content_hash"]
 
@@ -161,5 +161,5 @@ def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
     frame = spark.createDataFrame(rows, SCHEMA)
     for of, n in (("items", 2), ("users", 1)):
         facts = build_manifest(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}')
-        found = [tuple(fact[:3]) for fact in facts if fact.fact.startswith("untested")]
-        assert found == [("given", f"untested_{of}", n)]
+        untested = [tuple(fact[:3]) for fact in facts if fact.fact.startswith("untested")]
+        assert untested == [("given", f"untested_{of}", n)]

@@ -47,7 +47,7 @@ def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return made
 
 
-def written(store: Store, name: str) -> dict[str, float]:
+def read_propensities(store: Store, name: str) -> dict[str, float]:
     rows = store.read(PROPENSITIES).where(f"split_id = '{SPLIT}' AND method = '{name}'").collect()
     return {row.item_id: row.propensity for row in rows}
 
@@ -62,24 +62,30 @@ def test_relative_frequencies_by_hand_through_the_job(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(store, "--split", SPLIT, "--method", "relative_frequency")
-    assert written(store, "relative_frequency") == {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.25, "e": 0.0}
+    assert read_propensities(store, "relative_frequency") == {
+        "a": 1.0,
+        "b": 0.5,
+        "c": 0.5,
+        "d": 0.25,
+        "e": 0.0,
+    }
     assert "5 items: propensities 0 to 1" in capsys.readouterr().out
 
 
 @pytest.mark.spark
 def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> None:
     law = fit([1, 2, 4], [1, 2, 1])
-    asked = Propensities(scale="largest", floor=0.2)
+    settings = Propensities(scale="largest", floor=0.2)
     rows = store.read(SPLITS).where("part = 'train'")
     exposed = ExposureLog(store, SPLIT, rows, store.read(ITEMS))
     for _ in range(2):
-        found = write_propensities(exposed, asked, replicates=20)
-    assert found is not None and (found.alpha, found.xmin) == (law.alpha, law.xmin)
+        first_fit = write_propensities(exposed, settings, replicates=20)
+    assert first_fit is not None and (first_fit.alpha, first_fit.xmin) == (law.alpha, law.xmin)
     power = (law.alpha + 1) / 2
     wanted = {item: max(0.2, (len(users) / 4) ** power) for item, users in SHOWN.items()}
-    assert asked.name == "power_law;scale=largest;floor=0.2"
-    assert written(store, asked.name) == pytest.approx({**wanted, "e": 0.2})
-    assert store.read(PROPENSITIES).where(f"method = '{asked.name}'").count() == 5
+    assert settings.name == "power_law;scale=largest;floor=0.2"
+    assert read_propensities(store, settings.name) == pytest.approx({**wanted, "e": 0.2})
+    assert store.read(PROPENSITIES).where(f"method = '{settings.name}'").count() == 5
     (row,) = store.read(POWER_LAWS).collect()
     assert (row.alpha, row.items, row.users, row.interactions) == (law.alpha, 4, 4, 9)
     assert row.lowered == 0 and row.raised == sum(p == 0.2 for p in {**wanted, "e": 0.2}.values())
@@ -117,11 +123,11 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     rows = spark.createDataFrame(cells, SPLITS.schema)
     tables = {"user_features": features(tmp_path / "users.csv", "user_id", of_users),
               "item_features": features(tmp_path / "items.csv", "item_id", of_items)}  # fmt: skip
-    found = {}
+    propensities = {}
     for rate in (1.0, 0.3):
-        asked = Propensities(method="logistic_regression", rate=rate, **tables)
-        write_propensities(ExposureLog(store, SPLIT, rows), asked, cells=rate == 1.0)
-        found[rate] = written(store, asked.name)
+        settings = Propensities(method="logistic_regression", rate=rate, **tables)
+        write_propensities(ExposureLog(store, SPLIT, rows), settings, cells=rate == 1.0)
+        propensities[rate] = read_propensities(store, settings.name)
     there = np.flatnonzero(shown.any(axis=1))  # who has no row is not a user of the log
     users = len(there)
     cases = np.concatenate([np.repeat(of_users[there], 30, axis=0), np.tile(of_items, (users, 1))], axis=1)
@@ -131,13 +137,13 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     every = {(row.user_id, row.item_id): row.propensity for row in store.read(CELL_PROPENSITIES).collect()}
     wanted = {(f"u{there[u]}", f"i{i}"): p for (u, i), p in np.ndenumerate(chance)}
     assert every == pytest.approx(wanted, rel=1e-4)
-    assert found[1.0] == pytest.approx({f"i{i}": mean[i] for i in range(30)}, rel=1e-4)
+    assert propensities[1.0] == pytest.approx({f"i{i}": mean[i] for i in range(30)}, rel=1e-4)
     # Three in ten of 2,486 cells outside the log; with the intercept as fitted values would be tripled.
-    drawn = np.array([found[0.3][f"i{i}"] for i in range(30)])
+    drawn = np.array([propensities[0.3][f"i{i}"] for i in range(30)])
     assert np.abs(drawn / mean - 1).max() < 0.25 and abs(drawn.mean() / mean.mean() - 1) < 0.1
     (tmp_path / "users.csv").write_text("user_id,x\nu0,1\n")
     with pytest.raises(DataError, match="ids of user_id without all features"):
-        write_propensities(ExposureLog(store, "other", rows), asked)
+        write_propensities(ExposureLog(store, "other", rows), settings)
 
 
 def test_flags_and_settings_that_contradict_are_refused() -> None:
@@ -165,5 +171,5 @@ def test_the_published_exponents_of_coat(
     spark, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(Store(spark, str(tmp_path)), "--log", str(shared_data / "coat"), "--reader", "coat")
-    told = capsys.readouterr().out
-    assert "alpha 4.0147929445274" in told and "xmin 28, 82 of 300 items" in told
+    output = capsys.readouterr().out
+    assert "alpha 4.0147929445274" in output and "xmin 28, 82 of 300 items" in output

@@ -32,23 +32,23 @@ def row(user: str, item: str, time: int | None = None, part: str | None = None, 
     return (user, item, rating, time, part, None)
 
 
-def parts_of(frame) -> dict[tuple[str, str], str]:
-    found = frame.select("user_id", "item_id", "part").collect()
-    assert len(found) == len({(r.user_id, r.item_id) for r in found})
-    return {(r.user_id, r.item_id): r.part for r in found}
+def read_parts(frame) -> dict[tuple[str, str], str]:
+    rows = frame.select("user_id", "item_id", "part").collect()
+    assert len(rows) == len({(r.user_id, r.item_id) for r in rows})
+    return {(r.user_id, r.item_id): r.part for r in rows}
 
 
 def labelled(*arguments: Any) -> DataFrame:
-    """As rows of Spark."""
+    """Label a log, as rows of Spark."""
     return label_blocks(*arguments).rows()
 
 
 @contextmanager
 def partitions(spark, n: int) -> Iterator[None]:
-    """Really n partitions after a shuffle: nothing is coalesced."""
-    asked = {"spark.sql.shuffle.partitions": str(n), "spark.sql.adaptive.enabled": "false"}
-    before = {key: spark.conf.get(key) for key in asked}
-    for key, value in asked.items():
+    """Exactly n partitions after a shuffle, without coalescing."""
+    settings = {"spark.sql.shuffle.partitions": str(n), "spark.sql.adaptive.enabled": "false"}
+    before = {key: spark.conf.get(key) for key in settings}
+    for key, value in settings.items():
         spark.conf.set(key, value)
     yield
     for key, value in before.items():
@@ -61,18 +61,18 @@ def partitions(spark, n: int) -> Iterator[None]:
 def test_temporal_by_hand(spark) -> None:
     """Ten rows of one user in time order: eight train, one valid, one test; the last is test."""
     log = spark.createDataFrame([row("u", f"i{n}", time=100 + n) for n in range(10)], INTERACTIONS)
-    parts = parts_of(labelled(log, Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1))))
+    parts = read_parts(labelled(log, Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1))))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["valid", "test"]
-    parts = parts_of(labelled(log, Split(protocol="TO_LS", valid=True)))
+    parts = read_parts(labelled(log, Split(protocol="TO_LS", valid=True)))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["valid", "test"]
-    parts = parts_of(labelled(log, Split(protocol="TO_LS")))
+    parts = read_parts(labelled(log, Split(protocol="TO_LS")))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 9 + ["test"]
 
 
 def test_equal_times_go_by_item_id(spark) -> None:
     """All at once: the largest item id counts as the last one, by bytes ("9" after "10")."""
     log = spark.createDataFrame([row("u", item, time=5) for item in ("10", "9", "a", "2")], INTERACTIONS)
-    assert parts_of(labelled(log, Split(protocol="TO_LS", valid=True))) == {
+    assert read_parts(labelled(log, Split(protocol="TO_LS", valid=True))) == {
         ("u", "a"): "test",
         ("u", "9"): "valid",
         ("u", "2"): "train",
@@ -86,10 +86,10 @@ def test_few_rows(spark) -> None:
     log = spark.createDataFrame(rows, INTERACTIONS)
     wanted = {1: ["train"], 2: ["train", "test"], 3: ["train", "valid", "test"]}
     for protocol in ("TO_RS", "TO_LS", "RO_RS", "RO_LS"):
-        parts = parts_of(labelled(log, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
+        parts = read_parts(labelled(log, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
         for n, expected in wanted.items():
-            found = [part for (user, _), part in sorted(parts.items()) if user == f"u{n}"]
-            assert sorted(found) == sorted(expected), (protocol, n)
+            labels = [part for (user, _), part in sorted(parts.items()) if user == f"u{n}"]
+            assert sorted(labels) == sorted(expected), (protocol, n)
 
 
 def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
@@ -97,7 +97,7 @@ def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
     rows = [row(f"u{n}", f"i{i:03}", time=i) for n in (10, 30, 100) for i in range(n)]
     log = spark.createDataFrame(rows, INTERACTIONS)
     for test in (0.1, 0.29, 0.7, 0.3):
-        parts = parts_of(labelled(log, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
+        parts = read_parts(labelled(log, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
         for n in (10, 30, 100):
             held_out = [p for (user, _), p in parts.items() if user == f"u{n}" and p == "test"]
             assert len(held_out) == int(Fraction(str(test)) * n)
@@ -106,7 +106,7 @@ def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
 def test_rows_with_a_part_keep_it_and_count_for_nothing(spark) -> None:
     rows = [row("u", f"i{n}", time=n) for n in range(4)]
     rows += [row("u", f"o{n}", time=1000 + n, part="open_loop") for n in range(6)]
-    parts = parts_of(labelled(spark.createDataFrame(rows, INTERACTIONS), Split(protocol="TO_LS")))
+    parts = read_parts(labelled(spark.createDataFrame(rows, INTERACTIONS), Split(protocol="TO_LS")))
     assert [parts["u", f"i{n}"] for n in range(4)] == ["train"] * 3 + ["test"]
     assert {parts["u", f"o{n}"] for n in range(6)} == {"open_loop"}
 
@@ -117,17 +117,17 @@ def test_a_temporal_split_needs_times_of_the_rows_it_orders(spark) -> None:
     for protocol in ("TO_RS", "TO_LS"):
         with pytest.raises(ProtocolError, match="time in every row"):
             labelled(log, Split(protocol=protocol))
-    assert set(parts_of(labelled(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
+    assert set(read_parts(labelled(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
     open_loop = spark.createDataFrame(
         [row("u", "a", time=1), row("u", "b", part="open_loop")], INTERACTIONS
     )
-    assert parts_of(labelled(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
+    assert read_parts(labelled(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
 
 
 def test_given_parts_stay_and_must_all_be_there(spark) -> None:
     rows = [row("u", "a", part="train"), row("u", "b", part="test")]
     log = spark.createDataFrame(rows, INTERACTIONS)
-    assert parts_of(labelled(log, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
+    assert read_parts(labelled(log, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
     with pytest.raises(ProtocolError, match="without a part"):
         labelled(spark.createDataFrame([*rows, row("u", "c")], INTERACTIONS), Split(protocol="given"))
 
@@ -149,7 +149,7 @@ def random_log(seed: int, users: int = 60) -> list[Row]:
 
 @dataclass(frozen=True)
 class Hashes:
-    """What Spark's hash gives for the pairs and ids of a log under one seed."""
+    """Spark's hashes of the pairs and ids of a log under one seed."""
 
     pair: dict[tuple[str, str], int]
     deal: dict[tuple[str, str], int]
@@ -157,9 +157,9 @@ class Hashes:
     user: dict[str, int]
 
 
-def hashes_of(spark, rows: list[Row], seed: int) -> Hashes:
+def compute_hashes(spark, rows: list[Row], seed: int) -> Hashes:
     pair = ("user_id", "item_id")
-    found = (
+    hashed = (
         spark.createDataFrame(rows, INTERACTIONS)
         .select(
             *pair,
@@ -172,14 +172,14 @@ def hashes_of(spark, rows: list[Row], seed: int) -> Hashes:
         )
         .collect()
     )
-    places = {(r.user_id, r.item_id): r.place for r in found}
-    places |= {("users", r.user_id): r.user_place for r in found}
-    places |= {("items", r.item_id): r.item_place for r in found}
+    places = {(r.user_id, r.item_id): r.place for r in hashed}
+    places |= {("users", r.user_id): r.user_place for r in hashed}
+    places |= {("items", r.item_id): r.item_place for r in hashed}
     return Hashes(
-        {(r.user_id, r.item_id): r.pair for r in found},
-        {(r.user_id, r.item_id): r.deal for r in found},
+        {(r.user_id, r.item_id): r.pair for r in hashed},
+        {(r.user_id, r.item_id): r.deal for r in hashed},
         places,
-        {r.user_id: r.user for r in found},
+        {r.user_id: r.user for r in hashed},
     )
 
 
@@ -191,50 +191,50 @@ def oracle(rows: list[Row], split: Split, hashes: Hashes) -> dict[tuple[str, str
     parts = {(r[0], r[1]): r[4] for r in rows if r[4]}
     events = [(r[0], r[1], r[3]) for r in rows if r[4] is None]
     if split.group == "user":
-        found = labels_of_owners(events, split, hashes)
+        labels = label_owners(events, split, hashes)
     elif split.temporal:
-        found = labels_in_time(events, split)
+        labels = labels_in_time(events, split)
     elif split.holdout == "folds":
-        found = {e[:2]: label_of_fold(hashes.pair[e[:2]], split) for e in events}
+        labels = {e[:2]: fold_label(hashes.pair[e[:2]], split) for e in events}
     else:
         bounds = (split.ratio[0], split.ratio[0] + split.ratio[1])
         names = ("train", "valid", "test")
-        found = {e[:2]: names[sum(hashes.place[e[:2]] >= b for b in bounds)] for e in events}
-    for pair, part in found.items():
+        labels = {e[:2]: names[sum(hashes.place[e[:2]] >= b for b in bounds)] for e in events}
+    for pair, part in labels.items():
         parts[pair] = split.parts[hashes.deal[pair] % len(split.parts)] if part == "test" else part
     return parts
 
 
-def labels_of_owners(events: list[Event], split: Split, hashes: Hashes) -> dict[tuple[str, str], str]:
+def label_owners(events: list[Event], split: Split, hashes: Hashes) -> dict[tuple[str, str], str]:
     owner = 1 if split.held_out and split.held_out.of == "items" else 0
     of: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         of[event[owner]].append(event)
-    found = {}
+    labelled = {}
     for name, mine in of.items():
         order = sorted((e[2] if split.temporal else hashes.pair[e[:2]], e[1 - owner], e[:2]) for e in mine)
-        labels = labels_of_one(len(order), name, split, hashes)
-        found |= {pair: label for (_, _, pair), label in zip(order, labels, strict=True)}
-    return found
+        labels = label_one_owner(len(order), name, split, hashes)
+        labelled |= {pair: label for (_, _, pair), label in zip(order, labels, strict=True)}
+    return labelled
 
 
-def labels_of_one(n: int, name: str, split: Split, hashes: Hashes) -> list[str]:
+def label_one_owner(n: int, name: str, split: Split, hashes: Hashes) -> list[str]:
     """The labels of one owner's rows, first to last."""
     if split.holdout == "folds":
-        return [label_of_fold(n - place + hashes.user[name], split) for place in range(n)]
-    kept = 1
+        return [fold_label(n - place + hashes.user[name], split) for place in range(n)]
+    remaining = 1
     if split.holdout == "leave_one_out":
         n_valid, n_test = int(split.valid), 1
     elif split.holdout == "last_n":
         n_valid, n_test = split.n * split.valid, split.n
     elif split.holdout == "n_given":
-        kept, n_valid, n_test = 0, 0, max(n - split.n, 0)
+        remaining, n_valid, n_test = 0, 0, max(n - split.n, 0)
     else:
         n_valid, n_test = (
             max(1, int(Fraction(str(share)) * n)) if share else 0 for share in split.ratio[1:]
         )
-    n_test = min(n_test, n - kept)
-    n_valid = min(n_valid, n - kept - n_test)
+    n_test = min(n_test, n - remaining)
+    n_valid = min(n_valid, n - remaining - n_test)
     labels = ["train"] * (n - n_test - n_valid) + ["valid"] * n_valid + ["test"] * n_test
     if split.held_out:
         place, test = hashes.place[split.held_out.of, name], split.held_out.test
@@ -245,7 +245,7 @@ def labels_of_one(n: int, name: str, split: Split, hashes: Hashes) -> list[str]:
     return labels
 
 
-def label_of_fold(number: int, split: Split) -> str:
+def fold_label(number: int, split: Split) -> str:
     fold = number % split.folds
     if split.valid and fold == (split.fold + 1) % split.folds:
         return "valid"
@@ -297,30 +297,30 @@ SPLITS = [
 ]  # fmt: skip
 
 
-def labelled_by_all(log, splits: list[Split]) -> list[dict[tuple[str, str], str]]:
+def label_by_all(log, splits: list[Split]) -> list[dict[tuple[str, str], str]]:
     """One Spark job for many protocols."""
     frames = [
         labelled(log, split).select(F.lit(n).alias("split"), "user_id", "item_id", "part")
         for n, split in enumerate(splits)
     ]
-    found: list[dict[tuple[str, str], str]] = [{} for _ in splits]
+    by_split: list[dict[tuple[str, str], str]] = [{} for _ in splits]
     for n, user, item, part in reduce(DataFrame.unionAll, frames).collect():
-        assert (user, item) not in found[n]
-        found[n][user, item] = part
-    return found
+        assert (user, item) not in by_split[n]
+        by_split[n][user, item] = part
+    return by_split
 
 
 @pytest.mark.parametrize(("n", "every"), [(1, 5), pytest.param(3, 1, marks=pytest.mark.slow), (17, 5)])
 def test_labels_equal_the_oracle_whatever_the_partitioning(spark, n: int, every: int) -> None:
     """All protocols on three partitions, every fifth on one and on seventeen."""
     rows = random_log(seed=1, users=30)
-    hashes = hashes_of(spark, rows, SEED)
+    hashes = compute_hashes(spark, rows, SEED)
     random.Random(n).shuffle(rows)
     chosen = SPLITS[1::every] if every > 1 else SPLITS
     with partitions(spark, n):
         log = spark.createDataFrame(rows, INTERACTIONS).repartition(n)
-        for split, found in zip(chosen, labelled_by_all(log, chosen), strict=True):
-            assert found == oracle(rows, split, hashes), split.describe()
+        for split, labels in zip(chosen, label_by_all(log, chosen), strict=True):
+            assert labels == oracle(rows, split, hashes), split.describe()
 
 
 def test_folds_do_not_overlap_and_leave_nothing_out(spark) -> None:
@@ -329,11 +329,11 @@ def test_folds_do_not_overlap_and_leave_nothing_out(spark) -> None:
     log = spark.createDataFrame(rows, INTERACTIONS)
     for group in ("global", "user"):
         splits = [Split(holdout="folds", group=group, folds=4, fold=fold) for fold in range(4)]
-        found = labelled_by_all(log, splits)
-        tested = Counter(pair for parts in found for pair, part in parts.items() if part == "test")
+        folds = label_by_all(log, splits)
+        tested = Counter(pair for parts in folds for pair, part in parts.items() if part == "test")
         assert tested == Counter({(r[0], r[1]): 1 for r in rows})
         if group == "user":
-            sizes = [Counter(user for (user, _), part in f.items() if part == "test") for f in found]
+            sizes = [Counter(user for (user, _), part in f.items() if part == "test") for f in folds]
             for user in {r[0] for r in rows}:
                 assert max(s[user] for s in sizes) - min(s[user] for s in sizes) <= 1
 
@@ -342,7 +342,7 @@ def test_netflix_by_hand(spark) -> None:
     """Twenty ratings: the last nine are dealt to probe, quiz and test; of five, the first one stays."""
     rows = [row("u", f"i{n:02}", time=n) for n in range(20)]
     rows += [row("v", f"i{n}", time=n) for n in range(5)]
-    (parts,) = labelled_by_all(spark.createDataFrame(rows, INTERACTIONS), [Split(protocol="netflix")])
+    (parts,) = label_by_all(spark.createDataFrame(rows, INTERACTIONS), [Split(protocol="netflix")])
     assert {parts["u", f"i{n:02}"] for n in range(11)} == {"train"}
     assert {parts["u", f"i{n:02}"] for n in range(11, 20)} == {"probe", "quiz", "test"}
     assert [parts["v", f"i{n}"] == "train" for n in range(5)] == [True] + [False] * 4
@@ -357,8 +357,8 @@ def test_cuts_in_time_by_hand(spark) -> None:
         Split(holdout="period", start="1970-01-01T00:00:05", length="2s"),
         Split(holdout="period", length="2s", step="3s", window=1),
     ]
-    found = labelled_by_all(spark.createDataFrame(rows, INTERACTIONS), splits)
-    by_ratio, by_start, rolling = ([parts[f"u{n}", "i"] for n in range(10)] for parts in found)
+    cuts = label_by_all(spark.createDataFrame(rows, INTERACTIONS), splits)
+    by_ratio, by_start, rolling = ([parts[f"u{n}", "i"] for n in range(10)] for parts in cuts)
     assert by_ratio == ["train"] * 7 + ["test"] * 3
     assert by_start == ["train"] * 5 + ["test"] * 2 + ["later"] * 3
     # The last window is (7, 9]; one step before it, (4, 6].
@@ -392,7 +392,7 @@ def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
 
 def test_another_seed_is_another_split(spark) -> None:
     log = spark.createDataFrame(random_log(seed=2), INTERACTIONS)
-    one, other = (parts_of(labelled(log, Split(seed=seed))) for seed in (1, 2))
+    one, other = (read_parts(labelled(log, Split(seed=seed))) for seed in (1, 2))
     assert one.keys() == other.keys()
     moved = sum(one[pair] != other[pair] for pair in one)
     assert moved > len(one) / 10
@@ -418,8 +418,8 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
         as_text, as_numbers = (labelled(log, split, "keep_last") for log in (plain, noted))
         assert as_numbers.columns == INTERACTIONS.names
         assert [f.dataType for f in as_numbers.schema] == [f.dataType for f in INTERACTIONS]
-        assert parts_of(as_numbers) == parts_of(as_text)
-        assert len(parts_of(as_numbers)) == len(rows)
+        assert read_parts(as_numbers) == read_parts(as_text)
+        assert len(read_parts(as_numbers)) == len(rows)
 
 
 # ------------------------------------------------------------------------------------ duplicates
@@ -430,7 +430,7 @@ def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
     return labelled(log, Split(group="global"), keep)
 
 
-def kept(frame) -> dict[tuple[str, str], tuple[float, int | None]]:
+def remaining(frame) -> dict[tuple[str, str], tuple[float, int | None]]:
     return {(r.user_id, r.item_id): (r.rating, r.event_time) for r in frame.collect()}
 
 
@@ -446,8 +446,8 @@ def test_duplicates_keep_the_last_or_the_first_then_the_highest_rating(spark) ->
     ]
     log = spark.createDataFrame(rows, INTERACTIONS)
     rest = {("u", "b"): (5.0, None), ("v", "a"): (1.0, 1)}
-    assert kept(without_duplicates(log, "keep_last")) == {("u", "a"): (4.0, 9), **rest}
-    assert kept(without_duplicates(log, "keep_first")) == {("u", "a"): (3.0, 1), **rest}
+    assert remaining(without_duplicates(log, "keep_last")) == {("u", "a"): (4.0, 9), **rest}
+    assert remaining(without_duplicates(log, "keep_first")) == {("u", "a"): (3.0, 1), **rest}
     assert without_duplicates(log, "keep_last").columns == INTERACTIONS.names
 
 
@@ -470,7 +470,7 @@ def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
         assert pages == {"3"}
 
 
-def one_of_each(rows: list[Row], keep: str) -> list[Row]:
+def drop_duplicates(rows: list[Row], keep: str) -> list[Row]:
     """The rule of `positions.drop_duplicates` in plain Python: what is missing comes first."""
 
     def order(row: Row) -> tuple[object, ...]:
@@ -502,11 +502,11 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
     ]
     log = spark.createDataFrame(rows, INTERACTIONS)
     for keep, split in (("keep_last", Split(protocol="TO_RS")), ("keep_first", Split(group="global"))):
-        survivors = spark.createDataFrame(one_of_each(rows, keep), INTERACTIONS)
+        survivors = spark.createDataFrame(drop_duplicates(rows, keep), INTERACTIONS)
         frames = (labelled(log.repartition(3), split, keep), labelled(survivors, split))
         as_text = [F.to_json(F.struct(*INTERACTIONS.names)).alias("row")]
-        found, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
-        assert found == wanted and len(found) < len(rows)
+        kept_rows, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
+        assert kept_rows == wanted and len(kept_rows) < len(rows)
     with pytest.raises(DataError, match="rows of user"):
         labelled(log, split, "error")
 
@@ -516,5 +516,5 @@ def test_shares_of_a_cut_in_time_are_shares_of_the_rows_that_stay(spark) -> None
     rows = [row("u", f"i{n}", time=n) for n in range(10)]
     rows += [row("u", "i0", time=100 + n) for n in range(40)]
     log = spark.createDataFrame(rows, INTERACTIONS)
-    parts = parts_of(labelled(log, Split(group="global", order="temporal"), "keep_first"))
+    parts = read_parts(labelled(log, Split(group="global", order="temporal"), "keep_first"))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["test"] * 2

@@ -1,17 +1,18 @@
-"""Reading what others wrote: interaction logs, and tables of lists, scores, truth, embeddings.
+"""Read interaction logs and tables of other systems: lists, scores, ground truth, embeddings.
 
-Everything is checked where it is read, in one pass of counting: a missing file or column, a value
-that is not a number, a row without ids becomes an error that names file, column and an example. Nothing
-is dropped silently, and nothing surfaces later as a Java stack trace.
+Everything is checked when it is read, in one pass that counts problems. A missing file or column, a value
+that is not a number, or a row without ids becomes an error that names file, column and an example. No row
+is dropped silently, and no problem appears later as a Java stack trace.
 
-    logs             what every log goes through, and the formats that are tables of their own
+    logs             steps that all logs have in common, and logs that are tables
     movielens        100K to 32M, latest
     netflix          the prize's text
     published        splits that come as files: Coat, Yahoo R3, LightGCN, NCF
-    rounds           Open Bandit rounds
-    tables           lists, scores, truth, embeddings, attributes
-    values, ids      a column and how it can be wrong; whether ids are numbers or text
-    files            paths, lines, fields
+    bandit_feedback  Open Bandit rounds
+    tables           lists, scores, ground truth, embeddings, attributes
+    values, ids      conversion and checks of a column; ids as numbers or as text
+    files            lines and fields of text
+    paths            local and remote paths, errors of Spark
 """
 
 from recbench_spark.data.readers.bandit_feedback import read_rounds

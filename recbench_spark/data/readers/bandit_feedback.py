@@ -1,4 +1,4 @@
-"""Logged rounds of a policy: Open Bandit (Saito et al., NeurIPS 2021, Datasets and Benchmarks)."""
+"""Read logged rounds of a policy: Open Bandit (Saito et al., NeurIPS 2021, Datasets and Benchmarks)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import (
-    HIDDEN,
-    Layout,
-    column,
-    find_file,
-    is_folder,
-    read_fields,
-)
+from recbench_spark.data.readers.files import HIDDEN, Layout, column, read_fields
+from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import DataError
 from recbench_spark.schemas import require
@@ -48,21 +42,21 @@ ROUNDS = T.StructType(
         ),
     ]
 )
-"""What `read_rounds` returns."""
+"""Schema of the rounds that `read_rounds` returns."""
 
 REQUIRED = ("timestamp", "item_id", "position", "click", "propensity_score")
 
 
 def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataFrame:
-    """Rounds in `ROUNDS`, from a CSV file with a header, or the one CSV of rounds in a folder.
+    """Read rounds in `ROUNDS` from a CSV file with a header, or from the one CSV of rounds in a folder.
 
-    The policy is the folder's: `random` and `bts` are read each for itself. Counts unusable rows
-    eagerly, in one pass; the rounds are lazy.
+    Each policy has its own folder: `random` and `bts` are read separately. Unusable rows are counted
+    at once, in one pass; the rounds are lazy.
 
     Args:
         spark: the session.
         path: `all.csv` (`men.csv`, `women.csv`; `.gz`), or its folder.
-        time_zone: of timestamps without an offset.
+        time_zone: the zone of timestamps without an offset.
 
     Raises:
         ConfigError: no such file.
@@ -70,24 +64,24 @@ def read_rounds(spark: SparkSession, path: str, time_zone: str = "UTC") -> DataF
         DataError: no rows; a click that is not 0 or 1, a propensity outside (0, 1], a position below 1.
     """
     names = ("all.csv", "men.csv", "women.csv")
-    found = find_file(spark, path, names) if is_folder(spark, path) else path
-    text = read_fields(spark, found, Layout())
+    file = find_file(spark, path, names) if is_folder(spark, path) else path
+    text = read_fields(spark, file, Layout())
     frame = _add_arrays(text.frame)
-    known = frame.drop(*HIDDEN)
-    require(known, [ROUND_COLUMN, *REQUIRED], found)
-    values = _round_values(frame, found, time_zone)
+    visible = frame.drop(*HIDDEN)
+    require(visible, [ROUND_COLUMN, *REQUIRED], file)
+    values = _round_values(frame, file, time_zone)
     needed = [checked for value in values for checked in value.refuse_nulls()]
     needed.append(replace(values[1].check_year(frame, "timestamp"), make_hint=None))
-    checks = Checks(frame, [Value.line(text.line), *needed], found)
+    checks = Checks(frame, [Value.line(text.line), *needed], file)
     counted = checks.count()
     checks.refuse(counted)
     if not counted.rows:
-        raise DataError(f"{found}: no rows")
+        raise DataError(f"{file}: no rows")
     return frame.select(*_select_columns(values))
 
 
 def _round_values(frame: DataFrame, where: str, zone: str) -> list[Value]:
-    """The columns in the order of ROUNDS."""
+    """Return the columns in the order of ROUNDS."""
     affinities = F.transform("affinities", lambda text: text.try_cast("double"))
     holes = F.exists(affinities, lambda x: x.isNull() | F.isnan(x))
     position = Value.whole(frame, "position", where)
@@ -105,7 +99,7 @@ def _round_values(frame: DataFrame, where: str, zone: str) -> list[Value]:
 
 
 def _add_arrays(frame: DataFrame) -> DataFrame:
-    """The numbered columns as arrays of text."""
+    """Add the numbered columns as arrays of text."""
     prefixes = {"user_features": "user_feature_", "affinities": "user-item_affinity_"}
     arrays = {
         name: F.array(*map(column, _list_numbered(frame, prefix))).cast("array<string>")
@@ -115,9 +109,9 @@ def _add_arrays(frame: DataFrame) -> DataFrame:
 
 
 def _list_numbered(frame: DataFrame, prefix: str) -> list[str]:
-    """The columns prefix0, prefix1 ... in the order of their numbers."""
-    found = [name for name in frame.columns if re.fullmatch(re.escape(prefix) + "[0-9]+", name)]
-    return sorted(found, key=lambda name: int(name.removeprefix(prefix)))
+    """List the columns prefix0, prefix1 ... in the order of their numbers."""
+    names = [name for name in frame.columns if re.fullmatch(re.escape(prefix) + "[0-9]+", name)]
+    return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
 
 
 def _select_columns(values: list[Value]) -> list[Column]:

@@ -1,4 +1,6 @@
-"""Ids by the type of their column, as `kernels.ids` says, and whether they are ordered as numbers."""
+"""Convert ids by the type of their column (see `kernels.ids`), and decide if they are ordered as
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ from recbench_spark.kernels.ids import (
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 
 TEXT_FILE = "text of a file"
-"""How the type of a field of a text file is told."""
+"""Name of the type of a text file's fields in messages."""
 
 TEXT_NOTES = {ID_KIND: "text", ID_TYPE: TEXT_FILE}
-"""Metadata of ids that a reader takes out of the lines of a text file itself."""
+"""Metadata of ids that a reader extracts itself from the lines of a text file."""
 
 IN_UTF8 = (
     "the file is in another encoding: iconv -f ISO-8859-1 -t UTF-8 FILE, or, of a log, dataset.options "
@@ -38,10 +40,15 @@ IN_UTF8 = (
 
 @dataclass(frozen=True)
 class IdColumn:
-    """A column of ids: as text, the rows in which it is none (None: it cannot be), and what is noted of it.
+    """A column of ids.
 
-    kind: `integer`, `string`, or `text` where only the values can say which
-    stored: the type as it is told
+    Attributes:
+        text: the ids as text.
+        bad: the rows without a valid id; None where there can be none.
+        expected: the description of a valid id.
+        kind: `integer`, `string`, or `text` where only the values can decide.
+        stored: the stored type, for messages.
+        hint: advice for bad rows.
     """
 
     text: Column
@@ -60,22 +67,22 @@ class IdColumn:
 def convert_ids(
     frame: DataFrame, name: str, where: str, *, text_file: bool = False, floats: bool = False
 ) -> IdColumn:
-    """The ids of a column; NULL and NaN are NULL.
+    """Convert a column to ids; NULL and NaN become NULL.
 
     Args:
-        frame: has the column, and BAD_LINE where it is from a text file.
-        name: of the column.
-        where: how errors name the frame.
+        frame: a frame with the column, and with BAD_LINE where it is from a text file.
+        name: the column's name.
+        where: the frame's name in messages.
         text_file: whether its columns are fields of a text file.
-        floats: whether such fields may be whole floats (not in formats that are known to hold none): a look
-            at the first row, and one pass over a column that begins as `10.0`.
+        floats: whether such fields may be whole floats, which some formats never hold. This reads the
+            first row, and makes one pass over a column that begins as `10.0`.
 
     Raises:
-        SchemaError: a type that holds no ids.
+        SchemaError: the column has a type that holds no ids.
     """
     if text_file:
         return _field_ids(frame, name, where, floats=floats)
-    raw, kind, noted = column(name), frame.schema[name].dataType, frame.schema[name].metadata
+    raw, kind, metadata = column(name), frame.schema[name].dataType, frame.schema[name].metadata
     if isinstance(kind, T.IntegralType | T.NullType):
         return IdColumn(raw.cast("string"), None, "an id", "integer", kind.simpleString())
     if isinstance(kind, T.FloatType | T.DoubleType):
@@ -86,17 +93,17 @@ def convert_ids(
         return IdColumn(raw.cast("string"), None, "an id", "string", "boolean")
     if isinstance(kind, T.StringType | T.BinaryType):
         bad = ~F.is_valid_utf8(raw.cast("string"))
-        stored = noted.get(ID_TYPE, kind.simpleString())
-        return IdColumn(raw.cast("string"), bad, "text in UTF-8", noted.get(ID_KIND, "string"), stored)
+        stored = metadata.get(ID_TYPE, kind.simpleString())
+        return IdColumn(raw.cast("string"), bad, "text in UTF-8", metadata.get(ID_KIND, "string"), stored)
     raise SchemaError(f"{where}: column '{name}' is {kind.simpleString()}, which holds no ids", IDS_AS_TEXT)
 
 
 def _float_ids(raw: Column, kind: T.DataType, stored: str | None = None) -> IdColumn:
     bits = EXACT_BITS[kind.simpleString()]
-    known = ~F.isnan(raw)
-    bad = known & ~((raw == F.floor(raw)) & (F.abs(raw) < F.lit(2.0**bits)))
-    # Not of infinity, which is not a whole number, and stays an error where it is not looked at before.
-    text = F.when(known, raw.try_cast("bigint").cast("string"))
+    is_number = ~F.isnan(raw)
+    bad = is_number & ~((raw == F.floor(raw)) & (F.abs(raw) < F.lit(2.0**bits)))
+    # try_cast makes infinity NULL, since it is no whole number; `bad` reports it where it is checked.
+    text = F.when(is_number, raw.try_cast("bigint").cast("string"))
     return IdColumn(text, bad, f"an id ({float_id_rule(bits)})", "integer", stored or kind.simpleString())
 
 
@@ -104,17 +111,17 @@ def _decimal_ids(raw: Column, kind: T.DecimalType) -> IdColumn:
     digits = max(kind.precision - kind.scale, 1)
     whole = raw.try_cast(T.DecimalType(digits, 0))
     bad = raw.isNotNull() & (whole.isNull() | (raw != whole))
-    known = "integer" if digits <= SAFE_DIGITS else "text"
-    return IdColumn(whole.cast("string"), bad, "an id (a whole number)", known, kind.simpleString())
+    id_kind = "integer" if digits <= SAFE_DIGITS else "text"
+    return IdColumn(whole.cast("string"), bad, "an id (a whole number)", id_kind, kind.simpleString())
 
 
 # ----------------------------------------------------------------------------- fields of text files
 
 
 def _field_ids(frame: DataFrame, name: str, where: str, *, floats: bool) -> IdColumn:
-    raw, noted = column(name), frame.schema[name].metadata
-    if ID_TYPE in noted:  # the name of a folder, of which Spark tells nothing beside BAD_LINE
-        return IdColumn(raw, None, "text in UTF-8", noted[ID_KIND], noted[ID_TYPE])
+    raw, metadata = column(name), frame.schema[name].metadata
+    if ID_TYPE in metadata:  # the name of a folder, which Spark does not provide together with BAD_LINE
+        return IdColumn(raw, None, "text in UTF-8", metadata[ID_KIND], metadata[ID_TYPE])
     if floats and _is_whole_floats(frame, name):
         print(
             f"note: {where}: {name} is whole floats throughout, such as 10.0: read as whole numbers, 10",
@@ -126,18 +133,18 @@ def _field_ids(frame: DataFrame, name: str, where: str, *, floats: bool) -> IdCo
 
 
 def has_replacement(frame: DataFrame, name: str) -> Column | None:
-    """Fields with U+FFFD, which stands where bytes could not be decoded; None where they are to be kept."""
+    """Return a test for fields with U+FFFD, which replaces undecodable bytes; None where it is intended."""
     return None if keeps_replacements(frame.sparkSession) else column(name).contains("\ufffd")
 
 
 def _is_whole_floats(frame: DataFrame, name: str) -> bool:
-    """Whether all fields are whole floats; of most columns the first one says that they are not."""
-    known = frame.where(column(name).isNotNull() & F.col(BAD_LINE).isNull())
-    # Spark refuses to read BAD_LINE with nothing but itself; with the column it is read.
-    first = known.select(column(name).alias("id"), BAD_LINE).limit(1).collect()
+    """Check whether all fields are whole floats; for most columns the first row shows that they are not."""
+    present = frame.where(column(name).isNotNull() & F.col(BAD_LINE).isNull())
+    # Spark refuses to read BAD_LINE alone, so it is read with the column.
+    first = present.select(column(name).alias("id"), BAD_LINE).limit(1).collect()
     if not first or first[0]["id"] is None:
         return False
-    other = known.where(~column(name).rlike(WHOLE_FLOAT)).select(column(name), BAD_LINE)
+    other = present.where(~column(name).rlike(WHOLE_FLOAT)).select(column(name), BAD_LINE)
     return _looks_whole(first[0]["id"]) and not other.limit(1).collect()
 
 
@@ -145,19 +152,19 @@ def _looks_whole(text: str) -> bool:
     return text.endswith(".0") or "e+" in text.lower()
 
 
-# ------------------------------------------------------------------------------------- their order
+# ------------------------------------------------------------------------------------- order
 
 
 def id_order(
     frames: Iterable[DataFrame], name: Literal["user_id", "item_id"] = "item_id"
 ) -> Literal["numeric", "bytes"]:
-    """How the item ids (or user ids) of these frames are ordered for ties, in splits and in rankings.
+    """Return the order of item ids (or user ids) of these frames for ties, in splits and in rankings.
 
-    `numeric` where each frame's column is one of whole numbers (also as floats and decimals) or,
-    read from text or of more than 18 digits, holds nothing but canonical integers; else `bytes`: the order
-    of UTF-8. A stored type is taken at its word: digits in a string column are text. For frames that came
-    from `read_log`, `read_table` and `typed_rows`, which note how ids were stored; one pass over those
-    whose type does not say.
+    It is `numeric` where each frame's column holds whole numbers (also as floats and decimals) or,
+    read from text or with more than 18 digits, only canonical integers; else `bytes`: the order
+    of UTF-8. A stored type is trusted: digits in a string column are text. The frames must come from
+    `read_log`, `read_table` or `convert_rows`, which note how ids were stored; one pass reads those
+    whose type does not decide.
     """
     return "numeric" if all(_ids_are_numbers(frame, name) for frame in frames) else "bytes"
 

@@ -1,4 +1,4 @@
-"""What every log goes through: columns by our names, values checked, bad rows refused or kept aside."""
+"""Read logs of all formats: canonical column names, checked values, bad rows refused or set aside."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from recbench_spark.data.readers.files import (
     FILE,
     HIDDEN,
     Layout,
-    check_path,
     column,
-    exists,
-    explain_errors,
-    is_table,
     open_reader,
     read_fields,
 )
 from recbench_spark.data.readers.movielens import MOVIELENS, read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
+from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
 from recbench_spark.data.worlds import read_world
@@ -50,12 +47,12 @@ class Log:
     """A log that has been checked.
 
     Attributes:
-        stored: the log in `INTERACTIONS`, lazy, but ids that are stored as integers are int64: what a
-            shuffle had better carry.
-        n: how many rows it has; None where they were not counted.
-        rejects: file, line, reason of the rows left out, lazy; None where bad rows are an error.
-        rejected: how many rows were left out.
-        reasons: how many rows each reason hit; a row may have several.
+        stored: the log in `INTERACTIONS`, lazy, but ids that are stored as integers are int64, which
+            are cheaper to shuffle.
+        n: number of rows; None where they were not counted.
+        rejects: file, line and reason of the rejected rows, lazy; None where bad rows are an error.
+        rejected: number of rejected rows.
+        reasons: number of rows for each reason; a row may have several reasons.
     """
 
     stored: DataFrame
@@ -66,30 +63,30 @@ class Log:
 
     @property
     def rows(self) -> DataFrame:
-        """The log in `INTERACTIONS`, lazy."""
+        """Return the log in `INTERACTIONS`, lazy."""
         return cast_ids_to_text(self.stored)
 
     def describe_reasons(self) -> str | None:
-        """The reasons with their numbers, in one text; None where nothing was left out."""
+        """Return the reasons with their numbers in one text; None where no row was rejected."""
         return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
 
 
 def read_log(spark: SparkSession, dataset: Dataset) -> DataFrame:
-    """The rows of `open_log`."""
+    """Return the rows of `open_log`."""
     return open_log(spark, dataset).rows
 
 
 def open_log(spark: SparkSession, dataset: Dataset) -> Log:
-    """The log in `INTERACTIONS`: ids as text, rating 1 where it has none, microseconds of UTC.
+    """Open the log in `INTERACTIONS`: ids as text, rating 1 where there is none, UTC microseconds.
 
-    Counts unusable rows eagerly, in one pass; the rows are lazy. Duplicate pairs are left in. With
-    `dataset.bad_rows: reject` unusable rows are left out, and can be looked at in `rejects`.
+    Unusable rows are counted at once, in one pass; the rows are lazy. Duplicate pairs stay in the log. With
+    `dataset.bad_rows: reject` unusable rows are left out and listed in `rejects`.
 
     Raises:
-        ConfigError: no such path, or a mapping of columns that means nothing.
-        SchemaError: a column is missing or of a type that cannot be read.
-        DataError: no rows; ids, ratings or times that are missing, not finite or not numbers, lines of
-            another layout (unless they are to be rejected).
+        ConfigError: the path does not exist, or a mapping of columns is invalid.
+        SchemaError: a column is missing or has a type that cannot be read.
+        DataError: there are no rows. Unless bad rows are rejected: ids, ratings or times are missing, not
+            finite or not numbers, or lines have another layout.
     """
     if dataset.reader == "world":
         return Log(_read_world(spark, dataset))
@@ -118,8 +115,8 @@ def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:
         frame = open_reader(spark, path, dataset.options).table(path)
     elif dataset.reader == "parquet":
         check_path(path)
-        wanted = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
-        frame = read_parquet(spark, path, [*wanted, *dataset.attributes], dataset.options)
+        names = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
+        frame = read_parquet(spark, path, [*names, *dataset.attributes], dataset.options)
     else:
         check_path(path)
         with explain_errors(path):
@@ -140,13 +137,13 @@ READERS: dict[str, Callable[[SparkSession, Dataset], RawLog]] = {
     "delta": _read_stored,
 }
 
-# --- from rows as they are stored to a log ---
+# --- conversion of stored rows to a log ---
 
 
 def _check_log(raw: RawLog, dataset: Dataset) -> Log:
     """Rename, convert and check the columns of a log."""
-    theirs = _find_log_columns(raw, dataset)
-    values = _log_values(raw, theirs, dataset)
+    source_names = _find_log_columns(raw, dataset)
+    values = _log_values(raw, source_names, dataset)
     needed = []
     for name, value in values.items():
         needed += [value] if name in raw.nullable else value.refuse_nulls()
@@ -155,22 +152,22 @@ def _check_log(raw: RawLog, dataset: Dataset) -> Log:
     if raw.line:
         needed += [Value.field(raw.frame, name) for name in dataset.attributes]
     checks = Checks(raw.frame, [*([Value.line(raw.line)] if raw.line else []), *needed], raw.where)
-    found = checks.count()
-    if found.rows == 0:
+    counts = checks.count()
+    if counts.rows == 0:
         raise DataError(f"{raw.where}: no rows")
     if dataset.bad_rows == "error":
-        checks.refuse(found, "correct or remove these rows, or set dataset.bad_rows to reject")
-        return Log(_select_log_columns(raw.frame, raw, theirs, values, dataset), found.rows)
-    if found.bad == found.rows:
-        raise DataError(f"{raw.where}: no usable row: " + "; ".join(found.problems), "look at the format")
-    kept = raw.frame.where(checks.reason() == "")
-    rows = _select_log_columns(kept, raw, theirs, values, dataset)
-    shown = [*theirs.values(), *dataset.attributes]
+        checks.refuse(counts, "correct or remove these rows, or set dataset.bad_rows to reject")
+        return Log(_select_log_columns(raw.frame, raw, source_names, values, dataset), counts.rows)
+    if counts.bad == counts.rows:
+        raise DataError(f"{raw.where}: no usable row: " + "; ".join(counts.problems), "look at the format")
+    good_rows = raw.frame.where(checks.reason() == "")
+    rows = _select_log_columns(good_rows, raw, source_names, values, dataset)
+    shown = [*source_names.values(), *dataset.attributes]
     rejects = _select_rejects(raw, checks.reason(), shown)
-    return Log(rows, found.rows - found.bad, rejects, found.bad, found.reasons)
+    return Log(rows, counts.rows - counts.bad, rejects, counts.bad, counts.reasons)
 
 
-def _log_values(raw: RawLog, theirs: dict[str, str], dataset: Dataset) -> dict[str, Value]:
+def _log_values(raw: RawLog, source_names: dict[str, str], dataset: Dataset) -> dict[str, Value]:
     frame, where = raw.frame, raw.where
     text, floats = bool(raw.line), dataset.reader == "csv"
     makers: dict[str, Callable[[str], Value]] = {
@@ -180,11 +177,11 @@ def _log_values(raw: RawLog, theirs: dict[str, str], dataset: Dataset) -> dict[s
         "event_time": lambda name: Value.time(frame, name, raw.time_unit, where, dataset.time_zone),
         "part": Value.part,
     }
-    return {name: makers[name](their) for name, their in theirs.items()}
+    return {name: makers[name](source) for name, source in source_names.items()}
 
 
 def _select_log_columns(
-    frame: DataFrame, raw: RawLog, theirs: dict[str, str], values: dict[str, Value], dataset: Dataset
+    frame: DataFrame, raw: RawLog, source_names: dict[str, str], values: dict[str, Value], dataset: Dataset
 ) -> DataFrame:
     absent = {"rating": F.lit(1.0), "event_time": F.lit(None), "part": F.lit(None)}
     notes: dict[str, dict[str, Any]] = {name: dict(values[name].notes) for name in IDS}
@@ -192,25 +189,25 @@ def _select_log_columns(
     notes |= {name: {ABSENT: True} for name in absent if name not in values}
     if "event_time" in values and "event_time" not in raw.nullable:
         notes["event_time"] = {COMPLETE: True}
-    found = {name: values[name].column if name in values else absent[name] for name in LOG_COLUMNS}
-    found |= {name: _whole_ids(frame, theirs[name], values[name]) for name in whole}
+    values_by_name = {name: values[name].column if name in values else absent[name] for name in LOG_COLUMNS}
+    values_by_name |= {name: _whole_ids(frame, source_names[name], values[name]) for name in whole}
     columns = [
         (column if name in whole else column.cast(INTERACTIONS[name].dataType)).alias(
             name, metadata=notes.get(name, {})
         )
-        for name, column in found.items()
+        for name, column in values_by_name.items()
     ]
     return frame.select(*columns, _map_attributes(dataset.attributes).alias("attributes"))
 
 
-def _whole_ids(frame: DataFrame, their: str, ids: Value) -> Column:
-    """Ids that are whole numbers as int64; those stored so are not written out first."""
-    stored = isinstance(frame.schema[their].dataType, T.IntegralType)
-    return column(their).cast("bigint") if stored else ids.column.try_cast("bigint")
+def _whole_ids(frame: DataFrame, source: str, ids: Value) -> Column:
+    """Return ids that are whole numbers as int64, without text in between for stored integers."""
+    stored = isinstance(frame.schema[source].dataType, T.IntegralType)
+    return column(source).cast("bigint") if stored else ids.column.try_cast("bigint")
 
 
 def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFrame:
-    """file, line (its text, or the row as JSON) and reason of the bad rows."""
+    """Return file, line (its text, or the row as JSON) and reason of the bad rows."""
     row = F.to_json(F.struct(*(column(name).cast("string").alias(name) for name in dict.fromkeys(names))))
     line = F.coalesce(F.col(BAD_LINE), row) if raw.line else row
     file = F.col(FILE) if FILE in raw.frame.columns else F.lit(raw.where)
@@ -219,18 +216,18 @@ def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFr
 
 
 def _find_log_columns(raw: RawLog, dataset: Dataset) -> dict[str, str]:
-    """Our names to theirs, for the columns that are there; those asked for must be."""
-    theirs = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
-    asked = {"user_id", "item_id", *raw.source_names} - set(raw.optional)
-    known = raw.frame.drop(*HIDDEN)
-    wanted = [*(theirs[name] for name in LOG_COLUMNS if name in asked), *dataset.attributes]
-    require_columns(known.columns, wanted, raw.where, raw.where)
+    """Map canonical column names to the log's own names, where they are present."""
+    source_names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
+    required = {"user_id", "item_id", *raw.source_names} - set(raw.optional)
+    visible = raw.frame.drop(*HIDDEN)
+    needed = [*(source_names[name] for name in LOG_COLUMNS if name in required), *dataset.attributes]
+    require_columns(visible.columns, needed, raw.where, raw.where)
     if dataset.reader in TABLE_READERS:
-        refuse_misspelt(known.columns, list(theirs.values()), raw.where, "dataset.columns")
-    return {name: their for name, their in theirs.items() if their in known.columns}
+        refuse_misspelt(visible.columns, list(source_names.values()), raw.where, "dataset.columns")
+    return {name: source for name, source in source_names.items() if source in visible.columns}
 
 
 def _map_attributes(names: Sequence[str]) -> Column:
     pairs = [part for name in names for part in (F.lit(name), column(name).cast("string"))]
-    found = F.create_map(*pairs) if pairs else F.lit(None)
-    return found.cast(INTERACTIONS["attributes"].dataType)
+    attributes = F.create_map(*pairs) if pairs else F.lit(None)
+    return attributes.cast(INTERACTIONS["attributes"].dataType)

@@ -1,4 +1,4 @@
-"""MovieLens files, 100K to 32M: ratings, and the attributes of users and items."""
+"""Read MovieLens files, 100K to 32M: ratings, and the attributes of users and items."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import Layout, find_file, is_folder, read_fields
+from recbench_spark.data.readers.files import Layout, read_fields
+from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.storage.local_files import bare_name
 
@@ -24,7 +25,7 @@ LAYOUTS: dict[str, Layout] = {
     "ratings.tsv": Layout("\t"),
     "ratings.csv": Layout(","),
 }
-"""Files by name; a `.gz` ending may follow."""
+"""Layouts by file name; a `.gz` ending may follow."""
 
 MOVIELENS: dict[str, tuple[str, ...]] = {
     "movielens_100k": ("u.data",),
@@ -35,17 +36,17 @@ MOVIELENS: dict[str, tuple[str, ...]] = {
     "movielens_32m": ("ratings.csv",),
     "movielens_latest": ("ratings.csv",),
 }
-"""The ratings file of each data set: the first one that is there."""
+"""The ratings file of each data set: the first one that exists."""
 
 SOURCE_COLUMNS: dict[str, dict[str, str]] = {
     "ratings.tsv": {"user_id": "user", "item_id": "item"},
     "ratings.csv": {"user_id": "userId", "item_id": "movieId", "event_time": "timestamp"},
 }
-"""Our names to the header's, where they differ."""
+"""Canonical names to the header's names, where they differ."""
 
 
 def read_movielens(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """The ratings file at or under the path: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
+    """Read the ratings file at or under the path: `u.data`, `ratings.dat` (`::`) or `ratings.csv`."""
     path, name = _find_ratings(spark, str(dataset.path), MOVIELENS[dataset.reader])
     text = read_fields(spark, path, LAYOUTS[name])
     return RawLog(
@@ -59,12 +60,12 @@ def read_movielens(spark: SparkSession, dataset: Dataset) -> RawLog:
 
 
 def _find_ratings(spark: SparkSession, path: str, names: tuple[str, ...]) -> tuple[str, str]:
-    """The ratings file at or under the path, and the name of its layout."""
-    found = find_file(spark, path, names) if is_folder(spark, path) else path
-    return found, name_layout(Path(found), names)
+    """Find the ratings file at or under the path, and the name of its layout."""
+    file = find_file(spark, path, names) if is_folder(spark, path) else path
+    return file, name_layout(Path(file), names)
 
 
 def name_layout(file: Path, names: tuple[str, ...]) -> str:
-    """Return the name in LAYOUTS of how a ratings file is laid out, by its ending."""
+    """Return the name in LAYOUTS of a ratings file's layout, by its ending."""
     ending = Path(bare_name(file.name)).suffix
     return next((name for name in names if Path(name).suffix == ending), names[0])

@@ -1,4 +1,4 @@
-"""The Netflix prize's text (Bennett and Lanning, KDD Cup 2007): a movie's ratings under its number.
+"""Read the Netflix prize's text (Bennett and Lanning, KDD Cup 2007): a movie's ratings follow its number.
 
     1:
     1488844,3,2005-09-06
@@ -6,7 +6,7 @@
     2:
     ...
 
-Either four `combined_data_N.txt` of many movies, or a folder of `mv_NNNNNNN.txt`, one a movie.
+The input is four files `combined_data_N.txt` of many movies, or a folder of `mv_NNNNNNN.txt`, one a movie.
 """
 
 from __future__ import annotations
@@ -23,15 +23,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import (
-    BAD_LINE,
-    FILE,
-    explain_errors,
-    find_file,
-    is_folder,
-    list_names,
-    read_lines,
-)
+from recbench_spark.data.readers.files import BAD_LINE, FILE, read_lines
+from recbench_spark.data.readers.paths import explain_errors, find_file, is_folder, list_names
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.kernels.streams import Batches
 
@@ -45,7 +38,7 @@ BlockStart = tuple[str, int]
 
 
 def read_netflix(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """Ratings with the day as time, from a file or a folder of files (or its `training_set`).
+    """Read ratings with the day as time, from a file or a folder of files (or its `training_set`).
 
     A task holds a batch of lines. `probe.txt` and `qualifying.txt` are not read.
     """
@@ -56,7 +49,7 @@ def read_netflix(spark: SparkSession, dataset: Dataset) -> RawLog:
 
 
 def _find_files(spark: SparkSession, path: str) -> tuple[str, bool, str]:
-    """Where the files are, whether each is of a single movie, and a pattern of their names."""
+    """Find the folder of the files, whether each has a single movie, and a pattern of their names."""
     if not is_folder(spark, path):
         return path, fnmatch(path.rsplit("/", 1)[-1], "mv_*"), "*"
     if "training_set" in list_names(spark, path):
@@ -66,7 +59,7 @@ def _find_files(spark: SparkSession, path: str) -> tuple[str, bool, str]:
 
 
 def _split_fields(rows: DataFrame) -> DataFrame:
-    """Rows (item_id, line, FILE) as columns; a line without a movie or of other fields is bad."""
+    """Split rows (item_id, line, FILE) into columns; a line without a movie or with other fields is bad."""
     fields = F.split("line", ",")
     good = F.col("item_id").isNotNull() & (F.size(fields) == len(FIELDS))
     named = [F.when(good, fields[n]).alias(name) for n, name in enumerate(FIELDS)]
@@ -74,7 +67,7 @@ def _split_fields(rows: DataFrame) -> DataFrame:
 
 
 def _label_single_movies(lines: DataFrame) -> DataFrame:
-    """The movie by the name of the file; the first line must say the same. No shuffle."""
+    """Take the movie from the name of the file; the first line must have the same number. No shuffle."""
     movie = F.regexp_extract(FILE, r"mv_0*([0-9]+)\.txt", 1)
     header = F.col("line").rlike(HEADER)
     same = F.col("line") == F.concat(movie, F.lit(":"))
@@ -83,10 +76,10 @@ def _label_single_movies(lines: DataFrame) -> DataFrame:
 
 
 def _label_combined(lines: DataFrame, path: str) -> DataFrame:
-    """The movie by the last header before a line, carried from line to line within a block of a file.
+    """Take the movie from the last header before a line, carried on within a block of a file.
 
-    A block may begin in the middle of a movie, so a pass over the lines tells the driver the last
-    header of each block (one row for each 128 MB), and with it the movie in which the next one begins.
+    A block may begin in the middle of a movie. So a first pass over the lines gives the driver the last
+    header of each block (one row for each 128 MB), and with it the movie in which the next block begins.
     """
     start = F.col("_metadata.file_block_start").alias("start")
     placed = lines.select("line", FILE, start)
@@ -98,18 +91,18 @@ def _label_combined(lines: DataFrame, path: str) -> DataFrame:
 
 
 def _find_openings(placed: DataFrame) -> dict[BlockStart, str | None]:
-    """For each block the movie in which it begins."""
+    """Return the movie in which each block begins."""
     numbered = placed.withColumn("n", F.monotonically_increasing_id())
     header = F.when(F.col("line").rlike(HEADER), F.col("n"))
     last = F.max_by(F.regexp_replace("line", ":", ""), header).alias("last")
     blocks = numbered.groupBy(FILE, "start").agg(last).orderBy(FILE, "start").collect()
-    found: dict[BlockStart, str | None] = {}
-    for file, of_file in groupby(blocks, key=lambda block: block[FILE]):
+    movies: dict[BlockStart, str | None] = {}
+    for file, file_blocks in groupby(blocks, key=lambda block: block[FILE]):
         movie = None
-        for block in of_file:
-            found[file, block["start"]] = movie
+        for block in file_blocks:
+            movies[file, block["start"]] = movie
             movie = block["last"] or movie
-    return found
+    return movies
 
 
 def _carry_movies(openings: dict[BlockStart, str | None], batches: Batches) -> Batches:
@@ -130,7 +123,7 @@ def _carry_movies(openings: dict[BlockStart, str | None], batches: Batches) -> B
 
 
 def _split_by_block(batch: pa.RecordBatch) -> Iterator[tuple[BlockStart, pa.RecordBatch]]:
-    """The rows of a batch by the block they are from; a block's lines follow each other."""
+    """Split the rows of a batch by block; the lines of a block follow each other."""
     if not batch.num_rows:
         return
     files = batch.column(FILE).dictionary_encode().indices.to_numpy()

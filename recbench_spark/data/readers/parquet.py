@@ -1,8 +1,9 @@
-"""Parquet as the union of its files: columns that only some have, whole numbers beside floats, odd types.
+"""Read Parquet as the union of its files, with columns that only some have, mixed number types and odd
+types.
 
-Spark takes the columns of one file for those of all, makes numbers of the names of partition folders, and
-reads neither times in nanoseconds nor float16. Files of this machine say their columns by their footers
-first; remote ones are merged by Spark.
+Spark applies the columns of one file to all files, makes numbers of the names of partition folders, and
+reads neither times in nanoseconds nor float16. So the columns of local files are first read from their
+footers; the columns of remote files are merged by Spark.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from recbench_spark.data.readers.files import (
     FILE,
     column,
-    explain_errors,
     input_files,
-    local_path,
     note_partitions,
     partition_names,
-    plain_path,
     union_by_name,
 )
+from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.storage.local_files import read_schemas, refuse_case
 from recbench_spark.storage.shared_arrays import escape_path
@@ -37,7 +36,7 @@ Types = dict[str, pa.DataType]
 def read_parquet(
     spark: SparkSession, path: str, wanted: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """The rows of all files at a path, with the columns that any of them has, and FILE.
+    """Read the rows of all files at a path, with the columns that any of them has, and FILE.
 
     A column that a file lacks is NULL in its rows. A column of whole numbers in one file and of floats in
     another is float64, and infinite where that is not exact. Names of partition folders are text as
@@ -46,24 +45,24 @@ def read_parquet(
     Args:
         spark: the session.
         path: a file or a folder; a name, not a pattern.
-        wanted: columns that are used. Others are left out where their types do not go together.
-        options: Spark's.
+        wanted: columns that are used. Others are left out where their types have no common type.
+        options: options of Spark's reader.
 
     Raises:
-        SchemaError: a column has types that do not go together, or names that differ in case alone.
-        DataError: a file that cannot be read.
+        SchemaError: a column has no common type, or names differ only in case.
+        DataError: a file cannot be read.
     """
-    given = {"mergeSchema": "true", **(options or {})}
+    settings = {"mergeSchema": "true", **(options or {})}
     with explain_errors(path):
-        files = input_files(spark, path, given)
+        files = input_files(spark, path, settings)
     if not files:
         raise DataError(
             f"{path}: cannot be read: it has no files", "names that begin with _ or . are passed over"
         )
     parts = partition_names(path, files)
     local = [place for file in files if (place := local_path(file)) is not None]
-    if len(local) < len(files) or given["mergeSchema"].lower() != "true":
-        return _read_group(spark, path, given, parts, [], {})
+    if len(local) < len(files) or settings["mergeSchema"].lower() != "true":
+        return _read_group(spark, path, settings, parts, [], {})
     schemas = _read_file_schemas(local, path)
     targets = _common_types(local, schemas, path, wanted)
     groups = _group_by_types(schemas, targets)
@@ -72,7 +71,7 @@ def read_parquet(
         some = [] if len(groups) == 1 else [files[number] for number in numbers]
         types = {name: kind for number in numbers for name, kind in schemas[number].items()}
         merges = {
-            **given,
+            **settings,
             "mergeSchema": str(_columns_differ(schemas[number] for number in numbers)).lower(),
         }
         frames.append(_cast_columns(_read_group(spark, path, merges, parts, some, types), targets))
@@ -91,7 +90,7 @@ def _columns_differ(schemas: Iterable[Types]) -> bool:
 
 
 def _group_by_types(schemas: Sequence[Types], targets: Mapping[str, T.DataType | None]) -> list[list[int]]:
-    """The numbers of the files that Spark reads together: columns of several types, and odd ones, alike."""
+    """Group the numbers of the files that Spark reads together: those with equal mixed and odd columns."""
     odd = {name for schema in schemas for name, kind in schema.items() if _lacks_spark_type(kind)}
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, schema in enumerate(schemas):
@@ -103,28 +102,28 @@ def _group_by_types(schemas: Sequence[Types], targets: Mapping[str, T.DataType |
 def _common_types(
     files: Sequence[str], schemas: Sequence[Types], path: str, wanted: Sequence[str]
 ) -> dict[str, T.DataType | None]:
-    """The types of columns that files hold in several; None: there is none, and the column is not wanted.
+    """Return common types of columns whose type differs between files; None for unused columns without one.
 
     Raises:
-        SchemaError: there is none; or names of two files differ in case alone.
+        SchemaError: a used column has no common type, or names of two files differ only in case.
     """
     seen: dict[str, tuple[str, str, pa.DataType]] = {}
-    found: dict[str, T.DataType | None] = {}
+    targets: dict[str, T.DataType | None] = {}
     for file, schema in zip(files, schemas, strict=True):
         for name, kind in schema.items():
-            other, place, known = seen.setdefault(name.lower(), (name, file, kind))
+            other, place, known_kind = seen.setdefault(name.lower(), (name, file, kind))
             if other != name and {name, other} & {*wanted}:
-                told = f"column {other} in {_file_name(place)} and {name} in {_file_name(file)}"
-                raise SchemaError(f"{path}: {told} differ in case alone", "one spelling in all files")
-            if _normalise_type(kind) == _normalise_type(known):
+                names = f"column {other} in {_file_name(place)} and {name} in {_file_name(file)}"
+                raise SchemaError(f"{path}: {names} differ in case alone", "one spelling in all files")
+            if _normalise_type(kind) == _normalise_type(known_kind):
                 continue
-            found[name] = _common_type(known, kind, found.get(name))
-            if found[name] is None and name in wanted:
-                told = f"{known} in {_file_name(place)}, {kind} in {_file_name(file)}"
-                raise SchemaError(f"{path}: column {name} is of type {told}", "write files of one type")
-            if pa.types.is_null(known):
+            targets[name] = _common_type(known_kind, kind, targets.get(name))
+            if targets[name] is None and name in wanted:
+                names = f"{known_kind} in {_file_name(place)}, {kind} in {_file_name(file)}"
+                raise SchemaError(f"{path}: column {name} is of type {names}", "write files of one type")
+            if pa.types.is_null(known_kind):
                 seen[name.lower()] = (name, file, kind)
-    return found
+    return targets
 
 
 def _file_name(file: str) -> str:
@@ -132,7 +131,7 @@ def _file_name(file: str) -> str:
 
 
 def _normalise_type(kind: pa.DataType) -> pa.DataType:
-    """One type for all that are one to Spark."""
+    """Map types that are the same to Spark to one type."""
     if pa.types.is_dictionary(kind):
         return _normalise_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -148,7 +147,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _common_type(one: pa.DataType, other: pa.DataType, before: T.DataType | None) -> T.DataType | None:
-    """The type of a column that files hold in these two; None: there is none."""
+    """Return the type of a column that files hold in these two types; None where there is none."""
     if pa.types.is_null(one) or pa.types.is_null(other):
         kind = _normalise_type(other if pa.types.is_null(one) else one)
         return before or (T.FloatType() if pa.types.is_float16(kind) else _spark_type(kind))
@@ -168,13 +167,13 @@ def _common_type(one: pa.DataType, other: pa.DataType, before: T.DataType | None
 def _read_group(
     spark: SparkSession,
     path: str,
-    given: Mapping[str, str],
+    settings: Mapping[str, str],
     parts: Sequence[str],
     files: Sequence[str],
     types: Types,
 ) -> DataFrame:
-    """All files of a path, or some of them, whose columns are of these types (none: Spark looks)."""
-    reader = spark.read.options(**given)
+    """Read all files of a path, or some of them, with these types (none: Spark infers them)."""
+    reader = spark.read.options(**settings)
     places = [plain_path(file) for file in files] or [escape_path(path)]
     if files:
         reader = reader.option("basePath", escape_path(path))
@@ -189,21 +188,21 @@ def _read_group(
 
 
 def _partition_type(schema: T.StructType, name: str) -> T.DataType:
-    """Text as it is written, but for days and instants, of which there is one spelling."""
-    known = schema[name].dataType if name in schema.names else T.StringType()
-    kept = isinstance(known, T.DateType | T.TimestampType | T.TimestampNTZType)
-    return known if kept else T.StringType()
+    """Return text for a partition column, but days and instants keep their type (one spelling)."""
+    inferred = schema[name].dataType if name in schema.names else T.StringType()
+    is_time = isinstance(inferred, T.DateType | T.TimestampType | T.TimestampNTZType)
+    return inferred if is_time else T.StringType()
 
 
 def _lacks_spark_type(kind: pa.DataType) -> bool:
-    """Whether Spark has no type for a column of Parquet: times in nanoseconds, float16."""
+    """Check whether Spark has no type for a Parquet column: times in nanoseconds, float16."""
     if _is_list(kind):
         return bool(pa.types.is_float16(kind.value_type))
     return bool(pa.types.is_float16(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
 
 
 def _declare_schema(types: Types, path: str) -> T.StructType:
-    """The columns as Spark reads them when it is told their types."""
+    """Declare the columns as Spark must read them."""
     fields = []
     for name, kind in types.items():
         try:
@@ -216,7 +215,7 @@ def _declare_schema(types: Types, path: str) -> T.StructType:
 
 
 def _spark_type(kind: pa.DataType) -> T.DataType:
-    """The type as which Spark reads a column; odd ones as what lies in the file."""
+    """Return the type in which Spark reads a column; for odd types, the type that the file stores."""
     if pa.types.is_dictionary(kind):
         return _spark_type(kind.value_type)
     if _is_list(kind):
@@ -233,11 +232,11 @@ STORED_TYPES = {
     pa.uint64(): pa.decimal128(20, 0),
     pa.string_view(): pa.string(),
 }
-"""Types of Arrow that Spark does not know, as it reads them from Parquet."""
+"""Types of Arrow that Spark does not have, and the types that it reads from Parquet for them."""
 
 
 def _decode_column(name: str, kind: pa.DataType) -> Column:
-    """A column of an odd type as one that Spark has: microseconds rounded down, float32."""
+    """Convert a column of an odd type to a type of Spark: microseconds rounded down, float32."""
     raw = column(name)
     if pa.types.is_timestamp(kind):
         micros = F.floor((raw - F.pmod(raw, F.lit(1000))).cast("decimal(20,0)") / 1000).cast("bigint")
@@ -251,7 +250,7 @@ def _decode_column(name: str, kind: pa.DataType) -> Column:
 
 
 def _decode_half(raw: Column) -> Column:
-    """float16 of its two bytes, the low one first (IEEE 754), as float32."""
+    """Convert float16 from its two bytes, the low one first (IEEE 754), to float32."""
     low, high = (F.conv(F.hex(F.substring(raw, at, 1)), 16, 10).cast("int") for at in (1, 2))
     sign = F.when(high >= 128, -1.0).otherwise(1.0)
     exponent = F.floor(F.pmod(high, F.lit(128)) / 4)
@@ -263,13 +262,15 @@ def _decode_half(raw: Column) -> Column:
 
 
 def _cast_columns(frame: DataFrame, targets: Mapping[str, T.DataType | None]) -> DataFrame:
-    """The columns in these types, without those of no type; infinite where float64 is not exact."""
-    found = {}
+    """Cast the columns to these types and drop those without one; infinite where not exact."""
+    casts = {}
     for name, kind in targets.items():
         if name in frame.columns and kind is not None:
             raw = column(name)
             whole = isinstance(frame.schema[name].dataType, T.IntegralType | T.DecimalType)
-            known = raw.isNull() | (F.abs(raw) < 2**53)
+            is_exact = raw.isNull() | (F.abs(raw) < 2**53)
             exact = whole and kind == T.DoubleType()
-            found[name] = F.when(known, raw.cast(kind)).otherwise(float("inf")) if exact else raw.cast(kind)
-    return frame.withColumns(found).drop(*(name for name, kind in targets.items() if kind is None))
+            casts[name] = (
+                F.when(is_exact, raw.cast(kind)).otherwise(float("inf")) if exact else raw.cast(kind)
+            )
+    return frame.withColumns(casts).drop(*(name for name, kind in targets.items() if kind is None))

@@ -1,4 +1,4 @@
-"""Splits that were published as files: Coat, Yahoo R3, LightGCN, NCF. The file says a row's part."""
+"""Read splits that were published as files: Coat, Yahoo R3, LightGCN, NCF. The file gives a row's part."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import (
-    BAD_LINE,
-    FILE,
-    Layout,
-    check_path,
-    find_file,
-    is_folder,
-    read_fields,
-    read_lines,
-)
+from recbench_spark.data.readers.files import BAD_LINE, FILE, Layout, read_fields, read_lines
 from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.data.readers.paths import check_path, find_file, is_folder
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.errors import ConfigError, SchemaError
@@ -30,24 +22,24 @@ CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
 
 
 def _union_parts(frames: dict[str, DataFrame]) -> DataFrame:
-    """The frames under each other, each with its part."""
+    """Return the frames under each other, each with its part."""
     marked = [frame.withColumn("part", F.lit(part)) for part, frame in frames.items()]
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), marked)
 
 
 def _split_tokens(line: str | Column) -> Column:
-    """What stands between white space."""
+    """Split a line at white space."""
     return F.regexp_extract_all(line, F.lit(r"\S+"), 0)
 
 
 def _null_array() -> Column:
-    """One NULL, so that exploding leaves a row that tells of a bad line."""
+    """Return an array of one NULL: exploded, it leaves a row that reports a bad line."""
     return F.array(F.lit(None).cast("string"))
 
 
 def _explode_items(lines: DataFrame, good: Column, user: Column, items: Column) -> DataFrame:
-    """user_id, item_id, BAD_LINE and FILE: a row per item of a good line, one row of a bad one."""
-    # Lines are parsed in a step of their own: beside `explode` that would be done again for each item.
+    """Return user_id, item_id, BAD_LINE and FILE: a row per item of a good line, one row for a bad line."""
+    # Lines are parsed in a separate step; together with `explode` they would be parsed for each item.
     parsed = lines.select(
         F.when(good, user).alias("user_id"),
         F.when(good, items).otherwise(_null_array()).alias("items"),
@@ -57,11 +49,11 @@ def _explode_items(lines: DataFrame, good: Column, user: Column, items: Column) 
     return parsed.select("user_id", F.explode("items").alias("item_id"), BAD_LINE, FILE)
 
 
-# --- Coat: a matrix, one line a user ---
+# --- Coat: a matrix, one line per user ---
 
 
 def read_coat(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """Coat Shopping (Schnabel et al., ICML 2016): `train.ascii` is part train, `test.ascii` open_loop.
+    """Read Coat Shopping (Schnabel et al., ICML 2016): `train.ascii` is part train, `test.ascii` open_loop.
 
     A line per user, a rating per item, 0 for none; user and item ids are the positions of line and
     number, from 0. A task holds one matrix as text (290 x 300 numbers).
@@ -76,23 +68,24 @@ def read_coat(spark: SparkSession, dataset: Dataset) -> RawLog:
 
 
 def read_propensities(spark: SparkSession, path: str) -> DataFrame:
-    """user_id, item_id, propensity of a matrix such as Coat's `propensities.ascii` (or its folder).
+    """Read user_id, item_id, propensity of a matrix such as Coat's `propensities.ascii` (or its folder).
 
-    Ids as `read_coat` gives them. A task holds the matrix as text.
+    Ids are those of `read_coat`. A task holds the matrix as text.
 
     Raises:
-        ConfigError: no such file. DataError: lines of different lengths, no probabilities above 0.
+        ConfigError: the file does not exist.
+        DataError: lines have different lengths, or a value is no probability above 0.
     """
-    found = find_file(spark, path, ["propensities.ascii"]) if is_folder(spark, path) else path
-    frame = _read_matrix(spark, found, "propensity")
-    value = Value.within(frame, "propensity", found, 0.0, "a probability above 0")
-    checks = Checks(frame, [Value.line("as many numbers as in the first line"), value], found)
+    file = find_file(spark, path, ["propensities.ascii"]) if is_folder(spark, path) else path
+    frame = _read_matrix(spark, file, "propensity")
+    value = Value.within(frame, "propensity", file, 0.0, "a probability above 0")
+    checks = Checks(frame, [Value.line("as many numbers as in the first line"), value], file)
     checks.refuse(checks.count())
     return frame.select(*_select_ids(), value.column.alias("propensity"))
 
 
 def _read_matrix(spark: SparkSession, path: str, value: str) -> DataFrame:
-    """user_id, item_id and the value of a whitespace-separated matrix, with BAD_LINE and FILE."""
+    """Read user_id, item_id and the value of a whitespace-separated matrix, with BAD_LINE and FILE."""
     lines = F.filter(F.split("line", "\r?\n"), lambda line: F.trim(line) != "")
     text = read_lines(spark, path, whole=True).select(lines.alias("lines"), FILE)
     wide = text.withColumn("width", F.size(_split_tokens(F.col("lines")[0])))
@@ -118,9 +111,9 @@ def _select_ids() -> list[Column]:
 
 
 def read_yahoo_r3(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt` is part train, `...-test.txt` open_loop.
+    """Read Yahoo! R3 (Marlin and Zemel, RecSys 2009): `...-train.txt` as train, `...-test.txt` open_loop.
 
-    Tab-separated user, song, rating; the test ratings are of songs drawn at random.
+    A line has user, song and rating, separated by tabs; the test ratings are of songs drawn at random.
     """
     folder, layout = str(dataset.path), Layout("\t", ("user_id", "item_id", "rating"))
     texts = {
@@ -137,12 +130,12 @@ def read_yahoo_r3(spark: SparkSession, dataset: Dataset) -> RawLog:
 
 
 def read_lightgcn(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """The NGCF and LightGCN splits (He et al., SIGIR 2020): `train.txt`, `test.txt`.
+    """Read the NGCF and LightGCN splits (He et al., SIGIR 2020): `train.txt`, `test.txt`.
 
-    A `valid.txt` beside them, as later papers have it, is the part valid.
+    A `valid.txt` beside them, which later papers add, is the part valid.
 
-    A line per user: the user, then the items, in whole numbers. A user without items has no row; an item
-    twice in a line gives two, which `dataset.duplicates` decides on. A task holds a line.
+    A line has a user, then the items, in whole numbers. A user without items has no row. An item
+    twice in a line gives two rows, which `dataset.duplicates` decides on. A task holds a line.
     """
     folder = str(dataset.path)
     files = {part: find_file(spark, folder, [f"{part}.txt"]) for part in ("train", "test")}
@@ -167,10 +160,10 @@ NCF_FIELDS = ("user_id", "item_id", "rating", "event_time")
 
 
 def read_ncf(spark: SparkSession, dataset: Dataset) -> RawLog:
-    """The leave-one-out split of the NCF paper (He et al., WWW 2017): `*.train.rating`, `*.test.rating`.
+    """Read the NCF paper's leave-one-out split (He et al., WWW 2017): `*.train.rating`, `*.test.rating`.
 
-    Tab-separated user, item, rating and, where the file has it, a time (in seconds since 1970, unless
-    `dataset.time_unit` says otherwise). `*.test.negative` is read by `read_negatives`.
+    A line has user, item, rating and in some files a time, separated by tabs. The time is in seconds since
+    1970, unless `dataset.time_unit` names another unit. `*.test.negative` is read by `read_negatives`.
     """
     folder = str(dataset.path)
     files = {"train": TRAIN_FILES, "test": TEST_FILES}
@@ -185,7 +178,7 @@ def read_ncf(spark: SparkSession, dataset: Dataset) -> RawLog:
 
 
 def _read_ncf_fields(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
-    """The file with as many of NCF_FIELDS as its first line has."""
+    """Read the file with as many of NCF_FIELDS as its first line has."""
     width = len(spark.read.options(sep="\t").csv(escape_path(path)).columns)
     if width not in (3, 4):
         raise SchemaError(
@@ -197,21 +190,22 @@ def _read_ncf_fields(spark: SparkSession, path: str) -> tuple[DataFrame, str]:
 
 
 def read_negatives(spark: SparkSession, path: str) -> DataFrame:
-    """user_id, item_id of the listed negatives in `*.test.negative`, at or under a path.
+    """Read user_id, item_id of the listed negatives in `*.test.negative`, at or under a path.
 
     A line is `(user,item)`, the user's test item, and the negatives, separated by tabs. A test item
     among its own negatives (156 users of MovieLens 1M) is none, and an item counts once: such users
     have 98 competitors. A task holds a line.
 
     Raises:
-        ConfigError: no such file. DataError: lines laid out otherwise.
+        ConfigError: the file does not exist.
+        DataError: lines have another layout.
     """
     check_path(path)
-    found = find_file(spark, path, NEGATIVE_FILES) if is_folder(spark, path) else path
-    lines, good = read_lines(spark, found), F.col("line").rlike(CANDIDATE_LINE)
+    file = find_file(spark, path, NEGATIVE_FILES) if is_folder(spark, path) else path
+    lines, good = read_lines(spark, file), F.col("line").rlike(CANDIDATE_LINE)
     numbers = F.regexp_extract_all("line", F.lit("[0-9]+"), 0)
     negatives = F.array_except(F.slice(numbers, 3, F.size(numbers)), F.array(numbers[1]))
     frame = _explode_items(lines, good, numbers[0], negatives)
-    checks = Checks(frame, [Value.line("'(user,item) negative negative ...' in whole numbers")], found)
+    checks = Checks(frame, [Value.line("'(user,item) negative negative ...' in whole numbers")], file)
     checks.refuse(checks.count())
     return frame.select(*_select_ids())

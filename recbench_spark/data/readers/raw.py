@@ -1,4 +1,4 @@
-"""What a format hands on: rows as they are stored, and how to read them."""
+"""Rows of a log as a format's reader returns them, and rules for reading them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyspark.sql import DataFrame
 
 @dataclass(frozen=True)
 class RawLog:
-    """Rows as they are stored; what is true of a log of any format is done in `logs`.
+    """Rows as they are stored; `logs` does the steps that all formats have in common.
 
     Attributes:
-        frame: the columns as stored, and for text FILE and BAD_LINE.
-        where: the path or table, as errors name it.
-        line: what a line should be ("4 fields separated by ','"); empty where rows have a schema.
-        renamed: our names of columns to theirs, where they differ.
-        optional: renamed columns that need not be there.
-        nullable: our names of columns that may be NULL in some rows.
-        time_unit: of a time that is a number, or `timestamp`.
+        frame: the columns as stored, and for text also FILE and BAD_LINE.
+        where: the name of the path or table in messages.
+        line: the layout of a line ("4 fields separated by ','"); empty where rows have a schema.
+        source_names: canonical column names to the log's own names, where they differ.
+        optional: columns of `source_names` that may be missing.
+        nullable: canonical names of columns that may be NULL in some rows.
+        time_unit: the unit of times that are numbers, or `timestamp`.
     """
 
     frame: DataFrame

@@ -1,4 +1,4 @@
-"""Tables of lists, scores, truth, embeddings, attributes."""
+"""Read tables of lists, scores, ground truth, embeddings and attributes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from collections.abc import Sequence
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from recbench_spark.data.readers.files import (
-    FILE,
-    HIDDEN,
-    Layout,
-    check_path,
-    column,
-    exists,
-    explain_errors,
-    is_table,
-    open_reader,
-    read_fields,
-)
+from recbench_spark.data.readers.files import FILE, HIDDEN, Layout, column, open_reader, read_fields
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.parquet import read_parquet
+from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.storage.local_files import (
     bare_name,
@@ -40,30 +30,30 @@ OPTIONAL_COLUMNS = {
     "truth": ("relevance",),
     **dict.fromkeys(("items", "item embeddings"), ("bias",)),
 }
-"""Columns that a table need not have, and that change numbers where it has them."""
+"""Columns that a table may lack, and that change results where it has them."""
 
 
 def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], what: str) -> DataFrame:
-    """A table by path, or by `catalog.schema.table` where there is no such path.
+    """Read a table at a path, or `catalog.schema.table` where the path does not exist.
 
     A folder with `_delta_log` is Delta; `.csv`, `.tsv` (`.gz`, `.bz2`), or a folder of them, is CSV with a
-    header; MovieLens' user and item files are known by name; anything else is Parquet. Ids become
+    header; MovieLens' user and item files are recognised by name; everything else is Parquet. Ids become
     text, the columns of NUMBERS float64, `rank` int64, `vector` an array of float32 (in CSV a JSON
     array); other columns stay as they are. NULL stays NULL.
 
     Raises:
         ConfigError: there is no such path or table.
-        SchemaError: a required column is missing, or of a type that cannot be read.
-        DataError: values that are not numbers, lines with too many or too few fields.
+        SchemaError: a required column is missing, or has a type that cannot be read.
+        DataError: a value is not a number, or a line has too many or too few fields.
     """
     frame, line = _open_table(
         spark, path, [*columns_required, *NUMBER_COLUMNS, "user_id", "item_id", "rank", "vector"]
     )
     where = f"{what} {path}"
-    known = frame.drop(*HIDDEN)
-    require_columns(known.columns, columns_required, where, path)
-    refuse_misspelt(known.columns, OPTIONAL_COLUMNS.get(what, ()), where)
-    values = {name: _convert_column(frame, name, where, text_file=bool(line)) for name in known.columns}
+    visible = frame.drop(*HIDDEN)
+    require_columns(visible.columns, columns_required, where, path)
+    refuse_misspelt(visible.columns, OPTIONAL_COLUMNS.get(what, ()), where)
+    values = {name: _convert_column(frame, name, where, text_file=bool(line)) for name in visible.columns}
     if line:
         plain = [name for name in columns_required if not values[name].expected]
         values |= {name: Value.field(frame, name) for name in plain}
@@ -76,7 +66,7 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
 
 
 def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[DataFrame, str]:
-    """The table as it is stored, and what its lines should be where it is text."""
+    """Open the table as it is stored; for text, return also the expected layout of its lines."""
     if not exists(path) and is_table(spark, path):
         return open_reader(spark, path).table(path), ""
     check_path(path)
@@ -91,7 +81,7 @@ def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[
 
 
 def _find_layout(path: str) -> Layout | None:
-    """How to read a text file or a folder of them; None for anything else."""
+    """Return the layout of a text file or of a folder of them; None for everything else."""
     name = bare_name(path)
     if name in LAYOUTS:
         return LAYOUTS[name]
@@ -100,7 +90,7 @@ def _find_layout(path: str) -> Layout | None:
 
 
 def _convert_column(frame: DataFrame, name: str, where: str, *, text_file: bool) -> Value:
-    """The column converted by the meaning of its name."""
+    """Convert a column by the meaning of its name."""
     if name in ("user_id", "item_id"):
         return Value.ids(frame, name, where, text_file=text_file, floats=True)
     if name in NUMBER_COLUMNS:

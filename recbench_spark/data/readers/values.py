@@ -1,4 +1,4 @@
-"""A column converted, how to tell that it cannot be, and the one pass that counts such rows."""
+"""Convert columns, test for values that cannot be converted, and count such rows in one pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import BAD_LINE, FILE, column, explain_errors
+from recbench_spark.data.readers.files import BAD_LINE, FILE, column
 from recbench_spark.data.readers.ids import IN_UTF8, convert_ids, has_replacement
+from recbench_spark.data.readers.paths import explain_errors
 from recbench_spark.data.times import (
     CHECKED,
     HAS_DATE,
@@ -26,20 +27,25 @@ from recbench_spark.data.times import (
 from recbench_spark.errors import DataError, SchemaError
 
 PARTS = ("train", "given", "valid", "probe", "quiz", "test", "open_loop", "later")
-"""What a log's own `part` column may say."""
+"""Valid values of a log's own `part` column."""
 
 HAS_OFFSET = r":[0-9.]+\s*([+-]|[A-Za-z])"
-"""A time of day with something behind it: Z, +02:00, Europe/Rome."""
+"""Pattern of a time of day with an offset or zone: Z, +02:00, Europe/Rome."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A converted column, and the rows in which the conversion fails (None: it cannot fail).
+    """A converted column, and the rows in which the conversion fails.
 
-    hint: what to do about such rows, where there is something to say of this column alone
-    notes: metadata of the column
-    hint_of: the hint by an example of such rows
-    unit: of times that are numbers; STORED: of timestamps
+    Attributes:
+        name: the column's name.
+        column: the converted column.
+        bad: the rows in which the conversion fails; None where it cannot fail.
+        expected: the description of a good value.
+        hint: advice for bad rows, where this column needs its own.
+        notes: metadata of the column.
+        make_hint: a function that makes the hint from an example of the bad rows.
+        unit: the unit of times that are numbers; STORED for timestamps.
     """
 
     name: str
@@ -53,11 +59,11 @@ class Value:
 
     @property
     def problem(self) -> str:
-        """What is wrong with a bad row."""
+        """Return the problem of a bad row."""
         return f"not {self.expected}" if self.name == BAD_LINE else f"'{self.name}' is not {self.expected}"
 
     def refuse_nulls(self) -> list[Value]:
-        """The same, with NULL not allowed either; told apart where there is a hint for other rows."""
+        """Return checks that refuse NULL, too; two separate checks where bad values have their own hint."""
         missing = self.column.isNull()
         bad = F.lit(False) if self.bad is None else F.coalesce(self.bad, F.lit(False))
         if not self.hint:
@@ -66,23 +72,23 @@ class Value:
 
     @staticmethod
     def line(expected: str) -> Value:
-        """The layout of a line."""
+        """Check the layout of a line."""
         return Value(BAD_LINE, F.col(BAD_LINE), F.col(BAD_LINE).isNotNull(), expected)
 
     @staticmethod
     def ids(frame: DataFrame, name: str, where: str, *, text_file: bool, floats: bool = False) -> Value:
-        """Ids as text, by the rule of `ids_of`; NULL where there is none, or NaN."""
-        found = convert_ids(frame, name, where, text_file=text_file, floats=floats)
-        return Value(name, found.text, found.bad, found.expected, found.hint, found.notes)
+        """Convert ids to text by the rules of `convert_ids`; missing ids and NaN become NULL."""
+        ids = convert_ids(frame, name, where, text_file=text_file, floats=floats)
+        return Value(name, ids.text, ids.bad, ids.expected, ids.hint, ids.notes)
 
     @staticmethod
     def field(frame: DataFrame, name: str) -> Value:
-        """Any field of a text file that is used as it is."""
+        """Check a field of a text file that is used as it is."""
         return Value(name, column(name), has_replacement(frame, name), "text in UTF-8", IN_UTF8)
 
     @staticmethod
     def number(frame: DataFrame, name: str, where: str, *, exact: bool = False) -> Value:
-        """A finite float64; `exact`: of stored whole numbers one that float64 tells from its neighbours."""
+        """Convert to a finite float64; with `exact`, refuse whole numbers that float64 cannot represent."""
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
         exact = exact and _may_exceed_float64(frame.schema[name].dataType)
@@ -91,14 +97,14 @@ class Value:
 
     @staticmethod
     def within(frame: DataFrame, name: str, where: str, low: float, expected: str) -> Value:
-        """A float64 above `low` and at most 1."""
+        """Convert to a float64 above `low` and at most 1."""
         number = _as_double(frame, name, where)
         fits = (number > low) & (number <= 1)
         return Value(name, number, ~F.coalesce(fits, F.lit(False)), expected)
 
     @staticmethod
     def whole(frame: DataFrame, name: str, where: str) -> Value:
-        """An int64."""
+        """Convert to int64."""
         number = _as_double(frame, name, where)
         unreadable = column(name).isNotNull() & number.isNull()
         fits = (F.abs(number) < F.lit(2.0**53)) & (number == F.floor(number))
@@ -106,9 +112,9 @@ class Value:
 
     @staticmethod
     def time(frame: DataFrame, name: str, unit: str, where: str, zone: str = "UTC") -> Value:
-        """Microseconds since 1970 UTC, from a timestamp or from a number in the unit.
+        """Convert a timestamp, or a number in the unit, to microseconds since 1970 UTC.
 
-        A time of day without an offset (text, TIMESTAMP_NTZ, DATE) is one of the zone.
+        A time without an offset (text, TIMESTAMP_NTZ, DATE) is a local time of the zone.
         """
         raw, data_type = column(name), frame.schema[name].dataType
         if isinstance(data_type, T.TimestampType):
@@ -134,15 +140,15 @@ class Value:
         return Value(name, micros, wrong, expected, make_hint=partial(time_hint, unit=unit))
 
     def check_year(self, frame: DataFrame, unit: str) -> Value:
-        """The check that a time lies in a year that a log can have; see `data.times.LATEST`.
+        """Check that a time is in a year that a log can have; see `data.times.LATEST`.
 
         Args:
-            frame: has the column.
-            unit: in which its numbers are read, or `timestamp`.
+            frame: the frame with the column.
+            unit: the unit of its numbers, or `timestamp`.
         """
-        found = frame.schema[self.name]
-        stored = isinstance(found.dataType, T.TimestampType | T.TimestampNTZType | T.DateType)
-        numbers = unit in MICROS_PER_UNIT and not stored and not found.metadata.get(CHECKED)
+        stored_field = frame.schema[self.name]
+        stored = isinstance(stored_field.dataType, T.TimestampType | T.TimestampNTZType | T.DateType)
+        numbers = unit in MICROS_PER_UNIT and not stored and not stored_field.metadata.get(CHECKED)
         expected = "before the year 2100" if stored else f"a {_name_unit(unit)} before the year 2100"
         return Value(
             self.name,
@@ -151,18 +157,18 @@ class Value:
             expected,
             hint=MISTAKE_HINT if stored else "",
             make_hint=partial(time_hint, unit=unit),
-            unit=unit if numbers else STORED if stored and not found.metadata.get(CHECKED) else "",
+            unit=unit if numbers else STORED if stored and not stored_field.metadata.get(CHECKED) else "",
         )
 
     @staticmethod
     def part(name: str) -> Value:
-        """One of PARTS, or NULL."""
+        """Check for one of PARTS, or NULL."""
         text = column(name).cast("string")
         return Value(name, text, ~text.isin(*PARTS), f"one of {', '.join(PARTS)}")
 
     @staticmethod
     def vector(frame: DataFrame, name: str, where: str) -> Value:
-        """An array of float32 without NULLs, from an array of numbers or a JSON array."""
+        """Convert an array of numbers, or a JSON array, to an array of float32 without NULLs."""
         raw, data_type = column(name), frame.schema[name].dataType
         if isinstance(data_type, T.StringType):
             array = F.from_json(raw, "array<double>")
@@ -182,7 +188,7 @@ MISTAKE_HINT = (
     "either the time is a placeholder, or milliseconds were taken for seconds where this column was made: "
     "correct or remove these rows, or set dataset.bad_rows to reject"
 )
-"""What to do about stored timestamps that no log can have."""
+"""Advice for stored timestamps that no log can have."""
 
 
 def _name_unit(unit: str) -> str:
@@ -190,16 +196,16 @@ def _name_unit(unit: str) -> str:
 
 
 def _first_value(frame: DataFrame, name: str) -> str | None:
-    """A value of a column as text, for an error."""
-    found = frame.where(column(name).isNotNull()).select(column(name).cast("string")).first()
-    return found[0] if found else None
+    """Return a value of a column as text, for a message."""
+    row = frame.where(column(name).isNotNull()).select(column(name).cast("string")).first()
+    return row[0] if row else None
 
 
 BELOW_2_53 = "a number below 2^53, where float64 tells whole numbers apart"
 
 
 def _may_exceed_float64(kind: T.DataType) -> bool:
-    """Whether a column holds whole numbers of more digits than a float64."""
+    """Check whether a type holds whole numbers that float64 cannot represent exactly."""
     return isinstance(kind, T.LongType) or (isinstance(kind, T.DecimalType) and not kind.scale)
 
 
@@ -213,17 +219,17 @@ def _as_double(frame: DataFrame, name: str, where: str) -> Column:
 
 
 def _find_hint(value: Value, example: str | None) -> str:
-    """What to do about bad rows of a column, by the value alone or by an example."""
+    """Return the advice for bad rows of a column: a fixed hint, or one made from an example."""
     return value.hint or (value.make_hint(example) if value.make_hint else "")
 
 
 def _shift_zone(parsed: Column, zone: str) -> Column:
-    """The same time of day, in the zone instead of the session's."""
+    """Return the same time of day in the zone instead of the session's."""
     return F.to_utc_timestamp(F.from_utc_timestamp(parsed, F.current_timezone()), zone)
 
 
 def _to_micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
-    """Whole numbers exactly, others to the nearest microsecond; NULL where out of range."""
+    """Convert whole numbers exactly and others to the nearest microsecond; NULL where out of range."""
     factor = MICROS_PER_UNIT[unit]
     if isinstance(frame.schema[name].dataType, T.IntegralType):
         return F.try_multiply(column(name).cast("bigint"), F.lit(factor).cast("bigint"))
@@ -233,12 +239,12 @@ def _to_micros(frame: DataFrame, name: str, unit: str, where: str) -> Column:
     return F.coalesce(whole, F.round(number * factor).try_cast("bigint"))
 
 
-# --- counting what cannot be read ---
+# --- counts of values that cannot be read ---
 
 
 @dataclass(frozen=True)
 class RowCounts:
-    """One pass over the rows: how many there are, how many are bad, and why."""
+    """Counts of one pass: rows, bad rows, rows for each reason, messages and a hint."""
 
     rows: int
     bad: int
@@ -248,7 +254,7 @@ class RowCounts:
 
 
 class Checks:
-    """The values of a frame that can be bad. What a bad line holds is not looked at further."""
+    """The values of a frame that can be bad. Values of a bad line are not checked."""
 
     def __init__(self, frame: DataFrame, values: Iterable[Value], where: str) -> None:
         self.frame, self.where = frame, where
@@ -256,36 +262,37 @@ class Checks:
         self.by_line = any(value.name == BAD_LINE for value in self.values)
 
     def bad(self, value: Value) -> Column:
-        """Rows in which the value is bad; never NULL."""
+        """Test for rows in which the value is bad; never NULL."""
         assert value.bad is not None
-        found = F.coalesce(value.bad, F.lit(False))
-        return found & F.col(BAD_LINE).isNull() if self.by_line and value.name != BAD_LINE else found
+        is_bad = F.coalesce(value.bad, F.lit(False))
+        return is_bad & F.col(BAD_LINE).isNull() if self.by_line and value.name != BAD_LINE else is_bad
 
     def reason(self) -> Column:
-        """Why a row is bad, as text; empty where it is not."""
-        told = [F.when(self.bad(value), F.lit(value.problem)) for value in self.values]
-        return F.concat_ws("; ", *told) if told else F.lit("")
+        """Return the reason why a row is bad, as text; empty for good rows."""
+        reasons = [F.when(self.bad(value), F.lit(value.problem)) for value in self.values]
+        return F.concat_ws("; ", *reasons) if reasons else F.lit("")
 
     def count(self) -> RowCounts:
-        """Rows and bad rows in one pass; where some are bad, a second one for reasons and examples."""
+        """Count rows and bad rows in one pass; a second one collects reasons and examples of bad rows."""
         any_bad = reduce(or_, map(self.bad, self.values), F.lit(False))
-        # Spark refuses to read BAD_LINE alone, so another column is counted with it.
+        # Spark refuses to read BAD_LINE alone, so another column is counted, too.
         counts = [F.count(F.lit(1)).alias("rows"), F.count(column(self.frame.columns[0])).alias("first")]
         counts.append(F.count_if(any_bad).alias("bad"))
         for time in self._times():
             counts += [F.min(time.column).alias("lowest"), F.max(time.column).alias("highest")]
         with explain_errors(self.where):
-            found = self.frame.agg(*counts).collect()[0]
-        self._refuse_unit(found)
-        return self._explain_counts(found) if found["bad"] else RowCounts(int(found["rows"]), 0, {}, [])
+            counted = self.frame.agg(*counts).collect()[0]
+        self._refuse_unit(counted)
+        return (
+            self._explain_counts(counted) if counted["bad"] else RowCounts(int(counted["rows"]), 0, {}, [])
+        )
 
     def _times(self) -> list[Value]:
-        """The column of times whose unit may be another one; none, or one."""
+        """Return the column of times whose unit may be wrong; empty where there is none."""
         return [value for value in self.values if value.unit][:1]
 
     def _refuse_unit(self, counted: Row) -> None:
-        """DataError where all times are of a coarser unit than the one in which they are read, or were
-        stored."""
+        """Raise DataError where all times fit a coarser unit than the one that was used for them."""
         for time in self._times():
             mistake = None
             if counted["lowest"] is not None and time.unit == STORED:
@@ -301,19 +308,19 @@ class Checks:
                 raise DataError(*mistake)
 
     def _explain_counts(self, counted: Row) -> RowCounts:
-        # Not in the first pass: Spark compiles no sums beside examples, and takes several times as long.
-        told = [count for n, value in enumerate(self.values) for count in self._count(f"c{n}", value)]
+        # Not in the first pass: with examples Spark does not compile the sums and is several times slower.
+        aggregates = [count for n, value in enumerate(self.values) for count in self._count(f"c{n}", value)]
         with explain_errors(self.where):
-            found = self.frame.agg(*told).collect()[0]
-        hit = [(n, value) for n, value in enumerate(self.values) if found[f"c{n}"]]
-        reasons = {value.problem: int(found[f"c{n}"]) for n, value in hit}
-        problems = [self._describe_problem(value, found[f"c{n}"], found[f"c{n}_e"]) for n, value in hit]
-        hints = (_find_hint(value, found[f"c{n}_e"]["value"]) for n, value in hit)
+            results = self.frame.agg(*aggregates).collect()[0]
+        hit = [(n, value) for n, value in enumerate(self.values) if results[f"c{n}"]]
+        reasons = {value.problem: int(results[f"c{n}"]) for n, value in hit}
+        problems = [self._describe_problem(value, results[f"c{n}"], results[f"c{n}_e"]) for n, value in hit]
+        hints = (_find_hint(value, results[f"c{n}_e"]["value"]) for n, value in hit)
         hint = next(filter(None, hints), "")
         return RowCounts(int(counted["rows"]), int(counted["bad"]), reasons, problems, hint)
 
     def _count(self, key: str, value: Value) -> Sequence[Column]:
-        """How many rows are bad, and the smallest bad value with its file as an example."""
+        """Return the number of bad rows, and the smallest bad value with its file as an example."""
         bad = self.bad(value)
         file = F.col(FILE) if FILE in self.frame.columns else F.lit(None).cast("string")
         example = F.struct(column(value.name).cast("string").alias("value"), file.alias("file"))
@@ -327,6 +334,6 @@ class Checks:
         return f"{n} {what} {value.problem}, e.g. {shown}{inside}"
 
     def refuse(self, counts: RowCounts, hint: str = "correct or remove these rows") -> None:
-        """DataError where any row is bad."""
+        """Raise DataError where any row is bad."""
         if counts.problems:
             raise DataError(f"{self.where}: " + "; ".join(counts.problems), counts.hint or hint)

@@ -1,10 +1,10 @@
-"""Tables that a system hands over, mutated, and what evaluating them must give, slowly.
+"""Mutated input tables, and the slow answer to their evaluation.
 
 A world is a few users with lists and truths, written into columns of any type, whose cells, rows, names and
-types are then changed. `expected` reads the columns as README, `kernels.ids` and the docstrings of the
-calls say, value by value, and asks `tests/oracles.py` for every metric of every user. Three ends: values;
-`Refused` (nothing right can be said: an error class with a hint is due); and `grey`, where a call may
-refuse or must give these values (a number written as text).
+types are then changed. `compute_expected` reads the columns by the rules of README, `kernels.ids` and the
+docstrings of the calls, value by value, and asks `tests/oracles.py` for every metric of every user. There
+are three results: values; `Refused` (no answer is right, so the call must raise an error with a hint); and
+`grey`, where a call may refuse or must give these values (such as a number written as text).
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ METRICS = ("hit", "precision", "recall", "calibrated_recall", "f1", "map", "mrr"
 "r_precision",
            "rbp", "percentile_rank")  # fmt: skip
 WHOLE_LIST = ("auc", "r_precision", "percentile_rank")
-"""Metrics of the whole list alone."""
+"""Metrics that exist only for the whole list."""
 
 
 @dataclass
 class Column:
-    """Values of one type; `values` are what Python takes Arrow's to be."""
+    """A column of one type; `values` are the Python values of Arrow's."""
 
     name: str
     kind: pa.DataType
@@ -88,8 +88,8 @@ class Column:
 
 
 @dataclass
-class Handed:
-    """Truth and lists, how they are asked for, and what was changed."""
+class InputTables:
+    """Truth and lists, the options of the call, and the changes made."""
 
     truth: list[Column]
     lists: list[Column]
@@ -100,7 +100,7 @@ class Handed:
     changes: list[str] = field(default_factory=list)
     frame: str = "arrow"
     train: list[Column] = field(default_factory=list)
-    """With training rows the lists are scores of candidates, out of which these are taken."""
+    """Training rows; where there are any, the lists are scores of candidates, without these rows."""
 
     @property
     def definition(self) -> Definition:
@@ -108,14 +108,14 @@ class Handed:
 
 
 class Refused(Exception):  # noqa: N818
-    """Nothing right can be said of this input."""
+    """Raised for an input that has no right answer."""
 
 
 # -------------------------------------------------------------------------------------------- worlds
 
 
-def world(chance: random.Random) -> Handed:
-    """A few users: lists with a few ties, truths with grades, some users with one of the two alone."""
+def make_world(chance: random.Random) -> InputTables:
+    """Draw a few users: lists with a few ties, truths with grades, some users with only one of the two."""
     n_users, n_items = chance.randint(1, 6), chance.randint(2, 9)
     items = chance.sample(range(1, 40), n_items)
     users = chance.sample(range(1, 60), n_users + 1)
@@ -130,7 +130,7 @@ def world(chance: random.Random) -> Handed:
     by_rank = chance.random() < 0.3
     lists = columns((*IDS, "score"), listed)
     if by_rank:
-        lists[2] = Column("rank", pa.int64(), ranks_of(listed))
+        lists[2] = Column("rank", pa.int64(), make_ranks(listed))
     truth = columns((*IDS, "relevance"), wanted)
     if chance.random() < 0.3:
         truth = truth[:2]
@@ -141,23 +141,23 @@ def world(chance: random.Random) -> Handed:
     if chance.random() < 0.2:
         axes["threshold"] = chance.choice([1, 2, 0.5])
     names = chance.sample(METRICS, chance.randint(1, 4))
-    return Handed(truth, lists, sorted(chance.sample(range(1, 9), 2)), names, preset, axes)
+    return InputTables(truth, lists, sorted(chance.sample(range(1, 9), 2)), names, preset, axes)
 
 
-def scored_world(chance: random.Random) -> Handed:
-    """Scores of candidates, and training rows that are no truth."""
-    found = world(chance)
-    if found.lists[2].name == "rank":
-        found.lists[2] = Column("score", pa.float64(), [-float(v) for v in found.lists[2].values])
-    wanted = set(zip(found.truth[0].values, found.truth[1].values, strict=True))
-    users = sorted({*found.lists[0].values, *found.truth[0].values})
-    items = sorted({*found.lists[1].values, *found.truth[1].values})
+def make_scored_world(chance: random.Random) -> InputTables:
+    """Draw scores of candidates, and training rows that are not in the truth."""
+    tables = make_world(chance)
+    if tables.lists[2].name == "rank":
+        tables.lists[2] = Column("score", pa.float64(), [-float(v) for v in tables.lists[2].values])
+    wanted = set(zip(tables.truth[0].values, tables.truth[1].values, strict=True))
+    users = sorted({*tables.lists[0].values, *tables.truth[0].values})
+    items = sorted({*tables.lists[1].values, *tables.truth[1].values})
     pairs = [(user, item) for user in users for item in items if (user, item) not in wanted]
     seen = chance.sample(pairs, min(len(pairs), chance.randint(1, 8)))
-    found.train = [Column(name, pa.int64(), [row[n] for row in seen]) for n, name in enumerate(IDS)]
+    tables.train = [Column(name, pa.int64(), [row[n] for row in seen]) for n, name in enumerate(IDS)]
     if chance.random() < 0.4:
-        found.axes["candidates"] = chance.choice(["all", "rated", "unseen"])
-    return found
+        tables.axes["candidates"] = chance.choice(["all", "rated", "unseen"])
+    return tables
 
 
 AXES = [name for name in Definition.model_fields if axis_values(name) and name != "candidates"]
@@ -165,44 +165,46 @@ AXES = [name for name in Definition.model_fields if axis_values(name) and name !
 
 def columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[Column]:
     kinds = (pa.int64(), pa.int64(), pa.float64())
-    found = []
+    result = []
     for n, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         values = [row[n] for row in rows]
-        found.append(
+        result.append(
             Column(name, kind, [float(v) for v in values] if pa.types.is_floating(kind) else values)
         )
-    return found
+    return result
 
 
-def ranks_of(rows: Sequence[tuple[Any, ...]]) -> list[int]:
+def make_ranks(rows: Sequence[tuple[Any, ...]]) -> list[int]:
     seen: dict[Any, int] = {}
-    found = []
+    ranks = []
     for user in (repr(row[0]) for row in rows):
         seen[user] = seen.get(user, 0) + 1
-        found.append(seen[user])
-    return found
+        ranks.append(seen[user])
+    return ranks
 
 
 # ------------------------------------------------------------------------------------------- changes
 
 
-Change = Callable[[Handed, random.Random], str]
-"""Changes the tables in place, and says what it did."""
+Change = Callable[[InputTables, random.Random], str]
+"""A function that changes the tables in place, and returns a description of the change."""
 
 
-def a_column(handed: Handed, chance: random.Random, names: Sequence[str] = ()) -> tuple[str, Column] | None:
-    held = [(side, column) for side in ("truth", "lists") for column in getattr(handed, side)]
-    found = [
-        (side, column) for side, column in held if (not names or column.name in names) and column.values
+def choose_column(
+    tables: InputTables, chance: random.Random, names: Sequence[str] = ()
+) -> tuple[str, Column] | None:
+    every = [(side, column) for side in ("truth", "lists") for column in getattr(tables, side)]
+    choices = [
+        (side, column) for side, column in every if (not names or column.name in names) and column.values
     ]
-    return chance.choice(found) if found else None
+    return chance.choice(choices) if choices else None
 
 
-def spelt(values: Sequence[Any], kind: pa.DataType, chance: random.Random) -> list[Any] | None:  # noqa: PLR0911
-    """Whole numbers in a column of a type; None where they do not fit it."""
+def spell(values: Sequence[Any], kind: pa.DataType, chance: random.Random) -> list[Any] | None:  # noqa: PLR0911
+    """Write whole numbers in a column of a type; None where they do not fit it."""
     stored = kind.value_type if pa.types.is_dictionary(kind) else kind
-    known = [v for v in values if v is not None]
-    if any(not is_small(v) for v in known):
+    present = [v for v in values if v is not None]
+    if any(not is_small(v) for v in present):
         return None
     if pa.types.is_boolean(stored):
         return [None if v is None else v % 2 == 0 for v in values]
@@ -211,18 +213,18 @@ def spelt(values: Sequence[Any], kind: pa.DataType, chance: random.Random) -> li
         texts = [None if v is None else style.format(int(v)) for v in values]
         return [v.encode() if v is not None and is_bytes(stored) else v for v in texts]
     if pa.types.is_floating(stored):
-        return as_stored([None if v is None else float(v) for v in values], stored)
+        return round_to_type([None if v is None else float(v) for v in values], stored)
     if pa.types.is_decimal(stored):
         return [None if v is None else Decimal(int(v)) for v in values]
-    if pa.types.is_unsigned_integer(stored) and any(v < 0 for v in known):
+    if pa.types.is_unsigned_integer(stored) and any(v < 0 for v in present):
         return None
-    if any(v != int(v) for v in known):
+    if any(v != int(v) for v in present):
         return None
     return [None if v is None else int(v) for v in values]
 
 
-def as_stored(values: list[float | None], kind: pa.DataType) -> list[Any]:
-    """What a type of floats keeps of them: float32 and float16 know fewer numbers."""
+def round_to_type(values: list[float | None], kind: pa.DataType) -> list[Any]:
+    """Round values to a float type: float32 and float16 have fewer numbers."""
     import numpy as np
 
     narrow = {"halffloat": np.float16, "float": np.float32}.get(str(kind), np.float64)
@@ -246,8 +248,8 @@ def is_text(kind: pa.DataType) -> bool:
     return any(getattr(pa.types, test)(kind) for test in tests)
 
 
-def type_of_ids(handed: Handed, chance: random.Random, kind_name: str = "") -> str:
-    """The ids of both tables, or of one, in another type: this one, or any."""
+def change_id_type(tables: InputTables, chance: random.Random, kind_name: str = "") -> str:
+    """Change the type of the ids of both tables, or of one, to this type, or to any."""
     name, kind_name = chance.choice(IDS), kind_name or chance.choice(sorted(ID_TYPES))
     kind, state = ID_TYPES[kind_name], chance.getstate()
     every = ("truth", "lists", "train")
@@ -255,40 +257,40 @@ def type_of_ids(handed: Handed, chance: random.Random, kind_name: str = "") -> s
     chance.random()
     after = chance.getstate()
     for side in sides:
-        for column in getattr(handed, side):
+        for column in getattr(tables, side):
             if column.name == name:
                 chance.setstate(state)  # the same spelling on both sides
-                values = spelt(column.values, kind, chance)
+                values = spell(column.values, kind, chance)
                 if values is not None:
                     column.kind, column.values = kind, values
     chance.setstate(after)
     return f"{name} as {kind_name}{'' if len(sides) > 1 else ' on one side'}"
 
 
-def type_of_numbers(handed: Handed, chance: random.Random, kind_name: str = "") -> str:
-    found = a_column(handed, chance, NUMBERS)
+def change_number_type(tables: InputTables, chance: random.Random, kind_name: str = "") -> str:
+    chosen = choose_column(tables, chance, NUMBERS)
     kind_name = kind_name or chance.choice(sorted(NUMBER_TYPES))
-    if found is None:
+    if chosen is None:
         return "nothing"
-    column, kind = found[1], NUMBER_TYPES[kind_name]
+    column, kind = chosen[1], NUMBER_TYPES[kind_name]
     if is_text(kind):
         column.values = [None if v is None else str(v) for v in column.values]
         column.kind = kind
     else:
-        values = spelt(column.values, kind, chance)
+        values = spell(column.values, kind, chance)
         if values is None and all(map(is_small_or_null, column.values)):  # no type without a sign has -1
-            values = spelt([None if v is None else abs(v) for v in column.values], kind, chance)
+            values = spell([None if v is None else abs(v) for v in column.values], kind, chance)
         if values is not None:
             column.kind, column.values = kind, values
     return f"{column.name} as {kind_name}"
 
 
-def no_type(handed: Handed, chance: random.Random, kind_name: str = "") -> str:
-    """A type that holds neither ids nor numbers."""
-    found, kind_name = a_column(handed, chance), kind_name or chance.choice(sorted(NO_ID_TYPES))
-    if found is None:
+def set_other_type(tables: InputTables, chance: random.Random, kind_name: str = "") -> str:
+    """Set a type that holds neither ids nor numbers."""
+    chosen, kind_name = choose_column(tables, chance), kind_name or chance.choice(sorted(NO_ID_TYPES))
+    if chosen is None:
         return "nothing"
-    column, kind = found[1], NO_ID_TYPES[kind_name]
+    column, kind = chosen[1], NO_ID_TYPES[kind_name]
     day = datetime.datetime(2026, 1, 1)
     one: Any = [1] if pa.types.is_list(kind) else {"a": 1} if pa.types.is_struct(kind) else day
     one = datetime.date(2026, 1, 1) if pa.types.is_date(kind) else one
@@ -308,16 +310,16 @@ CELLS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def odd_cell(handed: Handed, chance: random.Random, names: Sequence[str] = ()) -> str:
-    """One value that its type can hold, in any column or in one of these."""
-    found = a_column(handed, chance, names)
-    if found is None:
+def put_odd_cell(tables: InputTables, chance: random.Random, names: Sequence[str] = ()) -> str:
+    """Put one value that the type can hold into any column, or into one of these."""
+    chosen = choose_column(tables, chance, names)
+    if chosen is None:
         return "nothing"
-    column = found[1]
+    column = chosen[1]
     for cell in chance.sample(CELLS, len(CELLS)):
         if fits(cell, column):
-            kept = as_stored([cell], column.stored)[0] if isinstance(cell, float) else cell
-            column.values[chance.randrange(len(column.values))] = kept
+            stored_value = round_to_type([cell], column.stored)[0] if isinstance(cell, float) else cell
+            column.values[chance.randrange(len(column.values))] = stored_value
             return f"{column.name} ({column.stored}) holds {cell!r}"
     return "nothing"
 
@@ -334,7 +336,7 @@ def fits(cell: Any, column: Column) -> bool:
         (is_bytes, bytes),
         (is_text, str),
     )
-    python = next((found for test, found in wanted if test(kind)), None)
+    python = next((python_type for test, python_type in wanted if test(kind)), None)
     if python is None or type(cell) is not python:
         return False
     if (
@@ -350,47 +352,47 @@ def fits(cell: Any, column: Column) -> bool:
     return True
 
 
-def rows_twice(handed: Handed, chance: random.Random) -> str:
+def repeat_row(tables: InputTables, chance: random.Random) -> str:
     side = chance.choice(["truth", "lists"])
-    held = getattr(handed, side)
-    n = len(held[0].values)
+    columns_ = getattr(tables, side)
+    n = len(columns_[0].values)
     if n:
         row = chance.randrange(n)
         at = chance.randint(0, n)
         other = chance.random() < 0.5
-        for column in held:
+        for column in columns_:
             value = column.values[row]
             changed = other and column.name in ("score", "relevance") and isinstance(value, float)
             column.values.insert(at, value + chance.choice([-1.0, 1.0]) if changed else value)
     return f"a row of {side} twice"
 
 
-def rows_left_out(handed: Handed, chance: random.Random) -> str:
+def drop_rows(tables: InputTables, chance: random.Random) -> str:
     side = chance.choice(["truth", "lists"])
-    held = getattr(handed, side)
-    n = len(held[0].values)
-    kept = sorted(chance.sample(range(n), chance.choice([0, n // 2, max(n - 1, 0)])))
-    for column in held:
-        column.values = [column.values[row] for row in kept]
-    return f"{side} with {'no' if not kept else 'fewer'} rows"
+    columns_ = getattr(tables, side)
+    n = len(columns_[0].values)
+    rows = sorted(chance.sample(range(n), chance.choice([0, n // 2, max(n - 1, 0)])))
+    for column in columns_:
+        column.values = [column.values[row] for row in rows]
+    return f"{side} with {'no' if not rows else 'fewer'} rows"
 
 
-def shuffled(handed: Handed, chance: random.Random) -> str:
-    for held in (handed.truth, handed.lists):
-        order = chance.sample(range(len(held[0].values)), len(held[0].values))
-        for column in held:
+def shuffle_rows(tables: InputTables, chance: random.Random) -> str:
+    for columns_ in (tables.truth, tables.lists):
+        order = chance.sample(range(len(columns_[0].values)), len(columns_[0].values))
+        for column in columns_:
             column.values = [column.values[row] for row in order]
     return "rows in another order"
 
 
-def empty_user(handed: Handed, chance: random.Random) -> str:
-    """A user with an empty truth: one row, item NULL."""
+def add_empty_user(tables: InputTables, chance: random.Random) -> str:
+    """Add a user with an empty truth: one row, item NULL."""
     odd = {*NO_ID_TYPES, "null"}
-    names = {column.name for column in handed.truth if str(column.kind) not in odd}
+    names = {column.name for column in tables.truth if str(column.kind) not in odd}
     if not set(IDS) <= names:
         return "nothing"
-    user, item, *more = handed.truth
-    if spelled := spelt([59], user.kind, chance):
+    user, item, *more = tables.truth
+    if spelled := spell([59], user.kind, chance):
         user.values.append(spelled[0])
         item.values.append(None)
         for column in more:
@@ -398,27 +400,27 @@ def empty_user(handed: Handed, chance: random.Random) -> str:
     return "a user with an empty truth"
 
 
-def unknown_items(handed: Handed, chance: random.Random) -> str:
-    """What is listed is never wanted."""
-    for column in handed.lists:
+def list_unknown_items(tables: InputTables, chance: random.Random) -> str:
+    """List only items that are not in the truth."""
+    for column in tables.lists:
         if column.name == "item_id" and column.kind == pa.int64():
             column.values = [v + 50 if is_small(v) else v for v in column.values]
     return "items that nobody wants"
 
 
-def no_column(handed: Handed, chance: random.Random) -> str:
+def change_columns(tables: InputTables, chance: random.Random) -> str:
     side = chance.choice(["truth", "lists"])
-    held = getattr(handed, side)
-    column = chance.choice(held)
+    columns_ = getattr(tables, side)
+    column = chance.choice(columns_)
     way = chance.choice(["missing", "twice", "upper case", "extra"])
     if way == "missing":
-        held.remove(column)
+        columns_.remove(column)
     elif way == "twice":
-        held.append(Column(column.name, column.kind, list(column.values)))
+        columns_.append(Column(column.name, column.kind, list(column.values)))
     elif way == "upper case":
         column.name = column.name.upper()
     else:
-        held.append(
+        columns_.append(
             Column(
                 chance.choice(["item", "rating ", "é", "user", "part"]),
                 pa.string(),
@@ -428,33 +430,33 @@ def no_column(handed: Handed, chance: random.Random) -> str:
     return f"column {way}" if way == "extra" else f"{side}: column {way}"
 
 
-def both_orders(handed: Handed, chance: random.Random) -> str:
-    """Rank and score: rank wins."""
-    names = [column.name for column in handed.lists]
-    n = len(handed.lists[0].values)
+def add_second_order(tables: InputTables, chance: random.Random) -> str:
+    """Add a rank to scores, or scores to ranks; rank has priority."""
+    names = [column.name for column in tables.lists]
+    n = len(tables.lists[0].values)
     if "rank" not in names:
-        rows = list(zip(*(column.values for column in handed.lists), strict=True))
-        handed.lists.append(Column("rank", pa.int64(), ranks_of(rows)))
+        rows = list(zip(*(column.values for column in tables.lists), strict=True))
+        tables.lists.append(Column("rank", pa.int64(), make_ranks(rows)))
     elif "score" not in names:
-        handed.lists.append(Column("score", pa.float64(), [float(chance.randint(0, 5)) for _ in range(n)]))
+        tables.lists.append(Column("score", pa.float64(), [float(chance.randint(0, 5)) for _ in range(n)]))
     return "rank and score"
 
 
-def all_null(handed: Handed, chance: random.Random) -> str:
-    found = a_column(handed, chance)
-    if found:
-        found[1].kind, found[1].values = pa.null(), [None] * len(found[1].values)
-        return f"{found[1].name} is all NULL"
+def set_all_null(tables: InputTables, chance: random.Random) -> str:
+    chosen = choose_column(tables, chance)
+    if chosen:
+        chosen[1].kind, chosen[1].values = pa.null(), [None] * len(chosen[1].values)
+        return f"{chosen[1].name} is all NULL"
     return "nothing"
 
 
-def whole_floats_too_large(handed: Handed, chance: random.Random) -> str:
-    """Ids around 2^53, where floats do not tell neighbours apart; as integers they are fine."""
+def raise_ids(tables: InputTables, chance: random.Random) -> str:
+    """Move ids close to 2^53, where floats cannot represent all neighbours; as integers they are valid."""
     name = chance.choice(IDS)
     kind = chance.choice([pa.int64(), pa.float64(), pa.uint64(), pa.decimal128(20, 0)])
     base = chance.choice([2**53 - 20, 2**53 + 1, 2**62])
-    for held in (handed.truth, handed.lists, handed.train):
-        for column in held:
+    for columns_ in (tables.truth, tables.lists, tables.train):
+        for column in columns_:
             if (
                 column.name == name
                 and column.kind == pa.int64()
@@ -470,9 +472,9 @@ def whole_floats_too_large(handed: Handed, chance: random.Random) -> str:
     return f"{name} around {base} as {kind}"
 
 
-def close_scores(handed: Handed, chance: random.Random) -> str:
-    """Scores that differ in their last bit, or are very large whole numbers that do."""
-    for column in handed.lists:
+def set_close_scores(tables: InputTables, chance: random.Random) -> str:
+    """Set scores that differ in their last bit, as floats or as very large whole numbers."""
+    for column in tables.lists:
         if column.name == "score" and column.kind == pa.float64():
             if chance.random() < 0.5:
                 base = chance.choice([1.0, 1e300, 1e-300, -7.5])
@@ -486,51 +488,51 @@ def close_scores(handed: Handed, chance: random.Random) -> str:
 
 
 CHANGES: tuple[Change, ...] = (
-    type_of_ids, type_of_ids, type_of_ids, type_of_numbers, type_of_numbers, no_type, odd_cell,
-    odd_cell, odd_cell,
-    rows_twice, rows_left_out, shuffled, empty_user, unknown_items, no_column, both_orders, all_null,
-    whole_floats_too_large, close_scores,
+    change_id_type, change_id_type, change_id_type, change_number_type, change_number_type, set_other_type,
+    put_odd_cell, put_odd_cell, put_odd_cell, repeat_row, drop_rows, shuffle_rows, add_empty_user,
+    list_unknown_items, change_columns, add_second_order, set_all_null, raise_ids, set_close_scores,
 )  # fmt: skip
 
 
-OF_PLAIN: tuple[Change, ...] = (unknown_items, whole_floats_too_large, close_scores)
-"""Changes of whole numbers and of floats: they come before another type does."""
-OF_ANY: tuple[Change, ...] = (
-    partial(odd_cell, names=IDS), partial(odd_cell, names=NUMBERS), rows_twice, rows_left_out, shuffled,
-    empty_user, no_column, both_orders, all_null,
+PLAIN_CHANGES: tuple[Change, ...] = (list_unknown_items, raise_ids, set_close_scores)
+"""Changes of whole numbers and of floats: they come before a change of type."""
+ANY_CHANGES: tuple[Change, ...] = (
+    partial(put_odd_cell, names=IDS), partial(put_odd_cell, names=NUMBERS), repeat_row, drop_rows,
+    shuffle_rows, add_empty_user, change_columns, add_second_order, set_all_null,
 )  # fmt: skip
 NOTHING: tuple[Change, ...] = ()
-ONE_CHANGE = (NOTHING, *((change,) for change in (*OF_PLAIN, *OF_ANY)))
+ONE_CHANGE = (NOTHING, *((change,) for change in (*PLAIN_CHANGES, *ANY_CHANGES)))
 EVERY_TYPE = (*ID_TYPES, *NO_ID_TYPES)
 TURNS = len(ONE_CHANGE) * len(EVERY_TYPE)
-"""So many cases meet every change with every type of ids, of numbers, and of neither."""
+"""Number of cases that meet every change with every type of ids, of numbers, and of neither."""
 
 
-def in_turn(number: int) -> list[Change]:
-    """What the first TURNS cases have for certain: a change, a type of ids and one of numbers, or one of
-    neither."""
+def choose_changes(number: int) -> list[Change]:
+    """Return the changes of one of the first TURNS cases: a change, and types of ids and numbers, or
+    neither.
+    """
     change, nth = ONE_CHANGE[number // len(EVERY_TYPE)], number % len(EVERY_TYPE)
     numbers = list(NUMBER_TYPES)[(nth + number // len(EVERY_TYPE)) % len(NUMBER_TYPES)]
-    types: list[Change] = [partial(no_type, kind_name=EVERY_TYPE[nth])]
+    types: list[Change] = [partial(set_other_type, kind_name=EVERY_TYPE[nth])]
     if EVERY_TYPE[nth] in ID_TYPES:
         types = [
-            partial(type_of_ids, kind_name=EVERY_TYPE[nth]),
-            partial(type_of_numbers, kind_name=numbers),
+            partial(change_id_type, kind_name=EVERY_TYPE[nth]),
+            partial(change_number_type, kind_name=numbers),
         ]
-    return [*change, *types] if change and change[0] in OF_PLAIN else [*types, *change]
+    return [*change, *types] if change and change[0] in PLAIN_CHANGES else [*types, *change]
 
 
-def mutated(case: Case, *, scored: bool = False) -> Handed:
-    """The world of a case: of the first TURNS what is in turn, of the others anything."""
+def mutate_tables(case: Case, *, scored: bool = False) -> InputTables:
+    """Return the tables of a case: the first TURNS cases go through all changes, the others are random."""
     chance = case.draw()
-    handed = scored_world(chance) if scored else world(chance)
+    tables = make_scored_world(chance) if scored else make_world(chance)
     drawn = [chance.choice(CHANGES) for _ in range(chance.choice([0, 1, 1, 1, 2, 2, 3, 4]))]
-    for change in in_turn(case.number) if case.number < TURNS else drawn:
-        handed.changes.append(change(handed, chance))
-    handed.frame = chance.choice(
+    for change in choose_changes(case.number) if case.number < TURNS else drawn:
+        tables.changes.append(change(tables, chance))
+    tables.frame = chance.choice(
         ["arrow", "arrow", "chunks", "slice", "pandas", "pandas", "batch", "categorical"]
     )
-    return handed
+    return tables
 
 
 # ---------------------------------------------------------------------------------- the slow answer
@@ -538,21 +540,23 @@ def mutated(case: Case, *, scored: bool = False) -> Handed:
 
 @dataclass
 class Answer:
-    """Values by metric and cut-off (None: the whole list) with how many users; `grey`: may be refused."""
+    """Values by metric and cut-off (None: the whole list), each with its number of users; `grey`: may be
+    refused.
+    """
 
     values: dict[tuple[str, int | None], tuple[float, int]]
     grey: list[str]
 
 
-def expected(handed: Handed) -> Answer:
-    """What must come of it; Refused where nothing right can."""
+def compute_expected(tables: InputTables) -> Answer:
+    """Compute the expected answer; raise Refused where no answer is right."""
     grey: list[str] = []
-    truth, lists = table(handed.truth, "truth"), table(handed.lists, "lists")
-    for held, what in ((truth, "truth"), (lists, "lists")):
+    truth, lists = index_columns(tables.truth, "truth"), index_columns(tables.lists, "lists")
+    for columns_, what in ((truth, "truth"), (lists, "lists")):
         for name in IDS:
-            if name not in held:
+            if name not in columns_:
                 raise Refused(f"{what}: no column {name}")
-    if "score" not in lists and ("rank" not in lists or handed.train):
+    if "score" not in lists and ("rank" not in lists or tables.train):
         raise Refused("lists: neither rank nor score")
     if not truth["user_id"].values:
         raise Refused("truth: no rows")
@@ -562,39 +566,39 @@ def expected(handed: Handed) -> Answer:
         raise Refused("an id is NULL")
     value = next((truth[name] for name in ("relevance", "rating") if name in truth), None)
     wanted = [i is not None for i in items_p]
-    grades = numbers(value, wanted, grey, handed) if value else [Fraction(1)] * len(users_p)
-    by_rank = "rank" in lists and not handed.train
+    grades = numbers(value, wanted, grey, tables) if value else [Fraction(1)] * len(users_p)
+    by_rank = "rank" in lists and not tables.train
     order = lists["rank" if by_rank else "score"]
-    places = numbers(order, [True] * len(users_n), grey, handed, ranks=order.name == "rank")
+    places = numbers(order, [True] * len(users_n), grey, tables, ranks=order.name == "rank")
     if order.name == "rank" and "score" in lists and unusable(lists["score"]):
         grey.append("a score beside the rank is no number")
-    meets(users_p, users_n, must=True)
-    known = [i for i in items_p if i is not None]
-    if handed.train:
-        users_t, items_t = (ids(column) for column in handed.train)
-        meets(users_t, users_p, must=False)
-        meets(items_t, known, must=False)
-        meets([*known, *items_t], items_n, must=True)
+    check_common_ids(users_p, users_n, must=True)
+    truth_items = [i for i in items_p if i is not None]
+    if tables.train:
+        users_t, items_t = (ids(column) for column in tables.train)
+        check_common_ids(users_t, users_p, must=False)
+        check_common_ids(items_t, truth_items, must=False)
+        check_common_ids([*truth_items, *items_t], items_n, must=True)
     else:
-        meets(known, items_n, must=False)
-    return answer(handed, (users_p, items_p, grades), (users_n, items_n, places), grey)
+        check_common_ids(truth_items, items_n, must=False)
+    return compute_answer(tables, (users_p, items_p, grades), (users_n, items_n, places), grey)
 
 
 USED = ("user_id", "item_id", "score", "rank", "relevance", "rating")
-"""Columns that an evaluation looks at; of another name there may be two."""
+"""Columns that an evaluation reads; other names may be there twice."""
 
 
-def table(held: Sequence[Column], what: str) -> dict[str, Column]:
-    found: dict[str, Column] = {}
-    for column in held:
-        if column.name in found and column.name in USED:
+def index_columns(columns_: Sequence[Column], what: str) -> dict[str, Column]:
+    by_name: dict[str, Column] = {}
+    for column in columns_:
+        if column.name in by_name and column.name in USED:
             raise Refused(f"{what}: two columns {column.name}")
-        found[column.name] = column
-    return found
+        by_name[column.name] = column
+    return by_name
 
 
 def ids(column: Column) -> list[str | None]:
-    """The ids of a column as text, by the rule of ids."""
+    """Return the ids of a column as text, by the rule of ids."""
     kind = column.stored
     if str(kind) in NO_ID_TYPES:
         raise Refused(f"{column.name}: {kind} holds no ids")
@@ -605,32 +609,32 @@ def ids(column: Column) -> list[str | None]:
 
 
 def numbers(
-    column: Column, wanted: Sequence[bool], grey: list[str], handed: Handed, *, ranks: bool = False
+    column: Column, wanted: Sequence[bool], grey: list[str], tables: InputTables, *, ranks: bool = False
 ) -> list[Fraction]:
-    """Exact numbers of the rows that count."""
+    """Return the exact numbers of the rows that count."""
     kind = column.stored
     if str(kind) in NO_ID_TYPES or is_bytes(kind):
         raise Refused(f"{column.name}: {kind} holds no numbers")
     if is_text(kind) or pa.types.is_boolean(kind):
         grey.append(f"{column.name} as {kind}")
-    found = []
+    exact_values = []
     for value, counts in zip(column.values, wanted, strict=True):
         exact = number(value)
         if exact is None or (ranks and (exact < 1 or exact != int(exact))):
             if not counts:
-                found.append(Fraction(0))
+                exact_values.append(Fraction(0))
                 if value is not None:
                     grey.append("an odd value of a row that does not count")
                 continue
             raise Refused(f"{column.name}: {value!r}")
         if abs(exact) >= 2**53 and (not pa.types.is_floating(kind) or ranks):
             grey.append(f"{column.name} beyond 2^53")
-        found.append(exact)
-    return found
+        exact_values.append(exact)
+    return exact_values
 
 
 def number(value: Any) -> Fraction | None:
-    """The exact number; None where it is none, or not finite."""
+    """Return the exact number; None where it is none, or not finite."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -650,25 +654,27 @@ def unusable(column: Column) -> bool:
     return odd or any(v is None or abs(v) >= 2**53 for v in values)
 
 
-def meets(wanted: Sequence[str | None], listed: Sequence[str | None], *, must: bool) -> None:
-    """Ids that cannot be those of one world: none in common, and one side numbers, the other text."""
+def check_common_ids(wanted: Sequence[str | None], listed: Sequence[str | None], *, must: bool) -> None:
+    """Refuse ids that cannot be of one world: none in common, and one side numbers, the other text."""
     one, other = set(wanted), set(listed)
     if not one or not other or one & other:
         return
 
-    a, b = (sum(map(spells_a_number, found)) for found in (one, other))
+    a, b = (sum(map(spells_a_number, texts)) for texts in (one, other))
     if must or (a == len(one) and not b) or (b == len(other) and not a):
         raise Refused("ids that do not meet")
 
 
 def spells_a_number(text: Any) -> bool:
-    """Whether text is the one spelling of a whole number of at most 18 digits."""
+    """Check that text is the canonical spelling of a whole number of at most 18 digits."""
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdigit() and len(digits) <= 18 and str(int(text)) == text
 
 
-def by_number(column: Column) -> bool:
-    """Whether ties of this column's ids fall by number: by its type, wide ones by their digits."""
+def has_numeric_order(column: Column) -> bool:
+    """Check whether ties of this column's ids are ordered as numbers: by its type, wide ones by their
+    digits.
+    """
     kind = column.stored
     if pa.types.is_null(kind) or pa.types.is_floating(kind):
         return True
@@ -680,71 +686,75 @@ def by_number(column: Column) -> bool:
     return False
 
 
-def answer(handed: Handed, wanted: Any, listed: Any, grey: list[str]) -> Answer:
-    """User by user and metric by metric, by the oracle."""
-    definition = handed.definition
-    by_rank = "rank" in table(handed.lists, "lists") and not handed.train
-    place = places_of(handed, (*wanted[1], *listed[1]))
-    grades, again = best_of(zip(*wanted, strict=True), place)
+def compute_answer(tables: InputTables, wanted: Any, listed: Any, grey: list[str]) -> Answer:
+    """Compute the answer user by user and metric by metric, with the oracle."""
+    definition = tables.definition
+    by_rank = "rank" in index_columns(tables.lists, "lists") and not tables.train
+    place = order_items(tables, (*wanted[1], *listed[1]))
+    grades, again = keep_best(zip(*wanted, strict=True), place)
     costs = [-cost if by_rank else cost for cost in listed[2]]
-    scores, twice = best_of(zip(*listed[:2], costs, strict=True), place)
+    scores, twice = keep_best(zip(*listed[:2], costs, strict=True), place)
     if definition.duplicates == "error":
         if again or twice & set(grades):
             raise Refused("duplicates")
         grey += ["duplicates of a user who is not asked for"] if twice else []
-    if any(abs(g) > 500 for held in grades.values() for g in held.values()):
+    if any(abs(g) > 500 for values_of_user in grades.values() for g in values_of_user.values()):
         grey.append("gains that float64 hardly holds")
-    if handed.train and definition.candidates == "unseen":
-        seen = set(zip(*(ids(column) for column in handed.train), strict=True))
+    if tables.train and definition.candidates == "unseen":
+        seen = set(zip(*(ids(column) for column in tables.train), strict=True))
         masked = {(user, place[item]) for user, item in seen if item in place}
-        scores = {u: {i: s for i, s in held.items() if (u, i) not in masked} for u, held in scores.items()}
+        scores = {
+            u: {i: s for i, s in values_of_user.items() if (u, i) not in masked}
+            for u, values_of_user in scores.items()
+        }
     if definition.candidates == "rated":
         scores = {
-            u: {i: s for i, s in held.items() if i in grades.get(u, {})} for u, held in scores.items()
+            u: {i: s for i, s in values_of_user.items() if i in grades.get(u, {})}
+            for u, values_of_user in scores.items()
         }
     values = {}
-    for metric in handed.metrics:
-        for k in cuts_of(metric, handed.k):
+    for metric in tables.metrics:
+        for k in list_cutoffs(metric, tables.k):
             try:
-                of_users = [
-                    oracles.value(metric, scores.get(user, {}), floats(held), k, definition)
-                    for user, held in grades.items()
+                user_values = [
+                    oracles.value(metric, scores.get(user, {}), floats(values_of_user), k, definition)
+                    for user, values_of_user in grades.items()
                 ]
             except OverflowError:
                 raise Refused("gains that no float64 holds") from None
-            known = [v for v in of_users if not math.isnan(v)]
-            values[metric, k] = (math.fsum(known) / len(known) if known else math.nan, len(known))
+            defined = [v for v in user_values if not math.isnan(v)]
+            values[metric, k] = (math.fsum(defined) / len(defined) if defined else math.nan, len(defined))
     return Answer(values, grey)
 
 
-def places_of(handed: Handed, ids_: Sequence[str | None]) -> dict[str, int]:
-    """Items in the order in which ties fall."""
-    every = [held for held in (handed.truth, handed.lists, handed.train) if held]
-    columns = [table(held, "frame")["item_id"] for held in every]
-    numeric = all(map(by_number, columns))
+def order_items(tables: InputTables, ids_: Sequence[str | None]) -> dict[str, int]:
+    """Number the items in the order of ties."""
+    every = [columns_ for columns_ in (tables.truth, tables.lists, tables.train) if columns_]
+    columns = [index_columns(columns_, "frame")["item_id"] for columns_ in every]
+    numeric = all(map(has_numeric_order, columns))
     every = {item for item in ids_ if item is not None}
     ordered = sorted(every, key=int if numeric else str.encode)
     return {item: n for n, item in enumerate(ordered)}
 
 
-def best_of(rows: Any, place: dict[str, int]) -> tuple[dict[str, dict[int, Fraction]], set[str]]:
-    """The best value of each item, by user; and the users who have an item twice."""
-    found: dict[str, dict[int, Fraction]] = {}
+def keep_best(rows: Any, place: dict[str, int]) -> tuple[dict[str, dict[int, Fraction]], set[str]]:
+    """Keep the best value of each item, by user; return also the users who have an item twice."""
+    best: dict[str, dict[int, Fraction]] = {}
     twice = set()
     for user, item, value in rows:
-        held = found.setdefault(user, {})
+        items_of_user = best.setdefault(user, {})
         if item is not None:
-            twice |= {user} if place[item] in held else set()
-            held[place[item]] = max(value, held.get(place[item], value))
-    return found, twice
+            twice |= {user} if place[item] in items_of_user else set()
+            items_of_user[place[item]] = max(value, items_of_user.get(place[item], value))
+    return best, twice
 
 
-def floats(held: dict[int, Fraction]) -> dict[int, float]:
-    return {item: float(grade) for item, grade in held.items()}
+def floats(grades: dict[int, Fraction]) -> dict[int, float]:
+    return {item: float(grade) for item, grade in grades.items()}
 
 
-def cuts_of(metric: str, ks: Sequence[int]) -> tuple[int | None, ...]:
-    """At which cut-offs a metric has values: as the README's tables show."""
+def list_cutoffs(metric: str, ks: Sequence[int]) -> tuple[int | None, ...]:
+    """Return the cut-offs at which a metric has values, as in the README's tables."""
     if metric in WHOLE_LIST:
         return (None,)
     return (*ks, None) if metric in ("map", "mrr", "ndcg", "rbp") else tuple(ks)

@@ -1,0 +1,172 @@
+"""Check local and remote paths and names of tables, find files, and explain Spark's errors."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.storage.local_files import bare_name, is_hidden, is_text, refuse_name
+from recbench_spark.storage.paths import decode_uri
+from recbench_spark.storage.shared_arrays import escape_path
+
+
+def local_path(file: str) -> str | None:
+    """Return the local path of a file that Spark names by a URI; None for a file of another machine."""
+    return decode_uri(file) if file.startswith("file:/") else None
+
+
+def plain_path(file: str) -> str:
+    """Return the name of a file that Spark names by a URI, in the form that Spark's readers accept."""
+    return escape_path(local_path(file) or unquote(file))
+
+
+def exists(path: str) -> bool:
+    """Check whether a local path exists; a remote one is left to Spark."""
+    local = path.removeprefix("file://")
+    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", local)) or Path(local).exists()
+
+
+def check_path(path: str) -> None:
+    """Refuse a local path that is missing (with the nearest name), or that Spark does not read.
+
+    Raises:
+        MissingError: the path does not exist.
+        DataError: Spark does not read files of this name, or the file has 0 bytes.
+    """
+    if exists(path):
+        refuse_name(path)
+        refuse_empty(path)
+        return
+    missing = Path(path)
+    if missing.parent.is_dir():
+        hint = nearest(missing.name, [entry.name for entry in missing.parent.iterdir()][:50])
+    else:
+        hint = f"there is no folder {missing.parent} either"
+    raise MissingError(f"no such file or folder: {path}", hint)
+
+
+def refuse_empty(path: str) -> None:
+    """Refuse a local file of 0 bytes, or a folder that holds only such files.
+
+    Spark does not list such files. A folder is searched until a file has a byte.
+
+    Raises:
+        DataError: the file or the folder is empty.
+    """
+    place, hint = Path(path.removeprefix("file://")), "write it again; was what writes it cut off?"
+    if place.is_file() and not place.stat().st_size:
+        raise DataError(f"{path} is empty: a file of 0 bytes", hint)
+    sizes = _list_sizes(place)
+    if next(sizes, None) == 0 and not any(sizes):
+        raise DataError(f"{path} is empty: a folder of nothing but files of 0 bytes", hint)
+
+
+def _list_sizes(folder: Path) -> Iterator[int]:
+    """Yield the size of each file below a folder, except hidden ones."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))
+
+
+def is_folder(spark: SparkSession, path: str) -> bool:
+    """Check whether a path, local or remote, is a folder."""
+    check_path(path)
+    with explain_errors(path):
+        files, place = file_system(spark, path)
+        return bool(files.getFileStatus(place).isDirectory())
+
+
+def list_names(spark: SparkSession, folder: str) -> list[str]:
+    """List the names in a folder, local or remote, in order. The driver holds them all."""
+    with explain_errors(folder):
+        files, place = file_system(spark, folder)
+        return sorted(status.getPath().getName() for status in files.listStatus(place))
+
+
+def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's file system of a path, and the path as an object of Java."""
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    return place.getFileSystem(spark._jsc.hadoopConfiguration()), place
+
+
+def qualify_path(spark: SparkSession, path: str) -> str:
+    """Return a path with the scheme and host by which Spark reads it."""
+    files, place = file_system(spark, path)
+    return str(files.makeQualified(place).toString())
+
+
+def find_file(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
+    """Find the path of an entry by the first pattern that fits any; `.gz` or `.bz2` may follow.
+
+    Raises:
+        ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
+    """
+    if not is_folder(spark, folder):
+        raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
+    names = list_names(spark, folder)
+    for pattern in patterns:
+        for name in names:
+            if fnmatch(bare_name(name), pattern):
+                return f"{folder.rstrip('/')}/{name}"
+    hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
+    raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
+
+
+FILE_NAMES = re.compile(
+    r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE
+)
+"""Names of files that are no text."""
+
+
+def may_be_table(name: str) -> bool:
+    """Return whether a name has the form `schema.table` or `catalog.schema.table`, and not that of a file.
+
+    >>> may_be_table("shop.orders"), may_be_table("orders.csv")
+    (True, False)
+    """
+    is_file = is_text(name) or bare_name(name) != name or FILE_NAMES.fullmatch(name)
+    return bool(re.fullmatch(r"\w+(\.\w+){1,2}", name)) and not is_file
+
+
+def is_table(spark: SparkSession, name: str) -> bool:
+    """Check whether the catalog has a table `schema.table` or `catalog.schema.table`."""
+    if not may_be_table(name):
+        return False
+    with explain_errors(name):
+        return bool(spark.catalog.tableExists(name))
+
+
+@contextmanager
+def explain_errors(where: str) -> Iterator[None]:
+    """Turn an error of Spark into a DataError with the file and the innermost cause."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        causes = _list_causes(error)
+        file = re.search(r"file:/\S*?(?=[.,:]?(\s|$))", " ".join(causes))
+        inside = f"{file[0]}: " if file and file[0] not in causes[-1] else ""
+        hint = "the file is damaged, cut off, or of another format: write it again" if file else ""
+        raise DataError(f"{where}: cannot be read: {inside}{causes[-1][:300]}", hint) from None
+
+
+def _list_causes(error: Exception) -> list[str]:
+    """Return the first line of a Java error and of each of its causes, the innermost cause last."""
+    causes = [str(error).strip().splitlines()[0]]
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        message = cause.getMessage()
+        causes += [message.strip().splitlines()[0]] if message and message.strip() else []
+        cause = cause.getCause()
+    return causes
