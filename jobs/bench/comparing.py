@@ -1,4 +1,4 @@
-"""How long do all pairs of many models take? Comparisons from per-user values, written once, in turns.
+"""Time the comparisons of all pairs of many models, from per-user values that are written once.
 
     python jobs/bench/comparing.py                                 50, 100 and 200 models x 100,000 users
     python jobs/bench/comparing.py --models 200 --users 100000 --replicates 1000
@@ -35,7 +35,7 @@ METRIC, K = "ndcg", 10
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--models", type=cli.parse_counts, default=(50, 100, 200), help="numbers of models, comma-separated"
@@ -47,7 +47,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate, then time each number of models."""
+    """Generate the values, then time each number of models."""
     spark = get_session("recbench-spark bench comparing")
     sizes = args.models
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def generate(spark: SparkSession, models: int, users: int) -> DataFrame:
-    """A row of `user_metrics` a model and user: easy and hard users, models of rising quality."""
+    """Return a row of `user_metrics` for each model and user, with models of rising quality."""
     cells = spark.range(0, users * models, 1, 16)
     user, model = F.floor(F.col("id") / models), F.pmod("id", F.lit(models))
     rows = cells.select(user.alias("user"), model.alias("model"))
@@ -81,7 +81,7 @@ def generate(spark: SparkSession, models: int, users: int) -> DataFrame:
 
 
 def time_comparison(values: DataFrame, models: int, replicates: int) -> tuple[int, float]:
-    """Rows of `comparisons`, and the seconds they took."""
+    """Return the number of rows of `comparisons`, and the seconds to compute them."""
     runs = tuple(ComparedRun(f"run{n:04d}", f"model{n:04d}", date(2026, 1, 1)) for n in range(models))
     baselines: dict[tuple[str, str, int | None], int] = {("test", METRIC, K): 0}
     boot = Bootstrap(replicates=replicates)

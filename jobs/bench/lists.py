@@ -51,7 +51,7 @@ Run = dict[str, Any]
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--users", type=cli.parse_count, default=50_000)
     flags.add_argument("--rounds", type=cli.parse_count, default=2)
@@ -64,7 +64,7 @@ def parser() -> cli.Parser:
 
 
 def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Truth (1 to 19 items per user, a third of them listed) and lists (scores all different), as rows."""
+    """Return truth (1 to 19 items per user, a third of them listed) and lists without ties, as rows."""
     draws = np.random.default_rng(42)
     first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
     place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))
@@ -92,26 +92,29 @@ def _rows(
 
 
 def compute_expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
-    """Our own values, by name `metric@k`, under a library's definition."""
-    found = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
-    return {f"{name}@{k}": value for name, k, value in zip(found.metric, found.k, found.value, strict=True)}
+    """Return values of this package by name `metric@k`, under the definition of a library."""
+    metrics = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
+    return {
+        f"{name}@{k}": value
+        for name, k, value in zip(metrics.metric, metrics.k, metrics.value, strict=True)
+    }
 
 
 def system_preset(system: str) -> str:
-    """Whose definition a system follows; ours is asked for RePlay's."""
+    """Return the preset that a system follows; the systems of this package follow RePlay."""
     library = system.split("-", maxsplit=1)[0]
     return "replay" if library == "ours" else library
 
 
 def largest_difference(values: dict[str, float], reference: dict[str, float]) -> float:
-    """The largest difference of a value; DataError where a metric or a cut-off is missing."""
+    """Return the largest difference of a value. DataError if a metric or a cut-off is missing."""
     if values.keys() != reference.keys():
         raise DataError(f"values of {sorted(values)}", f"expected {sorted(reference)}")
     return max(abs(values[name] - value) for name, value in reference.items())
 
 
 def time_system(system: str, folder: Path, environments: Path) -> Run:
-    """One run in a process of its own."""
+    """Run a system once, in a process of its own."""
     python = find_interpreter(system, environments)
     command = [python, str(ROOT / "tools" / "time_lists.py"), system, str(folder), ",".join(map(str, KS))]
     # Workers use the interpreter of their own environment.
@@ -120,12 +123,12 @@ def time_system(system: str, folder: Path, environments: Path) -> Run:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(f"{system} failed", done.stderr[-800:])
-    found: Run = json.loads(done.stdout.splitlines()[-1])
-    return found
+    run: Run = json.loads(done.stdout.splitlines()[-1])
+    return run
 
 
 def find_interpreter(system: str, environments: Path) -> str:
-    """The Python of a system's environment."""
+    """Return the Python of a system's environment."""
     if system.startswith("ours"):
         return sys.executable
     if system not in ENVIRONMENTS:
@@ -134,7 +137,7 @@ def find_interpreter(system: str, environments: Path) -> str:
 
 
 def make_record(system: str, users: int, seconds: float, turn: int) -> Run:
-    """One line of `--output`."""
+    """Return one line of `--output`."""
     return {
         "benchmark": "lists",
         "system": system,
@@ -149,13 +152,13 @@ def make_record(system: str, users: int, seconds: float, turn: int) -> Run:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate once, take turns, check values, print medians and ratios."""
+    """Generate the lists once, run systems in turns, check values, print medians and ratios."""
     systems = cli.parse_names(args.systems, "--systems")
     for system in systems:
         find_interpreter(system, args.environments)
     truth, lists = generate(args.users, shuffled=args.shuffled)
     references = {preset: compute_expected(truth, lists, preset) for preset in map(system_preset, systems)}
-    found: list[Run] = []
+    runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="lists-") as temporary:
         folder = (args.folder or Path(temporary)) / str(args.users)
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,35 +166,35 @@ def main(args: argparse.Namespace) -> int:
         lists.to_parquet(folder / "lists.parquet", index=False)
         for turn, system in product(range(args.rounds), systems):
             run = time_system(system, folder, args.environments)
-            told = check_run(system, run, references[system_preset(system)])
-            found.append(make_record(system, args.users, run["seconds"], turn))
-            print(told, flush=True)
+            line = check_run(system, run, references[system_preset(system)])
+            runs.append(make_record(system, args.users, run["seconds"], turn))
+            print(line, flush=True)
             if args.output:
                 with args.output.open("a") as lines_of_json:
-                    lines_of_json.write(json.dumps(found[-1]) + "\n")
+                    lines_of_json.write(json.dumps(runs[-1]) + "\n")
     sizes = f"{args.users:,} users x {LENGTH} of {ITEMS:,} items"
-    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(found), sep="\n")
+    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(runs), sep="\n")
     return OK
 
 
 def check_run(system: str, run: Run, reference: dict[str, float]) -> str:
-    """A line about a run; DataError where its values are not our preset's."""
+    """Return a line on a run. DataError if its values differ from the preset of this package."""
     off = largest_difference(run["values"], reference)
     if off > 1e-9:
         raise DataError(f"{system}: values differ by {off:.1e}", "from our preset of that name")
     return f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
 
 
-def format_table(found: list[Run]) -> list[str]:
-    """A line a system: median speed, and how many times as long as the first system, round by round."""
+def format_table(runs: list[Run]) -> list[str]:
+    """Return a line for each system: median speed, and time relative to the first system by round."""
     seconds: dict[str, list[float]] = defaultdict(list)
-    for row in found:
+    for row in runs:
         seconds[row["system"]].append(row["seconds"])
-    first = found[0]["system"]
+    first = runs[0]["system"]
     lines = []
     for system, spent in seconds.items():
         ratios = ", ".join(f"{s / own:.1f}" for s, own in zip(spent, seconds[first], strict=True))
-        speed = found[0]["users"] / statistics.median(spent)
+        speed = runs[0]["users"] / statistics.median(spent)
         lines.append(f"{system:>16} {speed:10,.0f} users/s   {ratios} times the seconds of {first}")
     return lines
 

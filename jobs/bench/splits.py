@@ -46,7 +46,7 @@ Run = dict[str, float]
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rows", type=cli.parse_count, default=10_000_000)
     flags.add_argument("--rounds", type=cli.parse_count, default=2)
@@ -58,7 +58,7 @@ def parser() -> cli.Parser:
 
 
 def generate(path: Path, rows: int) -> None:
-    """A log of hashed rows: users and items of very different activity, some pairs twice."""
+    """Write a log of hashed rows, with users and items of very different activity, and repeated pairs."""
     # Here, so that no session of ours is up while others are timed.
     spark = get_session()
     place = [uniform("id", seed=seed) for seed in range(4)]
@@ -73,12 +73,12 @@ def generate(path: Path, rows: int) -> None:
 
 
 def find_interpreter(system: str, environments: Path) -> str:
-    """The Python of a system's environment."""
+    """Return the Python of a system's environment."""
     return sys.executable if system == "ours" else cli.find_library_python(f"{system}-spark", environments)
 
 
 def time_system(python: str, system: str, protocol: str, log: Path, folder: Path) -> Run:
-    """One run in a process of its own; `memory` is the largest sum of its processes' memory, GiB."""
+    """Run a system once in its own process; `memory` is the largest sum of its processes, GiB."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     command = [python, str(ROOT / "tools" / "time_split.py"), system, protocol, str(log), str(out)]
@@ -89,14 +89,14 @@ def time_system(python: str, system: str, protocol: str, log: Path, folder: Path
             command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
         )
         peak = measure_memory(process)
-    told = process.stdout.read() if process.stdout else ""
+    output = process.stdout.read() if process.stdout else ""
     if process.returncode:
         raise ConfigError(f"{system} {protocol} failed", (folder / "errors.txt").read_text()[-800:])
-    return {**json.loads(told.splitlines()[-1]), "memory": peak}
+    return {**json.loads(output.splitlines()[-1]), "memory": peak}
 
 
 def measure_memory(process: subprocess.Popen[str]) -> float:
-    """GiB that the process and all under it held at most, pages they share counted once. Linux."""
+    """Return the peak GiB of a process and its descendants; shared pages count once. Linux."""
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, sum(map(proportional_set_size, process_tree(process.pid))) / 2**20)
@@ -105,7 +105,7 @@ def measure_memory(process: subprocess.Popen[str]) -> float:
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return the ids of a process and its descendants."""
     children = (
         int(child)
         for task in Path(f"/proc/{pid}/task").glob("*/children")
@@ -115,7 +115,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def read_process_ids(path: Path) -> list[str]:
-    """The process ids in a file of the kernel's; none where the process has ended."""
+    """Return the process ids in a file of /proc; none if the process has ended."""
     try:
         return path.read_text().split()
     except OSError:
@@ -123,7 +123,7 @@ def read_process_ids(path: Path) -> list[str]:
 
 
 def proportional_set_size(pid: int) -> int:
-    """Proportional set size, KiB."""
+    """Return the proportional set size in KiB."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -132,7 +132,7 @@ def proportional_set_size(pid: int) -> int:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate the log once, take turns, print medians and ratios."""
+    """Generate the log once, run systems in turns, print medians and ratios."""
     folder = args.folder or Path(tempfile.mkdtemp(prefix="splits-"))
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"log-{args.rows}"
@@ -145,9 +145,9 @@ def main(args: argparse.Namespace) -> int:
     for _ in range(args.rounds):
         for protocol in protocols:
             for system in filter(wanted.__contains__, PROTOCOLS[protocol]):
-                found = time_system(python[system], system, protocol, log, folder)
-                runs[protocol, system].append(found)
-                print(format_line(protocol, system, [found]), flush=True)
+                run = time_system(python[system], system, protocol, log, folder)
+                runs[protocol, system].append(run)
+                print(format_line(protocol, system, [run]), flush=True)
     print(f"\n{args.rows:,} rows, medians of {args.rounds} rounds")
     for (protocol, system), spent in runs.items():
         beside = runs.get((protocol, "ours"), [])
@@ -160,7 +160,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def format_line(protocol: str, system: str, runs: list[Run]) -> str:
-    """The medians of some runs."""
+    """Return the medians of some runs."""
     units = {
         "seconds": "s",
         "cpu": "s CPU",

@@ -25,7 +25,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("action", choices=["pack", "score", "accept", "retract"])
     flags.add_argument("--config", help="pack, score: benchmark file, or its name under conf/benchmarks")
@@ -52,38 +52,38 @@ def parser() -> cli.Parser:
 
 
 def year(text: str) -> int:
-    """A year of four digits."""
+    """Parse a year from 1990 to 2100."""
     if not (text.isdecimal() and 1990 <= int(text) <= 2100):
         raise argparse.ArgumentTypeError(f"'{text}' is no year from 1990 to 2100")
     return int(text)
 
 
 def dims(text: str) -> int:
-    """A number of factors."""
+    """Parse a number of factors."""
     if not (text.isdecimal() and 1 <= int(text) < 2**31):
         raise argparse.ArgumentTypeError(f"'{text}' is no number of factors, 1 or more")
     return int(text)
 
 
 def space(text: str) -> tuple[str, tuple[float, ...]]:
-    """A setting and what was searched of it.
+    """Parse NAME=A,B: a setting and the values that were searched.
 
     >>> space("reg=0.01,0.1")
     ('reg', (0.01, 0.1))
     """
     name, _, values = text.partition("=")
     try:
-        found = tuple(float(value) for value in values.split(","))
+        numbers = tuple(float(value) for value in values.split(","))
     except ValueError:
-        found = ()
-    if not name or not found or not all(map(math.isfinite, found)):
+        numbers = ()
+    if not name or not numbers or not all(map(math.isfinite, numbers)):
         raise argparse.ArgumentTypeError(f"'{text}' is no setting and its numbers, such as reg=0.01,0.1")
-    return name, found
+    return name, numbers
 
 
 def main(args: argparse.Namespace) -> int:
-    """Pack, score, accept or retract."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Run the action of the flags: pack, score, accept or retract."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import bundle  # noqa: PLC0415
 
     return bundle.run(args)

@@ -27,24 +27,24 @@ from recbench_spark.models.graph import DRIFT
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument(
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
         "--warehouse", required=True, help="folder of the tables, seen by driver and workers"
     )
-    given = found.add_argument_group("the graph").add_mutually_exclusive_group()
-    given.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
-    given.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
-    given.add_argument("--neighbourhoods", metavar="ID", help="what jobs/neighbourhoods.py made")
-    add_graph_flags(found)
-    _add_model_flags(found)
-    _add_run_flags(found)
-    return found
+    source = flags.add_argument_group("the graph").add_mutually_exclusive_group()
+    source.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
+    source.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
+    source.add_argument("--neighbourhoods", metavar="ID", help="what jobs/neighbourhoods.py made")
+    add_graph_flags(flags)
+    _add_model_flags(flags)
+    _add_run_flags(flags)
+    return flags
 
 
-def add_graph_flags(found: cli.Parser) -> None:
-    """How the edges are read."""
-    graph = found.add_argument_group("how it is read")
+def add_graph_flags(flags: cli.Parser) -> None:
+    """Add the flags of how edges are read."""
+    graph = flags.add_argument_group("how it is read")
     graph.add_argument(
         "--format", choices=["csv", "parquet", "delta"], help="of --edges (default: by name)"
     )
@@ -62,9 +62,9 @@ def add_graph_flags(found: cli.Parser) -> None:
     graph.add_argument("--blocks", type=int, help="blocks of a side (default: 4 million edges each)")
 
 
-def _add_model_flags(found: cli.Parser) -> None:
-    """What is computed."""
-    model = found.add_argument_group("the model")
+def _add_model_flags(flags: cli.Parser) -> None:
+    """Add the flags of the model."""
+    model = flags.add_argument_group("the model")
     model.add_argument("--model", metavar="FILE", help="YAML with layers, features ...; see docs/graph.md")
     model.add_argument("--name", help="of the model in the tables")
     model.add_argument("--features", help="table (id, vector), or degrees, constant, hashed:DIMS")
@@ -80,9 +80,9 @@ def _add_model_flags(found: cli.Parser) -> None:
     model.add_argument("--wire", choices=["float16", "float32"], help="of stored vectors")
 
 
-def _add_run_flags(found: cli.Parser) -> None:
-    """How it is run, or only told."""
-    running = found.add_argument_group("running")
+def _add_run_flags(flags: cli.Parser) -> None:
+    """Add the flags of how the job runs."""
+    running = flags.add_argument_group("running")
     running.add_argument("--plan", choices=["auto", "G", "R", "S"], help="G gather, R replicate, S scatter")
     running.add_argument("--batch", type=int, help="nodes that a task works on at once")
     running.add_argument("--output", choices=["embeddings", "vectors"], help="table of the last layer")
@@ -101,7 +101,7 @@ def _add_run_flags(found: cli.Parser) -> None:
 
 
 def gate(text: str) -> Gate:
-    """[SIDE:]FACT:below=X as a gate of a benchmark file has it."""
+    """Parse [SIDE:]FACT:below=X to a gate of a benchmark file."""
     *named, bound = text.split(":")
     kind, _, number = bound.partition("=")
     part, fact = ([None, *named])[-2:] if named else (None, "")
@@ -110,24 +110,24 @@ def gate(text: str) -> Gate:
     try:
         return Gate.model_validate({"fact": fact, "part": part, kind: float(number)})
     except ValueError:
-        told = f"'{text}' is not like drift_cosine_p10:below=0.9"
-        raise argparse.ArgumentTypeError(told) from None
+        message = f"'{text}' is not like drift_cosine_p10:below=0.9"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """128,64 as numbers."""
+    """Parse the widths of layers such as 128,64."""
     try:
-        found = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        found = (0,)
-    if min(found) < 1:
+        numbers = (0,)
+    if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of widths like 128,64")
-    return found
+    return numbers
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, lay out, explain or embed, tell."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, build the graph, explain the costs or compute embeddings."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import embed  # noqa: PLC0415
 
     return embed.run_embedding(args)

@@ -26,22 +26,22 @@ KINDS = ("lists", "scores", "embeddings", "predictions")
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--model", required=True, help="name of the model in the tables")
-    given = flags.add_argument_group(
+    source = flags.add_argument_group(
         "what the system hands over (exactly one)"
     ).add_mutually_exclusive_group(required=True)
-    given.add_argument("--lists", metavar="PATH", help="ranked lists")
-    given.add_argument("--scores", metavar="PATH", help="scores of candidates")
-    given.add_argument(
+    source.add_argument("--lists", metavar="PATH", help="ranked lists")
+    source.add_argument("--scores", metavar="PATH", help="scores of candidates")
+    source.add_argument(
         "--embeddings",
         nargs="+",
         metavar="PATH",
         help="vectors of USERS ITEMS, or with --pairs ITEMS alone",
     )
-    given.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
+    source.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
     flags.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
     flags.add_argument(
         "--pairs", metavar="PATH", help="labelled pairs (query_id, item_id): items near an item are ranked"
@@ -69,7 +69,7 @@ def parser() -> cli.Parser:
 
 
 def _add_metric_flags(flags: cli.Parser) -> None:
-    """The flags that say what is measured, and how."""
+    """Add the flags of metrics and definitions."""
     flags.add_argument(
         "--k", type=cli.parse_cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10"
     )
@@ -103,8 +103,8 @@ def _add_metric_flags(flags: cli.Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, read, evaluate, write, print."""
-    # Here: --help and wrong flags are answered before anything of an evaluation is loaded.
+    """Check the flags, evaluate the tables, write and print the results."""
+    # Imported here, so that --help and wrong flags are answered before anything of an evaluation is loaded.
     from recbench_spark.commands.actions.evaluate import evaluate_paths  # noqa: PLC0415
 
     return evaluate_paths(args, next(name for name in KINDS if getattr(args, name)))

@@ -19,7 +19,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
@@ -37,8 +37,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, migrate, remove, compact."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, then migrate, remove old files and compact tables."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import maintain  # noqa: PLC0415
 
     return maintain.run(args)

@@ -19,7 +19,7 @@ CANDIDATES = ("unseen", "uniform")
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory of the tables")
@@ -34,8 +34,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run every protocol, then count worlds."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Run a night for each protocol, then print how often one model beats another."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import multiverse  # noqa: PLC0415
 
     return multiverse.run(args)

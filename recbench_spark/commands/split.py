@@ -19,11 +19,11 @@ from recbench_spark.config import PROTOCOLS
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    given = flags.add_mutually_exclusive_group(required=True)
-    given.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
-    given.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
+    source.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
     flags.add_argument(
@@ -44,8 +44,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, split, print the audit, hold the gates."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, split the log, print the audit and apply the gates."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import split  # noqa: PLC0415
 
     return split.run(args)

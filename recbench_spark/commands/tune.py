@@ -21,7 +21,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
@@ -39,8 +39,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the file, search, tell the best settings and what is to be thought of them."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the file, run the search and print the best settings with their warnings."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import tune  # noqa: PLC0415
 
     return tune.run(args)

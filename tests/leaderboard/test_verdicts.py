@@ -12,7 +12,7 @@ from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.leaderboard.verdicts import (
     check_edge,
     check_setting_searched,
-    fewer_settings,
+    check_budget,
     judge_run,
 )
 
@@ -54,8 +54,8 @@ def test_a_single_value_has_no_edge_but_was_never_searched() -> None:
 
 def test_fewer_settings_than_a_rival() -> None:
     few, many = searched(GRID, {0.001: 1.0}), searched(GRID, dict.fromkeys(GRID, 1.0))
-    assert fewer_settings(few, {"new": many}).text == "1 settings tried, 5 of new"
-    assert fewer_settings(many, {"new": many, "other": few}) is None and fewer_settings(few, {}) is None
+    assert check_budget(few, {"new": many}).text == "1 settings tried, 5 of new"
+    assert check_budget(many, {"new": many, "other": few}) is None and check_budget(few, {}) is None
 
 
 def test_a_better_run_within_the_spread_is_none() -> None:
