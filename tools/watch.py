@@ -1,4 +1,4 @@
-"""Run a command and write down what it takes: memory of its whole process tree, disk of some folders.
+"""Run a command and record the memory of its process tree and the disk use of some folders.
 
     python tools/watch.py --folders DIR,DIR --output usage.jsonl -- python jobs/embed.py ...
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Start the command, sample until it ends, tell the peaks."""
+    """Start the command, sample until it ends, print the peaks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folders", default="", help="comma-separated; nested ones count once")
     parser.add_argument("--output", required=True, help="JSON lines, appended")
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def process_tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -53,15 +53,15 @@ def process_tree(root: int) -> list[int]:
             except OSError:  # it has ended
                 continue
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, open_ = [], [root]
+    processes, open_ = [], [root]
     while open_:
-        found.append(open_.pop())
-        open_ += children.get(found[-1], [])
-    return found
+        processes.append(open_.pop())
+        open_ += children.get(processes[-1], [])
+    return processes
 
 
 def measure_memory(processes: Iterable[int]) -> dict[str, int]:
-    """Bytes of their own, and of files, that processes hold in memory."""
+    """Return the bytes of own memory, and of files, that processes hold."""
     total = {"own": 0, "files": 0, "processes": 0}
     for process in processes:
         try:
@@ -77,7 +77,7 @@ def measure_memory(processes: Iterable[int]) -> dict[str, int]:
 
 
 def measure_disk(folders: Iterable[Path]) -> int:
-    """Bytes allocated under some folders, a file once."""
+    """Return the bytes allocated under some folders; each file counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder in folders:
         for place, _, names in os.walk(folder):

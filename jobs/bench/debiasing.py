@@ -4,8 +4,8 @@
     python jobs/bench/debiasing.py --rows 1000000,4000000 --replicates 200
 
 A log of hashed rows and the rankings of its test part (one truth item to five rows, ten per user) are
-written as Parquet; timed are counting and fitting (`power_law`), cutting strata, and all estimates that
-need no reward model, at two cut-offs, with bootstrap intervals. A small run first takes the warm-up.
+written as Parquet. The job times counting and fitting (`power_law`), cutting strata, and all estimates
+without a reward model, at two cut-offs, with bootstrap intervals. A small run goes first, as a warm-up.
 """
 
 from __future__ import annotations

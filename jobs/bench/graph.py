@@ -6,25 +6,29 @@
     python jobs/bench/graph.py --extrapolate
     python jobs/bench/graph.py --draw DIR --edges 1e9 --nodes 5.01e7
 
-Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G), ours-scatter (plan
-S; of both, bytes as predicted and as Spark counts them: spark.shuffle.compress false), layout (ids from 0
-on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag, bag16, bag-convolve (torch in
-one process with two threads, writing the same bytes: the limit); scipy; sql (64 means, Summarizer and
-vector_sum: the fastest; of 3 million edges and more only the one that was fastest before), grouped (Arrow,
-a call a node), khop (two-hop subgraphs a node, as pipelines without layers compute them). These last three
-are slow: they warm up at the first size only, run once at the others, grouped and khop up to 1 million
-edges. The graph is Zipf in sources (rank r has density r^-1/2, so that nodes of k
-edges out fall as k^-3) and uniform in destinations, 20 edges a node, drawn by hash. What a turn wrote is
-removed before the next one, the disk is let come to rest, and twice the bytes that a turn writes are
-written and removed again: a virtual machine that gives free memory back to its host would wait for it. A
-row a measurement is appended to --output; slopes over sizes are printed.
+Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G) and ours-scatter
+(plan S), both with predicted bytes and those that Spark counts (spark.shuffle.compress false); layout (ids
+from 0 on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag, bag16, bag-convolve
+(torch in one process with two threads, writing the same bytes: the limit); scipy; sql (the fastest of 64
+means, Summarizer and vector_sum; from 3 million edges only the one that was fastest before); grouped
+(Arrow, one call for each node); khop (a two-hop subgraph for each node, as pipelines without layers
+compute it).
+The last three are slow: they warm up at the first size only and run once at the others, grouped and khop
+up to 1 million edges.
 
---predict fits the cost model to 1, 3, 10 and 30 million edges, prints what it predicts for so many edges,
-and measures that then. Before each run, and before its prediction, a probe takes in a small part of the
-edges (`graph/read_throughput.py`): what a vector takes at this size, now. An embedding_bag of fixed size
-before and after each run says how the machine drifts. --extrapolate fits all rates (means and CONVOLVE
-under R, means under G) at 1, 3 and 10 million edges and says what two layers of PinSage at its size would
-take. --draw writes an edge list alone, in few bytes, without Spark.
+The graph is Zipf in sources (rank r has density r^-1/2, so the number of nodes with k outgoing edges falls
+as k^-3) and uniform in destinations. It has 20 edges a node, drawn by hash. Before each turn the files of
+the last one are removed, the disk is synced, and twice the bytes that a turn writes are written and
+removed: a virtual machine that gives free memory back to its host would wait for memory in the turn. Each
+measurement is appended to --output as a row; slopes over sizes are printed.
+
+--predict fits the cost model to 1, 3, 10 and 30 million edges, predicts this number of edges, and then
+measures it. Before each prediction and run, a probe reads a small part of the edges
+(`graph/read_throughput.py`) and measures the current time to read a vector. An embedding_bag of fixed size
+before and after each run shows how the speed of the machine changes. --extrapolate fits all rates (means
+and CONVOLVE under R, means under G) at 1, 3 and 10 million edges and predicts two layers of PinSage at its
+size.
+--draw only writes an edge list, in few bytes, without Spark.
 """
 
 from __future__ import annotations
@@ -94,10 +98,10 @@ SYSTEMS = (
 )
 PIECE = 1 << 20
 SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
-"""Systems that are run once a size, and the most edges of each."""
+"""Slow systems, which run once a size, with the most edges of each."""
 
 MAX_EDGES_ALL_WAYS = 3_000_000
-"""Edges from which on only the fastest of the ways of Spark SQL is run."""
+"""Number of edges from which only the fastest way of Spark SQL runs."""
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 
 
@@ -109,7 +113,9 @@ def parser() -> cli.Parser:
     flags.add_argument("--rounds", type=int, default=2, help="turns of all systems at a size")
     flags.add_argument("--folder", default="warehouse/bench_graph", help="for graphs and results; reused")
     flags.add_argument("--output", help="JSON lines, appended")
-    flags.add_argument("--predict", type=float, help="edges: fit at 1, 3, 10, 30 million, tell, then run")
+    flags.add_argument(
+        "--predict", type=float, help="edges: fit at 1, 3, 10, 30 million, predict, then run"
+    )
     flags.add_argument("--plans", default="R", help="of --predict: R,G,S; G and S move bytes")
     flags.add_argument(
         "--wire", choices=VALUE_BYTES, default="float32", help="of --predict: what is moved and kept"
@@ -155,7 +161,7 @@ def run_rounds(
         bench.fastest = next((row["way"] for row in reversed(rows) if "way" in row), None)
         for turn in range(rounds + 1):
             for name in [one for one in systems if takes_part(one, size, turn, size == sizes[0])]:
-                row = bench.measured(name)
+                row = bench.measure(name)
                 if turn:
                     rows.append({**row, "round": turn - 1})
                     print(json.dumps(rows[-1]), flush=True)
@@ -181,7 +187,9 @@ def check_forecasts(
     for size in FIT_SIZES:
         bench = GraphBench(spark, folder, size)
         for turn in range(rounds + 1):
-            rows = [bench.beside(probe, plan, bench.layer_size(wire), wire=wire) for plan in plans]
+            rows = [
+                bench.run_beside_probe(probe, plan, bench.layer_size(wire), wire=wire) for plan in plans
+            ]
             runs += [{**row, "round": turn - 1} for row in rows if turn]
     usual = float(np.median([row["probe"] for row in runs]))
     rates = {
@@ -196,7 +204,7 @@ def check_forecasts(
 
 
 PINS, BOARDS, LIKES, LISTED, TASKS = 2_000_000_000, 1_000_000_000, 18_000_000_000, 50, 40_000
-"""Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; blocks of each side here."""
+"""Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; here also blocks a side."""
 
 
 def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
@@ -224,7 +232,7 @@ def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[
         for turn in range(rounds + 1):
             ways = (("R", False), ("R", True), ("G", False))
             size = bench.layer_size("float32")
-            measured = [bench.beside(probe, plan, size, convolve) for plan, convolve in ways]
+            measured = [bench.run_beside_probe(probe, plan, size, convolve) for plan, convolve in ways]
             runs += measured if turn else []
     rates = fit_rates([(row["amounts"], row["seconds"], cores) for row in runs])
     rows = []
@@ -262,7 +270,7 @@ def run_forecast(
         f"{int(size.amounts(plan, VALUE_BYTES[wire]).moved):,} bytes moved",
         flush=True,
     )
-    row = bench.beside(probe, plan, size, wire=wire)
+    row = bench.run_beside_probe(probe, plan, size, wire=wire)
     took = row["seconds"] * usual / row["probe"]
     print(
         f"    took {row['seconds']:.2f} s: {row['seconds'] / seconds - 1:+.1%}; by the probe beside "
@@ -381,13 +389,13 @@ class GraphBench:
         pace = measure_read_throughput(self.context, self.graph, str(self.features(wire)))
         return replace(self.size, item=VALUE_BYTES[wire], pace=pace)
 
-    def beside(
+    def run_beside_probe(
         self, probe: Probe, plan: str, size: PassSize, convolve: bool = False, wire: str = "float32"
     ) -> dict[str, Any]:
         """Run a layer under a plan, with the mean seconds of the probe before and after."""
         before = probe()
         halves = "16" if wire == "float16" else ""
-        row = self.measured("ours-convolve" if convolve else PLAN_SYSTEMS[plan] + halves)
+        row = self.measure("ours-convolve" if convolve else PLAN_SYSTEMS[plan] + halves)
         size = replace(size, projects=convolve, combines=convolve)
         more = {"pace": size.pace, "amounts": size.amounts(plan, VALUE_BYTES[wire])}
         return {**row, "plan": plan, "probe": (before + probe()) / 2, **more}
@@ -406,7 +414,7 @@ class GraphBench:
         )
         return Csr(indptr, np.concatenate([part.src[: part.edges] for part in parts]), None)
 
-    def measured(self, name: str) -> dict[str, Any]:
+    def measure(self, name: str) -> dict[str, Any]:
         """Run a system once; return its seconds, without preparation, and its own facts."""
         ways: dict[str, Callable[[], Callable[[], dict[str, Any]]]] = {
             "ours-mean": partial(self.run_pass, MEAN, "pool", "float32", "R"),
@@ -625,7 +633,7 @@ def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pieces = [n for n in range(-(-edges // PIECE)) if not (folder / f"{n:05d}.parquet").exists()]
     piece = partial(draw_piece, edges=edges, nodes=nodes, folder=folder, ids=ids)
-    if len(pieces) < 2:  # a process takes seconds to start
+    if len(pieces) < 2:  # starting a process takes seconds
         list(map(piece, pieces))
         return
     with get_context("spawn").Pool(os.cpu_count()) as pool:

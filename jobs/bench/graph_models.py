@@ -2,11 +2,11 @@
 
     python jobs/bench/graph_models.py --nodes 20000 --degree 30 --rounds 7
 
-A minibatch of pairs with shared negatives: its small graph is drawn once (GraphSAGE's samples of 25 and
-10), then both systems take turns: two layers of means, the max-margin loss, gradients. One thread each;
-seconds are the process's CPU time, which other work on the machine does not lengthen. Both must give the
-same loss. Then a whole fit with a simulated device, which sleeps over each minibatch half as long again as
-making one takes: what share of the time does it wait?
+The subgraph of a minibatch of pairs with shared negatives is drawn once (GraphSAGE samples of 25 and 10).
+Then both systems take turns: two layers of means, the max-margin loss, gradients. Each has one thread;
+seconds are CPU time of the process, which other work on the machine does not lengthen. Both must give the
+same loss. Last comes a whole fit with a simulated device, which sleeps over each minibatch for 1.5 times
+the time to make one: the job prints the share of the time that it waits.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python jobs/bench/identity.py --rows 10000000 --rounds 4
 
-CSV is read by Spark's readers, Parquet and Delta by Python tasks, the fastest way that a split has, and
-once more by Spark's readers. CPU seconds are those of this process and all below it (JVM, workers);
-wall seconds depend on who else computes.
+CSV is read by Spark's readers. Parquet and Delta are read by Python tasks, which is the fastest way of a
+split, and once more by Spark's readers. CPU seconds include this process and all its descendants (JVM,
+workers); wall seconds depend on other work on the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         write_logs(Path(folder), args.rows)
-        time.sleep(3)  # files that were just written are not cached
+        time.sleep(3)  # identities of files that were just written are not cached
         spark = get_session("recbench-spark bench identity")
         for reader in args.readers:
             path = f"{folder}/{reader}"

@@ -4,11 +4,12 @@
     python jobs/bench/lists.py                                       in one process, a few minutes
     python jobs/bench/lists.py --systems ours-spark,replay-spark --rounds 1
 
-Six metrics at six cut-offs of generated lists of 100 items, stored once as Parquet. Every run is a process
-of its own; reading the rows, starting a session and a first pass over all users are not counted. `ours`,
-`replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts from one row per user
-on disk and ends with the values in a Delta table; `ours-spark-rows` and `replay-spark` start from rows,
-grouping included. Values must agree with our preset of the library: to 1e-9, or the job fails.
+The job measures six metrics at six cut-offs, on generated lists of 100 items that are stored as Parquet.
+Every run is a process of its own. Reading the rows, starting a session and a first pass over all users are
+not counted. `ours`, `replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts
+from one row per user on disk and ends with the values in a Delta table. `ours-spark-rows` and
+`replay-spark` start from rows, so they group them too. Values must agree to 1e-9 with the preset of the
+library in this package, else the job fails.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 KS = (1, 5, 10, 20, 50, 100)
 LENGTH, ITEMS = 100, 20_011
-"""Items of a list, and of the catalogue: a prime, so that steps of any size meet no item twice."""
+"""Number of items of a list, and of the catalogue. It is a prime, so no step size repeats an item."""
 
 ENVIRONMENTS = {
     "replay-polars": "replay-spark",
@@ -45,7 +46,7 @@ ENVIRONMENTS = {
     "rectools": "rectools",
     "ranx": "ranx",
 }
-"""Where a system is installed; ours here."""
+"""Environment of each system; this package runs in the current one."""
 
 Run = dict[str, Any]
 
@@ -69,7 +70,7 @@ def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.Da
     first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
     place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))
     score = (LENGTH - place_ul + draws.random((users, LENGTH))).ravel()
-    # One item at most of each 16 places of the user's walk through the catalogue: none twice.
+    # At most one item from each 16 places of the user's walk through the catalogue, so no item repeats.
     held_out_up = np.arange(19) * 16 + draws.integers(0, 16, (users, 19))
     kept_up = draws.random((users, 19)) < 0.5
     kept_up[:, 0] = True

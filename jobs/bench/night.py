@@ -4,13 +4,13 @@
     python jobs/bench/night.py --models 50 --users 100000 --items 20000 --systems bare,night
     python jobs/bench/night.py --all-ranks                         no cut-off, AUC too
 
-`night` is `run_night` on a split and models that are made already: from stored blocks of users and
-vectors to committed rankings, values of users, metrics, checks and runs, and the report; `alone` the same
-with one model at a time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of
-ranking, measuring and bootstrap on arrays, by as many processes as Spark has threads, nothing kept. The
-metrics of `bare` and those committed must be equal bit for bit, else the job fails. Not counted: making the
-world, compiling; a first night and a first `bare` are told by themselves. Last it tells how much memory
-the largest worker of Spark has held at once, mapped files among it, and what a night's stages took.
+`night` is `run_night` on an existing split and models: from stored user blocks and vectors to committed
+rankings, values of users, metrics, checks and runs, and the report. `alone` is the same with one model at a
+time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of ranking, metrics and
+bootstrap on arrays, by as many processes as Spark has threads, without output. The metrics of `bare` must
+equal the committed ones bit for bit, else the job fails. Making the world and compiling are not counted; a
+first night and a first `bare` are reported separately. At the end the job prints the peak memory of the
+largest worker of Spark, with mapped files, and the time of each stage of a night.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
-"""Training and held-out items of a user, and how much of the latter's vectors the user gets."""
+"""Number of training and held-out items of a user, and the share of held-out vectors in the user's."""
 
 METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
 USERS_PER_BATCH = 4096
@@ -90,14 +90,14 @@ def parser() -> cli.Parser:
 # ------------------------------------------------------------------------------------------- models
 
 
-KIND = f"{__name__}:FactorsModel"
-"""Of a job that is started by its path the module is `__main__`."""
+KIND = f"{__name__}:StoredFactorsModel"
+"""The kind names the module, which is `__main__` if the job is started by its path."""
 
 
 class StoredFactorsModel(ModelConfig):
     """A model of vectors in two files of a folder, for users and items."""
 
-    behaviour: ClassVar[str] = f"{__name__}:Factors"
+    behaviour: ClassVar[str] = f"{__name__}:StoredFactors"
     kind: Literal[KIND]  # type: ignore[valid-type]
     folder: str
 
@@ -156,7 +156,7 @@ def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt
     return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
 
 
-def benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
+def make_benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
     """Return the benchmark of the night, as a file would declare it."""
     models = [
         {"name": f"model{n}", "kind": KIND, "folder": str(folder)} for n, folder in enumerate(world.folders)
@@ -212,7 +212,7 @@ ITEM = (
 # ------------------------------------------------------------------------------------------- bare
 
 
-def bare(
+def run_bare(
     world: NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
 ) -> Any:
     """Run all models without a night; return the seconds, and each model's rows of `metrics`."""
@@ -334,25 +334,25 @@ def main(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder, threads = Path(place), len(os.sched_getaffinity(0))
         world = generate(args, folder)
-        request = benchmark(args, world)
+        request = make_benchmark(args, world)
         plan = make_metric_plan(request.evaluation, request.evaluation.resolve())
         store = Store(get_session("recbench-spark bench night"), str(folder / "warehouse"))
         store_split(store, request, world, folder)
         days = count()
-        first_night, runs = night(store, request, days, "64")
+        first_night, runs = run_nights(store, request, days, "64")
         gib = (
             largest_worker_memory()
-        )  # now: Spark ends workers that are idle for a minute, as `bare` leaves them
+        )  # measured here: Spark ends workers that are idle for a minute, as they are during `bare`
         blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
-            first_bare, bare_rows = bare(world, keys_u, plan, pool, threads)
+            first_bare, bare_rows = run_bare(world, keys_u, plan, pool, threads)
             check_results(store, runs, plan, bare_rows)
             every: dict[str, Callable[[], float]] = {
-                "bare": lambda: float(bare(world, keys_u, plan, pool, threads)[0]),
-                "night": lambda: night(store, request, days, "64")[0],
-                "alone": lambda: night(store, request, days, "0")[0],
+                "bare": lambda: float(run_bare(world, keys_u, plan, pool, threads)[0]),
+                "night": lambda: run_nights(store, request, days, "64")[0],
+                "alone": lambda: run_nights(store, request, days, "0")[0],
             }
             seconds = take_turns({name: every[name] for name in systems}, args.rounds)
         by_stage = [read_stages(store, FIRST_NIGHT + timedelta(days=n)) for n in range(next(days))]

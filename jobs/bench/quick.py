@@ -4,10 +4,10 @@
     python jobs/bench/quick.py --keep       keep what is measured now: docs/bench_quick.json
     python jobs/bench/quick.py --only lists --rounds 3
 
-Every run is a process of its own, in turns. Seconds are told as multiples of a fixed piece of work (a
-product and a sort) done just before in the same process, so that a busy or slower machine moves both. Noise
-of a figure is how far its turns lie apart; worse is what is above the kept figure by more than the noise of
-both. Figures that another processor made are shown and not judged.
+Every run is a process of its own, in turns. Times are multiples of a fixed piece of work (a product and a
+sort) that runs just before in the same process, so that a busy or slower machine changes both. The noise of
+a figure is the spread of its turns. A figure is worse if it is above the kept one by more than the noise of
+both. Figures of another processor are shown and not judged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES_FILE = ROOT / "docs" / "bench_quick.json"
 
 MIN_NOISE = 0.05
-"""Differences below this share are noise, however alike the turns are."""
+"""Smallest noise of a figure, however close its turns are."""
 
 Work = Callable[[], object]
 
@@ -215,7 +215,7 @@ def make_figure(values: list[float]) -> Figure:
 # ------------------------------------------------------------------------------------ comparing
 
 COMPARED_MEASURES = {"units": "time", "mib": "memory"}
-"""What is compared; seconds are only told."""
+"""Measures that are compared; seconds are only printed."""
 
 
 def compare_figures(

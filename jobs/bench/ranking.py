@@ -9,12 +9,12 @@
 
 Systems: `product` is the bare blocked matrix product and nothing else, the limit of anything that scores
 all pairs; `topk` is the fast full ranking of RecBole (scores, training items to -inf, torch.topk, look
-the held-out items up); ours counts ranks, of all held-out items (`ranks`) or up to a cut-off, in float32
-(`float32@k`) or with 8-bit products and bounds where that pays (`ranks@k`). `spark` is ours from stored
-user blocks to committed metrics of each user and of all, `spark: ranks` to committed ranks. Worlds:
-held-out items at random (most are far down the ranking, which is easy), or `planted` near the top. On a
-GPU also `topk-tf32`, the list from TF32 products, and `kernel@k`, `ranks@k` without what the processor
-prepares. Absolute times mean nothing: compare the ratios.
+the held-out items up). This package counts ranks, of all held-out items (`ranks`) or up to a cut-off, in
+float32 (`float32@k`) or with 8-bit products and bounds where they are faster (`ranks@k`). `spark` is this
+package from stored user blocks to committed metrics of each user and of all, `spark: ranks` to committed
+ranks. In the random world most held-out items are far down the ranking, which is easy; in the `planted`
+world they are near the top. On a GPU there are also `topk-tf32`, the list from TF32 products, and
+`kernel@k`, which is `ranks@k` without the preparation on the CPU. Compare ratios, not absolute times.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_r
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK, TILE = 256, 1000
-"""Users and items of one product: the fastest of those tried for the bare product."""
+"""Users and items of one product: the fastest sizes for the bare product."""
 
 GPU_BLOCK, GPU_TILE = 4096, 16384
-"""The same on a GPU, where small products idle."""
+"""Users and items of one product on a GPU, where small products are slow."""
 
 PLANTED_SHARE = 0.3
-"""How much of his held-out items' vectors a user gets: a quarter of them come among the first 100."""
+"""Share of the held-out vectors in a user's: a quarter of held-out items rank among the first 100."""
 
 SEPARATE_SYSTEMS = ("spark", "mllib", "faiss")
 """Systems that run in a process of their own."""
@@ -198,7 +198,7 @@ def _cut(device: str) -> tuple[int, int]:
 def _factors(world: RankingTask, device: str) -> list[torch.Tensor]:
     """Return users and items, copied to the device before the clock starts."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a mapped file cannot be written to, and is not
+        warnings.simplefilter("ignore")  # torch warns of read-only arrays, which are never written to
         return [torch.from_numpy(array).to(device) for array in (world.users_ud, world.items_id)]
 
 
@@ -248,7 +248,7 @@ def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Cal
 
 def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
     """Check ranks up to the cut-off against a full count (DataError), and report how `topk` agrees."""
-    count = ranks if args.device == "cpu" else kernel  # lists are put in order once
+    count = ranks if args.device == "cpu" else kernel  # sorts lists once
     full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
     inside = full.above_p < args.k
     for name in ("above_p", "tied_p", "before_p"):
@@ -386,7 +386,7 @@ def format_table(records: list[Run]) -> list[str]:
 
 def append_records(files: list[Path], warehouse: str) -> None:
     """Append measurements to the table `speed`."""
-    # Here, so that a machine without Spark can measure.
+    # Imported here, so that a machine without Spark can measure.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.schemas import SPEED  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415

@@ -4,11 +4,12 @@
     python jobs/bench/ratings.py                                 1 million ratings, 64 factors
     python jobs/bench/ratings.py --rows 1000000,10000000 --rounds 2 --output runs.jsonl
 
-A generated log with planted factors and items of very unequal popularity. Each system fits it in a process
-of its own, round after round; reading, building and compiling are not counted: ours are timed as the
-difference between a long and a short fit. SGD: an epoch of all ratings, biases and factors; ours shuffles
-them anew in each, surprise goes through them user by user. Gibbs: a draw of both sides. Beside the seconds
-stands the RMSE on a tenth held out, and how long ours take to be as good as the library was.
+The log is generated, with planted factors and items of very unequal popularity. Each system fits it in a
+process of its own, round after round. Reading, building and compiling are not counted: the time of this
+package is the difference between a long and a short fit. A step of SGD is an epoch over all ratings, with
+biases and factors; this package shuffles them in each epoch, surprise goes through them user by user. A
+step of Gibbs is a draw of both sides. The table also has the RMSE on a held-out tenth, and the seconds
+that this package needs for the RMSE of the library.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
 LIBRARIES = ("surprise", "myfm")
 COMPARED_PAIRS = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
 MAX_STEPS_RATIO = 3
-"""Ours may take so many times the library's steps to be as good."""
+"""Most steps of this package to reach the RMSE of the library, as a multiple of the library's steps."""
 
 Run = dict[str, Any]
 
@@ -188,7 +189,7 @@ def time_to_match(own: Run, other: Run, seconds: dict[str, float]) -> str:
     """Return the seconds that this package needs for the final RMSE of the library."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"
-    before = own["steps"] - len(own["rmse_s"]) + 1  # of the first RMSE: a burn-in has none
+    before = own["steps"] - len(own["rmse_s"]) + 1  # step of the first RMSE: burn-in steps have none
     good = (n for n, error in enumerate(own["rmse_s"], before) if error <= other["rmse"])
     steps = next(good, own["steps"] + 1)
     if steps > own["steps"]:

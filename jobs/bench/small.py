@@ -3,9 +3,9 @@
     python jobs/bench/small.py                 five rounds; with the nights it needs, a few minutes
     python jobs/bench/small.py --rounds 1 --only evaluate
 
-Inputs are generated: 6,000 rows of lists and of scores, 300 users and 500 items of vectors, a truth, and
-two nights of a small world, whose second one ends in a regression. Jobs are run once before they are
-measured, so that kernels are compiled and files are in memory. Prints medians with their extremes.
+The inputs are generated: 6,000 rows of lists and of scores, vectors of 300 users and 500 items, a truth,
+and two nights of a small world, of which the second ends with a regression. Each job runs once before it is
+measured, so that kernels are compiled and files are cached. The job prints medians with their extremes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ models: [{{name: candidate, kind: {kind}}}]
 evaluation: {{k: [5, 10]}}
 regressions: [{{metric: ndcg, k: 10, drop: 0.01}}]
 """
-"""A night of one model; on the second night another one stands under its name."""
+"""Benchmark file of a night with one model; on the second night another model has its name."""
 
 
 class Case(NamedTuple):

@@ -162,9 +162,11 @@ def _check_sides(args: argparse.Namespace) -> None:
 
 def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
     """Refuse flags that would have no effect. Raises ConfigError."""
-    ranking_flags = {"--truth": args.truth, "--train": args.train, "--metrics": args.metrics,
-                     "--set": args.set, "--preset": args.preset, "--curve": args.curve, "--cut": args.cut}  # fmt: skip
-    unused = [flag for flag, is_set in ranking_flags.items() if is_set and kind == "predictions"]
+    ranking = {
+        "--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
+        "--preset": args.preset, "--curve": args.curve, "--cut": args.cut,
+    }  # fmt: skip
+    unused = [flag for flag, is_set in ranking.items() if is_set and kind == "predictions"]
     if unused:
         raise ConfigError(
             f"{unused[0]} is not used with --predictions", "it is for lists, scores, embeddings"
