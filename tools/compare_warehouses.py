@@ -3,13 +3,14 @@
 
     python tools/compare_warehouses.py BEFORE AFTER [--other-code]
 
-Tables are compared as sets of rows with repetitions, floats bit for bit; columns
-by name and type. What no two nights share is left out or put in its place: moments (`..._at`) and measured
-times are dropped, as are hashes of ids of runs; an id of a run becomes suite, night, model and attempt, the
-folder of the warehouse `WAREHOUSE`, wherever in a text they stand. Other paths stay as they are and enter
-hashes of settings: give both nights the same inputs in the same places. With --other-code also the version
-of the code and the keys it enters are left out. Prints a line a table and the first rows that a side lacks;
-exit code 1 where any differ. Both warehouses are held in memory, a row at a time as text: for small nights.
+Tables are compared as multisets of rows, floats bit for bit, and columns by name and type. Values that
+differ between any two nights are left out or replaced: timestamps (`..._at`), measured times and hashes of
+run ids are dropped; a run id becomes suite, night, model and attempt, and the folder of the warehouse
+becomes `WAREHOUSE`, also within longer texts. Other paths are compared and are part of the hashes of
+settings, so both nights need the same inputs at the same paths. --other-code also leaves out the version
+of the code and the keys that contain it. The tool prints a line for each table and the first rows that are
+missing on a side. Exit code 1: some differ. The tool is meant for small nights: it holds both warehouses
+in memory as text.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Warehouse:
         if isinstance(value, str):
             placed = value.replace(str(self.folder), "WAREHOUSE")
             return RUN_ID.sub(lambda match: self.runs.get(match[0], match[0]), placed)
-        if isinstance(value, list | tuple):  # a map comes as pairs, in any order
+        if isinstance(value, list | tuple):  # a map is a list of pairs in any order
             inner = [self.exact(entry) for entry in value]
             return sorted(inner, key=repr) if value and isinstance(value[0], tuple) else inner
         if isinstance(value, dict):

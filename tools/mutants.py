@@ -3,13 +3,13 @@
 
     python tools/mutants.py --count 100 --seed 1 [--files 'kernels/splits/*'] [--folder DIR]
 
-A site is an operator or a number in the code of recbench_spark/kernels (annotations, imports and texts
-are none). A hash of seed and site draws `--count` of them; each is changed in a copy of the package and
-meets the tests of its file, then of its room, then of all kernels, until one fails; each of them must
-pass before the change. A line a survivor, with
-the change; those of tools/mutants_equivalent.yaml change no number, each by its reason, and are told apart.
-Results are appended to DIR/mutants.jsonl (default warehouse/mutants): a second run of a seed goes on where
-it was stopped. Exit code 1 where a survivor is not listed. One core; a mutant takes seconds to a minute.
+A site is an operator or a number in the code of recbench_spark/kernels, except in annotations, imports and
+texts. A hash of seed and site draws `--count` of them. Each is changed in a copy of the package, where the
+tests of its file, then of its folder, then of all kernels run until one fails. All of them must pass
+without the change. The tool prints a line for each survivor. Those of tools/mutants_equivalent.yaml change
+no number, with a reason each, and are listed separately. Results are appended to DIR/mutants.jsonl (default
+warehouse/mutants), and a second run of a seed continues there. Exit code 1: a survivor is not listed. The
+tool uses one core; a mutant takes seconds to a minute.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ SWAPS = {
     **{"+=": "-=", "-=": "+=", "*=": "+=", "/=": "*=", "&": "|", "|": "&", "and": "or", "or": "and"},
 }
 STAGE_TIMEOUT = 150
-"""Seconds that a stage of tests may take beyond three times what it takes without a change: a mutant that
-loops for ever is killed by it."""
+"""Seconds that a stage may take beyond three times its usual time. A mutant that loops forever ends
+there."""
 DID_NOT_END = "did not end"
 NO_KERNELS = ("runtime/compile_kernels.py",)
-"""It calls kernels so that they are compiled, and looks at no number of theirs."""
+"""Files that call kernels only to compile them, and check no number."""
 ALL_KERNEL_TESTS = "tests/kernels"
 
 
@@ -139,7 +139,7 @@ def find_mutants(file: Path) -> Iterator[Mutant]:
             continue
         text = lines[line - 1]
         place = (text.strip(), column - len(text) + len(text.lstrip()))
-        seen[place] += 1  # the same line may stand twice in a file
+        seen[place] += 1  # the same line can occur twice in a file
         path = str(file.relative_to(ROOT / PACKAGE))
         yield Mutant(path, line, column, token.string, after, text, seen[place])
 
@@ -246,7 +246,7 @@ class MutantTrials:
         return near_stages[:-1] if self.near and len(near_stages) > 1 else near_stages
 
     def find_failing_stage(self, mutant: Mutant, stage: str) -> str:
-        """Return the stage in which a mutant fails."""
+        """Apply a mutant and run a stage; return the stage if a test fails, else an empty text."""
         self.check(stage)
         file = self.copy / PACKAGE / mutant.path
         source = file.read_text(encoding="utf-8")
@@ -273,7 +273,7 @@ class MutantTrials:
                 cached.unlink()
 
     def run_stage(self, stage: str) -> str:
-        """Run tests; return the stage if one fails or times out. A timeout is reported."""
+        """Run tests; return the stage if one fails. The text of a timeout says so."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         chosen = ["-m", "not slow and not spark and not data", *stage.split()]
         here = {"NUMBA_CACHE_DIR": str(self.folder / "numba"), "PYTHONPATH": str(self.copy)}
@@ -285,11 +285,11 @@ class MutantTrials:
             os.killpg(tests.pid, signal.SIGKILL)
             tests.wait()
             return f"{stage} ({DID_NOT_END})"
-        if code > 0 and code not in (1, 2, 5):  # 2: they cannot be imported, 5: there are none
+        if code > 0 and code not in (1, 2, 5):  # 2: import error, 5: no tests
             raise RuntimeError(
                 f"pytest itself broke, with {code}: {' '.join(command)} {stage} in {self.copy}"
             )
-        return stage if code in (1, 2) or code < 0 else ""  # below 0: the interpreter itself was ended
+        return stage if code in (1, 2) or code < 0 else ""  # below 0: the interpreter crashed
 
 
 def stages(path: str) -> Iterator[str]:

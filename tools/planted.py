@@ -3,10 +3,10 @@
 
     python -m tools.planted [--only TEXT] [--list] [--folder warehouse/planted]
 
-tools/planted.yaml names the bugs: a line of the product, what stands there instead, and cases of
-`python -m tests.faults`. These must pass in the copy as it is; with the bug one of them must fail.
-A line a bug; exit code 1 where one was not seen, 2 where the cases fail without it. A bug takes seconds to
-minutes.
+tools/planted.yaml has the bugs: a line of the package, its replacement, and cases of `python -m
+tests.faults`.
+The cases must pass in the unchanged copy, and one of them must fail with the bug. The tool prints a line
+for each bug. Exit code 1: a bug was not seen; 2: cases fail without a bug. A bug takes seconds to minutes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         print("\n".join(f"{bug['bug']}\n    {bug['seen_by']}" for bug in bugs))
         return 0
-    shutil.rmtree(args.folder, ignore_errors=True)  # verdicts too
+    shutil.rmtree(args.folder, ignore_errors=True)  # removes verdicts too
     copy = args.folder.absolute() / "copy"
     copy_project(copy)
     ends = [check_bug(copy, bug) for bug in bugs]
@@ -60,7 +60,7 @@ def read_bugs() -> list[Bug]:
 
 
 def check_bug(copy: Path, bug: Bug) -> int:
-    """Print and return the verdict on a bug: 0 if the campaign sees it, and nothing else."""
+    """Plant a bug and print the verdict; return 0 if it is seen, 1 if not, 2 if cases fail without it."""
     if seen := failures(copy, bug["seen_by"]):
         print(f"FAILS WITHOUT IT  {bug['bug']}: {seen[0]}", flush=True)
         return 2

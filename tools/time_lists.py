@@ -4,8 +4,9 @@
     python tools/time_lists.py SYSTEM FOLDER K,K,...
 
 FOLDER holds lists.parquet (user_id, item_id, score) and truth.parquet (user_id, item_id), all integers,
-each user's rows of lists together. The second pass is counted; the first is not, nor is starting a
-session, nor what a system is given (see each). Prints one line of JSON: seconds, values, version.
+with the rows of each list together. The second pass is counted; the first pass, starting a session and
+making the inputs of a system (see each function) are not. Prints one line of JSON: seconds, values,
+version.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
 def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time this package from one Parquet row per user to committed rows of `metrics`.
 
-    With the usual 1,000 bootstrap replicates: the others have no intervals.
+    It includes 1,000 bootstrap replicates, as usual; the other systems have no intervals.
     """
     from pyspark.sql import functions as F
 

@@ -6,7 +6,7 @@
 FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints
 a line of
 JSON per round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
-Not counted: starting the session, a first pass (MLlib's: over some users), and what each system is given.
+Starting the session, a first pass (of MLlib: over some users) and making the inputs are not counted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 System = tuple[Callable[[int], float | None], int]
-"""A pass, given its number, which may say when ranks were committed; users of a pass."""
+"""A function of the number of a pass, which may return the time of the commit; and the users of a pass."""
 
 MAX_LIST_USERS = 4096
-"""Users for whom slow systems make lists: users a second do not depend on their number."""
+"""Most users for whom slow systems make lists; their speed does not depend on the number."""
 
 
 def _store_factors(folder: Path) -> Any:
@@ -48,7 +48,7 @@ def _store_factors(folder: Path) -> Any:
 def run_own(folder: Path, k: int) -> System:
     """Time a night's work for a model: from stored blocks and vectors to committed results.
 
-    What a night does for a model, with 1,000 bootstrap replicates; the items were shared before.
+    It includes 1,000 bootstrap replicates; the items were shared with workers before.
     """
     from pyspark.sql import functions as F
 
@@ -135,7 +135,7 @@ def vectors(rows_nd: Any) -> Any:
 def mllib(folder: Path, k: int) -> System:
     """Time lists of the first k by `recommendForAllUsers`, with all items, from cached factors.
 
-    The factors are those that ALS starts from: time does not depend on their values.
+    The factors are the starting values of ALS, since time does not depend on values.
     """
     from pyspark.ml.recommendation import ALS
 

@@ -2,9 +2,9 @@
 
     python tools/watch.py --folders DIR,DIR --output usage.jsonl -- python jobs/embed.py ...
 
-A line a sample: seconds, processes, bytes of memory of their own (RssAnon + RssShmem of /proc: mapped files
-apart), bytes of resident files, bytes of disk under the folders (blocks that are allocated). The last line
-has the peaks; it is printed as well. Linux only. Exit code: the command's.
+Each sample is a line: seconds, number of processes, bytes of their own memory (RssAnon + RssShmem of /proc,
+without mapped files), bytes of resident files, bytes of allocated blocks under the folders. The last line
+has the peaks and is printed too. Linux only. The exit code is that of the command.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def process_tree(root: int) -> list[int]:
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
     processes, open_ = [], [root]
@@ -84,7 +84,7 @@ def measure_disk(folders: Iterable[Path]) -> int:
             for name in names:
                 try:
                     stat = Path(place, name).lstat()
-                except OSError:  # it was removed meanwhile
+                except OSError:  # the file was removed meanwhile
                     continue
                 sizes[stat.st_dev, stat.st_ino] = 512 * stat.st_blocks
     return sum(sizes.values())

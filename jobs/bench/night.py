@@ -282,7 +282,7 @@ def _one_thread() -> None:
 # ------------------------------------------------------------------------------------------- turns
 
 
-def night(
+def run_nights(
     store: Store, night_benchmark: Benchmark, days: Any, at_once: str
 ) -> tuple[float, dict[str, str]]:
     """Run a night; return its seconds and run_ids. Its stages are logged."""

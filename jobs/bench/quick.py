@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def ranks(cutoff: int | None = None) -> Work:
-    """Return the ranking of all held-out items, 4,000 users x 20,000 items, or up to a cut-off."""
+    """Prepare the ranks of all held-out items, 4,000 users x 20,000 items, or up to a cut-off."""
     from jobs.bench import ranking  # noqa: PLC0415
 
     flags = ["--users", "4000", "--world", "planted"]
@@ -98,7 +98,7 @@ def ranks(cutoff: int | None = None) -> Work:
 
 
 def lists() -> Work:
-    """Return the evaluation of lists: `evaluate_frames`, 10,000 users with 100 rows each."""
+    """Prepare the evaluation of lists: `evaluate_frames`, 10,000 users with 100 rows each."""
     from jobs.bench import lists as rows  # noqa: PLC0415
 
     truth, ranked_lists = rows.generate(10_000)
@@ -106,7 +106,7 @@ def lists() -> Work:
 
 
 def bootstrap() -> Work:
-    """Return a bootstrap: 1,000 replicates of 30 sums over 20,000 users."""
+    """Prepare a bootstrap: 1,000 replicates of 30 sums over 20,000 users."""
     from recbench_spark.kernels.resampling import bootstrap_sums  # noqa: PLC0415
 
     values = np.random.default_rng(42).random((20_000, 30))
@@ -123,7 +123,7 @@ def _log(n: int) -> Any:
 
 
 def labels() -> Work:
-    """Return the labelling of a million rows by a random split."""
+    """Prepare the labels of a million rows by a random split."""
     from recbench_spark.config import Split  # noqa: PLC0415
     from recbench_spark.protocol.labels import label_rows  # noqa: PLC0415
     from recbench_spark.protocol.splits import make_rule  # noqa: PLC0415
@@ -133,7 +133,7 @@ def labels() -> Work:
 
 
 def audit() -> Work:
-    """Return the count of a manifest over a million labelled rows."""
+    """Prepare the counts of a manifest over a million labelled rows."""
     import pyarrow as pa  # noqa: PLC0415
 
     from recbench_spark.protocol import audit as counts  # noqa: PLC0415

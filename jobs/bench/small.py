@@ -132,7 +132,7 @@ def list_cases(folder: Path) -> list[Case]:
 
 
 def make_inputs(folder: Path) -> None:
-    """Write the tables and the two benchmark files; return their paths."""
+    """Write the tables and the two benchmark files."""
     folder.mkdir(parents=True, exist_ok=True)
     draws = np.random.default_rng(42)
     user_r = np.repeat(np.arange(USERS), LENGTH)

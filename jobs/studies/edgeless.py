@@ -4,11 +4,11 @@
     python jobs/studies/edgeless.py --kinds pinsage --dropouts 0,0.1 --seeds 1 --items 600
     python jobs/studies/edgeless.py --kinds graphsage --epochs 24 --decay 0.9
 
-A generated world: items lie in 6 blocks, each of ten groups. A user likes 10 items of one group, 3 of its
-block and 1 of all. Features are the centres of block and group in noise. A sixth of the items has features
-and no likes: nodes without edges, as new items are. Two likes of each user are held out.
+The world is generated: items belong to 6 blocks, each of ten groups. A user likes 10 items of one group, 3
+of its block and 1 of all. Features are the centres of block and group with noise. A sixth of the items has
+features and no likes: nodes without edges, like new items. Two likes of each user are held out.
 
-For each kind, share of dropout (`neighbour_dropout`) and seed a net is fitted, and all items are embedded
+For each kind, share of dropout (`neighbour_dropout`) and seed, a net is fitted and all items are embedded
 by the edges that they have. The study prints
     edgeless   share of the 10 nearest items (by cosine) that are of the item's own block, of items without
                edges; by chance it is a sixth
@@ -18,9 +18,9 @@ by the edges that they have. The study prints
     gain       mean of 1 / log2(1 + rank) over the held-out likes
     in_first   share of the users' first 20 places that items without edges take
 PinSage: 20 items that walks visit most, importance pooling, a user is the mean of its items. GraphSAGE:
-samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed draws world,
-walks and weights anew; differences are to no dropout within a seed, with 95 % intervals of Student's t.
-Each of `--processes` takes one seed at a time. No Spark.
+samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed has its own
+world, walks and weights. Differences are to no dropout within a seed, with 95 % intervals by Student's t.
+Each of `--processes` runs one seed at a time, without Spark.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from recbench_spark.runtime.journal import Journal
 BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
 EDGELESS = 1 / 6
 LIKES = (10, 3, 1)
-"""Likes of a user: of one group, of its block, of all items."""
+"""Number of likes of a user: in one group, in its block, among all items."""
 
 HELD_LIKES, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
 KINDS = ("pinsage", "graphsage")
@@ -78,8 +78,8 @@ class EdgelessWorld(NamedTuple):
         block: (items,) of each item.
         features: (items, d).
         alone: (items,) items without likes.
-        train: likes that are learnt from.
-        held: user and item of the likes held out.
+        train: training likes.
+        held: user and item of the held-out likes.
     """
 
     block: Rows
@@ -249,7 +249,7 @@ def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]
 
 
 def rank_likes(users: Floats, items: Floats, world: EdgelessWorld) -> dict[str, float]:
-    """Return ranks of the held-out likes among all items outside training."""
+    """Return hit_rate, gain and in_first of rankings of all items outside training."""
     user, item = world.held
     scores = users @ items.T
     scores[world.train.user, world.train.item] = -np.inf

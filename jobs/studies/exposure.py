@@ -4,12 +4,12 @@
     python jobs/studies/exposure.py --loops 0.9 --tastes 8 --seeds 1 --users 50
     python jobs/studies/exposure.py --matrix
 
-On generated worlds of several strengths of the loop, numbers of tastes and seeds, four scorers learn from
-four fifths of what the loop showed and are tested on the rest. What users like is known of every pair, so
-the truth is the same metric over all pairs outside training. Estimates are made with the chances of each
-user and item, of the items alone, and with two that are fitted; of groups of users user_groups by hash,
-each a small test of its own. All of it is arrays of users x items, without Spark. `--matrix`: no loop; a
-known matrix is shown by popularity.
+Worlds are generated with several strengths of the feedback loop, numbers of tastes and seeds. Four scorers
+learn from four fifths of what the loop showed and are tested on the rest. The likes of every pair are
+known, so the truth is the same metric over all pairs outside training. Estimates use the chances of each
+user and item, of the items alone, and two fitted ones. They are made for groups of users, by hash, each a
+small test of its own. All data are arrays of users x items, without Spark. With `--matrix` there is no
+loop: a known matrix is shown by popularity.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ METRICS = ("precision", "dcg", "recall", "ndcg")
 K = 10
 REPLICATES = 200
 TEST_SHARE = 0.2
-"""Share of what the loop showed that is held out."""
+"""Share of the shown pairs that is held out."""
 
 PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
-"""The world's own of each user and item; their means over users; the share of users who trained on the
-item; a power of that number which is too steep, known up to a factor."""
+"""Propensities: those of the world by user and item; their means over users; the share of users with the
+item in training; a power of that number which is too steep, known up to a factor."""
 
 ORDER = ("holdout", "ips", "snips_user", "snips_global", "ips_pooled", "stratified")
 WEIGHTED_ESTIMATORS = ORDER[:-1]
@@ -133,8 +133,8 @@ class SplitWorld:
     def chances(self, name: str) -> Floats:
         """Return (u, i) chances that a pair is in the test part, given that it is not a training pair.
 
-        A pair that the loop shows with chance p stands in a test part of share s with s p, and outside
-        training with 1 - (1 - s) p.
+        A pair that the loop shows with chance p is in a test part of share s with chance s p, and outside
+        training with chance 1 - (1 - s) p.
         """
         world, trained_i = self.world, self.train_ui.sum(axis=0)
         if name == "power_law":
@@ -148,7 +148,7 @@ class SplitWorld:
         if name == "item":
             shown = np.broadcast_to(shown.mean(axis=0), shown.shape)
         if name == "relative_frequency":
-            # Counted over training: so many of the pairs shown.
+            # Counts of training rows, scaled to the pairs shown.
             seen_i = np.maximum(trained_i, 1) / (1 - TEST_SHARE)
             shown = np.broadcast_to(np.minimum(seen_i / world.users, 1.0), shown.shape)
         return TEST_SHARE * shown / (1 - (1 - TEST_SHARE) * shown)
@@ -244,8 +244,7 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
 def estimator_parts(
     rankings: Rankings, chance_p: Floats, names: Sequence[str], settings: EstimatorSettings, metric: str
 ) -> dict[str, Parts]:
-    """Return the parts of estimators. Sums are over all users, quotients over those with a relevant
-    item."""
+    """Return the parts of estimators; quotients are over users with a relevant item."""
     definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
     parts_by_metric = contributions(rankings, chance_p, [metric], (K,), definition, names, settings)
     return {name: parts for (name, _), parts in parts_by_metric.items()}
@@ -342,7 +341,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.dropna(subset=["value"]).assign(
         error=lambda r: r.value - r.truth, covered=lambda r: (r.low <= r.truth) & (r.truth <= r.high)
     )
-    # The holdout knows no propensities.
+    # The holdout estimator uses no propensities, so one of its copies is enough.
     first = rows.propensities == rows.propensities.iloc[0]
     rows = rows[first | (rows.estimator != "holdout")]
     of_models = rows.groupby([*KEY, "seed", "model"]).agg(
@@ -422,8 +421,9 @@ USERS, ITEMS, DRAWS = 3000, 300, 5
 def study_known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
     """Return mean errors of estimators where relevance is known and exposure follows popularity.
 
-    3,000 users of a world; an item is shown with a chance in proportion to the number of users who like
-    it, at most 1 and .1 in the mean; three scorers; means over five draws of the exposure, and worlds.
+    A world has 3,000 users. An item is shown with a chance proportional to the number of users who like it,
+    at most 1, and .1 on average. There are three scorers; means are over five draws of exposure, and
+    worlds.
     """
     rows = [
         row for seed in seeds for row in _matrix_errors(WorldSettings(users=USERS, items=ITEMS, seed=seed))

@@ -5,7 +5,7 @@
     python jobs/nightly.py --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
 
 Writes FOLDER/log.parquet (user_id, item_id, part: train or test) and FOLDER/items.parquet (id, vector).
-There are twice as many users as items. What is in the world: `recbench_spark/data/planted_communities.py`.
+There are twice as many users as items. `recbench_spark/data/planted_communities.py` describes the world.
 """
 
 from __future__ import annotations

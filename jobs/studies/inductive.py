@@ -5,25 +5,26 @@
     python jobs/studies/inductive.py --data /path/to/ml-1m --seeds 5 --output genres.jsonl
     python jobs/studies/inductive.py --data /path/to/ml-1m --neighbours cosine
 
-Generated: 20 graphs to learn from, 2 that choose the epoch, 2 to be judged on. Each graph has its own nodes
-and edges; a node has one of five classes, most of its edges lead to its own class, and its features are its
-class's centre in noise. Centres are the same in all graphs: what is learnt is a function of features and
-neighbours, and no node. For classes that exclude one another micro-F1 is the share of nodes that are right.
+Without `--data`, graphs are generated: 20 for training, 2 to choose the epoch, 2 for testing. Each graph
+has its own nodes and edges. A node has one of five classes, most of its edges lead to its own class, and
+its features are the centre of its class with noise. All graphs have the same centres, so the net learns a
+function of features and neighbours, not of nodes. Micro-F1 of exclusive classes is the share of right
+nodes.
 
 `--data`: nodes are the movies of a MovieLens folder that somebody liked (rating 4 or more), classes their
 genres, several a movie; features are title words hashed to 32 signed numbers and log degree, never genres.
-A fifth of the movies, drawn by hash, is held out whole, a tenth chooses epoch and threshold. Neighbours are
-the 20 movies that walks over liked pairs visit most, or those of largest cosine. The graph of training is
-made of training movies' pairs alone; to choose, the tenth is attached, to judge, the fifth: the graph is
-made again, in the same way, of their pairs too, and nothing is fitted again.
-A genre is told where its score reaches one threshold, the same for all genres, which is best on the tenth.
+A fifth of the movies, drawn by hash, is held out as a whole, and a tenth chooses epoch and threshold.
+Neighbours are the 20 movies that walks over liked pairs visit most, or those with the largest cosine. The
+training graph is made of the pairs of training movies alone. For the choosing tenth and the test fifth, the
+graph is made again with their pairs too, and nothing is fitted again. A genre is predicted if its score
+reaches a threshold, the same for all genres, which is the best one for the tenth.
 Two rows are not trained: `frequencies` scores a genre by its share of training movies, `neighbours_genres`
-by its weighed share of a movie's neighbours in training. The latter sees genres of neighbours,
-which the nets do not: it tells whether the graph knows anything of genres at all.
+by its weighed share of a movie's neighbours in training. The latter uses genres of neighbours, which the
+nets do not see, and so shows whether the graph is related to genres at all.
 
-`features` is the same net without neighbours (the same layers, all edges taken away). Each seed draws
-graphs or held-out movies, walks and weights anew. Results are lines of the output file; means over seeds,
-and differences to `features` within a seed, come with 95 % intervals of Student's t. One process, no Spark.
+`features` is the same net with all edges removed. Each seed has its own graphs or held-out movies, walks
+and weights. Results are lines of the output file. Means over seeds, and differences to `features` within a
+seed, have 95 % intervals by Student's t. The study runs in one process, without Spark.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 HELD_OUT, CHOICE, TOP = 0.2, 0.1, 20
-"""Shares of movies that are judged and that choose; neighbours of a movie."""
+"""Shares of test movies and of choosing movies; number of neighbours of a movie."""
 
 NEIGHBOURS = ("visits", "cosine")
 
@@ -137,16 +138,16 @@ def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
     net = GraphNetwork((form, form), (CLASSES,), DIMS)
     net.initialise(seed)
     (training, label), choosing, unseen = parts
-    task = LabelTask(net, training, np.arange(len(label)), label, lambda n: count_correct(n, *choosing))
+    task = LabelTask(net, training, np.arange(len(label)), label, lambda n: correct_share(n, *choosing))
     fit(task, TrainingPlan(args.epochs, 128, 0.01, seed=seed), None, _discard_line)
-    return count_correct(net, *unseen)
+    return correct_share(net, *unseen)
 
 
 def _discard_line(_: str) -> None:
     """Discard the line of an epoch."""
 
 
-def count_correct(net: GraphNetwork, graph_input: GraphInput, label: Labels) -> float:
+def correct_share(net: GraphNetwork, graph_input: GraphInput, label: Labels) -> float:
     """Return the share of nodes with the right class."""
     return float(
         (embed_by_minibatch(net, graph_input, np.arange(len(label))).argmax(axis=1) == label).mean()
@@ -182,8 +183,8 @@ class MovieDraw(NamedTuple):
     """One draw of held-out movies; dense ids are those of all movies of the folder.
 
     Attributes:
-        part: (n,) TRAIN, CHOOSE, JUDGE, or UNLIKED: no node.
-        graphs: by part: neighbours among the movies of this part and those before it.
+        part: (n,) TRAIN, CHOOSE, JUDGE, or UNLIKED, which is no node.
+        graphs: by part, neighbours among the movies of this part and those before it.
         features: (n, d).
         label: (n, genres) 0 or 1.
     """

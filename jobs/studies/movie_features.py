@@ -4,8 +4,8 @@
     python jobs/nightly.py --config movielens_1m_graph ... \\
         --set "models.pinsage.features={kind: table, path: movies.parquet}"
 
-Genres (0 or 1) and title words hashed to 32 signed numbers, a row a movie. Nothing of who watched what:
-degrees of the whole log would tell of held-out rows.
+A movie is a row with its genres (0 or 1) and its title words, hashed to 32 signed numbers. Degrees of the
+whole log are no features, since they would leak held-out rows.
 """
 
 from __future__ import annotations

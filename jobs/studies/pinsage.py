@@ -10,12 +10,12 @@ A fifth of each user's liked items (rating 4 or more) is held out by hash. A tes
 and one of the user's training items, drawn by hash: the query. All items but the query are ranked by the
 dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
 `scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
-genres, title words hashed to 32 signed numbers, log degree in training; of the generated world: see
-`data/planted_communities.py`. Every variant differs from `base` in what its name says. Each seed draws
-walks, pairs, order and weights anew; the split stays. Scores without a fit show what there is to gain:
-`popularity`, `features` (dot product of raw ones), `visits` (of walks from the query) and `groups` (of an
-oracle). Each fit is checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done
-again. One process, no Spark.
+genres, title words hashed to 32 signed numbers, log degree in training. `data/planted_communities.py`
+describes those of the generated world. Every variant differs from `base` in the choice that it is named
+after. Each seed has its own walks, pairs, order and weights, with the same split. Four references need no
+fit: `popularity`, `features` (dot product of raw features), `visits` (of walks from the query) and `groups`
+(an oracle). Each fit has checkpoints, and each result is a line of FOLDER/results.jsonl that is not
+computed again. The study runs in one process, without Spark.
 """
 
 from __future__ import annotations
@@ -83,20 +83,20 @@ class Setting:
     """Settings of all fits of a run. With variant and seed they are the key of a result.
 
     Attributes:
-        data: the folder, or the world with its version.
-        epochs: of each fit; the best one on the validation pairs is taken.
-        width: of all vectors.
-        layers: their number.
-        batch: pairs of a minibatch.
-        negatives: shared by it.
-        pairs: that are fitted, about: those of users drawn by hash; 0: of all users.
-        judged: validation pairs that are ranked after each epoch, drawn by hash.
-        tested: test pairs that are ranked, drawn by hash.
-        rate: of Adam, after the warm-up.
-        warm_up: steps in which the rate grows to it.
-        walks: from each item.
-        top: items of each neighbourhood, those visited most, where a variant says nothing else.
-        least: what pushes of personalised PageRank leave unspread a unit of degree.
+        data: folder, or generated world with its version.
+        epochs: number of epochs of a fit; the best one on the validation pairs counts.
+        width: width of all vectors.
+        layers: number of layers.
+        batch: number of pairs of a minibatch.
+        negatives: number of shared negatives of a minibatch.
+        pairs: approximate number of training pairs, of users drawn by hash; 0: of all users.
+        judged: number of validation pairs that are ranked after each epoch, drawn by hash.
+        tested: number of test pairs that are ranked, drawn by hash.
+        rate: learning rate of Adam after the warm-up.
+        warm_up: number of steps of the warm-up.
+        walks: number of walks from each item.
+        top: number of items of a neighbourhood, those visited most, unless the variant has its own.
+        least: largest residual of personalised PageRank for a unit of degree.
     """
 
     data: str
@@ -128,8 +128,8 @@ class Variant:
     """The choices of a fit; see `Margin` and `LayerForm`.
 
     Attributes:
-        top: 0 is what all fits share.
-        each: whether each pair has `negatives` of its own; else a minibatch has as many.
+        top: items of a neighbourhood; 0: as in the settings.
+        each: each pair has its own `negatives`; else a minibatch shares them.
     """
 
     form: str = "convolve"
@@ -402,11 +402,11 @@ def make_scorer(drawn: SeedDraws, name: str) -> Callable[[int], tuple[Rows, Any]
         return lambda _: (np.empty(0, np.int64), 0)
     group, taste = world.group, world.taste
 
-    def of_groups(q: int) -> tuple[Rows, Any]:
+    def score_groups(q: int) -> tuple[Rows, Any]:
         near = np.flatnonzero(taste == taste[q])
         return near, 1 + (group[near] == group[q])
 
-    return of_groups
+    return score_groups
 
 
 def rank_by_visits(

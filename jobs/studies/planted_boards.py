@@ -5,12 +5,12 @@
 Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
 files declare it: points of `leaderboard.search_spaces.draw_points`, trials with the noise of seeds, a
 value over ten folds.
-A method is under-tuned where the run that it uses is worse than its optimum by 1 % of the error or three
+A method is under-tuned if its run is worse than its optimum by 1 % of the error or three
 times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge_entries`.
 No data, no Spark.
 
-Methods of which the board says "no power" are counted apart. The same methods are judged once more
-without their searches: each has to be "never searched", and none flagged.
+Methods with the note "no power" are counted separately. The same methods are judged once more without their
+searches: each must have the note "never searched", and none is flagged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from recbench_spark.leaderboard.search_spaces import draw_points, make_search
 from recbench_spark.leaderboard.verdicts import MIN_GAIN_SHARE, MIN_GAIN_SPREADS, TuningVerdict
 
 SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
-"""Standard deviations over seeds and over folds, as MovieLens 1M has them; the error at the optimum."""
+"""Standard deviations over seeds and folds, similar to MovieLens 1M, and the error at the optimum."""
 
 BUDGETS = ((2, 16), (3, 16), (4, 16), (2, 8), (2, 4))
-"""Settings and trials of the shipped files, and three settings of 16, which lie between."""
+"""Numbers of settings and trials: those of the shipped files, and three settings with 16 trials."""
 
 SEED_STEP = 1_000_000
-"""Methods that a seed has at most: no two seeds share the points of a search."""
+"""Most methods of a seed, so that no two seeds share the points of a search."""
 
 SPACES = (
     SettingRange(low=0.001, high=0.02, log=True),
@@ -53,9 +53,9 @@ class Method(NamedTuple):
     """A method of the planted world.
 
     Attributes:
-        entry: its row.
-        tuning: its search, and what of it is used.
-        excess: how much worse than its optimum the run is, truly.
+        entry: row of the board.
+        tuning: search, and the settings that are used.
+        excess: true difference of the run to its optimum.
     """
 
     entry: Entry
@@ -73,9 +73,9 @@ class Method(NamedTuple):
 def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
     """Make one method as a function of its arguments.
 
-    Every second space misses the optimum, and every fifth run uses a trial that is drawn, not the best.
+    Every second space misses the optimum, and every fifth run uses a random trial instead of the best.
     """
-    rng = np.random.default_rng((number, dims, budget, seed))  # 0: the bits of three numbers
+    rng = np.random.default_rng((number, dims, budget, seed))  # `seed` 0 has the bits of three numbers
     space = {f"setting_{at}": SPACES[at] for at in range(dims)}
     error = make_error(rng, space, missed=number % 2 == 1)
     start = seed * SEED_STEP
@@ -97,7 +97,7 @@ def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
 def make_error(rng: np.random.Generator, space: Mapping[str, SettingRange], missed: bool) -> Error:
     """Make a rotated bowl over the settings, steeper on one side; some settings have no effect.
 
-    `missed`: the optimum of the setting that counts most lies outside its range.
+    `missed`: the optimum of the most important setting is outside its range.
     """
     dims = len(space)
     depth = rng.uniform(0.02, 0.2, dims) * (rng.random(dims) > 0.25)
@@ -168,10 +168,10 @@ def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
     """Return a line of the table. Shares are over methods that the board decided.
 
     Args:
-        dims: settings that are searched.
-        budget: trials.
+        dims: number of searched settings.
+        budget: number of trials.
         counts: verdicts on under-tuned and on fair methods.
-        unsearched: the same without their searches.
+        unsearched: verdicts on the same methods without their searches.
     """
     cells = []
     for truth in ("under-tuned", "fair"):

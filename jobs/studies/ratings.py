@@ -5,9 +5,9 @@
     python jobs/studies/ratings.py ... --figure steps --dims 16 --picture docs/ratings_steps.png
     python jobs/studies/ratings.py ... --figure setting --vary regularisers=0.02,0.04,0.08 --models sgd_mf
 
-Models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the
-first three folds. Every fit is a row of `fits`: a study that was stopped goes on where it was, and another
-figure of the same fits costs nothing. Without --picture the numbers alone are printed.
+The models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the
+first three folds. Every fit is a row of `fits`, so a study that was interrupted continues, and another
+figure of the same fits needs no new fit. Without --picture only the numbers are printed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Rating models over all folds and seeds of a benchmark file, by one command: mean, and spread over folds.
+"""Fit rating models over all folds and seeds of a benchmark file, and print means and spreads.
 
     python jobs/benchmark.py --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR
     python jobs/benchmark.py --config FILE --warehouse DIR --seeds 1,2,3 --folds 0,1 --models sgd_64
 
-Each (model, fold, seed) is a task of Spark and a row of `fits`; a second start goes on where the first one
-stopped. A night (`jobs/nightly.py`) holds out the one fold that the file names, with intervals, slices and
-comparisons; here are all of them. Exit codes: 0 fine, 1 a fit failed, 2 wrong usage or configuration.
+Each (model, fold, seed) is a task of Spark and a row of `fits`; a second start continues where the first
+one stopped. This job covers all folds. A night (`jobs/nightly.py`) tests on the one fold that the file
+names, with intervals, slices and comparisons. Exit codes: 0 fine, 1 a fit failed, 2 wrong usage or
+configuration.
 """
 
 from __future__ import annotations

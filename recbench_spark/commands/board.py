@@ -1,12 +1,12 @@
-"""The board of a benchmark: published results, ours, and which baselines are under-tuned, with reasons.
+"""Board of a benchmark: published results, results of this package, and verdicts on under-tuned baselines.
 
     python jobs/board.py --config movielens_10m_rating --set dataset.path=DIR --warehouse DIR
     python jobs/board.py --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR --paired
     python jobs/board.py --published ml10m_rmse
 
-Enters results of `jobs/benchmark.py` that cover all folds, or, of a benchmark that ranks, the headlines
-of `jobs/nightly.py`, and the published rows of the board that the file names; judges every row; writes a
-page (WAREHOUSE/reports/board-NAME.html where that is local).
+The job adds results of `jobs/benchmark.py` that cover all folds (or, for a benchmark that ranks, the
+headlines of `jobs/nightly.py`) and the published rows of the board that the file names. It judges every
+row and writes a page (WAREHOUSE/reports/board-NAME.html if the warehouse is local).
 --paired compares every two rows over the same folds: differences by fold, Student's t, p with Holm's
 correction.
 --published judges a published table alone, without Spark.

@@ -1,4 +1,4 @@
-"""Hand a run in as predictions or rankings with its provenance; score one again, without training.
+"""Submit a run as predictions or rankings with its provenance; score one again, without training.
 
     python jobs/bundle.py pack --config FILE --warehouse DIR --model sgd_mf --output BUNDLE
     python jobs/bundle.py pack --config FILE --warehouse DIR --predictions p.parquet --name mine \\
@@ -8,10 +8,10 @@
     python jobs/bundle.py retract --warehouse DIR --entry ID --why "trained on the test rows"
 
 A bundle is a folder: `bundle.json` and one Parquet file, (user_id, item_id, prediction, fold) or lists
-(user_id, item_id, rank). A digest covers all of it. Scoring holds it against the benchmark's own split,
-enters it on the board, and counts the look at what is held out (`submissions`). A result that is better
-than the noise allows is held back until it is accepted. A row of a board that is retracted stays in the
-table `boards` and is left out of all views. See docs/submissions.md.
+(user_id, item_id, rank). A digest covers all of it. Scoring compares it with the benchmark's own split,
+adds it to the board, and counts the use of the held-out rows (`submissions`). A result that is better than
+the noise explains is held back until it is accepted. A retracted row of a board stays in the table
+`boards` and is left out of all views. See docs/submissions.md.
 """
 
 from __future__ import annotations

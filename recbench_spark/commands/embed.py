@@ -1,4 +1,4 @@
-"""Embeddings of all nodes of a graph after some layers, computed layer by layer: no vector twice.
+"""Embed all nodes of a graph, layer by layer, so that no vector is computed twice.
 
     python jobs/embed.py --warehouse DIR --edges edges.csv
     python jobs/embed.py --warehouse DIR --edges likes.parquet --columns src=user,dst=item \\
@@ -10,8 +10,8 @@
 
 Edges: CSV, Parquet or Delta, one row an edge (src, dst[, weight]); a CSV file without names in its first
 line has these columns in this order. With --lists one row a node (node, neighbours[, weights]). Features:
-Parquet or Delta (id, vector), for all nodes of a side. The graph is laid out once and serves every model; a
-run that was killed goes on where it stopped. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration,
+Parquet or Delta (id, vector), for all nodes of a side. The graph is built once for all models; an
+interrupted run continues where it stopped. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration,
 3 the drift since --previous is outside a --gate (the embeddings are there).
 """
 
@@ -35,7 +35,7 @@ def parser() -> cli.Parser:
     source = flags.add_argument_group("the graph").add_mutually_exclusive_group()
     source.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
     source.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
-    source.add_argument("--neighbourhoods", metavar="ID", help="what jobs/neighbourhoods.py made")
+    source.add_argument("--neighbourhoods", metavar="ID", help="neighbourhoods by jobs/neighbourhoods.py")
     add_graph_flags(flags)
     _add_model_flags(flags)
     _add_run_flags(flags)
@@ -90,12 +90,12 @@ def _add_run_flags(flags: cli.Parser) -> None:
         "--nodes", help="embed these ids alone ([SIDE=]ID,ID or @FILE), to standard output"
     )
     running.add_argument(
-        "--previous", metavar="MODEL_ID", help="an earlier night: compute what has changed; tell the drift"
+        "--previous", metavar="MODEL_ID", help="an earlier night: compute changes, report the drift"
     )
     running.add_argument("--gate", action="append", default=[], type=gate, metavar="[SIDE:]FACT:below=X",
                          help="end with 3 where the drift since --previous is out of bounds, "
                          "e.g. drift_cosine_p10:below=0.9; or above=X")  # fmt: skip
-    running.add_argument("--explain", action="store_true", help="lay the graph out, say the cost, stop")
+    running.add_argument("--explain", action="store_true", help="build the graph, print the costs, stop")
     running.add_argument("--dry-run", action="store_true", help="check flags and files' names, stop")
     running.add_argument("--journal", help="JSON-lines log (default: WAREHOUSE/logs/embed-ID.jsonl)")
 

@@ -1,4 +1,4 @@
-"""Estimates from biased logs: errors over a whole rating matrix, or the value of a policy.
+"""Estimate from biased logs: errors over a whole rating matrix, or the value of a policy.
 
     python jobs/estimate.py --warehouse DIR --model NAME --matrix PATH --log PATH --propensities PATH
     python jobs/estimate.py --warehouse DIR --model NAME --rounds PATH

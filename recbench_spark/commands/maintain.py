@@ -1,4 +1,4 @@
-"""Look after a warehouse: retention, compaction, migration, what killed runs left.
+"""Maintain a warehouse: retention, compaction, migration, removal of files of interrupted runs.
 
     python jobs/maintain.py --warehouse DIR --logical-date 2026-06-30 --keep-days 90 --optimize
     python jobs/maintain.py --warehouse DIR --vacuum-hours 168
@@ -6,9 +6,9 @@
 
 --keep-days N keeps the rows per user (rankings, user_metrics) and the splits, blocks and models of nights
 of the last N days before --logical-date; metrics, checks, comparisons and runs are kept for ever. Files of
-graphs go with their split; those of edge lists, and layers of models over them, when nothing has used them
-since (their embeddings stay); and so do files of fits (rows of `fits` and `trials` stay). A night that was
-removed can be run again. A run on a split that is removed meanwhile fails: keep the two apart.
+graphs are removed with their split. Files of edge lists, layers of models over them, and files of fits are
+removed if nothing has used them since (embeddings and rows of `fits` and `trials` stay). A removed night
+can be run again. A run fails if its split is removed meanwhile, so do not run both at the same time.
 """
 
 from __future__ import annotations

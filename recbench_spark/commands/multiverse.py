@@ -1,11 +1,11 @@
-"""One benchmark under every protocol: how much of a ranking is the protocol's doing?
+"""Run one benchmark under every protocol, to see how much a ranking of models depends on the protocol.
 
     python jobs/multiverse.py --config movielens_100k_temporal --set dataset.path=DIR \
         --warehouse warehouse/multiverse --logical-date 2026-01-01
 
 Runs a night for each split x candidates (`--protocols`, `--candidates`), each a suite of its own, with
 every defensible definition measured from the same ranks. Prints in what share of all these worlds one
-model beats another, and writes a page with the picture. What has been run is not run again.
+model beats another, and writes a page with the picture. Nights that have run are not run again.
 """
 
 from __future__ import annotations

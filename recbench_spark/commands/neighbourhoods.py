@@ -1,4 +1,4 @@
-"""The neighbours of every node: those that short random walks with restart visit most, and how often.
+"""Find the neighbours of every node: the nodes that short random walks with restart visit most.
 
     python jobs/neighbourhoods.py --warehouse DIR --edges edges.csv --undirected
     python jobs/neighbourhoods.py --warehouse DIR --edges likes.parquet --columns src=user,dst=item \\

@@ -1,4 +1,4 @@
-"""The nightly evaluation: all stages of one benchmark file, for one day, or for many in one session.
+"""Run all stages of a benchmark file for one day, or for many days in one session.
 
     python jobs/nightly.py --config demo --warehouse warehouse/demo --logical-date 2026-01-01
     python jobs/nightly.py --config FILE --warehouse DIR --dates 2026-01-01..2026-01-31

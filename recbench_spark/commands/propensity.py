@@ -1,4 +1,4 @@
-"""Exposure propensities of items, from a split of the warehouse or from any log.
+"""Estimate exposure propensities of items from a split of the warehouse or from any log.
 
     python jobs/propensity.py --warehouse DIR --split SPLIT_ID
     python jobs/propensity.py --warehouse DIR --log ratings.parquet --columns user_id=user,item_id=movie
@@ -34,9 +34,9 @@ def parser() -> cli.Parser:
     flags.add_argument("--reader", default="", help="with --log: csv, parquet, delta, coat ...")
     flags.add_argument("--part", default="train", help="rows fitted to: train (with given), or all")
     flags.add_argument("--sample", default="open_loop", help="part drawn at random, for naive_bayes")
-    flags.add_argument("--method", choices=METHODS, default="power_law", help="what propensities are")
+    flags.add_argument("--method", choices=METHODS, default="power_law", help="estimator of propensities")
     flags.add_argument(
-        "--law", choices=["approximate", "exact"], default="approximate", help="how alpha is found"
+        "--law", choices=["approximate", "exact"], default="approximate", help="fit of alpha"
     )
     flags.add_argument(
         "--scale", choices=["as_is", "largest", "interactions"], default="as_is",

@@ -1,4 +1,4 @@
-"""Ask the result tables in SQL.
+"""Query the result tables in SQL.
 
     python jobs/query.py --warehouse warehouse/demo leaderboard
     python jobs/query.py --warehouse warehouse/demo "SELECT model, value FROM leaderboard WHERE k = 10"
@@ -31,7 +31,7 @@ def parser() -> cli.Parser:
         "--engine",
         choices=["auto", "local", "spark"],
         default="auto",
-        help="who answers: this process (DuckDB), Spark, or names here and SELECTs there (default)",
+        help="engine: this process (DuckDB), Spark, or DuckDB for names and Spark for SELECTs (default)",
     )
     return flags
 

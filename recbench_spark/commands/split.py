@@ -1,11 +1,11 @@
-"""Split a log: labelled rows, catalogue, user blocks and manifest as Delta tables, audited.
+"""Split a log to audited Delta tables: labelled rows, catalogue, user blocks and manifest.
 
     python jobs/split.py --config movielens_1m --set dataset.path=DIR --warehouse DIR
     python jobs/split.py --log ratings.parquet --columns user_id=user,item_id=movie,event_time=ts \\
         --protocol TO_LS --warehouse DIR
     python jobs/split.py --log ... --set split.holdout=folds --set split.folds=10 --warehouse DIR
 
-The same log and settings are the same split_id, which is not made twice. Gates such as
+The same log and settings have the same split_id, and are not split twice. Gates such as
 --gate 'future_rows of train above 0' end the job with exit code 3. Exit codes: 0 fine, 1 failed,
 2 wrong usage or configuration, 3 a quality gate failed.
 """

@@ -5,12 +5,12 @@
     python jobs/tune.py --config FILE --warehouse DIR --budget 32 --extend
 
 The section `search` of the benchmark file declares the spaces. Validation rows are a share of the training
-rows of one fold, whose test rows are never looked at; they are test rows of other folds. Rating models
+rows of one fold, whose test rows are never used; they are test rows of other folds. Rating models
 are judged by RMSE, models that rank by the file's headline: each setting is then a model of a night over
-the training rows, in the suite NAME-search, and its run can be looked at like any other. Each trial is a
-row of `trials`; a search that was killed goes on with the trials that it lacks, and a larger budget adds
-to the smaller one. --extend goes on beyond every edge that a best value lies on, with the same budget
-again. Runs of the same model on the same log that use what was found have their provenance filled from it.
+the training rows, in the suite NAME-search, and its run is stored like any other. Each trial is a
+row of `trials`; an interrupted search continues with the missing trials, and a larger budget adds to the
+smaller one. --extend continues beyond every edge with a best value, with the same budget again. Runs of the
+same model on the same log that use the best setting get their provenance from the search.
 """
 
 from __future__ import annotations
