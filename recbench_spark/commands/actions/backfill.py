@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return the smallest code that is not 0: failures are repaired before anything else is looked at."""
+    """Return the smallest code that is not 0: a failure counts before gates and regressions."""
     return min((code for code in codes if code != OK), default=OK)
 
 
