@@ -458,17 +458,17 @@ class GraphBench:
         model = Model(name, (layer,), (), "projected", dtype, h, str(folder), target.folder, None)
 
         def work() -> dict[str, Any]:
-            before = shuffled_bytes(self.spark)
+            before = count_shuffle_bytes(self.spark)
             _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
-                "bytes_shuffled": shuffled_bytes(self.spark) - before,
-                "predicted_bytes": self.moved(plan),
+                "bytes_shuffled": count_shuffle_bytes(self.spark) - before,
+                "predicted_bytes": self.predict_bytes(plan),
             }
 
         return work
 
-    def moved(self, plan: str) -> int:
+    def predict_bytes(self, plan: str) -> int:
         """Return the predicted bytes of a shuffle of means."""
         return int(self.size.amounts(plan, 4).moved)
 
@@ -599,7 +599,7 @@ class GraphBench:
         return work
 
 
-def shuffled_bytes(spark: SparkSession) -> int:
+def count_shuffle_bytes(spark: SparkSession) -> int:
     """Return the bytes that all stages so far have written to shuffles, as Spark counts them."""
     context: Any = spark.sparkContext
     none, java = context._gateway.new_array(context._jvm.double, 0), context._jvm.java.util

@@ -185,14 +185,14 @@ def _describe_model_tables(model: ModelConfig) -> list[str]:
         path = attrgetter(name)(model)
         if path:
             # No columns: a file of its own format, which the model checks itself.
-            columns = _required_columns(model, name)
+            columns = _list_columns(model, name)
             lines.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):
         lines += _vector_width(model)
     return lines
 
 
-def _required_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
+def _list_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
     if isinstance(model, EmbeddingsModel):
         return ("user_id" if name == "users" else "item_id", "vector")
     if isinstance(model, ScoresModel):

@@ -109,7 +109,7 @@ _RUN_FIELDS = ("board", "origin", "method", "name", "value", "part", "ran_by", "
 
 
 def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
-    """Return the canonical name of a learner's method; a factor model has a name for each feature set.
+    """Return the canonical name of a learner's method, by its feature set if it has one.
 
     >>> method_of("bayesian_mf", {"features": "u,i,t"}), method_of("mine", {})
     ('Bayesian timeSVD', 'mine')
@@ -139,7 +139,7 @@ def make_published_entries(board: Board) -> list[Entry]:
 
 
 def number_or_none(value: float) -> float | None:
-    """Return the value, or None for NaN, which tables cannot hold."""
+    """Return the value, or None (NULL in tables) for NaN."""
     return None if math.isnan(value) else value
 
 
@@ -198,7 +198,7 @@ def judge_entries(
     Args:
         entries: of one board.
         searches: trials by the name of an entry of origin `ours`.
-        moved_elsewhere: by method, how much each setting has moved it, relative to the value.
+        effects_elsewhere: by method, how much each setting has moved it, relative to the value.
         used: by entry id, the origin of its settings. None: a search belongs to the entry of the same
             name, which uses its best trial.
     """

@@ -112,7 +112,7 @@ def judge_run(
         board: all known runs of the benchmark, among them better runs of the same method.
         search: trials of its search, if known.
         rivals: searches of other methods, by method.
-        moved_elsewhere: settings and by how much each has moved this method on another benchmark or in
+        effects_elsewhere: settings and by how much each has moved this method on another benchmark or in
             another work, relative to the value there; what moves less than `MIN_RELATIVE_DIFFERENCE` does
             not count.
         used: values of the searched settings in this run; None: those of the best trial.
