@@ -248,7 +248,7 @@ def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Cal
 
 def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
     """Check ranks up to the cut-off against a full count (DataError), and report how `topk` agrees."""
-    count = ranks if args.device == "cpu" else kernel  # sorts lists once
+    count = ranks if args.device == "cpu" else kernel  # `kernel` sorts the lists once
     full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
     inside = full.above_p < args.k
     for name in ("above_p", "tied_p", "before_p"):
@@ -306,15 +306,15 @@ def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Run
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         world.save(Path(folder))
         for system in filter(args.systems.split(",").__contains__, SEPARATE_SYSTEMS):
-            for turn, lines in enumerate(time_system(system, Path(folder), args)):
-                limit = lines["product"] or product_speed(world, args)
+            for turn, timing in enumerate(time_system(system, Path(folder), args)):
+                limit = timing["product"] or product_speed(world, args)
                 records.append(
-                    make_record(args, world, system, lines["users"], lines["seconds"], turn, limit)
+                    make_record(args, world, system, timing["users"], timing["seconds"], turn, limit)
                 )
-                if lines["ranked"]:
+                if timing["ranked"]:
                     ranked = f"{system}: ranks"
                     records.append(
-                        make_record(args, world, ranked, lines["users"], lines["ranked"], turn, limit)
+                        make_record(args, world, ranked, timing["users"], timing["ranked"], turn, limit)
                     )
     return records
 
