@@ -1,4 +1,4 @@
-"""`python jobs/benchmark.py --help`; what it does stands in `recbench_spark/commands/benchmark.py`."""
+"""Start `recbench_spark.commands.benchmark`; `python jobs/benchmark.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.benchmark import main, parser

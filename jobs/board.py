@@ -1,4 +1,4 @@
-"""`python jobs/board.py --help`; what it does stands in `recbench_spark/commands/board.py`."""
+"""Start `recbench_spark.commands.board`; `python jobs/board.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.board import main, parser

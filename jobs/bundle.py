@@ -1,4 +1,4 @@
-"""`python jobs/bundle.py --help`; what it does stands in `recbench_spark/commands/bundle.py`."""
+"""Start `recbench_spark.commands.bundle`; `python jobs/bundle.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.bundle import main, parser

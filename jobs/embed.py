@@ -1,4 +1,4 @@
-"""`python jobs/embed.py --help`; what it does stands in `recbench_spark/commands/embed.py`."""
+"""Start `recbench_spark.commands.embed`; `python jobs/embed.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.embed import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/estimate.py --help`; what it does stands in `recbench_spark/commands/estimate.py`."""
+"""Start `recbench_spark.commands.estimate`; `python jobs/estimate.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.estimate import main, parser

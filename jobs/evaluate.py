@@ -1,4 +1,4 @@
-"""`python jobs/evaluate.py --help`; what it does stands in `recbench_spark/commands/evaluate.py`."""
+"""Start `recbench_spark.commands.evaluate`; `python jobs/evaluate.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.evaluate import main, parser

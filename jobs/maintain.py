@@ -1,4 +1,4 @@
-"""`python jobs/maintain.py --help`; what it does stands in `recbench_spark/commands/maintain.py`."""
+"""Start `recbench_spark.commands.maintain`; `python jobs/maintain.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.maintain import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/multiverse.py --help`; what it does stands in `recbench_spark/commands/multiverse.py`."""
+"""Start `recbench_spark.commands.multiverse`; `python jobs/multiverse.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.multiverse import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/neighbourhoods.py --help`; what it does stands in `commands/neighbourhoods.py`."""
+"""Start `recbench_spark.commands.neighbourhoods`; `jobs/neighbourhoods.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.neighbourhoods import main, parser

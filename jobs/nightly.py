@@ -1,4 +1,4 @@
-"""`python jobs/nightly.py --help`; what it does stands in `recbench_spark/commands/nightly.py`."""
+"""Start `recbench_spark.commands.nightly`; `python jobs/nightly.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.nightly import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/propensity.py --help`; what it does stands in `recbench_spark/commands/propensity.py`."""
+"""Start `recbench_spark.commands.propensity`; `python jobs/propensity.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.propensity import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/query.py --help`; what it does stands in `recbench_spark/commands/query.py`."""
+"""Start `recbench_spark.commands.query`; `python jobs/query.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.query import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/report.py --help`; what it does stands in `recbench_spark/commands/report.py`."""
+"""Start `recbench_spark.commands.report`; `python jobs/report.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.report import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/split.py --help`; what it does stands in `recbench_spark/commands/split.py`."""
+"""Start `recbench_spark.commands.split`; `python jobs/split.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.split import main, parser

@@ -1,4 +1,4 @@
-"""`python jobs/tune.py --help`; what it does stands in `recbench_spark/commands/tune.py`."""
+"""Start `recbench_spark.commands.tune`; `python jobs/tune.py --help` lists its flags."""
 
 from recbench_spark import cli
 from recbench_spark.commands.tune import main, parser

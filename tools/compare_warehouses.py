@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Whether two warehouses hold the same bits: for a change that must not move any number.
+"""Compare two warehouses bit by bit, after a change that must not move any number.
 
     python tools/compare_warehouses.py BEFORE AFTER [--other-code]
 
-Tables are compared as sets of rows with repetitions, floats bit for bit; columns
-by name and type. What no two nights share is left out or put in its place: moments (`..._at`) and measured
-times are dropped, as are hashes of ids of runs; an id of a run becomes suite, night, model and attempt, the
-folder of the warehouse `WAREHOUSE`, wherever in a text they stand. Other paths stay as they are and enter
-hashes of settings: give both nights the same inputs in the same places. With --other-code also the version
-of the code and the keys it enters are left out. Prints a line a table and the first rows that a side lacks;
-exit code 1 where any differ. Both warehouses are held in memory, a row at a time as text: for small nights.
+Tables are compared as multisets of rows, floats bit for bit, and columns by name and type. Values that
+differ between any two nights are left out or replaced: timestamps (`..._at`), measured times and hashes of
+run ids are dropped; a run id becomes suite, night, model and attempt, and the folder of the warehouse
+becomes `WAREHOUSE`, also within longer texts. Other paths are compared and are part of the hashes of
+settings, so both nights need the same inputs at the same paths. --other-code also leaves out the version
+of the code and the keys that contain it. The tool prints a line for each table and the first rows that are
+missing on a side. Exit code 1: some differ. The tool is meant for small nights: it holds both warehouses
+in memory as text.
 """
 
 from __future__ import annotations
@@ -44,30 +45,30 @@ MAX_SHOWN = 3
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Compare and tell; 0 where all tables agree."""
+    """Compare and print; return 0 if all tables agree."""
     args = parser().parse_args(argv)
     left_out = MEASURED_COLUMNS | RUN_ID_COLUMNS | (CODE_COLUMNS if args.other_code else set())
-    before, after = (Warehouse.of(folder) for folder in (args.before, args.after))
+    before, after = (Warehouse.open(folder) for folder in (args.before, args.after))
     names = sorted({*before.tables, *after.tables})
-    found = [
+    differences = [
         print_difference(name, before.read(name, left_out), after.read(name, left_out)) for name in names
     ]
-    return int(any(found))
+    return int(any(differences))
 
 
 def parser() -> argparse.ArgumentParser:
-    """Two folders, and what to leave out."""
+    """Make the parser: two folders, and what to leave out."""
     words = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=words)
-    found.add_argument("before", type=Path)
-    found.add_argument("after", type=Path)
-    found.add_argument("--other-code", action="store_true", help="the code's version differs")
-    return found
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    flags.add_argument("before", type=Path)
+    flags.add_argument("after", type=Path)
+    flags.add_argument("--other-code", action="store_true", help="the code's version differs")
+    return flags
 
 
 @dataclass(frozen=True)
 class TableContent:
-    """The columns of a table with their types, and each row as text with how often it is there."""
+    """Columns of a table with their types, and each row as text with its count."""
 
     columns: frozenset[str]
     rows: Counter[str]
@@ -75,41 +76,41 @@ class TableContent:
 
 @dataclass(frozen=True)
 class Warehouse:
-    """A folder of Delta tables; `runs`: what each run is, whenever it ran."""
+    """A folder of Delta tables; `runs` identifies each run without its time."""
 
     folder: Path
     tables: Mapping[str, Dataset]
     runs: Mapping[str, str]
 
     @classmethod
-    def of(cls, folder: Path) -> Warehouse:
+    def open(cls, folder: Path) -> Warehouse:
         """Open all tables of a warehouse."""
         places = [path.parent for path in sorted(folder.glob("*/_delta_log"))]
-        found = {place.name: read_dataset(place) for place in places}
-        if "runs" not in found:
+        tables = {place.name: read_dataset(place) for place in places}
+        if "runs" not in tables:
             sys.exit(f"error: no table runs in {folder}\n  hint: give the folder of a warehouse")
         facts = ["run_id", "suite", "logical_date", "model", "attempt"]
-        rows = found["runs"].to_table(columns=facts).to_pylist()
+        rows = tables["runs"].to_table(columns=facts).to_pylist()
         names = {row.pop("run_id"): "/".join(map(str, row.values())) for row in rows}
-        return cls(folder.resolve(), found, names)
+        return cls(folder.resolve(), tables, names)
 
     def read(self, name: str, left_out: set[str]) -> TableContent:
-        """A table as it compares with that of another night; nothing where there is none."""
+        """Return a table in a form that two nights share; empty if there is none."""
         if name not in self.tables:
             return TableContent(frozenset(), Counter())
         table = self.tables[name].to_table()
         columns = frozenset(f"{field.name} {field.type}" for field in table.schema)
-        kept = sorted(f.name for f in table.schema if f.name not in left_out and not is_timestamp(f))
-        return TableContent(columns, Counter(repr(self.exact(row)) for row in iterate_rows(table, kept)))
+        names = sorted(f.name for f in table.schema if f.name not in left_out and not is_timestamp(f))
+        return TableContent(columns, Counter(repr(self.exact(row)) for row in iterate_rows(table, names)))
 
     def exact(self, value: Any) -> Any:
-        """A value as text that says every bit of its floats, without what is of this night alone."""
+        """Return a value as text with every bit of its floats, without what is specific to a night."""
         if isinstance(value, float):
             return value.hex()
         if isinstance(value, str):
             placed = value.replace(str(self.folder), "WAREHOUSE")
-            return RUN_ID.sub(lambda found: self.runs.get(found[0], found[0]), placed)
-        if isinstance(value, list | tuple):  # a map comes as pairs, in any order
+            return RUN_ID.sub(lambda match: self.runs.get(match[0], match[0]), placed)
+        if isinstance(value, list | tuple):  # a map is a list of pairs in any order
             inner = [self.exact(entry) for entry in value]
             return sorted(inner, key=repr) if value and isinstance(value[0], tuple) else inner
         if isinstance(value, dict):
@@ -118,18 +119,18 @@ class Warehouse:
 
 
 def is_timestamp(field: pa.Field) -> bool:
-    """Whether a column says when something was worked out; the times of a log are data."""
+    """Return whether a column says when something was computed; times of a log are data."""
     return field.name.endswith("_at") and pa.types.is_timestamp(field.type)
 
 
 def iterate_rows(table: pa.Table, names: list[str]) -> Iterator[dict[str, Any]]:
-    """One row after another."""
+    """Iterate over the rows."""
     for batch in table.select(names).to_batches(max_chunksize=10_000):
         yield from batch.to_pylist()
 
 
 def print_difference(name: str, before: TableContent, after: TableContent) -> bool:
-    """A line a table, and the first columns and rows that one side lacks; whether any differ."""
+    """Print a line for a table and the first columns and rows that differ; return whether any do."""
     lost, new = before.rows - after.rows, after.rows - before.rows
     verdicts = [f"{lost.total()} rows lost, {new.total()} new"] if lost or new else []
     verdicts += ["other columns"] if before.columns != after.columns else []

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Mutants: one token of a kernel changed at a time; does a JVM-free test see it?
+"""Mutation test of kernels: one token is changed at a time, and a test without a JVM must fail.
 
     python tools/mutants.py --count 100 --seed 1 [--files 'kernels/splits/*'] [--folder DIR]
 
-A site is an operator or a number in the code of recbench_spark/kernels (annotations, imports and texts
-are none). A hash of seed and site draws `--count` of them; each is changed in a copy of the package and
-meets the tests of its file, then of its room, then of all kernels, until one fails; each of them must
-pass before the change. A line a survivor, with
-the change; those of tools/mutants_equivalent.yaml change no number, each by its reason, and are told apart.
-Results are appended to DIR/mutants.jsonl (default warehouse/mutants): a second run of a seed goes on where
-it was stopped. Exit code 1 where a survivor is not listed. One core; a mutant takes seconds to a minute.
+A site is an operator or a number in the code of recbench_spark/kernels, except in annotations, imports and
+texts. A hash of seed and site draws `--count` of them. Each is changed in a copy of the package, where the
+tests of its file, then of its folder, then of all kernels run until one fails. All of them must pass
+without the change. The tool prints a line for each survivor. Those of tools/mutants_equivalent.yaml change
+no number, with a reason each, and are listed separately. Results are appended to DIR/mutants.jsonl (default
+warehouse/mutants), and a second run of a seed continues there. Exit code 1: a survivor is not listed. The
+tool uses one core; a mutant takes seconds to a minute.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ SWAPS = {
     **{"+=": "-=", "-=": "+=", "*=": "+=", "/=": "*=", "&": "|", "|": "&", "and": "or", "or": "and"},
 }
 STAGE_TIMEOUT = 150
-"""Seconds that a stage of tests may take beyond three times what it takes without a change: a mutant that
-loops for ever is killed by it."""
+"""Seconds that a stage may take beyond three times its usual time. A mutant that loops forever ends
+there."""
 DID_NOT_END = "did not end"
 NO_KERNELS = ("runtime/compile_kernels.py",)
-"""It calls kernels so that they are compiled, and looks at no number of theirs."""
+"""Files that call kernels only to compile them, and check no number."""
 ALL_KERNEL_TESTS = "tests/kernels"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One token changed: `path` below the package, line from 1, column from 0."""
+    """A change of one token: `path` below the package, line from 1, column from 0."""
 
     path: str
     line: int
@@ -65,7 +65,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What the equivalents' list and the draw know it by: not the line, which moves."""
+        """Name in the list of equivalents and in draws: without the line number, which changes."""
         change = f"{self.column - self.indent}: {self.before} -> {self.after}"
         return f"{self.path}: {self.text.strip()} [{change}]" + (f" ({self.nth})" if self.nth > 1 else "")
 
@@ -76,21 +76,21 @@ class Mutant:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Make the parser of the flags."""
     words = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=words)
-    found.add_argument("--count", type=int, default=100, help="mutants drawn (default 100)")
-    found.add_argument("--seed", type=int, default=1, help="of the draw")
-    found.add_argument("--files", default="kernels/**/*.py", help="pattern below recbench_spark")
-    found.add_argument("--folder", type=Path, default=Path("warehouse/mutants"), help="copy and results")
-    found.add_argument("--near", action="store_true", help="not the tests of all kernels: more may survive")
-    found.add_argument("--only", help="mutants whose name holds this text")
-    found.add_argument("--list", action="store_true", help="print what would be tried, and stop")
-    return found
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    flags.add_argument("--count", type=int, default=100, help="mutants drawn (default 100)")
+    flags.add_argument("--seed", type=int, default=1, help="of the draw")
+    flags.add_argument("--files", default="kernels/**/*.py", help="pattern below recbench_spark")
+    flags.add_argument("--folder", type=Path, default=Path("warehouse/mutants"), help="copy and results")
+    flags.add_argument("--near", action="store_true", help="not the tests of all kernels: more may survive")
+    flags.add_argument("--only", help="mutants whose name holds this text")
+    flags.add_argument("--list", action="store_true", help="print what would be tried, and stop")
+    return flags
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Draw, try, tell; 1 where a survivor is not listed as equivalent."""
+    """Draw mutants, try them and report; return 1 if a survivor is not listed as equivalent."""
     args = parser().parse_args(argv)
     drawn = draw(args.files, args.seed, args.count, args.only)
     if args.list:
@@ -114,21 +114,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:
-    """`count` mutants of all sites, by a hash of seed and name: the same draw wherever the lines moved."""
+    """Draw `count` mutants of all sites by a hash of seed and name, independent of line numbers."""
 
     def place(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed}|{mutant.name}".encode()).digest()
 
     places = (file for file in (ROOT / PACKAGE).glob(pattern) if file.suffix == ".py")
     files = sorted(file for file in places if str(file.relative_to(ROOT / PACKAGE)) not in NO_KERNELS)
-    found = [
+    mutants = [
         mutant for file in files for mutant in find_mutants(file) if only is None or only in mutant.name
     ]
-    return list(islice(filter(is_valid_source, sorted(found, key=place)), count))
+    return list(islice(filter(is_valid_source, sorted(mutants, key=place)), count))
 
 
 def find_mutants(file: Path) -> Iterator[Mutant]:
-    """Every site of a file."""
+    """Return every mutant of a file."""
     source = file.read_text(encoding="utf-8")
     lines = source.splitlines()
     left_out, seen = find_annotations(ast.parse(source)), Counter[tuple[str, int]]()
@@ -139,13 +139,13 @@ def find_mutants(file: Path) -> Iterator[Mutant]:
             continue
         text = lines[line - 1]
         place = (text.strip(), column - len(text) + len(text.lstrip()))
-        seen[place] += 1  # the same line may stand twice in a file
+        seen[place] += 1  # the same line can occur twice in a file
         path = str(file.relative_to(ROOT / PACKAGE))
         yield Mutant(path, line, column, token.string, after, text, seen[place])
 
 
 def is_valid_source(mutant: Mutant) -> bool:
-    """Whether Python still reads the changed file."""
+    """Return whether Python can parse the changed file."""
     try:
         ast.parse(apply_mutant((ROOT / PACKAGE / mutant.path).read_text(encoding="utf-8"), mutant))
     except SyntaxError:
@@ -154,7 +154,7 @@ def is_valid_source(mutant: Mutant) -> bool:
 
 
 def replacement_token(token: tokenize.TokenInfo) -> str | None:
-    """What stands in the token's place: the other operator, the next number."""
+    """Return the replacement of a token: another operator, or another number."""
     if token.type == tokenize.NUMBER:
         return next_number(token.string)
     if token.type in (tokenize.OP, tokenize.NAME):
@@ -163,7 +163,7 @@ def replacement_token(token: tokenize.TokenInfo) -> str | None:
 
 
 def next_number(text: str) -> str | None:
-    """A whole number plus 1, another one times 2 (0.0: 1.0)."""
+    """Return a whole number plus 1, any other number times 2 (0.0: 1.0)."""
     value = ast.literal_eval(text)
     if isinstance(value, int):
         return hex(value + 1) if text.lower().startswith("0x") else str(value + 1)
@@ -171,7 +171,7 @@ def next_number(text: str) -> str | None:
 
 
 def find_annotations(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """From where to where stand imports and types, which change no number."""
+    """Return the spans of imports and types, which change no number."""
     nodes: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -179,7 +179,7 @@ def find_annotations(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int,
         elif isinstance(node, ast.FunctionDef):
             every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             types = [arg.annotation for arg in (*every, node.args.vararg, node.args.kwarg) if arg]
-            nodes += [found for found in (*types, node.returns) if found is not None]
+            nodes += [node_type for node_type in (*types, node.returns) if node_type is not None]
         elif isinstance(node, ast.AnnAssign):
             nodes.append(node.annotation)
     return [
@@ -189,7 +189,7 @@ def find_annotations(tree: ast.Module) -> list[tuple[tuple[int, int], tuple[int,
 
 
 def apply_mutant(source: str, mutant: Mutant) -> str:
-    """The source with its one token changed."""
+    """Return the source with one token changed."""
     lines = source.splitlines(keepends=True)
     line = lines[mutant.line - 1]
     end = mutant.column + len(mutant.before)
@@ -198,7 +198,7 @@ def apply_mutant(source: str, mutant: Mutant) -> str:
 
 
 def copy_project(copy: Path) -> None:
-    """A new copy of all that tests and the fault campaign run."""
+    """Copy all that the tests and the fault campaign need."""
     shutil.rmtree(copy, ignore_errors=True)
     rubbish = shutil.ignore_patterns("__pycache__", ".numba")
     for name in (PACKAGE, "tests", "conf", "jobs", "tools"):
@@ -208,7 +208,7 @@ def copy_project(copy: Path) -> None:
 
 
 class MutantTrials:
-    """A copy of package and tests where mutants are tried one after the other."""
+    """A copy of package and tests in which mutants are tried one by one."""
 
     def __init__(self, folder: Path, near: bool = False) -> None:
         self.near = near
@@ -223,13 +223,13 @@ class MutantTrials:
         self.importers = find_importers(self.copy / PACKAGE)
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """What earlier runs found."""
+        """Return the results of earlier runs."""
         if self.results.exists():
             for line in self.results.read_text(encoding="utf-8").splitlines():
                 yield json.loads(line)
 
     def find_killer(self, mutant: Mutant) -> str:
-        """The tests that saw the change; empty where none did. Of the same code: from the earlier run."""
+        """Return the tests that failed, empty for a survivor; results for the same code are reused."""
         key = f"{self.digest.hexdigest()[:16]}|{mutant.name}"
         if key in self.known and (self.known[key]["killer"] or self.near):
             return self.known[key]["killer"]
@@ -241,12 +241,12 @@ class MutantTrials:
         return killer
 
     def stages(self, path: str) -> list[str]:
-        """Tests by nearness; `near`: without those of all kernels, which take minutes, where others are."""
-        found = list(stages(path))
-        return found[:-1] if self.near and len(found) > 1 else found
+        """Return the stages of tests; with `near`, without the slow stage of all kernels."""
+        near_stages = list(stages(path))
+        return near_stages[:-1] if self.near and len(near_stages) > 1 else near_stages
 
     def find_failing_stage(self, mutant: Mutant, stage: str) -> str:
-        """The stage where it sees the change, which is in the copy for so long."""
+        """Apply a mutant and run a stage; return the stage if a test fails, else an empty text."""
         self.check(stage)
         file = self.copy / PACKAGE / mutant.path
         source = file.read_text(encoding="utf-8")
@@ -259,21 +259,21 @@ class MutantTrials:
             self.clear_machine_code(mutant.path)
 
     def check(self, stage: str) -> None:
-        """Tests that fail without a change see every change, and say nothing."""
+        """Check that a stage passes without a change: a failing test would see every mutant."""
         begun = time.monotonic()
         if stage not in self.sound and self.run_stage(stage):
             sys.exit(f"{stage} fails in {self.copy} though nothing is changed: look there first")
         self.sound.setdefault(stage, time.monotonic() - begun)
 
     def clear_machine_code(self, path: str) -> None:
-        """Machine code of the file and of whatever uses it: numba looks at the time of one file only."""
+        """Delete compiled code of the file and its users: numba checks the time of one file only."""
         stems = {Path(name).stem for name in self.importers.get(path, {path}) | {path}}
-        for kept in (self.folder / "numba").rglob("*.nb*"):
-            if kept.name.split(".")[0] in stems:
-                kept.unlink()
+        for cached in (self.folder / "numba").rglob("*.nb*"):
+            if cached.name.split(".")[0] in stems:
+                cached.unlink()
 
     def run_stage(self, stage: str) -> str:
-        """The stage where a test fails, or does not end, which is said: a busy machine looks alike."""
+        """Run tests; return the stage if one fails. The text of a timeout says so."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         chosen = ["-m", "not slow and not spark and not data", *stage.split()]
         here = {"NUMBA_CACHE_DIR": str(self.folder / "numba"), "PYTHONPATH": str(self.copy)}
@@ -285,15 +285,15 @@ class MutantTrials:
             os.killpg(tests.pid, signal.SIGKILL)
             tests.wait()
             return f"{stage} ({DID_NOT_END})"
-        if code > 0 and code not in (1, 2, 5):  # 2: they cannot be imported, 5: there are none
+        if code > 0 and code not in (1, 2, 5):  # 2: import error, 5: no tests
             raise RuntimeError(
                 f"pytest itself broke, with {code}: {' '.join(command)} {stage} in {self.copy}"
             )
-        return stage if code in (1, 2) or code < 0 else ""  # below 0: the interpreter itself was ended
+        return stage if code in (1, 2) or code < 0 else ""  # below 0: the interpreter crashed
 
 
 def stages(path: str) -> Iterator[str]:
-    """Tests by nearness: of the file, of its room, of all kernels."""
+    """Return stages of tests by distance: of the file, of its folder, of all kernels."""
     here = Path("tests") / path
     own = here.with_name(f"test_{here.name}")
     if (ROOT / own).exists():
@@ -304,7 +304,7 @@ def stages(path: str) -> Iterator[str]:
 
 
 def find_importers(package: Path) -> dict[str, set[str]]:
-    """For each file, all that import it, directly or through others."""
+    """Return for each file all files that import it, directly or through others."""
     uses: dict[str, set[str]] = {}
     for file in package.rglob("*.py"):
         name = str(file.relative_to(package))
@@ -318,13 +318,13 @@ def find_importers(package: Path) -> dict[str, set[str]]:
 
 
 def affected_files(name: str, uses: dict[str, set[str]]) -> set[str]:
-    """All files that a change of `name` can reach."""
-    found, ahead = {name}, [name]
+    """Return all files that a change of `name` can affect."""
+    affected, ahead = {name}, [name]
     while ahead:
-        new = uses.get(ahead.pop(), set()) - found
-        found |= new
+        new = uses.get(ahead.pop(), set()) - affected
+        affected |= new
         ahead += new
-    return found
+    return affected
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The Spark session of another library: no code of ours, the lines of our properties file that matter."""
+"""Start the Spark session of another library, with the relevant lines of the properties file of this
+package."""
 
 from __future__ import annotations
 

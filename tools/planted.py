@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Bugs planted in a copy, one at a time: does the fault campaign see each?
+"""Check that the fault campaign sees planted bugs, one at a time, in a copy.
 
     python -m tools.planted [--only TEXT] [--list] [--folder warehouse/planted]
 
-tools/planted.yaml names the bugs: a line of the product, what stands there instead, and cases of
-`python -m tests.faults`. These must pass in the copy as it is; with the bug one of them must fail.
-A line a bug; exit code 1 where one was not seen, 2 where the cases fail without it. A bug takes seconds to
-minutes.
+tools/planted.yaml has the bugs: a line of the package, its replacement, and cases of `python -m
+tests.faults`.
+The cases must pass in the unchanged copy, and one of them must fail with the bug. The tool prints a line
+for each bug. Exit code 1: a bug was not seen; 2: cases fail without a bug. A bug takes seconds to minutes.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Bug = dict[str, str]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Make the parser of the flags."""
     words = argparse.RawDescriptionHelpFormatter
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=words)
-    found.add_argument("--only", default="", help="bugs whose name or file holds this text")
-    found.add_argument("--list", action="store_true", help="print the bugs, and stop")
-    found.add_argument("--folder", type=Path, default=Path("warehouse/planted"), help="copy and verdicts")
-    return found
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    flags.add_argument("--only", default="", help="bugs whose name or file holds this text")
+    flags.add_argument("--list", action="store_true", help="print the bugs, and stop")
+    flags.add_argument("--folder", type=Path, default=Path("warehouse/planted"), help="copy and verdicts")
+    return flags
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Plant, run, tell."""
+    """Plant bugs, run the campaign, report."""
     args = parser().parse_args(argv)
     bugs = [bug for bug in read_bugs() if args.only in bug["bug"] + bug["file"]]
     if args.list:
         print("\n".join(f"{bug['bug']}\n    {bug['seen_by']}" for bug in bugs))
         return 0
-    shutil.rmtree(args.folder, ignore_errors=True)  # verdicts too
+    shutil.rmtree(args.folder, ignore_errors=True)  # removes verdicts too
     copy = args.folder.absolute() / "copy"
     copy_project(copy)
     ends = [check_bug(copy, bug) for bug in bugs]
@@ -54,13 +54,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def read_bugs() -> list[Bug]:
-    """The bugs: name, file, the line as it is and as it is planted, the cases that see it."""
-    found: list[Bug] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
-    return found
+    """Read the bugs: name, file, original line, planted line, and the cases that must fail."""
+    bugs: list[Bug] = yaml.safe_load(BUGS.read_text(encoding="utf-8"))
+    return bugs
 
 
 def check_bug(copy: Path, bug: Bug) -> int:
-    """0 where the campaign sees the bug, and only the bug; printed either way."""
+    """Plant a bug and print the verdict; return 0 if it is seen, 1 if not, 2 if cases fail without it."""
     if seen := failures(copy, bug["seen_by"]):
         print(f"FAILS WITHOUT IT  {bug['bug']}: {seen[0]}", flush=True)
         return 2
@@ -75,7 +75,7 @@ def check_bug(copy: Path, bug: Bug) -> int:
 
 @contextmanager
 def plant_bug(file: Path, bug: Bug) -> Iterator[None]:
-    """The line changed, for so long. ValueError where it does not stand there once."""
+    """Change the line inside the block. Raises ValueError unless it occurs exactly once."""
     source = file.read_text(encoding="utf-8")
     if source.split("\n").count(bug["was"]) != 1:
         raise ValueError(f"{bug['file']}: not once in it: {bug['was']!r}")
@@ -87,15 +87,15 @@ def plant_bug(file: Path, bug: Bug) -> Iterator[None]:
 
 
 def failures(copy: Path, cases: str) -> list[str]:
-    """What the campaign says of cases that fail; RuntimeError where it did not come to its end."""
+    """Return the failed cases of the campaign. Raises RuntimeError if it did not finish."""
     flags = [*cases.split(), "--folder", str(copy.parent / "verdicts")]
     command = [sys.executable, "-m", "tests.faults", *flags]
     env = {**os.environ, "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(copy.parent / "numba")}
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
-    found = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    if done.returncode != int(bool(found)):
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    if done.returncode != int(bool(lines)):
         raise RuntimeError(f"{cases} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
-    return found
+    return lines
 
 
 if __name__ == "__main__":

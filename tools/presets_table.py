@@ -83,7 +83,7 @@ LIMITS = """## What a preset does not follow
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Return the whole page."""
     values = {preset: our_values(EXAMPLE, make_definition(preset)) for preset in PRESETS}
     parts = [INTRODUCTION, _input(), _values(values), _spread(values), _differences(), LIMITS]
     return "\n".join(parts)
@@ -105,8 +105,8 @@ def _input() -> str:
 
 def _values(values: dict[str, dict[str, float]]) -> str:
     rows = [
-        (preset, PRESET_VERSIONS[preset], *(f"{found[column]:.4f}" for column in COLUMNS))
-        for preset, found in values.items()
+        (preset, PRESET_VERSIONS[preset], *(f"{numbers[column]:.4f}" for column in COLUMNS))
+        for preset, numbers in values.items()
     ]
     return "## The values\n\n" + _table(("preset", "version", *COLUMNS), rows)
 

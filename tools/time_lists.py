@@ -1,11 +1,12 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Metrics of lists by one system in this process: what `jobs/bench/lists.py` runs.
+"""Time metrics of lists by one system in this process, for `jobs/bench/lists.py`.
 
     python tools/time_lists.py SYSTEM FOLDER K,K,...
 
 FOLDER holds lists.parquet (user_id, item_id, score) and truth.parquet (user_id, item_id), all integers,
-each user's rows of lists together. The second pass is counted; the first is not, nor is starting a
-session, nor what a system is given (see each). Prints one line of JSON: seconds, values, version.
+with the rows of each list together. The second pass is counted; the first pass, starting a session and
+making the inputs of a system (see each function) are not. Prints one line of JSON: seconds, values,
+version.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Values = dict[str, float]
 
 
 def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given two pandas frames of rows."""
+    """Time this package from two pandas frames of rows."""
     import pandas as pd
 
     from recbench_spark import __version__, evaluate_frames
@@ -33,16 +34,16 @@ def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
     lists, truth = (pd.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
 
     def run() -> Values:
-        found = evaluate_frames(truth, lists, k=ks, metrics=METRICS, preset="replay").dropna(subset="k")
-        return _rename_metrics(zip(found.metric, found.k, found.value, strict=True))
+        metrics = evaluate_frames(truth, lists, k=ks, metrics=METRICS, preset="replay").dropna(subset="k")
+        return _rename_metrics(zip(metrics.metric, metrics.k, metrics.value, strict=True))
 
     return time_second_pass(run, __version__)
 
 
 def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given one row per user, as Parquet; ends with the rows of `metrics` committed to a Delta table.
+    """Time this package from one Parquet row per user to committed rows of `metrics`.
 
-    With the usual 1,000 bootstrap replicates: the others have no intervals.
+    It includes 1,000 bootstrap replicates, as usual; the other systems have no intervals.
     """
     from pyspark.sql import functions as F
 
@@ -73,19 +74,19 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
     def run() -> str:
         run_id = next(run_ids)
-        found = rank_and_measure_lists(spark.read.parquet(stored), request, plan, mask=False)
-        store.append(found.withColumn("run_id", F.lit(run_id)), TABLE)
+        measured = rank_and_measure_lists(spark.read.parquet(stored), request, plan, mask=False)
+        store.append(measured.withColumn("run_id", F.lit(run_id)), TABLE)
         return run_id
 
     def read(run_id: str) -> Values:
-        kept = store.read_run(TABLE.name, run_id).where("k IS NOT NULL")
-        return _rename_metrics((row.metric, row.k, row.value) for row in kept.collect())
+        overall = store.read_run(TABLE.name, run_id).where("k IS NOT NULL")
+        return _rename_metrics((row.metric, row.k, row.value) for row in overall.collect())
 
     return time_second_pass(run, __version__, read)
 
 
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given two Spark frames of rows on disk: the public call, with every check, to the values."""
+    """Time the public call from two Spark frames on disk, with every check."""
     import recbench_spark
     from recbench_spark.runtime.session import get_session
 
@@ -103,7 +104,7 @@ def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given two polars frames of rows."""
+    """Time RePlay from two polars frames of rows."""
     import polars as pl
 
     lists, truth = (pl.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
@@ -112,7 +113,7 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given two Spark frames of rows that Spark keeps in memory."""
+    """Time RePlay from two Spark frames of rows that Spark keeps in memory."""
     import peer_session
 
     spark = peer_session.get_session()
@@ -136,36 +137,38 @@ def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:
 
     theirs = (HitRate, Precision, Recall, MAP, MRR, NDCG)
     columns = {"query_column": "user_id", "item_column": "item_id", "rating_column": "score"}
-    found = OfflineMetrics([metric(ks) for metric in theirs], **columns)(lists, truth)
+    metrics = OfflineMetrics([metric(ks) for metric in theirs], **columns)(lists, truth)
     names = dict(zip((metric.__name__ for metric in theirs), METRICS, strict=True))
-    split = ((*key.split("@"), value) for key, value in found.items())
+    split = ((*key.split("@"), value) for key, value in metrics.items())
     return _rename_metrics((names[name], k, value) for name, k, value in split)
 
 
 def rectools(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given two pandas frames of rows, with ranks: `calc_metrics` works its merge out once."""
+    """Time RecTools from two pandas frames with ranks: `calc_metrics` merges them once."""
     import pandas as pd
     from rectools import metrics as theirs  # type: ignore[import-not-found]
 
     lists, truth = (pd.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
     lists["rank"] = lists.groupby("user_id").score.rank(ascending=False, method="first").astype(int)
     names = dict(zip(METRICS, ("HitRate", "Precision", "Recall", "MAP", "MRR", "NDCG"), strict=True))
-    asked = {f"{ours}@{k}": getattr(theirs, name)(k=k) for ours, name in names.items() for k in ks}
+    metrics_by_name = {
+        f"{ours}@{k}": getattr(theirs, name)(k=k) for ours, name in names.items() for k in ks
+    }
 
     def run() -> Values:
-        return {name: float(v) for name, v in theirs.calc_metrics(asked, lists, truth).items()}
+        return {name: float(v) for name, v in theirs.calc_metrics(metrics_by_name, lists, truth).items()}
 
     return time_second_pass(run, version("rectools"))
 
 
 def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Given a Qrels and a Run: making them, from frames of text ids, takes longer and is not counted."""
+    """Time ranx from a Qrels and a Run; making them from frames of text ids takes longer, uncounted."""
     import pandas as pd
     from ranx import Qrels, Run, evaluate  # type: ignore[import-not-found]
 
     lists, truth = (pd.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
     names = dict(zip(METRICS, ("hit_rate", "precision", "recall", "map", "mrr", "ndcg"), strict=True))
-    asked = {f"{ours}@{k}": f"{name}@{k}" for ours, name in names.items() for k in ks}
+    names_by_metric = {f"{ours}@{k}": f"{name}@{k}" for ours, name in names.items() for k in ks}
 
     ids = ("user_id", "item_id")
     text = [
@@ -176,8 +179,8 @@ def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
     rank = Run.from_df(text[0], score_col="score", **columns)
 
     def run() -> Values:
-        found = evaluate(qrels, rank, list(asked.values()))
-        return {name: float(found[theirs]) for name, theirs in asked.items()}
+        values = evaluate(qrels, rank, list(names_by_metric.values()))
+        return {name: float(values[theirs]) for name, theirs in names_by_metric.items()}
 
     return time_second_pass(run, version("ranx"))
 
@@ -189,12 +192,12 @@ def _rename_metrics(rows: Any) -> Values:
 def time_second_pass(
     run: Callable[[], Any], number: str, read: Callable[[Any], Values] = dict
 ) -> dict[str, Any]:
-    """The seconds of the second pass, and its values."""
+    """Return the seconds of the second pass, and its values."""
     run()
     started = time.perf_counter()
-    found = run()
+    values = run()
     seconds = time.perf_counter() - started
-    return {"seconds": seconds, "values": read(found), "version": number}
+    return {"seconds": seconds, "values": read(values), "version": number}
 
 
 SYSTEMS = {

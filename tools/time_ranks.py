@@ -1,12 +1,12 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Ranks of held-out items, or lists, by one system in this process: what `jobs/bench/ranking.py` runs.
+"""Time ranks of held-out items, or lists, by one system in this process, for `jobs/bench/ranking.py`.
 
     python tools/time_ranks.py SYSTEM FOLDER K ROUNDS
 
 FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints
 a line of
 JSON per round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
-Not counted: starting the session, a first pass (MLlib's: over some users), and what each system is given.
+Starting the session, a first pass (of MLlib: over some users) and making the inputs are not counted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 System = tuple[Callable[[int], float | None], int]
-"""A pass, given its number, which may say when ranks were committed; users of a pass."""
+"""A function of the number of a pass, which may return the time of the commit; and the users of a pass."""
 
 MAX_LIST_USERS = 4096
-"""Users for whom slow systems make lists: users a second do not depend on their number."""
+"""Most users for whom slow systems make lists; their speed does not depend on the number."""
 
 
 def _store_factors(folder: Path) -> Any:
-    """A warehouse with user blocks and vectors, its folder, and the rows they are made of."""
+    """Store user blocks and vectors in a warehouse; return it, its folder and the source rows."""
     from recbench_spark import schemas
     from recbench_spark.runtime.session import get_session
     from recbench_spark.storage.store import Store
@@ -46,9 +46,9 @@ def _store_factors(folder: Path) -> Any:
 
 
 def run_own(folder: Path, k: int) -> System:
-    """Given stored user blocks and vectors; to committed rankings, values of each user and metrics.
+    """Time a night's work for a model: from stored blocks and vectors to committed results.
 
-    What a night does for a model, with 1,000 bootstrap replicates; the items were shared before.
+    It includes 1,000 bootstrap replicates; the items were shared with workers before.
     """
     from pyspark.sql import functions as F
 
@@ -65,8 +65,10 @@ def run_own(folder: Path, k: int) -> System:
     items = store.spark.read.parquet(f"{folder}/items.parquet")
     source = DotSource(share_rows(root, items), *np.load(folder / "items.npy", mmap_mode="r").shape)
     metrics = ("hit", "precision", "recall", "map", "mrr", "ndcg")
-    asked = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
-    plan = MetricPlan(asked.metrics, asked.cutoffs, asked.resolve(), asked.bootstrap, uncut=False)
+    evaluation = Evaluation(metrics=metrics, k=(10, k), uncut=False, slices=())
+    plan = MetricPlan(
+        evaluation.metrics, evaluation.cutoffs, evaluation.resolve(), evaluation.bootstrap, uncut=False
+    )
     catalogue = SplitCatalogue(items, rows.select("user_id"), None)
 
     def run(turn: int) -> float:
@@ -79,7 +81,7 @@ def run_own(folder: Path, k: int) -> System:
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started
-        write_metrics(store, store.read_run("rankings", run_id), plan, run_id, catalogue, asked=asked)
+        write_metrics(store, store.read_run("rankings", run_id), plan, run_id, catalogue, asked=evaluation)
         return ranked_after
 
     return run, rows.count()
@@ -104,7 +106,7 @@ VECTOR = (
 
 
 def write_parquet(folder: Path) -> None:
-    """Users with vectors and lists, and the catalogue, as rows."""
+    """Write users with vectors and lists, and the catalogue, as rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -123,7 +125,7 @@ def write_parquet(folder: Path) -> None:
 
 
 def vectors(rows_nd: Any) -> Any:
-    """A list of float32 per row."""
+    """Return a list of float32 for each row."""
     import pyarrow as pa
 
     offsets = pa.array(np.arange(len(rows_nd) + 1, dtype=np.int32) * rows_nd.shape[1])
@@ -131,9 +133,9 @@ def vectors(rows_nd: Any) -> Any:
 
 
 def mllib(folder: Path, k: int) -> System:
-    """Lists of the first k by `recommendForAllUsers`, no item left out, given factors that Spark keeps.
+    """Time lists of the first k by `recommendForAllUsers`, with all items, from cached factors.
 
-    The factors are those that ALS starts from: time does not depend on their values.
+    The factors are the starting values of ALS, since time does not depend on values.
     """
     from pyspark.ml.recommendation import ALS
 
@@ -149,14 +151,14 @@ def mllib(folder: Path, k: int) -> System:
     users = model.userFactors.selectExpr("id AS user").limit(MAX_LIST_USERS)
 
     def run(turn: int) -> None:
-        found = model.recommendForUserSubset(users, k) if turn < 0 else model.recommendForAllUsers(k)
-        found.write.format("noop").mode("overwrite").save()
+        lists = model.recommendForUserSubset(users, k) if turn < 0 else model.recommendForAllUsers(k)
+        lists.write.format("noop").mode("overwrite").save()
 
     return run, n_users
 
 
 def faiss(folder: Path, k: int) -> System:
-    """Lists of the first k by a flat index, no item left out, given the index; one thread."""
+    """Time lists of the first k by a flat index in one thread, with all items, from the index."""
     import faiss as theirs  # type: ignore[import-not-found]
 
     theirs.omp_set_num_threads(1)
@@ -171,7 +173,7 @@ def faiss(folder: Path, k: int) -> System:
 
 
 def product(folder: Path) -> Callable[[], None] | None:
-    """The bare blocked product, one thread; None where there is no torch."""
+    """Time the bare blocked product in one thread; None without torch."""
     try:
         import torch
     except ImportError:
@@ -191,7 +193,7 @@ def product(folder: Path) -> Callable[[], None] | None:
 
 
 def main(system: str, folder: Path, k: int, rounds: int) -> None:
-    """A first pass, then rounds; the product before each."""
+    """Run a warm-up pass, then rounds; the product runs before each."""
     run, users = SYSTEMS[system](folder, k)
     bare = product(folder)
     run(-1)
@@ -204,9 +206,10 @@ def main(system: str, folder: Path, k: int, rounds: int) -> None:
             bare()
         between = time.perf_counter()
         ranked = run(turn)
-        told = {"users": users, "seconds": time.perf_counter() - between, "ranked": ranked}
+        record = {"users": users, "seconds": time.perf_counter() - between, "ranked": ranked}
         print(
-            json.dumps({**told, "product": multiplied / (between - started) if bare else None}), flush=True
+            json.dumps({**record, "product": multiplied / (between - started) if bare else None}),
+            flush=True,
         )
 
 

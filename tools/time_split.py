@@ -1,5 +1,5 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""One split by one library in this process: what `jobs/bench/splits.py` runs.
+"""Time one split by one library in this process, for `jobs/bench/splits.py`.
 
     python tools/time_split.py SYSTEM PROTOCOL LOG OUT
 
@@ -22,7 +22,7 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
 
 def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
-    """Read and check, label, write one Delta table; then, timed apart, the manifest."""
+    """Read, check and label the log, write one Delta table; time the manifest separately."""
     from recbench_spark.config import Dataset, Split
     from recbench_spark.nightly.split import write_labelled_log
     from recbench_spark.protocol.manifests import build_manifest
@@ -39,17 +39,17 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     store.create(SPLITS, MANIFESTS)
 
     ready = time.perf_counter() - started
-    found = time_run(lambda: write_labelled_log(store, dataset, split, "timed"), ready)
+    timing = time_run(lambda: write_labelled_log(store, dataset, split, "timed"), ready)
     audited = time.perf_counter()
     files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
     facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files)
     store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
-    found["manifest"] = time.perf_counter() - audited
-    return found
+    timing["manifest"] = time.perf_counter() - audited
+    return timing
 
 
 def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
-    """RePlay: per user the last one, the last fifth; at random over all rows. None at random by user."""
+    """Split by RePlay: last item or fifth per user, or random rows. It has no random split by user."""
     from replay.splitters import (  # type: ignore[import-not-found]
         LastNSplitter,
         RandomSplitter,
@@ -67,7 +67,7 @@ def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
 
 
 def split_with_recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
-    """recommenders: per user by time or at random, and at random over all rows. It has no last one."""
+    """Split by recommenders: per user by time or at random, or random rows. It has no leave-one-out."""
     from recommenders.datasets import spark_splitters as theirs  # type: ignore[import-not-found]
 
     splitters: dict[str, Callable[[Any], Any]] = {
@@ -96,7 +96,7 @@ def split_with_library(split: Callable[[Any], Any], log: str, out: str) -> dict[
 
 
 def time_run(run: Callable[[], None], session: float) -> dict[str, float]:
-    """Wall and CPU seconds of a run."""
+    """Return wall and CPU seconds of a run."""
     before, started = cpu_seconds(), time.perf_counter()
     run()
     return {
@@ -107,7 +107,7 @@ def time_run(run: Callable[[], None], session: float) -> dict[str, float]:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and all under it, the ended ones included. Linux."""
+    """Return CPU seconds of this process and all its descendants, ended ones included. Linux."""
     parents, spent = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

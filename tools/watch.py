@@ -1,10 +1,10 @@
-"""Run a command and write down what it takes: memory of its whole process tree, disk of some folders.
+"""Run a command and record the memory of its process tree and the disk use of some folders.
 
     python tools/watch.py --folders DIR,DIR --output usage.jsonl -- python jobs/embed.py ...
 
-A line a sample: seconds, processes, bytes of memory of their own (RssAnon + RssShmem of /proc: mapped files
-apart), bytes of resident files, bytes of disk under the folders (blocks that are allocated). The last line
-has the peaks; it is printed as well. Linux only. Exit code: the command's.
+Each sample is a line: seconds, number of processes, bytes of their own memory (RssAnon + RssShmem of /proc,
+without mapped files), bytes of resident files, bytes of allocated blocks under the folders. The last line
+has the peaks and is printed too. Linux only. The exit code is that of the command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Start the command, sample until it ends, tell the peaks."""
+    """Start the command, sample until it ends, print the peaks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folders", default="", help="comma-separated; nested ones count once")
     parser.add_argument("--output", required=True, help="JSON lines, appended")
@@ -44,24 +44,24 @@ def main() -> int:
 
 
 def process_tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, open_ = [], [root]
+    processes, open_ = [], [root]
     while open_:
-        found.append(open_.pop())
-        open_ += children.get(found[-1], [])
-    return found
+        processes.append(open_.pop())
+        open_ += children.get(processes[-1], [])
+    return processes
 
 
 def measure_memory(processes: Iterable[int]) -> dict[str, int]:
-    """Bytes of their own, and of files, that processes hold in memory."""
+    """Return the bytes of own memory, and of files, that processes hold."""
     total = {"own": 0, "files": 0, "processes": 0}
     for process in processes:
         try:
@@ -77,14 +77,14 @@ def measure_memory(processes: Iterable[int]) -> dict[str, int]:
 
 
 def measure_disk(folders: Iterable[Path]) -> int:
-    """Bytes allocated under some folders, a file once."""
+    """Return the bytes allocated under some folders; each file counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder in folders:
         for place, _, names in os.walk(folder):
             for name in names:
                 try:
                     stat = Path(place, name).lstat()
-                except OSError:  # it was removed meanwhile
+                except OSError:  # the file was removed meanwhile
                     continue
                 sizes[stat.st_dev, stat.st_ino] = 512 * stat.st_blocks
     return sum(sizes.values())

@@ -1,11 +1,11 @@
-"""Is the cost of propensities, strata and corrected estimates linear in the log?
+"""Time propensities, strata and corrected estimates over the size of the log.
 
     python jobs/bench/debiasing.py                              1, 10 and 50 million interactions
     python jobs/bench/debiasing.py --rows 1000000,4000000 --replicates 200
 
 A log of hashed rows and the rankings of its test part (one truth item to five rows, ten per user) are
-written as Parquet; timed are counting and fitting (`power_law`), cutting strata, and all estimates that
-need no reward model, at two cut-offs, with bootstrap intervals. A small run first takes the warm-up.
+written as Parquet. The job times counting and fitting (`power_law`), cutting strata, and all estimates
+without a reward model, at two cut-offs, with bootstrap intervals. A small run goes first, as a warm-up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARM_UP = 200_000
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--rows",
@@ -51,62 +51,62 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate and time each size, the smallest twice."""
+    """Generate and time each size; a small warm-up runs first."""
     spark = get_session("recbench-spark bench debiasing")
     print("interactions  propensities    strata  estimates  seconds per million rows")
     with tempfile.TemporaryDirectory() as folder:
         for n in [WARM_UP, *args.rows]:
             seconds = measure_size(spark, args.folder or Path(folder), n, args.replicates)
-            told = f"{n:12,}  " + "  ".join(f"{s:9.1f}" for s in seconds)
+            line = f"{n:12,}  " + "  ".join(f"{s:9.1f}" for s in seconds)
             print(
-                f"{told}  {sum(seconds) / n * 1e6:.2f}{'  (warm-up)' if n == WARM_UP else ''}", flush=True
+                f"{line}  {sum(seconds) / n * 1e6:.2f}{'  (warm-up)' if n == WARM_UP else ''}", flush=True
             )
     return OK
 
 
 def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> list[float]:
-    """Seconds of propensities, strata and estimates on a log of n rows."""
+    """Return the seconds of propensities, strata and estimates on a log of n rows."""
     rows = store_once(make_log(spark, n), folder / f"log-{n}")
     seconds, items = time_call(lambda: _fit(rows))
     chances = exposure.item_chances(items.drop("propensity"), items)
-    further, strata = time_call(lambda: exposure.cut_strata(chances, Strata(n=(2,))))
+    cut_seconds, strata = time_call(lambda: exposure.cut_strata(chances, Strata(n=(2,))))
     users = store_once(rankings(spark, n, chances.rows), folder / f"rankings-{n}")
     weights = exposure.count_truth_weights(users, None)
-    asked = accuracy.MetricPlan(
+    metrics = accuracy.MetricPlan(
         ("recall", "ndcg"), (10, 100), Definition(), Bootstrap(replicates=replicates)
     )
     names = (*WEIGHTED, STRATIFIED)
-    plan = EstimationPlan(asked, names, EstimatorSettings(), "power_law", strata, weights, chances.items)
-    return [seconds, further, time_call(lambda: debiased.compute_estimates(users, plan).toArrow())[0]]
+    plan = EstimationPlan(metrics, names, EstimatorSettings(), "power_law", strata, weights, chances.items)
+    return [seconds, cut_seconds, time_call(lambda: debiased.compute_estimates(users, plan).toArrow())[0]]
 
 
 def _fit(rows: DataFrame) -> DataFrame:
     counts = fitting.count_items(rows).cache()
     shown = fitting.make_histogram(counts, rows)
     fitted = fitting.fit_propensities(shown, Propensities())
-    found = fitting.item_propensities(counts, shown, fitted).join(counts, "item_id")
+    propensities = fitting.item_propensities(counts, shown, fitted).join(counts, "item_id")
     index = F.col("item_id").cast("int").alias("item_index")
-    items = found.select("item_id", index, F.col("n").alias("n_train"), "propensity").cache()
+    items = propensities.select("item_id", index, F.col("n").alias("n_train"), "propensity").cache()
     items.count()
     return items
 
 
 def time_call(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what was made."""
+    """Return the seconds and the result of a call."""
     start = time.perf_counter()
-    found = work()
-    return time.perf_counter() - start, found
+    result = work()
+    return time.perf_counter() - start, result
 
 
 def store_once(frame: DataFrame, path: Path) -> DataFrame:
-    """Written once, so that generating is not timed."""
+    """Write a frame unless it is already written, so that generating is not timed."""
     if not path.exists():
         frame.write.parquet(str(path))
     return frame.sparkSession.read.parquet(str(path))
 
 
 def make_log(spark: SparkSession, n: int) -> DataFrame:
-    """user_id, item_id: items of very different popularity."""
+    """Return rows (user_id, item_id) with items of very different popularity."""
     item = F.floor(F.pow(uniform("id", seed=1), 3.0) * ITEMS)
     user = F.floor(uniform("id", seed=2) * (n // (USER_TRUTH_ITEMS * TRUTH_ROWS)))
     return spark.range(0, n, 1, 16).select(
@@ -115,7 +115,7 @@ def make_log(spark: SparkSession, n: int) -> DataFrame:
 
 
 def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
-    """Rows of `rankings` with the propensities of items drawn from the log's own distribution."""
+    """Return rows of `rankings` whose propensities are drawn from those of the log's items."""
     users = n // (USER_TRUTH_ITEMS * TRUTH_ROWS)
     chances = (
         items.orderBy(F.xxhash64("item_index"))

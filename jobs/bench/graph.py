@@ -6,25 +6,29 @@
     python jobs/bench/graph.py --extrapolate
     python jobs/bench/graph.py --draw DIR --edges 1e9 --nodes 5.01e7
 
-Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G), ours-scatter (plan
-S; of both, bytes as predicted and as Spark counts them: spark.shuffle.compress false), layout (ids from 0
-on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag, bag16, bag-convolve (torch in
-one process with two threads, writing the same bytes: the limit); scipy; sql (64 means, Summarizer and
-vector_sum: the fastest; of 3 million edges and more only the one that was fastest before), grouped (Arrow,
-a call a node), khop (two-hop subgraphs a node, as pipelines without layers compute them). These last three
-are slow: they warm up at the first size only, run once at the others, grouped and khop up to 1 million
-edges. The graph is Zipf in sources (rank r has density r^-1/2, so that nodes of k
-edges out fall as k^-3) and uniform in destinations, 20 edges a node, drawn by hash. What a turn wrote is
-removed before the next one, the disk is let come to rest, and twice the bytes that a turn writes are
-written and removed again: a virtual machine that gives free memory back to its host would wait for it. A
-row a measurement is appended to --output; slopes over sizes are printed.
+Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G) and ours-scatter
+(plan S), both with predicted bytes and those that Spark counts (spark.shuffle.compress false); layout (ids
+from 0 on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag, bag16, bag-convolve
+(torch in one process with two threads, writing the same bytes: the limit); scipy; sql (the fastest of 64
+means, Summarizer and vector_sum; from 3 million edges only the one that was fastest before); grouped
+(Arrow, one call for each node); khop (a two-hop subgraph for each node, as pipelines without layers
+compute it).
+The last three are slow: they warm up at the first size only and run once at the others, grouped and khop
+up to 1 million edges.
 
---predict fits the cost model to 1, 3, 10 and 30 million edges, prints what it predicts for so many edges,
-and measures that then. Before each run, and before its prediction, a probe takes in a small part of the
-edges (`graph/read_throughput.py`): what a vector takes at this size, now. An embedding_bag of fixed size
-before and after each run says how the machine drifts. --extrapolate fits all rates (means and CONVOLVE
-under R, means under G) at 1, 3 and 10 million edges and says what two layers of PinSage at its size would
-take. --draw writes an edge list alone, in few bytes, without Spark.
+The graph is Zipf in sources (rank r has density r^-1/2, so the number of nodes with k outgoing edges falls
+as k^-3) and uniform in destinations. It has 20 edges a node, drawn by hash. Before each turn the files of
+the last one are removed, the disk is synced, and twice the bytes that a turn writes are written and
+removed: a virtual machine that gives free memory back to its host would wait for memory in the turn. Each
+measurement is appended to --output as a row; slopes over sizes are printed.
+
+--predict fits the cost model to 1, 3, 10 and 30 million edges, predicts this number of edges, and then
+measures it. Before each prediction and run, a probe reads a small part of the edges
+(`graph/read_throughput.py`) and measures the current time to read a vector. An embedding_bag of fixed size
+before and after each run shows how the speed of the machine changes. --extrapolate fits all rates (means
+and CONVOLVE under R, means under G) at 1, 3 and 10 million edges and predicts two layers of PinSage at its
+size.
+--draw only writes an edge list, in few bytes, without Spark.
 """
 
 from __future__ import annotations
@@ -94,34 +98,36 @@ SYSTEMS = (
 )
 PIECE = 1 << 20
 SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
-"""Systems that are run once a size, and the most edges of each."""
+"""Slow systems, which run once a size, with the most edges of each."""
 
 MAX_EDGES_ALL_WAYS = 3_000_000
-"""Edges from which on only the fastest of the ways of Spark SQL is run."""
+"""Number of edges from which only the fastest way of Spark SQL runs."""
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--edges", default="1e5,3e5", help="numbers of edges, e.g. 1e6,1e7")
-    found.add_argument("--systems", default="layout,ours-mean,bag", help="comma-separated")
-    found.add_argument("--rounds", type=int, default=2, help="turns of all systems at a size")
-    found.add_argument("--folder", default="warehouse/bench_graph", help="for graphs and results; reused")
-    found.add_argument("--output", help="JSON lines, appended")
-    found.add_argument("--predict", type=float, help="edges: fit at 1, 3, 10, 30 million, tell, then run")
-    found.add_argument("--plans", default="R", help="of --predict: R,G,S; G and S move bytes")
-    found.add_argument(
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--edges", default="1e5,3e5", help="numbers of edges, e.g. 1e6,1e7")
+    flags.add_argument("--systems", default="layout,ours-mean,bag", help="comma-separated")
+    flags.add_argument("--rounds", type=int, default=2, help="turns of all systems at a size")
+    flags.add_argument("--folder", default="warehouse/bench_graph", help="for graphs and results; reused")
+    flags.add_argument("--output", help="JSON lines, appended")
+    flags.add_argument(
+        "--predict", type=float, help="edges: fit at 1, 3, 10, 30 million, predict, then run"
+    )
+    flags.add_argument("--plans", default="R", help="of --predict: R,G,S; G and S move bytes")
+    flags.add_argument(
         "--wire", choices=VALUE_BYTES, default="float32", help="of --predict: what is moved and kept"
     )
-    found.add_argument("--extrapolate", action="store_true", help="to PinSage's size and dimensions")
-    found.add_argument("--draw", metavar="DIR", help="write an edge list of --edges there, and stop")
-    found.add_argument("--nodes", type=float, help="of --draw (default: an edge in 20)")
-    return found
+    flags.add_argument("--extrapolate", action="store_true", help="to PinSage's size and dimensions")
+    flags.add_argument("--draw", metavar="DIR", help="write an edge list of --edges there, and stop")
+    flags.add_argument("--nodes", type=float, help="of --draw (default: an edge in 20)")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Draw or reuse the graphs, measure in turns, tell."""
+    """Draw or reuse the graphs, measure in turns, print the results."""
     sizes = [int(number) for number in cli.parse_numbers(args.edges)]
     if args.draw:
         draw(Path(args.draw), sizes[0], int(args.nodes or sizes[0] // DEGREE), "compact")
@@ -148,14 +154,14 @@ def main(args: argparse.Namespace) -> int:
 def run_rounds(
     spark: SparkSession, folder: Path, sizes: list[int], systems: list[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """Turns of all systems at each size; the first turn warms up, and is not told."""
+    """Run all systems in turns at each size. The first turn is a warm-up and is not reported."""
     rows: list[dict[str, Any]] = []
     for size in sizes:
         bench = GraphBench(spark, folder, size)
         bench.fastest = next((row["way"] for row in reversed(rows) if "way" in row), None)
         for turn in range(rounds + 1):
             for name in [one for one in systems if takes_part(one, size, turn, size == sizes[0])]:
-                row = bench.measured(name)
+                row = bench.measure(name)
                 if turn:
                     rows.append({**row, "round": turn - 1})
                     print(json.dumps(rows[-1]), flush=True)
@@ -163,7 +169,7 @@ def run_rounds(
 
 
 def takes_part(name: str, edges: int, turn: int, first: bool) -> bool:
-    """Whether a system has a turn: slow ones warm up once, and are told once a size."""
+    """Return whether a system runs in this turn; slow systems warm up once and run once a size."""
     return name not in SLOW or (edges <= SLOW[name] and (turn == 1 or (turn == 0 and first)))
 
 
@@ -175,14 +181,16 @@ PLAN_SYSTEMS = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
 def check_forecasts(
     spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, wire: str
 ) -> list[dict[str, Any]]:
-    """Runs at small sizes, what they predict for a large one, and then that one."""
+    """Fit the cost model to small runs, predict a large run, and measure it."""
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs = []
     for size in FIT_SIZES:
         bench = GraphBench(spark, folder, size)
         for turn in range(rounds + 1):
-            found = [bench.beside(probe, plan, bench.layer_size(wire), wire=wire) for plan in plans]
-            runs += [{**row, "round": turn - 1} for row in found if turn]
+            rows = [
+                bench.run_beside_probe(probe, plan, bench.layer_size(wire), wire=wire) for plan in plans
+            ]
+            runs += [{**row, "round": turn - 1} for row in rows if turn]
     usual = float(np.median([row["probe"] for row in runs]))
     rates = {
         plan: fit_rates([(row["amounts"], row["seconds"], cores) for row in select_plan(runs, plan)])
@@ -196,11 +204,11 @@ def check_forecasts(
 
 
 PINS, BOARDS, LIKES, LISTED, TASKS = 2_000_000_000, 1_000_000_000, 18_000_000_000, 50, 40_000
-"""Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; blocks of each side here."""
+"""Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; here also blocks a side."""
 
 
 def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
-    """Passes of a layer of PinSage at its dimensions (d 1024, m 2048), halves on the wire, by mode."""
+    """Return the passes of a PinSage layer (d 1024, m 2048, float16 vectors) by mode."""
 
     def size(nodes: int, edges: int, sources: int, projects: bool, combines: bool) -> PassSize:
         needed = int(sources * expected_copies(TASKS, edges / sources))
@@ -216,7 +224,7 @@ def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
 
 
 def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Rates fitted to small runs, and what they say of two layers of PinSage under plan G."""
+    """Fit rates to small runs, and predict two layers of PinSage under plan G."""
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs = []
     for edges in FIT_SIZES[:3]:
@@ -224,8 +232,8 @@ def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[
         for turn in range(rounds + 1):
             ways = (("R", False), ("R", True), ("G", False))
             size = bench.layer_size("float32")
-            found = [bench.beside(probe, plan, size, convolve) for plan, convolve in ways]
-            runs += found if turn else []
+            measured = [bench.run_beside_probe(probe, plan, size, convolve) for plan, convolve in ways]
+            runs += measured if turn else []
     rates = fit_rates([(row["amounts"], row["seconds"], cores) for row in runs])
     rows = []
     for mode, sizes in make_pinsage_amounts().items():
@@ -245,14 +253,14 @@ def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[
 
 
 def select_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
-    """Runs of a plan."""
+    """Return the runs of a plan."""
     return [row for row in runs if row["plan"] == plan]
 
 
 def run_forecast(
     bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, wire: str
 ) -> dict[str, Any]:
-    """What is predicted of a run is printed; then it is run."""
+    """Print the prediction for a run, then run it."""
     cores, size = bench.context.defaultParallelism, bench.layer_size(wire)
     seconds = rates.predict(size.amounts(plan, VALUE_BYTES[wire]), cores)
     low, high = rates.interval(seconds)
@@ -262,7 +270,7 @@ def run_forecast(
         f"{int(size.amounts(plan, VALUE_BYTES[wire]).moved):,} bytes moved",
         flush=True,
     )
-    row = bench.beside(probe, plan, size, wire=wire)
+    row = bench.run_beside_probe(probe, plan, size, wire=wire)
     took = row["seconds"] * usual / row["probe"]
     print(
         f"    took {row['seconds']:.2f} s: {row['seconds'] / seconds - 1:+.1%}; by the probe beside "
@@ -274,7 +282,7 @@ def run_forecast(
 
 
 class Probe:
-    """embedding_bag of fixed size: a million means of four vectors of 64 out of half a million."""
+    """An embedding_bag of fixed size: a million means of four vectors of 64, out of half a million."""
 
     def __init__(self) -> None:
         rows, edges = 500_000, 4_000_000
@@ -284,7 +292,7 @@ class Probe:
         self.vectors = torch.ones((rows, DIMS))
 
     def __call__(self) -> float:
-        """Least seconds of three."""
+        """Return the smallest of three times in seconds."""
         torch.set_num_threads(2)
         return min(self._once() for _ in range(3))
 
@@ -295,7 +303,7 @@ class Probe:
 
 
 def mean_layer_size(edges: int, cores: int, wire: str = "float32") -> PassSize:
-    """A layer of means over a graph of this job that is not laid out."""
+    """Return the size of a layer of means, before its graph is built."""
     nodes, blocks, d = edges // DEGREE, default_block_count(edges, cores), DIMS
     return PassSize(
         nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, VALUE_BYTES[wire], False, False, False
@@ -303,7 +311,7 @@ def mean_layer_size(edges: int, cores: int, wire: str = "float32") -> PassSize:
 
 
 def summarise_runs(rows: list[dict[str, Any]]) -> str:
-    """Medians by size, and the slope over sizes beside the limit's."""
+    """Return medians by size, and slopes over sizes relative to the limit."""
     lines = []
     medians: dict[str, dict[int, float]] = {}
     for row in rows:
@@ -312,20 +320,20 @@ def summarise_runs(rows: list[dict[str, Any]]) -> str:
                 [r["seconds"] for r in rows if (r["system"], r["edges"]) == (row["system"], row["edges"])]
             )
         )
-    for name, found in medians.items():
-        listed = ", ".join(f"{edges:.0e} {seconds:.3f} s" for edges, seconds in found.items())
+    for name, seconds_by_size in medians.items():
+        listed = ", ".join(f"{edges:.0e} {seconds:.3f} s" for edges, seconds in seconds_by_size.items())
         lines.append(f"{name:<14}{listed}")
     for name, limit in LIMITS.items():
         if name in medians and limit in medians and len(medians[name]) > 1:
-            ours, theirs = (
+            own_slope, limit_slope = (
                 np.polyfit(list(m), list(m.values()), 1)[0] for m in (medians[name], medians[limit])
             )
-            lines.append(f"{name}: {theirs / ours:.0%} of the speed of {limit} by slope")
+            lines.append(f"{name}: {limit_slope / own_slope:.0%} of the speed of {limit} by slope")
     return "\n".join(lines)
 
 
 class GraphBench:
-    """A size: its graph, laid out, its features, and what is measured over them."""
+    """The graph and features of one size, and the systems that run over them."""
 
     def __init__(self, spark: SparkSession, folder: Path, edges: int) -> None:
         self.spark, self.folder, self.edges = spark, folder / f"{edges}", edges
@@ -352,11 +360,12 @@ class GraphBench:
         self.fastest: str | None = None
 
     def open_graph(self, edges: Path, folder: Path) -> Graph:
-        """The graph, laid out."""
+        """Build the graph, or open it if it is built."""
         return build_graph(self.context, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
 
     def clean(self) -> None:
-        """Nothing of earlier turns in the way: files removed, the disk at rest, memory at hand."""
+        """Remove files of earlier turns, wait for the disk, and touch the memory that the next turn
+        needs."""
         for left in Path(self.store.location("graph_vectors")).glob("model_id=*"):
             shutil.rmtree(left)
         (self.folder / "limit.bin").unlink(missing_ok=True)
@@ -369,35 +378,35 @@ class GraphBench:
         taken.unlink()
 
     def read_once(self) -> None:
-        """Features and adjacency, so that the first run finds them where later ones do."""
+        """Read features and adjacency, so that the first run finds them cached like later ones."""
         for path in [*self.folder.glob("features-*.npy"), *(self.folder / "graph").rglob("*.npy")]:
             with path.open("rb") as file:
                 while file.read(1 << 24):
                     pass
 
     def layer_size(self, wire: str) -> PassSize:
-        """A layer of means with vectors so wide; what reading one takes is found out now."""
+        """Return the size of a layer of means, with the time to read a vector, measured now."""
         pace = measure_read_throughput(self.context, self.graph, str(self.features(wire)))
         return replace(self.size, item=VALUE_BYTES[wire], pace=pace)
 
-    def beside(
+    def run_beside_probe(
         self, probe: Probe, plan: str, size: PassSize, convolve: bool = False, wire: str = "float32"
     ) -> dict[str, Any]:
-        """A layer under a plan, of means or whole, with the mean seconds of the probe before and after."""
+        """Run a layer under a plan, with the mean seconds of the probe before and after."""
         before = probe()
         halves = "16" if wire == "float16" else ""
-        row = self.measured("ours-convolve" if convolve else PLAN_SYSTEMS[plan] + halves)
+        row = self.measure("ours-convolve" if convolve else PLAN_SYSTEMS[plan] + halves)
         size = replace(size, projects=convolve, combines=convolve)
         more = {"pace": size.pace, "amounts": size.amounts(plan, VALUE_BYTES[wire])}
         return {**row, "plan": plan, "probe": (before + probe()) / 2, **more}
 
     def features(self, dtype: str) -> Path:
-        """File of the features."""
+        """Return the file of the features."""
         return self.folder / f"features-{dtype}.npy"
 
     @cached_property
     def whole(self) -> Csr:
-        """The adjacency as one, for systems in one process."""
+        """The whole adjacency as one matrix, for systems in one process."""
         parts = [self.graph.csr(block) for block in self.graph.blocks]
         starts = np.cumsum([0, *(part.edges for part in parts)])
         indptr = np.concatenate(
@@ -405,8 +414,8 @@ class GraphBench:
         )
         return Csr(indptr, np.concatenate([part.src[: part.edges] for part in parts]), None)
 
-    def measured(self, name: str) -> dict[str, Any]:
-        """One run of a system: seconds of its work alone, and what it says of it."""
+    def measure(self, name: str) -> dict[str, Any]:
+        """Run a system once; return its seconds, without preparation, and its own facts."""
         ways: dict[str, Callable[[], Callable[[], dict[str, Any]]]] = {
             "ours-mean": partial(self.run_pass, MEAN, "pool", "float32", "R"),
             "ours-mean16": partial(self.run_pass, MEAN, "pool", "float16", "R"),
@@ -439,7 +448,7 @@ class GraphBench:
         return {**common, "edges_per_second": self.edges / seconds, **more}
 
     def run_pass(self, layer: Layer, kind: str, dtype: str, plan: str) -> Callable[[], dict[str, Any]]:
-        """A pass over the laid-out graph, committed to Delta."""
+        """Prepare a pass over the graph whose output is committed to Delta."""
         self.turn += 1
         name = f"bench-{self.turn}"
         folder, h = self.folder / "run", str(self.features(dtype))
@@ -449,22 +458,22 @@ class GraphBench:
         model = Model(name, (layer,), (), "projected", dtype, h, str(folder), target.folder, None)
 
         def work() -> dict[str, Any]:
-            before = shuffled_bytes(self.spark)
+            before = count_shuffle_bytes(self.spark)
             _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
-                "bytes_shuffled": shuffled_bytes(self.spark) - before,
-                "predicted_bytes": self.moved(plan),
+                "bytes_shuffled": count_shuffle_bytes(self.spark) - before,
+                "predicted_bytes": self.predict_bytes(plan),
             }
 
         return work
 
-    def moved(self, plan: str) -> int:
-        """Bytes of a shuffle of means, by counting; with what Spark adds to each value."""
+    def predict_bytes(self, plan: str) -> int:
+        """Return the predicted bytes of a shuffle of means."""
         return int(self.size.amounts(plan, 4).moved)
 
     def layout(self, ids: str) -> Callable[[], dict[str, Any]]:
-        """From the edge list to blocks."""
+        """Prepare building the graph from the edge list."""
         path, folder = self.folder / ids, self.folder / "again"
         draw(path, self.edges, self.nodes, ids)
 
@@ -475,7 +484,7 @@ class GraphBench:
         return work
 
     def bag(self, dtype: str) -> Callable[[], dict[str, Any]]:
-        """torch's embedding_bag and its output written."""
+        """Prepare torch's embedding_bag, which also writes its output."""
         csr = self.whole
         src, offsets = (
             torch.from_numpy(csr.src.astype(np.int32)),
@@ -492,7 +501,7 @@ class GraphBench:
         return work
 
     def bag_convolve(self) -> Callable[[], dict[str, Any]]:
-        """The whole layer in torch."""
+        """Prepare the whole layer in torch."""
         csr = self.whole
         src, offsets = (
             torch.from_numpy(csr.src.astype(np.int32)),
@@ -512,7 +521,7 @@ class GraphBench:
         return work
 
     def scipy(self) -> Callable[[], dict[str, Any]]:
-        """Sparse times dense, one thread."""
+        """Prepare a sparse times dense product in one thread."""
         from scipy.sparse import csr_matrix  # noqa: PLC0415
 
         csr = self.whole
@@ -529,7 +538,7 @@ class GraphBench:
         return work
 
     def join_edges(self) -> DataFrame:
-        """Edges with the vector of their source, as rows of Spark."""
+        """Return the edges with the vector of their source, as rows of Spark."""
         path = self.folder / "vectors.parquet"
         if not path.exists():
             h = np.load(self.features("float32"))
@@ -542,7 +551,7 @@ class GraphBench:
         return edges.join(self.spark.read.parquet(str(path)), "src")
 
     def sql(self) -> Callable[[], dict[str, Any]]:
-        """The fastest of three ways in Spark SQL."""
+        """Prepare three ways in Spark SQL, of which the fastest counts."""
         rows = self.join_edges()
         sums = [F.avg(F.col("vector")[j]).alias(f"v{j}") for j in range(DIMS)]
         from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
@@ -557,20 +566,20 @@ class GraphBench:
 
         def work() -> dict[str, Any]:
             known = self.edges >= MAX_EDGES_ALL_WAYS and self.fastest
-            asked = {known: ways[known]} if known else ways
-            took = {way: time_frame(frame) for way, frame in asked.items()}
+            chosen = {known: ways[known]} if known else ways
+            took = {way: time_frame(frame) for way, frame in chosen.items()}
             best = min(took, key=lambda way: took[way])
             return {"seconds": took[best], "way": best, "all": took}
 
         return work
 
     def run_grouped(self) -> Callable[[], dict[str, Any]]:
-        """One call of Python a node, on an Arrow table of its rows."""
+        """Prepare one Python call for each node, on an Arrow table of its rows."""
         frame = self.join_edges().groupBy("dst").applyInArrow(mean_group, "dst long, vector array<float>")
         return lambda: {"seconds": time_frame(frame)}
 
     def khop(self) -> Callable[[], dict[str, Any]]:
-        """Two layers by a subgraph of two hops a node: vectors read, against those that layers read."""
+        """Prepare two layers by two-hop subgraphs of nodes; the result compares the vectors read."""
         graph, h = self.graph, map_array(self.features("float32"))
         degrees = np.concatenate([np.diff(graph.csr(block).indptr) for block in graph.blocks])
 
@@ -590,8 +599,8 @@ class GraphBench:
         return work
 
 
-def shuffled_bytes(spark: SparkSession) -> int:
-    """Bytes that all stages so far have written to shuffles, as Spark counts them."""
+def count_shuffle_bytes(spark: SparkSession) -> int:
+    """Return the bytes that all stages so far have written to shuffles, as Spark counts them."""
     context: Any = spark.sparkContext
     none, java = context._gateway.new_array(context._jvm.double, 0), context._jvm.java.util
     stages = context._jsc.sc().statusStore().stageList(None, False, False, none, java.ArrayList())
@@ -599,21 +608,21 @@ def shuffled_bytes(spark: SparkSession) -> int:
 
 
 def time_frame(frame: DataFrame) -> float:
-    """Of a frame worked out and thrown away."""
+    """Return the seconds to compute a frame without storing it."""
     started = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started
 
 
 def mean_group(table: pa.Table) -> pa.Table:
-    """Mean of the vectors of one node."""
+    """Return the mean of the vectors of one node."""
     vectors = table.column("vector").combine_chunks()
     mean = vectors.flatten().to_numpy().reshape(-1, DIMS).mean(axis=0, dtype=np.float32)
     return pa.table({"dst": table.column("dst")[:1], "vector": pa.array([mean], pa.list_(pa.float32()))})
 
 
 def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
-    """An edge list in pieces; those that are whole are kept.
+    """Draw an edge list in pieces; complete pieces of an earlier run are reused.
 
     Args:
         folder: for the files.
@@ -624,7 +633,7 @@ def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pieces = [n for n in range(-(-edges // PIECE)) if not (folder / f"{n:05d}.parquet").exists()]
     piece = partial(draw_piece, edges=edges, nodes=nodes, folder=folder, ids=ids)
-    if len(pieces) < 2:  # a process takes seconds to start
+    if len(pieces) < 2:  # starting a process takes seconds
         list(map(piece, pieces))
         return
     with get_context("spawn").Pool(os.cpu_count()) as pool:
@@ -633,7 +642,7 @@ def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
 
 
 def draw_piece(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> None:
-    """A piece of the edge list, by hash of the edge's number: Zipf sources (density r^-1/2)."""
+    """Draw a piece of the edge list by hash of the edge number, with Zipf sources (density r^-1/2)."""
     numbers = np.arange(piece * PIECE, min((piece + 1) * PIECE, edges))
     u, v = (hash_numbers(numbers, seed) >> np.uint64(11) for seed in (1, 2))
     ends = ((u * 2.0**-53) ** 2 * nodes).astype(np.int64), (v * 2.0**-53 * nodes).astype(np.int64)
@@ -646,7 +655,7 @@ def draw_piece(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> No
 
 
 def name_nodes(node_r: npt.NDArray[np.int64], ids: str) -> pa.Array:
-    """Nodes by the ids that an edge list has for them."""
+    """Return the ids of nodes in the format of an edge list."""
     if ids == "raw":
         return pa.array(hash_numbers(node_r, 3).view(np.int64))
     if ids == "text":

@@ -1,12 +1,12 @@
-"""Pairs a second of a training step, beside torch-geometric's layers on the same samples, in turns.
+"""Measure pairs a second of a training step, beside torch-geometric on the same samples, in turns.
 
     python jobs/bench/graph_models.py --nodes 20000 --degree 30 --rounds 7
 
-A minibatch of pairs with shared negatives: its small graph is drawn once (GraphSAGE's samples of 25 and
-10), then both systems take turns: two layers of means, the max-margin loss, gradients. One thread each;
-seconds are the process's CPU time, which other work on the machine does not lengthen. Both must give the
-same loss. Then a whole fit with a simulated device, which sleeps over each minibatch half as long again as
-making one takes: what share of the time does it wait?
+The subgraph of a minibatch of pairs with shared negatives is drawn once (GraphSAGE samples of 25 and 10).
+Then both systems take turns: two layers of means, the max-margin loss, gradients. Each has one thread;
+seconds are CPU time of the process, which other work on the machine does not lengthen. Both must give the
+same loss. Last comes a whole fit with a simulated device, which sleeps over each minibatch for 1.5 times
+the time to make one: the job prints the share of the time that it waits.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ LOSS_AGREES = 1e-4
 
 
 def parser() -> cli.Parser:
-    """The flags of this measurement."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--nodes", type=int, default=20_000)
-    found.add_argument("--degree", type=int, default=30, help="edges into each node")
-    found.add_argument("--width", type=int, default=64)
-    found.add_argument("--batch", type=int, default=512)
-    found.add_argument("--rounds", type=int, default=7)
-    return found
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--nodes", type=int, default=20_000)
+    flags.add_argument("--degree", type=int, default=30, help="edges into each node")
+    flags.add_argument("--width", type=int, default=64)
+    flags.add_argument("--batch", type=int, default=512)
+    flags.add_argument("--rounds", type=int, default=7)
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make a minibatch, measure in turns, tell medians."""
+    """Make a minibatch, measure both systems in turns, print medians."""
     torch.set_num_threads(1)
     task, batch = make_task(args)
-    ours, theirs = run_own_step(task, batch), run_reference_step(task, batch, args.width)
-    losses = ours(), theirs()
+    own_step, reference_step = run_own_step(task, batch), run_reference_step(task, batch, args.width)
+    losses = own_step(), reference_step()
     if abs(losses[0] - losses[1]) > LOSS_AGREES * abs(losses[0]):
         raise DataError(f"losses {losses[0]} and {losses[1]} differ", "the two do not compute the same")
     seconds: dict[str, list[float]] = {"ours": [], "torch-geometric": []}
     for _ in range(args.rounds):
-        for name, step in (("ours", ours), ("torch-geometric", theirs)):
+        for name, step in (("ours", own_step), ("torch-geometric", reference_step)):
             begun = time.process_time()
             step()
             seconds[name].append(time.process_time() - begun)
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
-    """A random graph and a minibatch over it."""
+    """Return a task over a random graph, and a minibatch."""
     draw = np.random.default_rng(1)
     src = np.sort(draw.integers(0, args.nodes, (args.nodes, args.degree)), axis=1).reshape(-1)
     indptr = np.arange(0, len(src) + 1, args.degree, dtype=np.int64)
@@ -87,28 +87,28 @@ def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
 
 
 class SimulatedTask:
-    """The task with a device that sleeps over each minibatch; an epoch has so many minibatches."""
+    """A task with a simulated device that sleeps over each minibatch."""
 
     def __init__(self, task: PairTask, seconds: float, minibatches: int) -> None:
         self.task, self.seconds, self.module = task, seconds, task.module
         self.examples = minibatches * task.examples
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
-        """The task's own, with all its sampling."""
+        """Make a minibatch of the wrapped task, with all its sampling."""
         return self.task.batch(at, row_b % self.task.examples, seed)
 
     def loss(self, _: Any) -> torch.Tensor:
-        """After a while, nothing."""
+        """Sleep, then return a loss of 0."""
         time.sleep(self.seconds)
         return 0.0 * next(self.module.parameters()).sum()
 
     def worth(self) -> float:
-        """Nothing chooses an epoch."""
+        """Return NaN: no epoch is chosen."""
         return float("nan")
 
 
 def print_overlap(task: PairTask, size: int, rounds: int) -> None:
-    """How much of a simulated device's time minibatches are made in."""
+    """Print the share of time that a simulated device waits for minibatches."""
     seconds = []
     for step in range(rounds):
         begun = time.perf_counter()
@@ -124,7 +124,7 @@ def print_overlap(task: PairTask, size: int, rounds: int) -> None:
 
 
 def run_own_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
-    """Loss and gradients by our layers."""
+    """Return a step of this package: loss and gradients."""
 
     def step() -> float:
         task.module.zero_grad()
@@ -136,7 +136,7 @@ def run_own_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
 
 
 def run_reference_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], float]:
-    """Loss and gradients by torch-geometric's SAGEConv with the same weights."""
+    """Return a step by torch-geometric's SAGEConv with the same weights: loss and gradients."""
     try:
         from torch_geometric.nn import SAGEConv  # noqa: PLC0415
     except ImportError:

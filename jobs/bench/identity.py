@@ -1,10 +1,10 @@
-"""Seconds of identifying a log beside those of reading it, in turns: first digest, second night, reading.
+"""Time the identification of a log beside reading it: first digest, second night, reading.
 
     python jobs/bench/identity.py --rows 10000000 --rounds 4
 
-CSV is read by Spark's readers, Parquet and Delta by Python tasks, the fastest way that a split has, and
-once more by Spark's readers. CPU seconds are those of this process and all below it (JVM, workers);
-wall seconds depend on who else computes.
+CSV is read by Spark's readers. Parquet and Delta are read by Python tasks, which is the fastest way of a
+split, and once more by Spark's readers. CPU seconds include this process and all its descendants (JVM,
+workers); wall seconds depend on other work on the machine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STEPS = ("first", "second", "reading", "reading by Spark")
 
 
 def main() -> None:
-    """Write the logs, measure, print a line a format."""
+    """Write the logs, measure, print a line for each format."""
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("--rows", type=int, default=10_000_000)
     flags.add_argument("--rounds", type=int, default=4)
@@ -51,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         write_logs(Path(folder), args.rows)
-        time.sleep(3)  # files that were just written are not cached
+        time.sleep(3)  # identities of files that were just written are not cached
         spark = get_session("recbench-spark bench identity")
         for reader in args.readers:
             path = f"{folder}/{reader}"
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def write_logs(folder: Path, rows: int) -> None:
-    """The same rows in each format, in FILES files."""
+    """Write the same rows in each format, in FILES files."""
     for name in ("csv", "parquet"):
         (folder / name).mkdir()
     for number in range(FILES):
@@ -78,7 +78,7 @@ def write_logs(folder: Path, rows: int) -> None:
 
 
 def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Wall and CPU seconds of each thing, once a round; a round before them warms all up."""
+    """Return the wall and CPU seconds of each step, once a round, after a warm-up round."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in STEPS}
     for number in range(rounds + 1):
         shutil.rmtree(cache_folder() or "", ignore_errors=True)
@@ -97,7 +97,7 @@ def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float
 
 
 def read(spark: Any, log: Dataset) -> None:
-    """All rows, as a split reads them."""
+    """Read all rows as a split does."""
     files = open_columnar_log(log)
     if files is None:
         read_by_spark(spark, log)
@@ -106,12 +106,12 @@ def read(spark: Any, log: Dataset) -> None:
 
 
 def read_by_spark(spark: Any, log: Dataset) -> None:
-    """All rows, by Spark's own reader and our checks of values."""
+    """Read all rows by Spark's own reader, with the checks of values."""
     open_log(spark, log).stored.write.format("noop").mode("overwrite").save()
 
 
 def cpu_seconds() -> float:
-    """User and system seconds of this process and of all below it, those that ended included."""
+    """Return user and system seconds of this process and all its descendants, ended ones included."""
     parents, used = {}, {}
     for pid, fields in _processes():
         parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
@@ -130,10 +130,10 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
                 continue
 
 
-def print_line(reader: str, found: dict[str, list[tuple[float, float]]]) -> None:
-    """Medians, and the first digest's share of the reading."""
+def print_line(reader: str, seconds: dict[str, list[tuple[float, float]]]) -> None:
+    """Print medians, and the seconds of the first digest as a share of those of reading."""
     medians = {
-        name: [median(column) for column in zip(*times, strict=True)] for name, times in found.items()
+        name: [median(column) for column in zip(*times, strict=True)] for name, times in seconds.items()
     }
     words = ", ".join(f"{name} {wall:.2f} s ({cpu:.2f} s CPU)" for name, (wall, cpu) in medians.items())
     shares = [

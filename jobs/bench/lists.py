@@ -4,11 +4,12 @@
     python jobs/bench/lists.py                                       in one process, a few minutes
     python jobs/bench/lists.py --systems ours-spark,replay-spark --rounds 1
 
-Six metrics at six cut-offs of generated lists of 100 items, stored once as Parquet. Every run is a process
-of its own; reading the rows, starting a session and a first pass over all users are not counted. `ours`,
-`replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts from one row per user
-on disk and ends with the values in a Delta table; `ours-spark-rows` and `replay-spark` start from rows,
-grouping included. Values must agree with our preset of the library: to 1e-9, or the job fails.
+The job measures six metrics at six cut-offs, on generated lists of 100 items that are stored as Parquet.
+Every run is a process of its own. Reading the rows, starting a session and a first pass over all users are
+not counted. `ours`, `replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts
+from one row per user on disk and ends with the values in a Delta table. `ours-spark-rows` and
+`replay-spark` start from rows, so they group them too. Values must agree to 1e-9 with the preset of the
+library in this package, else the job fails.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 KS = (1, 5, 10, 20, 50, 100)
 LENGTH, ITEMS = 100, 20_011
-"""Items of a list, and of the catalogue: a prime, so that steps of any size meet no item twice."""
+"""Number of items of a list, and of the catalogue. It is a prime, so no step size repeats an item."""
 
 ENVIRONMENTS = {
     "replay-polars": "replay-spark",
@@ -45,13 +46,13 @@ ENVIRONMENTS = {
     "rectools": "rectools",
     "ranx": "ranx",
 }
-"""Where a system is installed; ours here."""
+"""Environment of each system; this package runs in the current one."""
 
 Run = dict[str, Any]
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--users", type=cli.parse_count, default=50_000)
     flags.add_argument("--rounds", type=cli.parse_count, default=2)
@@ -64,12 +65,12 @@ def parser() -> cli.Parser:
 
 
 def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Truth (1 to 19 items per user, a third of them listed) and lists (scores all different), as rows."""
+    """Return truth (1 to 19 items per user, a third of them listed) and lists without ties, as rows."""
     draws = np.random.default_rng(42)
     first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
     place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))
     score = (LENGTH - place_ul + draws.random((users, LENGTH))).ravel()
-    # One item at most of each 16 places of the user's walk through the catalogue: none twice.
+    # At most one item from each 16 places of the user's walk through the catalogue, so no item repeats.
     held_out_up = np.arange(19) * 16 + draws.integers(0, 16, (users, 19))
     kept_up = draws.random((users, 19)) < 0.5
     kept_up[:, 0] = True
@@ -92,26 +93,29 @@ def _rows(
 
 
 def compute_expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
-    """Our own values, by name `metric@k`, under a library's definition."""
-    found = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
-    return {f"{name}@{k}": value for name, k, value in zip(found.metric, found.k, found.value, strict=True)}
+    """Return values of this package by name `metric@k`, under the definition of a library."""
+    metrics = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
+    return {
+        f"{name}@{k}": value
+        for name, k, value in zip(metrics.metric, metrics.k, metrics.value, strict=True)
+    }
 
 
 def system_preset(system: str) -> str:
-    """Whose definition a system follows; ours is asked for RePlay's."""
+    """Return the preset that a system follows; the systems of this package follow RePlay."""
     library = system.split("-", maxsplit=1)[0]
     return "replay" if library == "ours" else library
 
 
 def largest_difference(values: dict[str, float], reference: dict[str, float]) -> float:
-    """The largest difference of a value; DataError where a metric or a cut-off is missing."""
+    """Return the largest difference of a value. DataError if a metric or a cut-off is missing."""
     if values.keys() != reference.keys():
         raise DataError(f"values of {sorted(values)}", f"expected {sorted(reference)}")
     return max(abs(values[name] - value) for name, value in reference.items())
 
 
 def time_system(system: str, folder: Path, environments: Path) -> Run:
-    """One run in a process of its own."""
+    """Run a system once, in a process of its own."""
     python = find_interpreter(system, environments)
     command = [python, str(ROOT / "tools" / "time_lists.py"), system, str(folder), ",".join(map(str, KS))]
     # Workers use the interpreter of their own environment.
@@ -120,12 +124,12 @@ def time_system(system: str, folder: Path, environments: Path) -> Run:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(f"{system} failed", done.stderr[-800:])
-    found: Run = json.loads(done.stdout.splitlines()[-1])
-    return found
+    run: Run = json.loads(done.stdout.splitlines()[-1])
+    return run
 
 
 def find_interpreter(system: str, environments: Path) -> str:
-    """The Python of a system's environment."""
+    """Return the Python of a system's environment."""
     if system.startswith("ours"):
         return sys.executable
     if system not in ENVIRONMENTS:
@@ -134,7 +138,7 @@ def find_interpreter(system: str, environments: Path) -> str:
 
 
 def make_record(system: str, users: int, seconds: float, turn: int) -> Run:
-    """One line of `--output`."""
+    """Return one line of `--output`."""
     return {
         "benchmark": "lists",
         "system": system,
@@ -149,13 +153,13 @@ def make_record(system: str, users: int, seconds: float, turn: int) -> Run:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate once, take turns, check values, print medians and ratios."""
+    """Generate the lists once, run systems in turns, check values, print medians and ratios."""
     systems = cli.parse_names(args.systems, "--systems")
     for system in systems:
         find_interpreter(system, args.environments)
     truth, lists = generate(args.users, shuffled=args.shuffled)
     references = {preset: compute_expected(truth, lists, preset) for preset in map(system_preset, systems)}
-    found: list[Run] = []
+    runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="lists-") as temporary:
         folder = (args.folder or Path(temporary)) / str(args.users)
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,35 +167,35 @@ def main(args: argparse.Namespace) -> int:
         lists.to_parquet(folder / "lists.parquet", index=False)
         for turn, system in product(range(args.rounds), systems):
             run = time_system(system, folder, args.environments)
-            told = check_run(system, run, references[system_preset(system)])
-            found.append(make_record(system, args.users, run["seconds"], turn))
-            print(told, flush=True)
+            line = check_run(system, run, references[system_preset(system)])
+            runs.append(make_record(system, args.users, run["seconds"], turn))
+            print(line, flush=True)
             if args.output:
                 with args.output.open("a") as lines_of_json:
-                    lines_of_json.write(json.dumps(found[-1]) + "\n")
+                    lines_of_json.write(json.dumps(runs[-1]) + "\n")
     sizes = f"{args.users:,} users x {LENGTH} of {ITEMS:,} items"
-    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(found), sep="\n")
+    print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(runs), sep="\n")
     return OK
 
 
 def check_run(system: str, run: Run, reference: dict[str, float]) -> str:
-    """A line about a run; DataError where its values are not our preset's."""
+    """Return a line on a run. DataError if its values differ from the preset of this package."""
     off = largest_difference(run["values"], reference)
     if off > 1e-9:
         raise DataError(f"{system}: values differ by {off:.1e}", "from our preset of that name")
     return f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
 
 
-def format_table(found: list[Run]) -> list[str]:
-    """A line a system: median speed, and how many times as long as the first system, round by round."""
+def format_table(runs: list[Run]) -> list[str]:
+    """Return a line for each system: median speed, and time relative to the first system by round."""
     seconds: dict[str, list[float]] = defaultdict(list)
-    for row in found:
+    for row in runs:
         seconds[row["system"]].append(row["seconds"])
-    first = found[0]["system"]
+    first = runs[0]["system"]
     lines = []
     for system, spent in seconds.items():
         ratios = ", ".join(f"{s / own:.1f}" for s, own in zip(spent, seconds[first], strict=True))
-        speed = found[0]["users"] / statistics.median(spent)
+        speed = runs[0]["users"] / statistics.median(spent)
         lines.append(f"{system:>16} {speed:10,.0f} users/s   {ratios} times the seconds of {first}")
     return lines
 

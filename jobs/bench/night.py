@@ -1,16 +1,16 @@
-"""How much longer does a night of many models take than its arithmetic? Models of vectors, in turns.
+"""Measure how much longer a night of many models takes than its arithmetic. Models are vectors.
 
     python jobs/bench/night.py                                     5 models x 20,000 users x 5,000 items
     python jobs/bench/night.py --models 50 --users 100000 --items 20000 --systems bare,night
     python jobs/bench/night.py --all-ranks                         no cut-off, AUC too
 
-`night` is `run_night` on a split and models that are made already: from stored blocks of users and
-vectors to committed rankings, values of users, metrics, checks and runs, and the report; `alone` the same
-with one model at a time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of
-ranking, measuring and bootstrap on arrays, by as many processes as Spark has threads, nothing kept. The
-metrics of `bare` and those committed must be equal bit for bit, else the job fails. Not counted: making the
-world, compiling; a first night and a first `bare` are told by themselves. Last it tells how much memory
-the largest worker of Spark has held at once, mapped files among it, and what a night's stages took.
+`night` is `run_night` on an existing split and models: from stored user blocks and vectors to committed
+rankings, values of users, metrics, checks and runs, and the report. `alone` is the same with one model at a
+time (the setting `spark.recbench.models_at_once`). `bare` is the sum over models of ranking, metrics and
+bootstrap on arrays, by as many processes as Spark has threads, without output. The metrics of `bare` must
+equal the committed ones bit for bit, else the job fails. Making the world and compiling are not counted; a
+first night and a first `bare` are reported separately. At the end the job prints the peak memory of the
+largest worker of Spark, with mapped files, and the time of each stage of a night.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
-"""Training and held-out items of a user, and how much of the latter's vectors the user gets."""
+"""Number of training and held-out items of a user, and the share of held-out vectors in the user's."""
 
 METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
 USERS_PER_BATCH = 4096
@@ -70,7 +70,7 @@ FIRST_NIGHT = date(2026, 1, 1)
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--models", type=cli.parse_count, default=5)
     flags.add_argument("--users", type=cli.parse_count, default=20_000)
@@ -90,23 +90,23 @@ def parser() -> cli.Parser:
 # ------------------------------------------------------------------------------------------- models
 
 
-KIND = f"{__name__}:FactorsModel"
-"""Of a job that is started by its path the module is `__main__`."""
+KIND = f"{__name__}:StoredFactorsModel"
+"""The kind names the module, which is `__main__` if the job is started by its path."""
 
 
 class StoredFactorsModel(ModelConfig):
-    """Vectors that lie in two files: `users.npy` and `items.npy` of a folder."""
+    """A model of vectors in two files of a folder, for users and items."""
 
-    behaviour: ClassVar[str] = f"{__name__}:Factors"
+    behaviour: ClassVar[str] = f"{__name__}:StoredFactors"
     kind: Literal[KIND]  # type: ignore[valid-type]
     folder: str
 
 
 class StoredFactors(Behaviour[StoredFactorsModel]):
-    """Kept in the table `embeddings` when they are first asked for, as those of a model that is trained."""
+    """Vectors that are written to the table `embeddings` on first use, like those of a trained model."""
 
     def fit(self, data: SplitData) -> Trained:
-        """The vectors as rows."""
+        """Return the vectors as rows."""
         return Trained(*(self._rows(data.spark, side) for side in ("user", "item")))
 
     def _rows(self, spark: SparkSession, side: str) -> Any:
@@ -119,7 +119,7 @@ class StoredFactors(Behaviour[StoredFactorsModel]):
 
 @dataclass(frozen=True)
 class NightWorld:
-    """Where vectors lie, a folder a model, and what users know and hold out, (users, n) item indices."""
+    """The world of the night: a folder of vectors for each model, and (users, n) indices of items."""
 
     folders: tuple[Path, ...]
     known_un: npt.NDArray[np.int32]
@@ -128,7 +128,7 @@ class NightWorld:
 
 
 def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
-    """Random vectors, those of users moved towards their held-out items; another draw for each model."""
+    """Draw random vectors for each model, with users moved towards their held-out items."""
     draws = np.random.default_rng(42)
     known, truth = (
         np.sort(_distinct(draws, args.users, args.items, n), axis=1).astype(np.int32)
@@ -152,12 +152,12 @@ def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
 
 
 def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt.NDArray[np.int64]:
-    """n different items of each user: one of each n-th part of the catalogue."""
+    """Draw n different items for each user: one from each n-th part of the catalogue."""
     return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
 
 
-def benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
-    """The night as a file would ask for it."""
+def make_benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
+    """Return the benchmark of the night, as a file would declare it."""
     models = [
         {"name": f"model{n}", "kind": KIND, "folder": str(folder)} for n, folder in enumerate(world.folders)
     ]
@@ -176,9 +176,9 @@ def benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
     )
 
 
-def store_split(store: Store, asked: Benchmark, world: NightWorld, folder: Path) -> None:
-    """Blocks of users and items under the name of the night's split, as if it had been made from a log."""
-    split_id = open_night(store, asked, FIRST_NIGHT).split_id
+def store_split(store: Store, night_benchmark: Benchmark, world: NightWorld, folder: Path) -> None:
+    """Store user blocks and items as the split of the night, as if they came from a log."""
+    split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
     columns: dict[str, Any] = {"user": pa.array(np.arange(len(world.truth_un)))}
     for name, rows in (("known", world.known_un), ("truth", world.truth_un)):
         bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
@@ -212,11 +212,11 @@ ITEM = (
 # ------------------------------------------------------------------------------------------- bare
 
 
-def bare(
+def run_bare(
     world: NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
 ) -> Any:
-    """Seconds of all models, and of each the rows of `metrics`."""
-    started, found = time.perf_counter(), []
+    """Run all models without a night; return the seconds, and each model's rows of `metrics`."""
+    started, results = time.perf_counter(), []
     for folder in world.folders:
         bounds = np.linspace(0, len(keys_u), threads + 1).astype(int)
         parts = [
@@ -235,12 +235,12 @@ def bare(
             first.add(other)
         value, *_ = resampling.mean_and_error(first.moments_c5)
         ends = resampling.interval(first.boot_bc, first.weights_bc, plan.bootstrap.level)
-        found.append(np.stack([value, *ends]))
-    return time.perf_counter() - started, found
+        results.append(np.stack([value, *ends]))
+    return time.perf_counter() - started, results
 
 
 def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
-    """What some users add by one model."""
+    """Return the sums of some users for one model."""
     folder, start, stop, keys_u, known_un, truth_un = part
     users_ud = np.load(folder / "users.npy", mmap_mode="r")[start:stop]
     scorer = DotScorer(np.load(folder / "items.npy", mmap_mode="r"))
@@ -259,11 +259,11 @@ def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
             counts.candidates_u,
         )
         values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-        found = accuracy.sum_users(values, keys_u[some], plan.bootstrap)
+        sums = accuracy.sum_users(values, keys_u[some], plan.bootstrap)
         if total is None:
-            total = found
+            total = sums
         else:
-            total.add(found)
+            total.add(sums)
     assert total is not None
     return total
 
@@ -282,20 +282,22 @@ def _one_thread() -> None:
 # ------------------------------------------------------------------------------------------- turns
 
 
-def night(store: Store, asked: Benchmark, days: Any, at_once: str) -> tuple[float, dict[str, str]]:
-    """Seconds of a night, and its runs; its stages stand in a log of its own."""
+def run_nights(
+    store: Store, night_benchmark: Benchmark, days: Any, at_once: str
+) -> tuple[float, dict[str, str]]:
+    """Run a night; return its seconds and run_ids. Its stages are logged."""
     store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
     journal.write_to(f"{store.root}/logs/{day}.jsonl")
     started = time.perf_counter()
-    done = run_night(store, asked, day, journal)
+    done = run_night(store, night_benchmark, day, journal)
     if done.failed:
         raise DataError(f"models failed: {done.failed}")
     return time.perf_counter() - started, done.run_ids
 
 
 def read_stages(store: Store, day: date) -> str:
-    """Seconds of a night by stage, those of all models added up."""
+    """Return the seconds of a night by stage, summed over models."""
     seconds: dict[str, float] = {}
     for line in Path(f"{store.root}/logs/{day}.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -304,22 +306,22 @@ def read_stages(store: Store, day: date) -> str:
 
 
 def largest_worker_memory() -> float:
-    """GiB that the largest Python process of Spark has held at once, pages of mapped files among it."""
-    found = [0.0]
+    """Return the largest memory of one of Spark's Python processes in GiB, with mapped pages."""
+    sizes = [0.0]
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, AttributeError):
             if b"pyspark.daemon" in (place / "cmdline").read_bytes():
                 status = (place / "status").read_text()
-                found.append(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / (1 << 20))  # type: ignore[index]
-    return max(found)
+                sizes.append(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / (1 << 20))  # type: ignore[index]
+    return max(sizes)
 
 
-def check_results(store: Store, runs: dict[str, str], plan: MetricPlan, found: list[Any]) -> None:
-    """DataError where what was committed is not what the arrays give."""
+def check_results(store: Store, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
+    """Check that the committed metrics equal those of the bare arithmetic. Raises DataError."""
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(runs.values()))])
     rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
     columns = plan.table(plan.rank_metrics)
-    for n, wanted in enumerate(found):
+    for n, wanted in enumerate(expected):
         for c, column in enumerate(columns):
             row = rows[runs[f"model{n}"], column.metric, column.k]
             if [row["value"], row["ci_low"], row["ci_high"]] != wanted[:, c].tolist():
@@ -327,30 +329,30 @@ def check_results(store: Store, runs: dict[str, str], plan: MetricPlan, found: l
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make the world, a night that is not counted, then turns."""
+    """Make the world, run a warm-up night, then run the systems in turns."""
     systems = args.systems.split(",")
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder, threads = Path(place), len(os.sched_getaffinity(0))
         world = generate(args, folder)
-        asked = benchmark(args, world)
-        plan = make_metric_plan(asked.evaluation, asked.evaluation.resolve())
+        request = make_benchmark(args, world)
+        plan = make_metric_plan(request.evaluation, request.evaluation.resolve())
         store = Store(get_session("recbench-spark bench night"), str(folder / "warehouse"))
-        store_split(store, asked, world, folder)
+        store_split(store, request, world, folder)
         days = count()
-        first_night, runs = night(store, asked, days, "64")
+        first_night, runs = run_nights(store, request, days, "64")
         gib = (
             largest_worker_memory()
-        )  # now: Spark ends workers that are idle for a minute, as `bare` leaves them
+        )  # measured here: Spark ends workers that are idle for a minute, as they are during `bare`
         blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
-            first_bare, found = bare(world, keys_u, plan, pool, threads)
-            check_results(store, runs, plan, found)
+            first_bare, bare_rows = run_bare(world, keys_u, plan, pool, threads)
+            check_results(store, runs, plan, bare_rows)
             every: dict[str, Callable[[], float]] = {
-                "bare": lambda: float(bare(world, keys_u, plan, pool, threads)[0]),
-                "night": lambda: night(store, asked, days, "64")[0],
-                "alone": lambda: night(store, asked, days, "0")[0],
+                "bare": lambda: float(run_bare(world, keys_u, plan, pool, threads)[0]),
+                "night": lambda: run_nights(store, request, days, "64")[0],
+                "alone": lambda: run_nights(store, request, days, "0")[0],
             }
             seconds = take_turns({name: every[name] for name in systems}, args.rounds)
         by_stage = [read_stages(store, FIRST_NIGHT + timedelta(days=n)) for n in range(next(days))]
@@ -367,18 +369,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def print_seconds(seconds: dict[str, list[float]]) -> None:
-    """A line a system."""
+    """Print a line for each system."""
     for name, spent in seconds.items():
         if not spent:
             continue
         ratios = [f"{s / b:.2f}" for s, b in zip(spent, seconds.get("bare", []), strict=False)]
-        told = f"   of bare: {', '.join(ratios)}" if ratios else ""
+        shares = f"   of bare: {', '.join(ratios)}" if ratios else ""
         each = ", ".join(f"{s:.1f}" for s in spent)
-        print(f"{name:>8} {statistics.median(spent):8.1f} s  ({each}){told}")
+        print(f"{name:>8} {statistics.median(spent):8.1f} s  ({each}){shares}")
 
 
 def take_turns(systems: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each system in each round, A B C A B C."""
+    """Return the seconds of each system in each round, in the order A B C A B C."""
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(rounds):
         for name, system in systems.items():

@@ -1,13 +1,13 @@
-"""Kernels' seconds and memory beside the figures kept in the repository: what got worse by more than noise.
+"""Compare seconds and memory of kernels with the figures kept in the repository.
 
     make bench-quick                        some minutes; exit code 4 where something got worse
     python jobs/bench/quick.py --keep       keep what is measured now: docs/bench_quick.json
     python jobs/bench/quick.py --only lists --rounds 3
 
-Every run is a process of its own, in turns. Seconds are told as multiples of a fixed piece of work (a
-product and a sort) done just before in the same process, so that a busy or slower machine moves both. Noise
-of a figure is how far its turns lie apart; worse is what is above the kept figure by more than the noise of
-both. Figures that another processor made are shown and not judged.
+Every run is a process of its own, in turns. Times are multiples of a fixed piece of work (a product and a
+sort) that runs just before in the same process, so that a busy or slower machine changes both. The noise of
+a figure is the spread of its turns. A figure is worse if it is above the kept one by more than the noise of
+both. Figures of another processor are shown and not judged.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES_FILE = ROOT / "docs" / "bench_quick.json"
 
 MIN_NOISE = 0.05
-"""Differences below this share are noise, however alike the turns are."""
+"""Smallest noise of a figure, however close its turns are."""
 
 Work = Callable[[], object]
 
 
 class Figure(NamedTuple):
-    """A median, and how far the turns lie apart, as a share of it."""
+    """A median, and the spread of the turns as a share of it."""
 
     median: float
     noise: float
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rounds", type=cli.parse_count, default=5, help="turns of all kernels (default 5)")
     flags.add_argument("--only", help="some of the kernels, by name")
@@ -61,7 +61,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Take turns, compare, tell; or keep."""
+    """Run kernels in turns, then compare with the kept figures, or keep new ones."""
     if args.one:
         print(json.dumps(measure_kernel(KERNELS[args.one]())))
         return OK
@@ -70,15 +70,15 @@ def main(args: argparse.Namespace) -> int:
     for _ in range(args.rounds):
         for name in names:
             turns[name].append(run_one(name))
-    found = {name: summarise_turns(runs) for name, runs in turns.items()}
+    figures = {name: summarise_turns(runs) for name, runs in turns.items()}
     if args.keep:
-        write_figures(args.kept, found)
+        write_figures(args.kept, figures)
         return OK
-    kept = read_figures(args.kept)
-    lines, worse = compare_figures(found, kept["figures"])
+    earlier = read_figures(args.kept)
+    lines, worse = compare_figures(figures, earlier["figures"])
     print("\n".join(lines))
-    if kept["processor"] != describe_processor():
-        print(f"not judged: the kept figures are of {kept['processor']}, this is {describe_processor()}")
+    if earlier["processor"] != describe_processor():
+        print(f"not judged: the kept figures are of {earlier['processor']}, this is {describe_processor()}")
         return OK
     if worse:
         print(f"worse by more than noise: {', '.join(worse)}", file=sys.stderr)
@@ -89,24 +89,24 @@ def main(args: argparse.Namespace) -> int:
 
 
 def ranks(cutoff: int | None = None) -> Work:
-    """Ranks of all held-out items, 4,000 users x 20,000 items, or up to a cut-off."""
+    """Prepare the ranks of all held-out items, 4,000 users x 20,000 items, or up to a cut-off."""
     from jobs.bench import ranking  # noqa: PLC0415
 
-    asked = ["--users", "4000", "--world", "planted"]
-    world = ranking.generate(ranking.parser().parse_args(asked))
+    flags = ["--users", "4000", "--world", "planted"]
+    world = ranking.generate(ranking.parser().parse_args(flags))
     return lambda: ranking.ranks(world, "cpu", cutoff=cutoff)
 
 
 def lists() -> Work:
-    """`evaluate_frames`, 10,000 users with 100 rows each."""
+    """Prepare the evaluation of lists: `evaluate_frames`, 10,000 users with 100 rows each."""
     from jobs.bench import lists as rows  # noqa: PLC0415
 
-    truth, given = rows.generate(10_000)
-    return lambda: rows.compute_expected(truth, given, "replay")
+    truth, ranked_lists = rows.generate(10_000)
+    return lambda: rows.compute_expected(truth, ranked_lists, "replay")
 
 
 def bootstrap() -> Work:
-    """1,000 replicates of 30 sums over 20,000 users."""
+    """Prepare a bootstrap: 1,000 replicates of 30 sums over 20,000 users."""
     from recbench_spark.kernels.resampling import bootstrap_sums  # noqa: PLC0415
 
     values = np.random.default_rng(42).random((20_000, 30))
@@ -123,7 +123,7 @@ def _log(n: int) -> Any:
 
 
 def labels() -> Work:
-    """A random split of a million rows, labelled."""
+    """Prepare the labels of a million rows by a random split."""
     from recbench_spark.config import Split  # noqa: PLC0415
     from recbench_spark.protocol.labels import label_rows  # noqa: PLC0415
     from recbench_spark.protocol.splits import make_rule  # noqa: PLC0415
@@ -133,7 +133,7 @@ def labels() -> Work:
 
 
 def audit() -> Work:
-    """The counts of a manifest, of a million labelled rows."""
+    """Prepare the counts of a manifest over a million labelled rows."""
     import pyarrow as pa  # noqa: PLC0415
 
     from recbench_spark.protocol import audit as counts  # noqa: PLC0415
@@ -164,7 +164,7 @@ KERNELS: dict[str, Callable[[], Work]] = {
 
 
 def measure_unit() -> float:
-    """Seconds of the fixed piece of work: a product, which is arithmetic, and a sort, which is memory."""
+    """Return the seconds of a fixed piece of work: a product (arithmetic) and a sort (memory)."""
     draws = np.random.default_rng(1)
     left, values = draws.random((700, 700)), draws.random(1_500_000)
     started = time.perf_counter()
@@ -175,7 +175,7 @@ def measure_unit() -> float:
 
 
 def measure_kernel(work: Work) -> dict[str, float]:
-    """Units of time, and MiB, of one kernel in this process: the fastest of three runs, once warm."""
+    """Run one kernel in this process; return time in units and MiB of the fastest of three warm runs."""
     work()
     spent, units = [], []
     for _ in range(3):
@@ -188,7 +188,7 @@ def measure_kernel(work: Work) -> dict[str, float]:
 
 
 def run_one(name: str) -> dict[str, float]:
-    """One kernel in a process of its own, one thread for libraries."""
+    """Run one kernel in a process of its own, with one thread for libraries."""
     threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
     command = [sys.executable, str(Path(__file__)), "--one", name]
     done = subprocess.run(
@@ -197,17 +197,17 @@ def run_one(name: str) -> dict[str, float]:
     )  # fmt: skip
     if done.returncode:
         raise DataError(f"kernel {name} failed", done.stderr[-800:])
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    measures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measures
 
 
 def summarise_turns(runs: list[dict[str, float]]) -> dict[str, Figure]:
-    """Each measure of a kernel over its turns."""
+    """Return a figure for each measure of a kernel."""
     return {name: make_figure([run[name] for run in runs]) for name in runs[0]}
 
 
 def make_figure(values: list[float]) -> Figure:
-    """The median, and half the distance between the ends, as a share of it."""
+    """Return the median, and half the range as a share of it."""
     median = statistics.median(values)
     return Figure(median, (max(values) - min(values)) / 2 / median)
 
@@ -215,21 +215,21 @@ def make_figure(values: list[float]) -> Figure:
 # ------------------------------------------------------------------------------------ comparing
 
 COMPARED_MEASURES = {"units": "time", "mib": "memory"}
-"""What is compared; seconds are only told."""
+"""Measures that are compared; seconds are only printed."""
 
 
 def compare_figures(
-    found: dict[str, dict[str, Figure]], kept: dict[str, dict[str, list[float]]]
+    figures: dict[str, dict[str, Figure]], earlier: dict[str, dict[str, list[float]]]
 ) -> tuple[list[str], list[str]]:
-    """A line a kernel and measure, and what got worse by more than noise."""
+    """Return a line for each kernel and measure, and those worse by more than noise."""
     lines, worse = [], []
-    for name, measured in found.items():
+    for name, measured in figures.items():
         for measure, word in COMPARED_MEASURES.items():
             now = measured[measure]
-            if measure not in kept.get(name, {}):
+            if measure not in earlier.get(name, {}):
                 lines.append(f"{name:>10} {word:>7} {now.median:9.2f}  not kept yet")
                 continue
-            before = Figure(*kept[name][measure])
+            before = Figure(*earlier[name][measure])
             allowed = max(now.noise + before.noise, MIN_NOISE)
             change = now.median / before.median - 1
             verdict = "worse" if change > allowed else "better" if change < -allowed else "as before"
@@ -242,27 +242,27 @@ def compare_figures(
 
 
 def read_figures(path: Path) -> dict[str, Any]:
-    """The kept figures."""
+    """Read the kept figures."""
     if not path.exists():
         raise ConfigError(f"no figures in {path}", "--keep writes them")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    figures: dict[str, Any] = json.loads(path.read_text())
+    return figures
 
 
-def write_figures(path: Path, found: dict[str, dict[str, Figure]]) -> None:
-    """Write the figures, beside those of kernels that were not run."""
+def write_figures(path: Path, figures: dict[str, dict[str, Figure]]) -> None:
+    """Write the figures. Kernels that were not run keep theirs."""
     before = read_figures(path)["figures"] if path.exists() else {}
     rounded = {
         name: {measure: [round(x, 4) for x in one] for measure, one in measured.items()}
-        for name, measured in found.items()
+        for name, measured in figures.items()
     }
     document = {"processor": describe_processor(), "figures": {**before, **rounded}}
     path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"kept in {path}: {', '.join(found)}")
+    print(f"kept in {path}: {', '.join(figures)}")
 
 
 def describe_processor() -> str:
-    """The name of this machine's processor, and how many threads it has."""
+    """Return the name of the processor and its number of threads."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

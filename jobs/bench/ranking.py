@@ -9,12 +9,12 @@
 
 Systems: `product` is the bare blocked matrix product and nothing else, the limit of anything that scores
 all pairs; `topk` is the fast full ranking of RecBole (scores, training items to -inf, torch.topk, look
-the held-out items up); ours counts ranks, of all held-out items (`ranks`) or up to a cut-off, in float32
-(`float32@k`) or with 8-bit products and bounds where that pays (`ranks@k`). `spark` is ours from stored
-user blocks to committed metrics of each user and of all, `spark: ranks` to committed ranks. Worlds:
-held-out items at random (most are far down the ranking, which is easy), or `planted` near the top. On a
-GPU also `topk-tf32`, the list from TF32 products, and `kernel@k`, `ranks@k` without what the processor
-prepares. Absolute times mean nothing: compare the ratios.
+the held-out items up). This package counts ranks, of all held-out items (`ranks`) or up to a cut-off, in
+float32 (`float32@k`) or with 8-bit products and bounds where they are faster (`ranks@k`). `spark` is this
+package from stored user blocks to committed metrics of each user and of all, `spark: ranks` to committed
+ranks. In the random world most held-out items are far down the ranking, which is easy; in the `planted`
+world they are near the top. On a GPU there are also `topk-tf32`, the list from TF32 products, and
+`kernel@k`, which is `ranks@k` without the preparation on the CPU. Compare ratios, not absolute times.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_r
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK, TILE = 256, 1000
-"""Users and items of one product: the fastest of those tried for the bare product."""
+"""Users and items of one product: the fastest sizes for the bare product."""
 
 GPU_BLOCK, GPU_TILE = 4096, 16384
-"""The same on a GPU, where small products idle."""
+"""Users and items of one product on a GPU, where small products are slow."""
 
 PLANTED_SHARE = 0.3
-"""How much of his held-out items' vectors a user gets: a quarter of them come among the first 100."""
+"""Share of the held-out vectors in a user's: a quarter of held-out items rank among the first 100."""
 
 SEPARATE_SYSTEMS = ("spark", "mllib", "faiss")
 """Systems that run in a process of their own."""
@@ -73,7 +73,7 @@ Run = dict[str, Any]
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--users", type=cli.parse_count, default=6400)
     flags.add_argument("--items", type=cli.parse_count, default=20_000)
@@ -96,7 +96,7 @@ def parser() -> cli.Parser:
 
 
 class RankingTask:
-    """Factors of users and items, items to leave out (about 47 per user), held-out items (about 5)."""
+    """Factors of users and items, items to leave out (about 47 a user), held-out items (about 5 a user)."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class RankingTask:
 
     @cached_property
     def prepare(self) -> PreparedBlock:
-        """Lists in order, held-out items scored: what kernels start from."""
+        """Return the sorted lists and scored held-out items that kernels start from."""
         return prepare_products(self.scorer.products, self.users_ud, self.truth, self.masked)
 
     def save(self, folder: Path) -> None:
-        """As `tools/time_ranks.py` and `--factors` read it."""
+        """Write the files that `tools/time_ranks.py` and `--factors` read."""
         np.save(folder / "users.npy", self.users_ud)
         np.save(folder / "items.npy", self.items_id)
         lists = {"masked": self.masked, "truth": self.truth}
@@ -126,7 +126,7 @@ class RankingTask:
 
 
 def generate(args: argparse.Namespace) -> RankingTask:
-    """Random factors; `planted` moves each user towards his held-out items."""
+    """Draw random factors; `planted` moves each user towards the held-out items."""
     draws = np.random.default_rng(42)
     users_ud = draws.standard_normal((args.users, args.dims), np.float32)
     items_id = draws.standard_normal((args.items, args.dims), np.float32)
@@ -143,7 +143,7 @@ def _lists(draws: np.random.Generator, users: int, items: int, n: int) -> ItemLi
 
 
 def load_task(folder: Path) -> RankingTask:
-    """Factors that were trained elsewhere."""
+    """Read factors that were trained elsewhere."""
     names = ("users.npy", "items.npy", "lists.npz")
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
@@ -158,7 +158,7 @@ def load_task(folder: Path) -> RankingTask:
 
 
 def product(world: RankingTask, device: str) -> None:
-    """The bare blocked product, nothing kept."""
+    """Compute the bare blocked product, and drop it."""
     users, items = _factors(world, device)
     step, width = _cut(device)
     out = torch.empty((step, width), device=device)
@@ -170,7 +170,7 @@ def product(world: RankingTask, device: str) -> None:
 
 
 def topk(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
-    """Scores, training items to -inf, torch.topk; which held-out items stand in the list."""
+    """Return hits in the top k: scores, training items set to -inf, torch.topk."""
     users, items = _factors(world, device)
     step, hits = _cut(device)[0], []
     for start in range(0, len(users), step):
@@ -196,14 +196,14 @@ def _cut(device: str) -> tuple[int, int]:
 
 @cache
 def _factors(world: RankingTask, device: str) -> list[torch.Tensor]:
-    """Users and items, on the device before the clock starts."""
+    """Return users and items, copied to the device before the clock starts."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a mapped file cannot be written to, and is not
+        warnings.simplefilter("ignore")  # torch warns of read-only arrays, which are never written to
         return [torch.from_numpy(array).to(device) for array in (world.users_ud, world.items_id)]
 
 
 def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
-    """As `topk`, from products whose factors are rounded to 10 bits: faster, and not exact."""
+    """Return hits as `topk` does, from factors rounded to 10 bits: faster and not exact."""
     torch.set_float32_matmul_precision("high")
     try:
         return topk(world, device, k)
@@ -212,20 +212,22 @@ def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
 
 
 def kernel(world: RankingTask, device: str, cutoff: int | None = None) -> RankCounts:
-    """Ours from prepared lists: copies to the device and back, products, comparisons."""
+    """Count ranks from prepared lists, with copies to the device and back."""
     plan, tally = world.prepare.plan, Tally(*(one.copy() for one in world.prepare.tally))
     devices.count_products(world.prepare._replace(tally=tally), CountingSettings(cutoff=cutoff), device)
     return gather_counts(plan, tally, count_candidates(world.scorer.scored_i, plan), cutoff, None)
 
 
 def ranks(world: RankingTask, device: str, **settings: Any) -> RankCounts:
-    """Ours: counts of what stands above each held-out item."""
-    asked = CountingSettings(**settings)
-    return count_ranks(world.scorer, world.block, world.truth, world.masked, device=device, settings=asked)
+    """Count the items above each held-out item."""
+    counting = CountingSettings(**settings)
+    return count_ranks(
+        world.scorer, world.block, world.truth, world.masked, device=device, settings=counting
+    )
 
 
 def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """What runs in this process; the product always, for the ratios."""
+    """Return the systems of this process. The product is always among them, for the ratios."""
     device, k = args.device, args.k
     every: dict[str, Callable[[], object]] = {
         "product": lambda: product(world, device),
@@ -245,8 +247,8 @@ def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Cal
 
 
 def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
-    """DataError where ranks up to the cut-off are not those of a full count; says how `topk` agrees."""
-    count = ranks if args.device == "cpu" else kernel  # lists are put in order once
+    """Check ranks up to the cut-off against a full count (DataError), and report how `topk` agrees."""
+    count = ranks if args.device == "cpu" else kernel  # `kernel` sorts the lists once
     full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
     inside = full.above_p < args.k
     for name in ("above_p", "tied_p", "before_p"):
@@ -266,7 +268,7 @@ def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
 def take_turns(
     systems: dict[str, Callable[[], object]], rounds: int, device: str
 ) -> dict[str, list[float]]:
-    """Seconds of each system in each round, A B C A B C, after one warm-up of each."""
+    """Return the seconds of each system in each round, in the order A B C A B C, after one warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(rounds + 1):
         for name, system in systems.items():
@@ -280,7 +282,7 @@ def take_turns(
 
 
 def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Run]:
-    """All systems of this process, in turns."""
+    """Run all systems of this process in turns."""
     systems = local_systems(world, args)
     if not systems:
         return []
@@ -299,33 +301,35 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Run
 
 
 def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Run]:
-    """Systems in processes of their own, one after the other; each in turns with the bare product."""
-    found: list[Run] = []
+    """Run systems in processes of their own, each in turns with the bare product."""
+    records: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         world.save(Path(folder))
         for system in filter(args.systems.split(",").__contains__, SEPARATE_SYSTEMS):
-            for turn, told in enumerate(time_system(system, Path(folder), args)):
-                limit = told["product"] or product_speed(world, args)
-                found.append(make_record(args, world, system, told["users"], told["seconds"], turn, limit))
-                if told["ranked"]:
+            for turn, timing in enumerate(time_system(system, Path(folder), args)):
+                limit = timing["product"] or product_speed(world, args)
+                records.append(
+                    make_record(args, world, system, timing["users"], timing["seconds"], turn, limit)
+                )
+                if timing["ranked"]:
                     ranked = f"{system}: ranks"
-                    found.append(
-                        make_record(args, world, ranked, told["users"], told["ranked"], turn, limit)
+                    records.append(
+                        make_record(args, world, ranked, timing["users"], timing["ranked"], turn, limit)
                     )
-    return found
+    return records
 
 
 def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
-    """Users a second of the bare product, for a system whose environment has no torch."""
+    """Return users a second of the bare product, for environments without torch."""
     ((spent,),) = take_turns({"product": lambda: product(world, args.device)}, 1, args.device).values()
     return len(world.users_ud) / spent
 
 
 def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
-    """What `tools/time_ranks.py` says of a system, a line per round."""
+    """Return the lines that `tools/time_ranks.py` prints for a system, one a round."""
     python = find_interpreter(system, args.environments)
-    script, asked = str(ROOT / "tools" / "time_ranks.py"), (str(args.k), str(args.rounds))
-    command = [python, script, system, str(folder), *asked]
+    script, numbers = str(ROOT / "tools" / "time_ranks.py"), (str(args.k), str(args.rounds))
+    command = [python, script, system, str(folder), *numbers]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         raise ConfigError(f"{system} failed", done.stderr[-800:])
@@ -333,7 +337,7 @@ def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Run
 
 
 def find_interpreter(system: str, environments: Path) -> str:
-    """The Python of a system's environment."""
+    """Return the Python of a system's environment."""
     return cli.find_library_python("faiss", environments) if system == "faiss" else sys.executable
 
 
@@ -346,7 +350,7 @@ def make_record(
     turn: int,
     limit: Any,
 ) -> Run:
-    """One line of `--output`, and one row of the table `speed`."""
+    """Return one line of `--output`, which is also a row of the table `speed`."""
     items, dims = world.items_id.shape
     speed = users / seconds
     return {
@@ -368,21 +372,21 @@ def make_record(
 # ------------------------------------------------------------------------------------------- results
 
 
-def format_table(found: list[Run]) -> list[str]:
-    """A line a system: median speed, and its share of the bare product's round by round."""
+def format_table(records: list[Run]) -> list[str]:
+    """Return a line for each system: median speed, and its share of the bare product by round."""
     lines = []
-    for system in dict.fromkeys(row["system"] for row in found):
-        rows = [row for row in found if row["system"] == system]
+    for system in dict.fromkeys(row["system"] for row in records):
+        rows = [row for row in records if row["system"] == system]
         speed = statistics.median(row["users_per_second"] for row in rows)
         shares = [f"{100 * row['of_product']:.0f} %" for row in rows if row["of_product"]]
-        told = f"   of the bare product: {', '.join(shares)}" if shares else ""
-        lines.append(f"{system:>12} {speed:10,.0f} users/s{told}")
+        suffix = f"   of the bare product: {', '.join(shares)}" if shares else ""
+        lines.append(f"{system:>12} {speed:10,.0f} users/s{suffix}")
     return lines
 
 
 def append_records(files: list[Path], warehouse: str) -> None:
     """Append measurements to the table `speed`."""
-    # Here, so that a machine without Spark can measure.
+    # Imported here, so that a machine without Spark can measure.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.schemas import SPEED  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
@@ -401,21 +405,23 @@ def append_records(files: list[Path], warehouse: str) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Warm up, check that values agree, take turns, print ratios; or record what was measured."""
+    """Warm up, check values, run systems in turns and print ratios; or record earlier measurements."""
     if args.record:
         append_records(args.record, args.warehouse)
         return OK
     torch.set_num_threads(1)
     world = load_task(args.factors) if args.factors else generate(args)
-    found = measure_in_process(world, args) + measure_separately(world, args)
+    records = measure_in_process(world, args) + measure_separately(world, args)
     users, (items, dims) = len(world.users_ud), world.items_id.shape
-    print(f"{users:,} users x {items:,} items x {dims} dims, {args.device}", *format_table(found), sep="\n")
+    print(
+        f"{users:,} users x {items:,} items x {dims} dims, {args.device}", *format_table(records), sep="\n"
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"this process held {peak:.1f} GiB at most, mapped files included")
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         with args.output.open("a") as lines:
-            lines.writelines(json.dumps(row) + "\n" for row in found)
+            lines.writelines(json.dumps(row) + "\n" for row in records)
     return OK
 
 

@@ -1,14 +1,15 @@
-"""Seconds a step of rating models beside other libraries, in turns, one thread each.
+"""Measure seconds a step of rating models beside other libraries, in turns, one thread each.
 
     tools/library_envs.sh surprise myfm
     python jobs/bench/ratings.py                                 1 million ratings, 64 factors
     python jobs/bench/ratings.py --rows 1000000,10000000 --rounds 2 --output runs.jsonl
 
-A generated log with planted factors and items of very unequal popularity. Each system fits it in a process
-of its own, round after round; reading, building and compiling are not counted: ours are timed as the
-difference between a long and a short fit. SGD: an epoch of all ratings, biases and factors; ours shuffles
-them anew in each, surprise goes through them user by user. Gibbs: a draw of both sides. Beside the seconds
-stands the RMSE on a tenth held out, and how long ours take to be as good as the library was.
+The log is generated, with planted factors and items of very unequal popularity. Each system fits it in a
+process of its own, round after round. Reading, building and compiling are not counted: the time of this
+package is the difference between a long and a short fit. A step of SGD is an epoch over all ratings, with
+biases and factors; this package shuffles them in each epoch, surprise goes through them user by user. A
+step of Gibbs is a draw of both sides. The table also has the RMSE on a held-out tenth, and the seconds
+that this package needs for the RMSE of the library.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
 LIBRARIES = ("surprise", "myfm")
 COMPARED_PAIRS = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
 MAX_STEPS_RATIO = 3
-"""Ours may take so many times the library's steps to be as good."""
+"""Most steps of this package to reach the RMSE of the library, as a multiple of the library's steps."""
 
 Run = dict[str, Any]
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rows", type=cli.parse_counts, default=(10**6,), help="ratings, comma-separated")
     flags.add_argument("--dims", type=cli.parse_count, default=64)
@@ -55,7 +56,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure in turns, print medians."""
+    """Run systems in turns, print medians."""
     systems = cli.parse_names(args.systems, "--systems", SYSTEMS)
     for system in set(systems) & set(LIBRARIES):
         cli.find_library_python(system, args.environments)
@@ -74,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
-    """About so many ratings in half stars, of one pair in 25, a tenth held out; few items have most."""
+    """Return ratings in half stars of one pair in 25; a tenth is held out, few items have most."""
     rng = np.random.default_rng(42)
     users, items, dims = int(6.25 * rows**0.5), int(4 * rows**0.5), 8
     u = rng.integers(0, users, int(rows * 1.2))
@@ -84,16 +85,16 @@ def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
     score = 3.5 + rng.normal(0, 0.3, users)[u] + rng.normal(0, 0.3, items)[i] + np.sum(p[u] * q[i], axis=1)
     ratings = np.clip(np.round(2 * (score + rng.normal(0, 0.6, len(u)))) / 2, 0.5, 5)
     out = rng.random(len(u)) < 0.1
-    found = {"users": u[~out], "items": i[~out], "ratings": ratings[~out]}
-    return {**found, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
+    arrays = {"users": u[~out], "items": i[~out], "ratings": ratings[~out]}
+    return {**arrays, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
 
 
 def measure_system(system: str, place: Path, args: argparse.Namespace) -> Run:
-    """Seconds a step, steps, and RMSE after each and the last, of one system in a process of its own."""
+    """Run a system in its own process; return seconds a step, steps, and RMSE after each step."""
     library = system in LIBRARIES
     steps = args.steps * (1 if library else MAX_STEPS_RATIO)
-    given = {"data": str(place), "dims": args.dims, "system": system, "steps": steps}
-    given |= system_settings(system, steps)
+    request = {"data": str(place), "dims": args.dims, "system": system, "steps": steps}
+    request |= system_settings(system, steps)
     script = ROOT / "tests" / "libraries" / f"run_{system}.py"
     python = cli.find_library_python(system, args.environments) if library else sys.executable
     called = [
@@ -106,74 +107,78 @@ def measure_system(system: str, place: Path, args: argparse.Namespace) -> Run:
     alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     path = {"PYTHONPATH": "" if library else str(ROOT)}
     done = subprocess.run(
-        called, input=json.dumps(given), capture_output=True, text=True, check=False,
+        called, input=json.dumps(request), capture_output=True, text=True, check=False,
         env={**os.environ, **alone, **path},
     )  # fmt: skip
     if done.returncode:
         raise DataError(f"{system} failed: {done.stderr.strip()[-500:]}", "run it by hand")
-    found: Run = json.loads(done.stdout.splitlines()[-1])
+    run: Run = json.loads(done.stdout.splitlines()[-1])
     data = np.load(place)
-    predicted = np.clip(found.pop("predicted"), 0.5, 5)
-    return {**found, "steps": steps, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
+    predicted = np.clip(run.pop("predicted"), 0.5, 5)
+    return {**run, "steps": steps, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
 
 
 def system_settings(system: str, steps: int) -> Run:
-    """The same work for systems that stand side by side."""
+    """Return settings that give compared systems the same work."""
     if system in ("ours-sgd", "surprise"):
         return {"epochs": steps, "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
     return make_chain(steps)
 
 
 def make_chain(steps: int) -> Run:
-    """So many draws of both sides, the first one burnt where there are two."""
+    """Return a chain of draws of both sides; the first is burnt if there are two."""
     return {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1)}
 
 
-def run_own(given: Run) -> Run:
-    """Ours: the difference between a long fit and one of a single step, after both were compiled."""
-    data = np.load(given["data"])
+def run_own(request: Run) -> Run:
+    """Time a system of this package: a long fit minus a fit of one step, both compiled before."""
+    data = np.load(request["data"])
     scale = (0.5, 5.0)
     sizes = [int(max(data[side].max(), data[f"test_{side}"].max())) + 1 for side in ("users", "items")]
     train = check_ratings(data["users"], data["items"], data["ratings"], scale, None, *sizes)
     test = check_ratings(data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes)
-    steps = given["steps"]
-    _time_fit(given, train.rows(np.arange(1000)), 2)
-    short, _ = _time_fit(given, train, 1)
-    long, _ = _time_fit(given, train, 1 + steps)
-    found = fit(train, _settings(given, steps), 1, test)
-    told = {"predicted": found.watched_p.tolist(), "rmse_s": found.rmse_s.tolist()}
-    return {"seconds": (long - short) / steps, **told}
+    steps = request["steps"]
+    _time_fit(request, train.rows(np.arange(1000)), 2)
+    short, _ = _time_fit(request, train, 1)
+    long, _ = _time_fit(request, train, 1 + steps)
+    result = fit(train, _settings(request, steps), 1, test)
+    quality = {"predicted": result.watched_p.tolist(), "rmse_s": result.rmse_s.tolist()}
+    return {"seconds": (long - short) / steps, **quality}
 
 
-def _settings(given: Run, steps: int) -> Any:
-    if given["system"] == "ours-sgd":
-        own = {"rates": given["rate"], "regularisers": given["regulariser"], "init_sd": given["init_sd"]}
-        return make_settings({"kind": "sgd_mf", "dims": given["dims"], "epochs": steps, **own})
-    return make_settings({"kind": "bayesian_mf", "dims": given["dims"], "keep": 1, **make_chain(steps)})
+def _settings(request: Run, steps: int) -> Any:
+    if request["system"] == "ours-sgd":
+        own = {
+            "rates": request["rate"],
+            "regularisers": request["regulariser"],
+            "init_sd": request["init_sd"],
+        }
+        return make_settings({"kind": "sgd_mf", "dims": request["dims"], "epochs": steps, **own})
+    return make_settings({"kind": "bayesian_mf", "dims": request["dims"], "keep": 1, **make_chain(steps)})
 
 
-def _time_fit(given: Run, train: Ratings, steps: int) -> tuple[float, Any]:
+def _time_fit(request: Run, train: Ratings, steps: int) -> tuple[float, Any]:
     started = time.perf_counter()
-    found = fit(train, _settings(given, steps), 1)
-    return time.perf_counter() - started, found
+    result = fit(train, _settings(request, steps), 1)
+    return time.perf_counter() - started, result
 
 
 def append_run(output: Path | None, run: Run) -> None:
-    """A line of JSON."""
+    """Append a run as a line of JSON."""
     if output:
         with output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(run) + "\n")
 
 
 def format_table(rows: int, runs: list[Run]) -> str:
-    """Medians over rounds, and how many times faster ours are."""
+    """Return medians over rounds, and speeds relative to the library."""
     last = {run["system"]: run for run in runs}
     seconds = {name: statistics.median(r["seconds"] for r in runs if r["system"] == name) for name in last}
     rounds = len(runs) // len(last)
     lines = [f"{rows:,} ratings, {runs[0]['dims']} factors, one thread, median of {rounds}"]
     for name, run in last.items():
-        told = f"{seconds[name]:8.4f} s a step"
-        lines.append(f"{name:12} {told}  RMSE {run['rmse']:.4f} after {run['steps']}")
+        cell = f"{seconds[name]:8.4f} s a step"
+        lines.append(f"{name:12} {cell}  RMSE {run['rmse']:.4f} after {run['steps']}")
     for own, other in (pair for pair in COMPARED_PAIRS if set(pair) <= set(last)):
         lines.append(f"{own} is {seconds[other] / seconds[own]:.1f} times as fast as {other}")
         lines.append(time_to_match(last[own], last[other], seconds))
@@ -181,10 +186,10 @@ def format_table(rows: int, runs: list[Run]) -> str:
 
 
 def time_to_match(own: Run, other: Run, seconds: dict[str, float]) -> str:
-    """How long ours take to the RMSE that the library has after its last step."""
+    """Return the seconds that this package needs for the final RMSE of the library."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"
-    before = own["steps"] - len(own["rmse_s"]) + 1  # of the first RMSE: a burn-in has none
+    before = own["steps"] - len(own["rmse_s"]) + 1  # step of the first RMSE: burn-in steps have none
     good = (n for n, error in enumerate(own["rmse_s"], before) if error <= other["rmse"])
     steps = next(good, own["steps"] + 1)
     if steps > own["steps"]:

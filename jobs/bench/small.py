@@ -1,11 +1,11 @@
-"""Seconds of small work, job by job, each a process of its own: walls that docs/engines.md promises.
+"""Measure the seconds of small jobs, each in a process of its own.
 
     python jobs/bench/small.py                 five rounds; with the nights it needs, a few minutes
     python jobs/bench/small.py --rounds 1 --only evaluate
 
-Inputs are generated: 6,000 rows of lists and of scores, 300 users and 500 items of vectors, a truth, and
-two nights of a small world, whose second one ends in a regression. Jobs are run once before they are
-measured, so that kernels are compiled and files are in memory. Prints medians with their extremes.
+The inputs are generated: 6,000 rows of lists and of scores, vectors of 300 users and 500 items, a truth,
+and two nights of a small world, of which the second ends with a regression. Each job runs once before it is
+measured, so that kernels are compiled and files are cached. The job prints medians with their extremes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ models: [{{name: candidate, kind: {kind}}}]
 evaluation: {{k: [5, 10]}}
 regressions: [{{metric: ndcg, k: 10, drop: 0.01}}]
 """
-"""A night of one model; on the second night another one stands under its name."""
+"""Benchmark file of a night with one model; on the second night another model has its name."""
 
 
 class Case(NamedTuple):
-    """A job as it is started, the seconds that it should take at most, and how it should end."""
+    """A job: its command, the seconds that it may take, and its exit code."""
 
     name: str
     goal: float
@@ -63,7 +63,7 @@ class CaseRun(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rounds", type=cli.parse_count, default=5)
     flags.add_argument("--only", default="", help="cases whose name holds this word")
@@ -72,7 +72,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make inputs, take turns, print medians."""
+    """Make the inputs, run the jobs in turns, print medians."""
     with tempfile.TemporaryDirectory(prefix="small-") as temporary:
         folder = args.folder or Path(temporary)
         cases = [case for case in list_cases(folder) if args.only in case.name]
@@ -93,7 +93,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def list_cases(folder: Path) -> list[Case]:
-    """Every job that is promised to be quick."""
+    """Return all jobs that have a goal in seconds."""
     truth, train, warehouse = (
         str(folder / name) for name in ("truth.parquet", "train.parquet", "warehouse")
     )
@@ -132,7 +132,7 @@ def list_cases(folder: Path) -> list[Case]:
 
 
 def make_inputs(folder: Path) -> None:
-    """Tables by path, and the two benchmark files."""
+    """Write the tables and the two benchmark files."""
     folder.mkdir(parents=True, exist_ok=True)
     draws = np.random.default_rng(42)
     user_r = np.repeat(np.arange(USERS), LENGTH)
@@ -154,7 +154,7 @@ def make_inputs(folder: Path) -> None:
 
 
 def make_nights(folder: Path) -> None:
-    """Two nights by Spark, where they have not been made: the second model is worse than the first."""
+    """Run two nights by Spark, unless they exist. The second model is worse than the first."""
     for kind, day, code in (("popular", "2026-01-01", OK), ("random", "2026-01-02", REGRESSION)):
         argv = [
             "nightly",
@@ -167,35 +167,36 @@ def make_nights(folder: Path) -> None:
 
 
 def time_case(case: Case) -> CaseRun:
-    """One run; DataError where it ends in another way than it should."""
+    """Run a job once. Raises DataError for an unexpected exit code."""
     job, *flags = case.argv
     command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *flags]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, "PYTHONPATH": str(ROOT)}
+            command, stdout=subprocess.DEVNULL, stderr=output, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
+        output.seek(0)
         if process.returncode != case.code:
             raise DataError(
-                f"{case.name} ended with {process.returncode}", said.read().decode(errors="replace")[-500:]
+                f"{case.name} ended with {process.returncode}",
+                output.read().decode(errors="replace")[-500:],
             )
     return CaseRun(wall, used.ru_utime + used.ru_stime)
 
 
 def format_table(cases: list[Case], runs: dict[str, list[CaseRun]]) -> list[str]:
-    """The medians as Markdown; a wall beyond its goal in bold."""
+    """Return the medians as Markdown; walls beyond their goal are bold."""
     lines = ["| job | wall, s (smallest, largest) | goal | CPU, s |", "|---|---|---|---|"]
     for case in cases:
         walls = [run.wall for run in runs[case.name]]
         median = statistics.median(walls)
-        told = f"{median:.2f}" if median <= case.goal else f"**{median:.2f}**"
+        cell = f"{median:.2f}" if median <= case.goal else f"**{median:.2f}**"
         cpu = statistics.median(run.cpu for run in runs[case.name])
         lines.append(
-            f"| {case.name} | {told} ({min(walls):.2f}, {max(walls):.2f}) | {case.goal:g} | {cpu:.2f} |"
+            f"| {case.name} | {cell} ({min(walls):.2f}, {max(walls):.2f}) | {case.goal:g} | {cpu:.2f} |"
         )
     return lines
 

@@ -1,14 +1,14 @@
-"""Items without edges, embedded by PinSage and GraphSAGE that were fitted with and without dropout.
+"""Study of items without edges, embedded by PinSage and GraphSAGE fitted with and without dropout.
 
     python jobs/studies/edgeless.py --seeds 3 --output edgeless.jsonl
     python jobs/studies/edgeless.py --kinds pinsage --dropouts 0,0.1 --seeds 1 --items 600
     python jobs/studies/edgeless.py --kinds graphsage --epochs 24 --decay 0.9
 
-A generated world: items lie in 6 blocks, each of ten groups. A user likes 10 items of one group, 3 of its
-block and 1 of all. Features are the centres of block and group in noise. A sixth of the items has features
-and no likes: nodes without edges, as new items are. Two likes of each user are held out.
+The world is generated: items belong to 6 blocks, each of ten groups. A user likes 10 items of one group, 3
+of its block and 1 of all. Features are the centres of block and group with noise. A sixth of the items has
+features and no likes: nodes without edges, like new items. Two likes of each user are held out.
 
-For each kind, share of dropout (`neighbour_dropout`) and seed a net is fitted, and all items are embedded
+For each kind, share of dropout (`neighbour_dropout`) and seed, a net is fitted and all items are embedded
 by the edges that they have. The study prints
     edgeless   share of the 10 nearest items (by cosine) that are of the item's own block, of items without
                edges; by chance it is a sixth
@@ -18,9 +18,9 @@ by the edges that they have. The study prints
     gain       mean of 1 / log2(1 + rank) over the held-out likes
     in_first   share of the users' first 20 places that items without edges take
 PinSage: 20 items that walks visit most, importance pooling, a user is the mean of its items. GraphSAGE:
-samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed draws world,
-walks and weights anew; differences are to no dropout within a seed, with 95 % intervals of Student's t.
-Each of `--processes` takes one seed at a time. No Spark.
+samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed has its own
+world, walks and weights. Differences are to no dropout within a seed, with 95 % intervals by Student's t.
+Each of `--processes` runs one seed at a time, without Spark.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from recbench_spark.runtime.journal import Journal
 BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
 EDGELESS = 1 / 6
 LIKES = (10, 3, 1)
-"""Likes of a user: of one group, of its block, of all items."""
+"""Number of likes of a user: in one group, in its block, among all items."""
 
 HELD_LIKES, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
 KINDS = ("pinsage", "graphsage")
@@ -72,14 +72,14 @@ Rows = npt.NDArray[np.int64]
 
 
 class EdgelessWorld(NamedTuple):
-    """Items, likes and features.
+    """A generated world of items, likes and features.
 
     Attributes:
         block: (items,) of each item.
         features: (items, d).
         alone: (items,) items without likes.
-        train: likes that are learnt from.
-        held: user and item of the likes held out.
+        train: training likes.
+        held: user and item of the held-out likes.
     """
 
     block: Rows
@@ -90,7 +90,7 @@ class EdgelessWorld(NamedTuple):
 
 
 class NetTask(NamedTuple):
-    """A task to fit, and what its vectors are made of; items are dense ids from `first` on."""
+    """A task to fit, and the input of its embeddings; items have dense ids from `first` on."""
 
     task: PairTask
     given: GraphInput
@@ -98,18 +98,18 @@ class NetTask(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """The flags of this study."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--kinds", default=",".join(KINDS), help="some of them, by comma")
-    found.add_argument("--dropouts", default="0,0.02,0.05,0.1", help="shares, by comma")
-    found.add_argument("--seeds", type=int, default=3)
-    found.add_argument("--items", type=int, default=1200)
-    found.add_argument("--epochs", type=int, default=8)
-    found.add_argument("--decay", type=float, default=0.8, help="of the rate, after each epoch")
-    found.add_argument("--rate", type=float, default=0.005)
-    found.add_argument("--processes", type=int, default=1, help="how many share the seeds")
-    found.add_argument("--output", type=Path, help="a line a fit")
-    return found
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--kinds", default=",".join(KINDS), help="some of them, by comma")
+    flags.add_argument("--dropouts", default="0,0.02,0.05,0.1", help="shares, by comma")
+    flags.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--items", type=int, default=1200)
+    flags.add_argument("--epochs", type=int, default=8)
+    flags.add_argument("--decay", type=float, default=0.8, help="of the rate, after each epoch")
+    flags.add_argument("--rate", type=float, default=0.005)
+    flags.add_argument("--processes", type=int, default=1, help="how many share the seeds")
+    flags.add_argument("--output", type=Path, help="a line a fit")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
-    """Fit each kind under each dropout in the world of a seed; return a line a fit, written at once."""
+    """Fit each kind under each dropout in the world of a seed. Each line is written at once."""
     journal, world, lines = Journal(), draw_world(args.items, seed), []
     for kind in cli.parse_names(args.kinds, "--kinds", KINDS):
         for share in parse_shares(args.dropouts):
@@ -145,14 +145,14 @@ def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
-    """Shares of a list by comma. Raises ConfigError for what is no number from 0 to below 1."""
+    """Parse shares separated by commas. Raises ConfigError unless each is from 0 to below 1."""
     try:
-        found = tuple(float(part) for part in text.split(","))
+        shares = tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ConfigError(f"--dropouts {text}: no numbers", "e.g. 0,0.1") from None
-    if not all(0 <= share < 1 for share in found):
+    if not all(0 <= share < 1 for share in shares):
         raise ConfigError(f"--dropouts {text}: shares are from 0 to below 1", "e.g. 0,0.1")
-    return found
+    return shares
 
 
 def draw_world(items: int, seed: int) -> EdgelessWorld:
@@ -181,7 +181,7 @@ def draw_world(items: int, seed: int) -> EdgelessWorld:
 def measure_fit(
     world: EdgelessWorld, kind: str, share: float, seed: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """One fit, and what its vectors are worth."""
+    """Fit once; return the measures of its vectors."""
     net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
     plan = TrainingPlan(args.epochs, 512, args.rate, decay=args.decay, patience=0, seed=seed)
     fit(net.task, plan, None, _discard_line)
@@ -198,48 +198,48 @@ def measure_fit(
 
 
 def _discard_line(_: str) -> None:
-    """Epochs are not told."""
+    """Discard the line of an epoch."""
 
 
 def pinsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
-    """Items over the items that walks visit most; pairs of one user's items."""
+    """Return items over the items that walks visit most; pairs are items of one user."""
     net = make_net(LayerForm("convolve", "importance", WIDTH, WIDTH), seed)
-    given = GraphInput(build_walk_graph(world.train, TOP, seed), world.features, (), seed, share)
+    graph_input = GraphInput(build_walk_graph(world.train, TOP, seed), world.features, (), seed, share)
     _, query, item = pair_liked_items(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
     how = PairObjective("max_margin", 0.1, 200, end=len(world.block))
-    return NetTask(PairTask(net, given, (query, item), how), given, 0)
+    return NetTask(PairTask(net, graph_input, (query, item), how), graph_input, 0)
 
 
 def graphsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
-    """Users and items of one graph; pairs are its edges."""
+    """Return users and items of one graph; pairs are its edges."""
     train, users, items = world.train, world.train.users, len(world.block)
     indptr, src = build_bipartite(train)
     csr = Csr(indptr, np.append(src, np.zeros(PREFETCH_EDGES, np.uint32)), None)
     graph = Adjacency(np.zeros(1, np.int64), (csr,), hash_numbers(np.arange(users + items), 0))
     features = np.vstack([np.zeros((users, DIMS), np.float32), world.features])
-    given = GraphInput(graph, features, (10, 10), seed, share, (users, users + items))
+    graph_input = GraphInput(graph, features, (10, 10), seed, share, (users, users + items))
     pairs = train.user.astype(np.int64), train.item.astype(np.int64) + users
     how = PairObjective("co_occurrence", 1.0, 200, first=users, end=users + items)
     net = make_net(LayerForm("sage", "mean", WIDTH, WIDTH), seed)
-    return NetTask(PairTask(net, given, pairs, how), given, users)
+    return NetTask(PairTask(net, graph_input, pairs, how), graph_input, users)
 
 
 def make_net(form: LayerForm, seed: int) -> GraphNetwork:
-    """Two layers and a dense one, with random weights."""
+    """Return two graph layers and a dense one, with random weights."""
     net = GraphNetwork((form, form), (WIDTH,), DIMS)
     net.initialise(seed)
     return net
 
 
 def user_means(pairs: UserItemPairs, items: Floats) -> Floats:
-    """(users, d) the mean of each user's items."""
+    """Return (users, d) the mean of each user's items."""
     sums = np.zeros((pairs.users, items.shape[1]))
     np.add.at(sums, pairs.user, items[pairs.item])
     return sums / np.maximum(np.diff(pairs.indptr), 1)[:, None]
 
 
 def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
-    """Share of the nearest items that are of the same block, of some items."""
+    """Return the share of the nearest items that are of the same block, for some items."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths == 0, 1, lengths)
     scores = unit[chosen] @ unit.T
@@ -249,7 +249,7 @@ def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]
 
 
 def rank_likes(users: Floats, items: Floats, world: EdgelessWorld) -> dict[str, float]:
-    """Ranks of the held-out likes among all items that a user has not in training."""
+    """Return hit_rate, gain and in_first of rankings of all items outside training."""
     user, item = world.held
     scores = users @ items.T
     scores[world.train.user, world.train.item] = -np.inf
@@ -264,17 +264,17 @@ def rank_likes(users: Floats, items: Floats, world: EdgelessWorld) -> dict[str, 
 
 
 def format_summary(lines: list[dict[str, Any]]) -> str:
-    """A table of Markdown: means over seeds, and differences to no dropout within a seed."""
+    """Return a Markdown table of means over seeds, and differences to no dropout within a seed."""
     head = ["kind", "dropout", *REPORT_COLUMNS, *(f"{name}, to no dropout" for name in DIFFERENCE_COLUMNS)]
     rows = [head, ["---"] * len(head)]
     for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
         own = [line for line in lines if (line["kind"], line["dropout"]) == (kind, share)]
-        told = [f"{np.mean([line[name] for line in own]):.3f}" for name in REPORT_COLUMNS]
+        cells = [f"{np.mean([line[name] for line in own]):.3f}" for name in REPORT_COLUMNS]
         rows.append(
             [
                 kind,
                 f"{share:g}",
-                *told,
+                *cells,
                 *(relative_difference(lines, own, name) for name in DIFFERENCE_COLUMNS),
             ]
         )
@@ -282,14 +282,14 @@ def format_summary(lines: list[dict[str, Any]]) -> str:
 
 
 def relative_difference(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:
-    """The relative difference of a number to that of the same seed without dropout."""
+    """Return relative differences of a number to the same seed without dropout."""
     plain = {(line["kind"], line["seed"]): line[name] for line in lines if not line["dropout"]}
-    found = [
+    differences = [
         line[name] / plain[line["kind"], line["seed"]] - 1
         for line in own
         if line["dropout"] and (line["kind"], line["seed"]) in plain
     ]
-    return f"{np.mean(found):+.2%} ± {student_half_width(found):.2%}" if found else ""
+    return f"{np.mean(differences):+.2%} ± {student_half_width(differences):.2%}" if differences else ""
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""How good is each estimator of exposure bias? Bias, spread and coverage against a known truth.
+"""Study of estimators of exposure bias: bias, spread and coverage against a known truth.
 
     python jobs/studies/exposure.py --picture docs/exposure_study.png
     python jobs/studies/exposure.py --loops 0.9 --tastes 8 --seeds 1 --users 50
     python jobs/studies/exposure.py --matrix
 
-On generated worlds of several strengths of the loop, numbers of tastes and seeds, four scorers learn from
-four fifths of what the loop showed and are tested on the rest. What users like is known of every pair, so
-the truth is the same metric over all pairs outside training. Estimates are made with the chances of each
-user and item, of the items alone, and with two that are fitted; of groups of users dealt by hash, each a
-small test of its own. All of it is arrays of users x items, without Spark. `--matrix`: no loop; a known
-matrix is shown by popularity.
+Worlds are generated with several strengths of the feedback loop, numbers of tastes and seeds. Four scorers
+learn from four fifths of what the loop showed and are tested on the rest. The likes of every pair are
+known, so the truth is the same metric over all pairs outside training. Estimates use the chances of each
+user and item, of the items alone, and two fitted ones. They are made for groups of users, by hash, each a
+small test of its own. All data are arrays of users x items, without Spark. With `--matrix` there is no
+loop: a known matrix is shown by popularity.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ METRICS = ("precision", "dcg", "recall", "ndcg")
 K = 10
 REPLICATES = 200
 TEST_SHARE = 0.2
-"""Share of what the loop showed that is held out."""
+"""Share of the shown pairs that is held out."""
 
 PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
-"""The world's own of each user and item; their means over users; the share of users who trained on the
-item; a power of that number which is too steep, known up to a factor."""
+"""Propensities: those of the world by user and item; their means over users; the share of users with the
+item in training; a power of that number which is too steep, known up to a factor."""
 
 ORDER = ("holdout", "ips", "snips_user", "snips_global", "ips_pooled", "stratified")
 WEIGHTED_ESTIMATORS = ORDER[:-1]
@@ -64,7 +64,7 @@ DEFINITION = Definition(threshold=worlds.RELEVANT)
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--loops", default="0.3,0.9", type=cli.parse_numbers, help="strengths (default 0.3,0.9)"
@@ -85,7 +85,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Estimate in every world, compare with the truth."""
+    """Estimate in every world and compare with the truth."""
     if args.matrix:
         format_results(study_known_matrix(args.seeds))
         return OK
@@ -105,7 +105,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def make_world(loop: float, tastes: int, seed: int) -> WorldSettings:
-    """4,000 users who are shown 60 of 300 items each, in the mean."""
+    """Make a world of 4,000 users, each shown 60 of 300 items on average."""
     return WorldSettings(
         users=4000, items=300, interactions=240_000, open_loop=0, loop=loop, tastes=tastes, seed=seed
     )
@@ -116,7 +116,7 @@ def make_world(loop: float, tastes: int, seed: int) -> WorldSettings:
 
 @dataclass(frozen=True)
 class SplitWorld:
-    """A world with its training and test pairs, and what users like of all; (u, i) each."""
+    """A world with its training and test pairs, and what users like of all items; (u, i) each."""
 
     world: WorldSettings
     exposed_gli: Floats
@@ -126,21 +126,21 @@ class SplitWorld:
 
     @cached_property
     def keys(self) -> Ints:
-        """Of each user, for the groups and the bootstrap."""
+        """Return a key of each user, for groups and the bootstrap."""
         draw = np.random.default_rng(self.world.seed + 1)
         return draw.integers(0, 2**62, self.world.users)
 
     def chances(self, name: str) -> Floats:
-        """The chance of each pair to stand in the test part, given that it is not a training pair, (u, i).
+        """Return (u, i) chances that a pair is in the test part, given that it is not a training pair.
 
-        A pair that the loop shows with chance p stands in a test part of share s with s p, and outside
-        training with 1 - (1 - s) p.
+        A pair that the loop shows with chance p is in a test part of share s with chance s p, and outside
+        training with chance 1 - (1 - s) p.
         """
         world, trained_i = self.world, self.train_ui.sum(axis=0)
         if name == "power_law":
             seen_i = np.maximum(trained_i, 1)
-            made = propensities.power_law(seen_i, power_law.fit(*np.unique(seen_i, return_counts=True)))
-            return np.broadcast_to(made, self.train_ui.shape)
+            fitted = propensities.power_law(seen_i, power_law.fit(*np.unique(seen_i, return_counts=True)))
+            return np.broadcast_to(fitted, self.train_ui.shape)
         users = np.arange(world.users)
         shown: Floats = self.exposed_gli[
             worlds.user_tastes(users, world), worlds.activity_levels(users, world.seed)
@@ -148,13 +148,13 @@ class SplitWorld:
         if name == "item":
             shown = np.broadcast_to(shown.mean(axis=0), shown.shape)
         if name == "relative_frequency":
-            # Counted over training: so many of the pairs shown.
+            # Counts of training rows, scaled to the pairs shown.
             seen_i = np.maximum(trained_i, 1) / (1 - TEST_SHARE)
             shown = np.broadcast_to(np.minimum(seen_i / world.users, 1.0), shown.shape)
         return TEST_SHARE * shown / (1 - (1 - TEST_SHARE) * shown)
 
     def scores(self) -> Iterator[tuple[str, Floats]]:
-        """Four scorers: by name, (u, i)."""
+        """Return the scores (u, i) of four scorers by name."""
         good_ui = (self.train_ui & self.liked_ui).astype(np.float64)
         seen_i = self.train_ui.sum(axis=0).astype(np.float64)
         yield "popular", np.broadcast_to(seen_i, good_ui.shape)
@@ -170,7 +170,7 @@ class SplitWorld:
 
 
 def split_world(world: WorldSettings) -> SplitWorld:
-    """Run the loop, hold out a share of what it showed; what users like is known of every pair."""
+    """Run the loop and hold out a share of what it showed; likes are known for every pair."""
     users, shape = np.arange(world.users), (world.users, world.items)
     user_r, item_r, _ = worlds.draw_closed_loop(users, world, worlds.simulate_loop(None, world))
     shown_ui = np.zeros(shape, bool)
@@ -181,14 +181,14 @@ def split_world(world: WorldSettings) -> SplitWorld:
 
 
 def draw_likes(world: WorldSettings) -> Bools:
-    """Whether each user rates each item 4 or 5, (u, i)."""
+    """Return (u, i) whether each user rates each item 4 or 5."""
     users, items = np.divmod(np.arange(world.users * world.items), world.items)
     ratings = worlds.draw_ratings(np.arange(world.users), users, items, world)
     return (ratings >= worlds.RELEVANT).reshape(world.users, world.items)
 
 
 def estimate_scorers(world: WorldSettings, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
-    """Every estimate of every group, with the truth beside it, scorer by scorer."""
+    """Return every estimate of every group beside the truth, for each scorer."""
     of_world = split_world(world)
     chances = {name: of_world.chances(name) for name in PROPENSITIES}
     groups = {size: UserGroups(of_world.keys, size) for size in sizes}
@@ -198,25 +198,25 @@ def estimate_scorers(world: WorldSettings, sizes: Sequence[int]) -> Iterator[pd.
         rankings, item_p = make_rankings(of_world.liked_ui & of_world.test_ui, place_ui)
         user_p = np.repeat(np.arange(world.users), np.diff(rankings.offsets))
         for name, chance_ui in chances.items():
-            given = EstimatorSettings(clip=np.inf, chances=name != "power_law")
-            found = pd.DataFrame(estimate_groups(rankings, chance_ui[user_p, item_p], given, groups))
+            settings = EstimatorSettings(clip=np.inf, chances=name != "power_law")
+            rows = pd.DataFrame(estimate_groups(rankings, chance_ui[user_p, item_p], settings, groups))
             at: dict[str, Any] = {
                 "loop": world.loop,
                 "tastes": world.tastes,
                 "seed": world.seed,
                 "model": model,
             }
-            yield found.assign(propensities=name, truth=found.metric.map(truth), **at)
+            yield rows.assign(propensities=name, truth=rows.metric.map(truth), **at)
 
 
 def count_above(score_ui: Floats) -> Ints:
-    """How many items stand above each; ties by item, so that no order of rows decides."""
+    """Return the number of items above each item. Ties are broken by item, so row order has no effect."""
     place: Ints = np.argsort(np.argsort(-score_ui, axis=1, kind="stable"), axis=1)
     return place
 
 
 def make_rankings(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
-    """Where the relevant items stand, and which they are; users without one have an item of grade 0."""
+    """Return ranks and grades of relevant items; users without one have an item of grade 0."""
     shown_ui = relevant_ui.copy()
     shown_ui[~shown_ui.any(axis=1), 0] = True
     users, item_p = np.nonzero(shown_ui)
@@ -232,26 +232,26 @@ def make_rankings(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
 
 
 def compute_metrics(rankings: Rankings) -> dict[str, float]:
-    """The metrics of all users; quotients of those who have something relevant."""
+    """Return the metrics of all users; quotients are over users with a relevant item."""
     one = np.ones(len(rankings.relevance))
-    found = {
+    metrics = {
         metric: estimator_parts(rankings, one, ("holdout",), EstimatorSettings(), metric)
         for metric in METRICS
     }
-    return {metric: float(parts["holdout"].estimate()[0]) for metric, parts in found.items()}
+    return {metric: float(parts["holdout"].estimate()[0]) for metric, parts in metrics.items()}
 
 
 def estimator_parts(
-    rankings: Rankings, chance_p: Floats, names: Sequence[str], given: EstimatorSettings, metric: str
+    rankings: Rankings, chance_p: Floats, names: Sequence[str], settings: EstimatorSettings, metric: str
 ) -> dict[str, Parts]:
-    """The parts of each estimator. Sums are of all users, quotients of those with a relevant item."""
+    """Return the parts of estimators; quotients are over users with a relevant item."""
     definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
-    found = contributions(rankings, chance_p, [metric], (K,), definition, names, given)
-    return {name: parts for (name, _), parts in found.items()}
+    parts_by_metric = contributions(rankings, chance_p, [metric], (K,), definition, names, settings)
+    return {name: parts for (name, _), parts in parts_by_metric.items()}
 
 
 class UserGroups:
-    """Users dealt by hash into groups of about so many, and their sums, also of bootstrap replicates."""
+    """Users in groups of about equal size, by hash, with sums for the bootstrap."""
 
     def __init__(self, keys: Ints, size: int) -> None:
         count = max(2, len(keys) // size)
@@ -262,50 +262,50 @@ class UserGroups:
         self.weights = [np.ascontiguousarray(weight_ru[:, group]) for group in self.groups]
 
     def sums(self, *values_u: Floats) -> list[Floats]:
-        """Of each replicate and group, NaN counting nothing: (r + 1, g) each."""
+        """Return (r + 1, g) sums for each replicate and group. NaN counts as nothing."""
         value_uc = np.nan_to_num(np.column_stack(values_u))
         by_group = zip(self.weights, self.groups, strict=True)
-        found = np.stack([weight_ru @ value_uc[group] for weight_ru, group in by_group], axis=1)
-        return [found[:, :, c] for c in range(len(values_u))]
+        sums = np.stack([weight_ru @ value_uc[group] for weight_ru, group in by_group], axis=1)
+        return [sums[:, :, c] for c in range(len(values_u))]
 
-    def told(self, estimate_rg: Floats) -> dict[str, Floats]:
-        """The estimate and its interval, (g,) each."""
+    def estimate_interval(self, estimate_rg: Floats) -> dict[str, Floats]:
+        """Return the estimate and its interval, (g,) each."""
         low, high = resampling.percentile_interval(estimate_rg[1:])
         return {"value": estimate_rg[0], "low": low, "high": high}
 
 
 def estimate_groups(
-    rankings: Rankings, chance_p: Floats, given: EstimatorSettings, groups: dict[int, UserGroups]
+    rankings: Rankings, chance_p: Floats, settings: EstimatorSettings, groups: dict[int, UserGroups]
 ) -> dict[str, list[Any]]:
-    """Each estimate of each group, with its interval, as columns."""
+    """Return estimates with intervals of each group, as columns."""
     value_x, rows_x = np.unique(strata.round_propensities(chance_p), return_counts=True)
     cut = strata.cut("equal_mass", 2, value_x, np.ones_like(rows_x), rows_x)
-    found: dict[str, list[Any]] = {
+    columns: dict[str, list[Any]] = {
         name: [] for name in ("metric", "users", "estimator", "value", "low", "high")
     }
     for metric in METRICS:
-        parts = estimator_parts(rankings, chance_p, WEIGHTED_ESTIMATORS, given, metric)
-        made = {name: partial(combine_parts, part) for name, part in parts.items()}
+        parts = estimator_parts(rankings, chance_p, WEIGHTED_ESTIMATORS, settings, metric)
+        estimators = {name: partial(combine_parts, part) for name, part in parts.items()}
         if metric != "dcg":
-            made["stratified"] = partial(
+            estimators["stratified"] = partial(
                 combine_groups, *compute_strata(rankings, cut.assign(chance_p), metric)
             )
-        for size, dealt in groups.items():
-            for name, estimate in made.items():
-                for column, values in dealt.told(estimate(dealt)).items():
-                    found[column] += values.tolist()
-                n = len(dealt.groups)
+        for size, user_groups in groups.items():
+            for name, estimate in estimators.items():
+                for column, values in user_groups.estimate_interval(estimate(user_groups)).items():
+                    columns[column] += values.tolist()
+                n = len(user_groups.groups)
                 for column, value in (("metric", metric), ("users", size), ("estimator", name)):
-                    found[column] += [value] * n
-    return found
+                    columns[column] += [value] * n
+    return columns
 
 
-def combine_parts(parts: Parts, dealt: UserGroups) -> Floats:
-    """Each replicate's estimate of each group."""
+def combine_parts(parts: Parts, user_groups: UserGroups) -> Floats:
+    """Return each replicate's estimate of each group."""
     number_u = parts.denominator[:, 0]
     known_u = (~np.isnan(number_u)).astype(np.float64)
     size_u = known_u if parts.size is None else parts.size[:, 0]
-    value, number, counted, size = dealt.sums(parts.numerator[:, 0], number_u, known_u, size_u)
+    value, number, counted, size = user_groups.sums(parts.numerator[:, 0], number_u, known_u, size_u)
     ratio = divide_sums(value, number)
     if parts.pooled is not None:
         columns = parts.denominator.shape[1]
@@ -315,7 +315,7 @@ def combine_parts(parts: Parts, dealt: UserGroups) -> Floats:
 
 
 def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
-    """The metric of each user in each of two strata, (u, s), and relevant items there, (u, s)."""
+    """Return (u, s) the metric of each user in two strata, and (u, s) the relevant items there."""
     values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     size_us = np.zeros((len(rankings.length), 2))
@@ -323,23 +323,25 @@ def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Fl
     return values[metric][:, :, 0], size_us
 
 
-def combine_groups(value_us: Floats, size_us: Floats, dealt: UserGroups) -> Floats:
-    """Each replicate's estimate of each group."""
+def combine_groups(value_us: Floats, size_us: Floats, user_groups: UserGroups) -> Floats:
+    """Return each replicate's stratified estimate of each group."""
     known_us = (~np.isnan(value_us)).astype(np.float64)
-    value, known, size = (np.stack(dealt.sums(*part.T), axis=-1) for part in (value_us, known_us, size_us))
-    found: Floats = exposure.combine_strata(divide_sums(value, known)[..., None], size)[0][..., 0]
-    return found
+    value, known, size = (
+        np.stack(user_groups.sums(*part.T), axis=-1) for part in (value_us, known_us, size_us)
+    )
+    combined: Floats = exposure.combine_strata(divide_sums(value, known)[..., None], size)[0][..., 0]
+    return combined
 
 
 # ------------------------------------------------------------------------------- against the truth
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Bias and spread, means over models and worlds; coverage; pairs in order; groups of a model."""
+    """Return bias and spread as means over models and worlds, coverage, and the share of pairs in order."""
     rows = rows.dropna(subset=["value"]).assign(
         error=lambda r: r.value - r.truth, covered=lambda r: (r.low <= r.truth) & (r.truth <= r.high)
     )
-    # The holdout knows no propensities.
+    # The holdout estimator uses no propensities, so one of its copies is enough.
     first = rows.propensities == rows.propensities.iloc[0]
     rows = rows[first | (rows.estimator != "holdout")]
     of_models = rows.groupby([*KEY, "seed", "model"]).agg(
@@ -370,7 +372,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
-    """Share of pairs of models that the mean estimates of a world put in the order of the truth."""
+    """Return the share of model pairs whose mean estimates are in the true order, by world."""
     rows = of_models.reset_index().assign(value=lambda r: r.truth + r.bias)
     pairs = rows.merge(rows, on=[*KEY, "seed"], suffixes=("", "_2"))
     pairs = pairs[pairs.model < pairs.model_2]
@@ -380,12 +382,12 @@ def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
 
 
 def format_results(table: pd.DataFrame) -> None:
-    """All of it, three decimals."""
+    """Return the whole table with three decimals."""
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
 
 
 def draw_bias(table: pd.DataFrame, size: int) -> Figure:
-    """Bias, with one spread to either side, by estimator: a panel for each metric and world."""
+    """Draw bias by estimator, with one spread to each side, in a panel for each metric and world."""
     rows = table[table.users == size]
     kinds = sorted({(r.loop, r.tastes) for r in rows.itertuples()})
     figure = Figure(figsize=(3.1 * len(kinds), 2.1 * len(METRICS)), layout="constrained")
@@ -417,10 +419,11 @@ USERS, ITEMS, DRAWS = 3000, 300, 5
 
 
 def study_known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
-    """Mean error of each estimator where every relevance is known and exposure follows popularity alone.
+    """Return mean errors of estimators where relevance is known and exposure follows popularity.
 
-    3,000 users of a world; an item is shown with a chance in proportion to the number of users who like
-    it, at most 1 and .1 in the mean; three scorers; means over five draws of the exposure, and worlds.
+    A world has 3,000 users. An item is shown with a chance proportional to the number of users who like it,
+    at most 1, and .1 on average. There are three scorers; means are over five draws of exposure, and
+    worlds.
     """
     rows = [
         row for seed in seeds for row in _matrix_errors(WorldSettings(users=USERS, items=ITEMS, seed=seed))
@@ -449,11 +452,11 @@ def _matrix_errors(world: WorldSettings) -> Iterator[dict[str, Any]]:
             shown_ui = liked_ui & (draw.random(liked_ui.shape) < chance_i)
             rankings, item_p = make_rankings(shown_ui, place_ui)
             for metric in METRICS:
-                found = estimator_parts(
+                by_estimator = estimator_parts(
                     rankings, chance_i[item_p], WEIGHTED_ESTIMATORS, EstimatorSettings(), metric
                 )
                 at = {"metric": metric, "model": model, "truth": truth[metric]}
-                for name, parts in found.items():
+                for name, parts in by_estimator.items():
                     yield {**at, "estimator": name, "error": float(parts.estimate()[0]) - truth[metric]}
 
 

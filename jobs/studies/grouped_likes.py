@@ -1,11 +1,11 @@
-"""The generated world of `studies/pinsage.py` as tables that a night reads: many nodes, no data to fetch.
+"""Write the generated world of `studies/pinsage.py` as tables that a night reads.
 
     python jobs/studies/grouped_likes.py --items 10000 --folder world
     python jobs/studies/grouped_likes.py --items 350000 --test-users 10000 --folder world
     python jobs/nightly.py --config grouped_likes_graph --warehouse DIR --logical-date 2026-11-24
 
 Writes FOLDER/log.parquet (user_id, item_id, part: train or test) and FOLDER/items.parquet (id, vector).
-There are twice as many users as items. What is in the world: `recbench_spark/data/planted_communities.py`.
+There are twice as many users as items. `recbench_spark/data/planted_communities.py` describes the world.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from recbench_spark.runtime.journal import Journal
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--items", type=int, default=10_000)
-    found.add_argument("--folder", type=Path, required=True, help="of the two tables")
-    found.add_argument("--test-users", type=int, default=0, help="drawn by hash; 0: all")
-    return found
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--items", type=int, default=10_000)
+    flags.add_argument("--folder", type=Path, required=True, help="of the two tables")
+    flags.add_argument("--test-users", type=int, default=0, help="drawn by hash; 0: all")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:

@@ -1,29 +1,30 @@
-"""GraphSAGE on nodes that it has never seen, micro-F1: generated graphs, or genres of held-out movies.
+"""Study of GraphSAGE on unseen nodes, by micro-F1: generated graphs, or genres of held-out movies.
 
     python jobs/studies/inductive.py --output inductive.jsonl
     python jobs/studies/inductive.py --aggregators mean,gcn --seeds 1 --nodes 300
     python jobs/studies/inductive.py --data /path/to/ml-1m --seeds 5 --output genres.jsonl
     python jobs/studies/inductive.py --data /path/to/ml-1m --neighbours cosine
 
-Generated: 20 graphs to learn from, 2 that choose the epoch, 2 to be judged on. Each graph has its own nodes
-and edges; a node has one of five classes, most of its edges lead to its own class, and its features are its
-class's centre in noise. Centres are the same in all graphs: what is learnt is a function of features and
-neighbours, and no node. For classes that exclude one another micro-F1 is the share of nodes that are right.
+Without `--data`, graphs are generated: 20 for training, 2 to choose the epoch, 2 for testing. Each graph
+has its own nodes and edges. A node has one of five classes, most of its edges lead to its own class, and
+its features are the centre of its class with noise. All graphs have the same centres, so the net learns a
+function of features and neighbours, not of nodes. Micro-F1 of exclusive classes is the share of right
+nodes.
 
 `--data`: nodes are the movies of a MovieLens folder that somebody liked (rating 4 or more), classes their
 genres, several a movie; features are title words hashed to 32 signed numbers and log degree, never genres.
-A fifth of the movies, drawn by hash, is held out whole, a tenth chooses epoch and threshold. Neighbours are
-the 20 movies that walks over liked pairs visit most, or those of largest cosine. The graph of training is
-made of training movies' pairs alone; to choose, the tenth is attached, to judge, the fifth: the graph is
-made again, in the same way, of their pairs too, and nothing is fitted again.
-A genre is told where its score reaches one threshold, the same for all genres, which is best on the tenth.
+A fifth of the movies, drawn by hash, is held out as a whole, and a tenth chooses epoch and threshold.
+Neighbours are the 20 movies that walks over liked pairs visit most, or those with the largest cosine. The
+training graph is made of the pairs of training movies alone. For the choosing tenth and the test fifth, the
+graph is made again with their pairs too, and nothing is fitted again. A genre is predicted if its score
+reaches a threshold, the same for all genres, which is the best one for the tenth.
 Two rows are not trained: `frequencies` scores a genre by its share of training movies, `neighbours_genres`
-by its weighed share of a movie's neighbours in training. The latter sees genres of neighbours,
-which the nets do not: it tells whether the graph knows anything of genres at all.
+by its weighed share of a movie's neighbours in training. The latter uses genres of neighbours, which the
+nets do not see, and so shows whether the graph is related to genres at all.
 
-`features` is the same net without neighbours (the same layers, all edges taken away). Each seed draws
-graphs or held-out movies, walks and weights anew. Results are lines of the output file; means over seeds,
-and differences to `features` within a seed, come with 95 % intervals of Student's t. One process, no Spark.
+`features` is the same net with all edges removed. Each seed has its own graphs or held-out movies, walks
+and weights. Results are lines of the output file. Means over seeds, and differences to `features` within a
+seed, have 95 % intervals by Student's t. The study runs in one process, without Spark.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 HELD_OUT, CHOICE, TOP = 0.2, 0.1, 20
-"""Shares of movies that are judged and that choose; neighbours of a movie."""
+"""Shares of test movies and of choosing movies; number of neighbours of a movie."""
 
 NEIGHBOURS = ("visits", "cosine")
 
@@ -69,20 +70,20 @@ TRAIN, CHOOSE, JUDGE, UNLIKED = range(4)
 
 
 def parser() -> cli.Parser:
-    """The flags of this study."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
-    found.add_argument("--neighbours", choices=NEIGHBOURS, default="visits", help="with --data")
-    found.add_argument("--output", type=Path, help="a line a fit")
-    found.add_argument("--aggregators", default=",".join(AGGREGATORS), help="some of them, by comma")
-    found.add_argument("--seeds", type=int, default=3)
-    found.add_argument("--nodes", type=int, default=200, help="of a generated graph")
-    found.add_argument("--epochs", type=int, help="default 10, with --data 40")
-    return found
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
+    flags.add_argument("--neighbours", choices=NEIGHBOURS, default="visits", help="with --data")
+    flags.add_argument("--output", type=Path, help="a line a fit")
+    flags.add_argument("--aggregators", default=",".join(AGGREGATORS), help="some of them, by comma")
+    flags.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--nodes", type=int, default=200, help="of a generated graph")
+    flags.add_argument("--epochs", type=int, help="default 10, with --data 40")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit each aggregator under each seed, tell means and intervals."""
+    """Fit each aggregator under each seed, print means and intervals."""
     names = cli.parse_names(args.aggregators, "--aggregators", AGGREGATORS)
     journal = Journal()
     movies = read_movies(args.data) if args.data else None
@@ -100,35 +101,35 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(scores: dict[str, list[float]]) -> str:
-    """A line a method: its mean, and where `features` was fitted, its difference to it within seeds."""
+    """Return a line for each method: its mean, and differences to `features` within seeds."""
     alone, lines = scores.get("features"), []
     width = max(10, *map(len, scores))
-    for name, found in scores.items():
-        line = f"{name:{width}} {format_interval(found, '.3f')}"
+    for name, values in scores.items():
+        line = f"{name:{width}} {format_interval(values, '.3f')}"
         if alone and name != "features":
-            apart = np.subtract(found, alone).tolist()
+            apart = np.subtract(values, alone).tolist()
             line += f"   to features {format_interval(apart, '+.3f')}"
         lines.append(line)
     return "\n".join(lines)
 
 
-def format_interval(found: Sequence[float], form: str) -> str:
-    """Mean and half of its 95 % interval, Student's t."""
-    return f"{np.mean(found):{form}} ± {student_half_width(found):.3f}"
+def format_interval(values: Sequence[float], form: str) -> str:
+    """Return a mean and half of its 95 % interval by Student's t."""
+    return f"{np.mean(values):{form}} ± {student_half_width(values):.3f}"
 
 
 # ------------------------------------------------------------------------------ generated graphs
 
 
 def run_graphs(names: Sequence[str], seed: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A line an aggregator."""
+    """Return a line for each aggregator."""
     for name in names:
-        found = micro_f1(name, seed, args)
-        yield {"aggregator": name, "seed": seed, "nodes": args.nodes, "micro_f1": found}
+        score = micro_f1(name, seed, args)
+        yield {"aggregator": name, "seed": seed, "nodes": args.nodes, "micro_f1": score}
 
 
 def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
-    """Of the unseen graphs, by the epoch that is best on the choosing ones."""
+    """Return micro-F1 of the unseen graphs, at the epoch that is best on the choosing graphs."""
     alone = name == "features"
     centre = np.random.default_rng(seed).standard_normal((CLASSES, DIMS))
     parts = [make_graphs(count, number, seed, args.nodes, centre, alone)
@@ -136,25 +137,27 @@ def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
     form = LayerForm("sage", "mean" if alone else name, 32, 32, most=10)  # type: ignore[arg-type]
     net = GraphNetwork((form, form), (CLASSES,), DIMS)
     net.initialise(seed)
-    (given, label), choosing, unseen = parts
-    task = LabelTask(net, given, np.arange(len(label)), label, lambda n: count_correct(n, *choosing))
+    (training, label), choosing, unseen = parts
+    task = LabelTask(net, training, np.arange(len(label)), label, lambda n: correct_share(n, *choosing))
     fit(task, TrainingPlan(args.epochs, 128, 0.01, seed=seed), None, _discard_line)
-    return count_correct(net, *unseen)
+    return correct_share(net, *unseen)
 
 
 def _discard_line(_: str) -> None:
-    """One line a fit is told, not one an epoch."""
+    """Discard the line of an epoch."""
 
 
-def count_correct(net: GraphNetwork, given: GraphInput, label: Labels) -> float:
-    """Share of nodes whose class is found."""
-    return float((embed_by_minibatch(net, given, np.arange(len(label))).argmax(axis=1) == label).mean())
+def correct_share(net: GraphNetwork, graph_input: GraphInput, label: Labels) -> float:
+    """Return the share of nodes with the right class."""
+    return float(
+        (embed_by_minibatch(net, graph_input, np.arange(len(label))).argmax(axis=1) == label).mean()
+    )
 
 
 def make_graphs(
     count: int, number: int, seed: int, nodes: int, centre: npt.NDArray[Any], alone: bool
 ) -> tuple[GraphInput, Labels]:
-    """Some graphs side by side, no edge between them."""
+    """Make some graphs side by side, without edges between them."""
     draw = np.random.default_rng([seed, number])
     n = count * nodes
     label = draw.integers(0, CLASSES, n)
@@ -163,8 +166,8 @@ def make_graphs(
     for graph in range(0 if alone else count):
         own = np.arange(graph * nodes, (graph + 1) * nodes)
         pairs = draw.choice(own, (nodes * DEGREE, 2))
-        kept = (label[pairs[:, 0]] == label[pairs[:, 1]]) | (draw.random(len(pairs)) > WITHIN)
-        ends.append(pairs[kept])
+        is_kept = (label[pairs[:, 0]] == label[pairs[:, 1]]) | (draw.random(len(pairs)) > WITHIN)
+        ends.append(pairs[is_kept])
     both = np.concatenate(ends)
     both = np.concatenate([both, both[:, ::-1]])
     keys = edge_keys(both[:, 0].astype(np.uint32), both[:, 1].astype(np.uint32))
@@ -180,8 +183,8 @@ class MovieDraw(NamedTuple):
     """One draw of held-out movies; dense ids are those of all movies of the folder.
 
     Attributes:
-        part: (n,) TRAIN, CHOOSE, JUDGE, or UNLIKED: no node.
-        graphs: by part: neighbours among the movies of this part and those before it.
+        part: (n,) TRAIN, CHOOSE, JUDGE, or UNLIKED, which is no node.
+        graphs: by part, neighbours among the movies of this part and those before it.
         features: (n, d).
         label: (n, genres) 0 or 1.
     """
@@ -192,14 +195,14 @@ class MovieDraw(NamedTuple):
     label: npt.NDArray[np.float32]
 
     def nodes(self, part: int) -> Labels:
-        """Dense ids of a part's movies."""
+        """Return dense ids of a part's movies."""
         return np.flatnonzero(self.part == part)
 
 
 def run_movies(
     movies: Movies, names: Sequence[str], seed: int, args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """A line an aggregator and a rule without training.
+    """Return a line for each aggregator, and for each rule without training.
 
     Raises:
         DataError: too few movies for three parts.
@@ -219,7 +222,7 @@ def run_movies(
 
 
 def draw_movies(movies: Movies, neighbours: str, seed: int) -> MovieDraw:
-    """Movies held out by hash, and the three graphs.
+    """Hold movies out by hash, and make the three graphs.
 
     Raises:
         DataError: too few movies for three parts.
@@ -234,82 +237,86 @@ def draw_movies(movies: Movies, neighbours: str, seed: int) -> MovieDraw:
 
 
 def make_neighbour_graph(pairs: UserItemPairs, neighbours: str, seed: int) -> Adjacency:
-    """TOP neighbours of each movie that has pairs."""
+    """Return the TOP neighbours of each movie that has pairs."""
     return build_cosine_graph(pairs, TOP) if neighbours == "cosine" else build_walk_graph(pairs, TOP, seed)
 
 
 def assign_parts(pairs: UserItemPairs, seed: int) -> Labels:
-    """(movies,) the part of each; the hash is of the movie alone, not of who liked it."""
+    """Return (movies,) the part of each. It is a hash of the movie alone, not of its users."""
     share = hash_numbers(np.arange(pairs.items), 1000 + seed) / 2.0**64
-    found = np.where(share < HELD_OUT, JUDGE, np.where(share < HELD_OUT + CHOICE, CHOOSE, TRAIN))
-    found[np.bincount(pairs.item, minlength=pairs.items) == 0] = UNLIKED
-    return found
+    part_of_movie = np.where(share < HELD_OUT, JUDGE, np.where(share < HELD_OUT + CHOICE, CHOOSE, TRAIN))
+    part_of_movie[np.bincount(pairs.item, minlength=pairs.items) == 0] = UNLIKED
+    return part_of_movie
 
 
-def select_pairs(pairs: UserItemPairs, kept: npt.NDArray[np.bool_]) -> UserItemPairs:
-    """The pairs of some movies; all movies and users keep their dense ids."""
-    rows = kept[pairs.item]
+def select_pairs(pairs: UserItemPairs, is_kept: npt.NDArray[np.bool_]) -> UserItemPairs:
+    """Return the pairs of some movies. Dense ids do not change."""
+    rows = is_kept[pairs.item]
     return make_pairs(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
 
 
 def fit_genre_net(name: str, draw: MovieDraw, seed: int, epochs: int) -> tuple[GraphNetwork, FitResult]:
-    """Fitted to training movies over their own graph; the epoch is chosen by the movies that choose."""
+    """Fit on training movies over their own graph; the choosing movies choose the epoch."""
     aggregator = "mean" if name == "features" else name
     form = LayerForm("sage", aggregator, 32, 32, most=TOP)  # type: ignore[arg-type]
     net = GraphNetwork((form, form), (draw.label.shape[1],), draw.features.shape[1])
     net.initialise(seed)
     own, choosing = draw.nodes(TRAIN), draw.label[draw.nodes(CHOOSE)]
-    given = GraphInput(draw.graphs[TRAIN], draw.features)
+    graph_input = GraphInput(draw.graphs[TRAIN], draw.features)
     task = LabelTask(
-        net, given, own, draw.label[own], lambda n: best_f1(predict_genres(n, draw, CHOOSE), choosing)[1]
+        net,
+        graph_input,
+        own,
+        draw.label[own],
+        lambda n: best_f1(predict_genres(n, draw, CHOOSE), choosing)[1],
     )
     return net, fit(task, TrainingPlan(epochs, 128, 0.01, seed=seed), None, _discard_line)
 
 
 def predict_genres(net: GraphNetwork, draw: MovieDraw, part: int) -> Floats:
-    """(r, genres) of a part's movies, over the graph that they are attached to."""
+    """Return (r, genres) chances of a part's movies, over the graph that they are attached to."""
     logits = embed_by_minibatch(net, GraphInput(draw.graphs[part], draw.features), draw.nodes(part))
     return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 def frequencies(draw: MovieDraw, part: int) -> Floats:
-    """(r, genres) the same for all movies of a part: shares of training movies."""
+    """Return (r, genres) shares of training movies, the same for all movies of a part."""
     share = draw.label[draw.nodes(TRAIN)].mean(axis=0, dtype=np.float64)
     return np.tile(share, (len(draw.nodes(part)), 1))
 
 
 def neighbours_genres(draw: MovieDraw, part: int) -> Floats:
-    """(r, genres) a genre's weighed share of the neighbours in training; `frequencies` without any."""
+    """Return (r, genres) weighed shares of training neighbours; `frequencies` without neighbours."""
     csr = draw.graphs[part].edges_into(draw.nodes(part))
     assert csr.weight is not None
     source = csr.src[: csr.edges].astype(np.int64)
     row = np.repeat(np.arange(len(csr.indptr) - 1), np.diff(csr.indptr))
     weight = np.where(draw.part[source] == TRAIN, csr.weight, 0).astype(np.float64)
-    found = frequencies(draw, part)
-    total = np.bincount(row, weight, len(found))[:, None]
-    share = np.zeros_like(found)
+    shares = frequencies(draw, part)
+    total = np.bincount(row, weight, len(shares))[:, None]
+    share = np.zeros_like(shares)
     np.add.at(share, row, weight[:, None] * draw.label[source])
-    return np.where(total > 0, share / np.where(total > 0, total, 1), found)
+    return np.where(total > 0, share / np.where(total > 0, total, 1), shares)
 
 
 def judge_method(
-    draw: MovieDraw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, found: Floats
+    draw: MovieDraw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, unseen: Floats
 ) -> dict[str, Any]:
-    """A line: micro-F1 of held-out movies by the threshold that the choosing ones have."""
+    """Return a line with micro-F1 of held-out movies, by the best threshold of the choosing ones."""
     threshold, _ = best_f1(choosing, draw.label[draw.nodes(CHOOSE)])
-    value = f1(found >= threshold, draw.label[draw.nodes(JUDGE)])
+    value = f1(unseen >= threshold, draw.label[draw.nodes(JUDGE)])
     line = {
         "data": args.data.resolve().name,
         "neighbours": args.neighbours,
         "aggregator": name,
         "seed": seed,
-        "movies": len(found),
+        "movies": len(unseen),
     }
     return line | {"threshold": threshold, "micro_f1": value}
 
 
 def best_f1(score: Floats, label: Floats) -> tuple[float, float]:
-    """The threshold of the largest micro-F1, and this; what ties is told or left out together."""
+    """Return the threshold of the largest micro-F1, and this; ties are predicted together."""
     order = np.argsort(-score, axis=None, kind="stable")
     sorted_score, right = score.ravel()[order], np.cumsum(label.ravel()[order], dtype=np.float64)
     value = 2 * right / (np.arange(1, len(right) + 1) + right[-1])
@@ -318,10 +325,10 @@ def best_f1(score: Floats, label: Floats) -> tuple[float, float]:
     return float(sorted_score[best]), float(value[best])
 
 
-def f1(told: npt.NDArray[np.bool_], label: Floats) -> float:
-    """Micro-F1: of all pairs of a movie and a genre."""
-    both = float(told.sum() + label.sum())
-    return 2 * float(label[told].sum()) / both if both else 0.0
+def f1(predicted: npt.NDArray[np.bool_], label: Floats) -> float:
+    """Return micro-F1 over all pairs of a movie and a genre."""
+    both = float(predicted.sum() + label.sum())
+    return 2 * float(label[predicted].sum()) / both if both else 0.0
 
 
 if __name__ == "__main__":

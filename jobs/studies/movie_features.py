@@ -1,11 +1,11 @@
-"""What a MovieLens folder tells of its movies, as a table of features for the graph models of a night.
+"""Write the features of the movies of a MovieLens folder as a table for graph models.
 
     python jobs/studies/movie_features.py --data /path/to/ml-1m --out movies.parquet
     python jobs/nightly.py --config movielens_1m_graph ... \\
         --set "models.pinsage.features={kind: table, path: movies.parquet}"
 
-Genres (0 or 1) and title words hashed to 32 signed numbers, a row a movie. Nothing of who watched what:
-degrees of the whole log would tell of held-out rows.
+A movie is a row with its genres (0 or 1) and its title words, hashed to 32 signed numbers. Degrees of the
+whole log are no features, since they would leak held-out rows.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from recbench_spark.runtime.journal import Journal
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument("--data", type=Path, required=True, help="ml-100k, ml-1m or ml-latest-small")
-    found.add_argument("--out", type=Path, required=True, help="the Parquet file")
-    return found
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--data", type=Path, required=True, help="ml-100k, ml-1m or ml-latest-small")
+    flags.add_argument("--out", type=Path, required=True, help="the Parquet file")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read and write."""
+    """Read the folder and write the table."""
     movies = read_movies(args.data)
     features = np.hstack([movies.genres, movies.words])
     write_features(args.out, movies.ids, features)

@@ -1,4 +1,4 @@
-"""PinSage's choices, one at a time, on item-to-item pairs: pooling, T, curriculum, negatives, joining.
+"""Study of PinSage's choices, one at a time, on item-to-item pairs.
 
     python jobs/studies/pinsage.py --data /path/to/ml-1m --folder study
     python jobs/studies/pinsage.py --data /path/to/ml-100k --folder study --table docs/pinsage_study.md
@@ -10,12 +10,12 @@ A fifth of each user's liked items (rating 4 or more) is held out by hash. A tes
 and one of the user's training items, drawn by hash: the query. All items but the query are ranked by the
 dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
 `scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
-genres, title words hashed to 32 signed numbers, log degree in training; of the generated world: see
-`data/planted_communities.py`. Every variant differs from `base` in what its name says. Each seed draws
-walks, pairs, order and weights anew; the split stays. Scores without a fit show what there is to gain:
-`popularity`, `features` (dot product of raw ones), `visits` (of walks from the query) and `groups` (of an
-oracle). Each fit is checkpointed, each result a line of FOLDER/results.jsonl: what is there is not done
-again. One process, no Spark.
+genres, title words hashed to 32 signed numbers, log degree in training. `data/planted_communities.py`
+describes those of the generated world. Every variant differs from `base` in the choice that it is named
+after. Each seed has its own walks, pairs, order and weights, with the same split. Four references need no
+fit: `popularity`, `features` (dot product of raw features), `visits` (of walks from the query) and `groups`
+(an oracle). Each fit has checkpoints, and each result is a line of FOLDER/results.jsonl that is not
+computed again. The study runs in one process, without Spark.
 """
 
 from __future__ import annotations
@@ -80,23 +80,23 @@ CUT_OFFS = (10, 50, 500)
 
 @dataclass(frozen=True)
 class Setting:
-    """What all fits of a run share; it is the key of each result, beside variant and seed.
+    """Settings of all fits of a run. With variant and seed they are the key of a result.
 
     Attributes:
-        data: the folder, or the world with its version.
-        epochs: of each fit; the best one on the validation pairs is taken.
-        width: of all vectors.
-        layers: their number.
-        batch: pairs of a minibatch.
-        negatives: shared by it.
-        pairs: that are fitted, about: those of users drawn by hash; 0: of all users.
-        judged: validation pairs that are ranked after each epoch, drawn by hash.
-        tested: test pairs that are ranked, drawn by hash.
-        rate: of Adam, after the warm-up.
-        warm_up: steps in which the rate grows to it.
-        walks: from each item.
-        top: items of each neighbourhood, those visited most, where a variant says nothing else.
-        least: what pushes of personalised PageRank leave unspread a unit of degree.
+        data: folder, or generated world with its version.
+        epochs: number of epochs of a fit; the best one on the validation pairs counts.
+        width: width of all vectors.
+        layers: number of layers.
+        batch: number of pairs of a minibatch.
+        negatives: number of shared negatives of a minibatch.
+        pairs: approximate number of training pairs, of users drawn by hash; 0: of all users.
+        judged: number of validation pairs that are ranked after each epoch, drawn by hash.
+        tested: number of test pairs that are ranked, drawn by hash.
+        rate: learning rate of Adam after the warm-up.
+        warm_up: number of steps of the warm-up.
+        walks: number of walks from each item.
+        top: number of items of a neighbourhood, those visited most, unless the variant has its own.
+        least: largest residual of personalised PageRank for a unit of degree.
     """
 
     data: str
@@ -115,7 +115,7 @@ class Setting:
     least: float = 1e-5
 
     def __post_init__(self) -> None:
-        """ConfigError for neighbourhoods of nobody, which would be fitted all the same."""
+        """Raise ConfigError for empty neighbourhoods, which could be fitted all the same."""
         if self.top < 1:
             raise ConfigError(f"top: {self.top} is less than 1", "items of a neighbourhood, e.g. 50")
 
@@ -125,11 +125,11 @@ FLAGS = {field.name: field for field in fields(Setting) if field.name != "data"}
 
 @dataclass(frozen=True)
 class Variant:
-    """What is fitted; see `Margin` and `LayerForm`.
+    """The choices of a fit; see `Margin` and `LayerForm`.
 
     Attributes:
-        top: 0 is what all fits share.
-        each: whether each pair has `negatives` of its own; else a minibatch has as many.
+        top: items of a neighbourhood; 0: as in the settings.
+        each: each pair has its own `negatives`; else a minibatch shares them.
     """
 
     form: str = "convolve"
@@ -159,24 +159,24 @@ REFERENCES = ("popularity", "features", "visits", "groups")
 
 
 def parser() -> cli.Parser:
-    """The flags of this study."""
-    found = cli.Parser(__doc__ or "")
-    of = found.add_mutually_exclusive_group(required=True)
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    of = flags.add_mutually_exclusive_group(required=True)
     of.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
     of.add_argument("--world", type=int, metavar="ITEMS", help="a generated world of so many items")
-    found.add_argument("--folder", type=Path, required=True, help="of checkpoints and results")
+    flags.add_argument("--folder", type=Path, required=True, help="of checkpoints and results")
     known = ", ".join([*VARIANTS, *REFERENCES])
-    found.add_argument("--variants", default=",".join(VARIANTS), help=f"some, by comma: {known}")
-    found.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--variants", default=",".join(VARIANTS), help=f"some, by comma: {known}")
+    flags.add_argument("--seeds", type=int, default=3)
     for name, field in FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
-        found.add_argument(flag, type=type(field.default), default=field.default, help="see Setting")
-    found.add_argument("--table", type=Path, help="write means, intervals and differences to base there")
-    return found
+        flags.add_argument(flag, type=type(field.default), default=field.default, help="see Setting")
+    flags.add_argument("--table", type=Path, help="write means, intervals and differences to base there")
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit what is not there yet, tell means, differences and intervals."""
+    """Fit missing variants, print means, differences and intervals."""
     names = cli.parse_names(args.variants, "--variants", [*VARIANTS, *REFERENCES])
     args.folder.mkdir(parents=True, exist_ok=True)
     data = f"generated {VERSION}, {args.world} items" if args.world else str(args.data)
@@ -197,19 +197,19 @@ def main(args: argparse.Namespace) -> int:
 
 
 def run_seed(drawn: SeedDraws, names: tuple[str, ...], folder: Path) -> None:
-    """What is not there yet of a seed, a line of results each."""
+    """Run the missing fits of a seed, and write a line of results for each."""
     results = folder / "results.jsonl"
     for name in names:
         key = {"variant": name, "seed": drawn.seed, **asdict(drawn.how)}
         if any(key.items() <= row.items() for row in read_results(results)):
             continue
-        found = measure_reference(drawn, name) if name in REFERENCES else run_fit(drawn, name, folder)
+        result = measure_reference(drawn, name) if name in REFERENCES else run_fit(drawn, name, folder)
         with results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**key, **found}) + "\n")
+            file.write(json.dumps({**key, **result}) + "\n")
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Results that are there."""
+    """Read the results of earlier runs."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -219,17 +219,17 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def read_world(folder: Path) -> PlantedWorld:
-    """Genres, titles and pairs of a MovieLens folder, cut."""
-    found = read_movies(folder)
-    train, held = split_pairs(found.pairs, HELD_OUT, SPLIT_SEED)
-    return PlantedWorld(train, held, np.hstack([found.genres, found.words, log_degree(train)]))
+    """Return genres, titles and pairs of a MovieLens folder, split."""
+    movies = read_movies(folder)
+    train, held = split_pairs(movies.pairs, HELD_OUT, SPLIT_SEED)
+    return PlantedWorld(train, held, np.hstack([movies.genres, movies.words, log_degree(train)]))
 
 
 # ------------------------------------------------------------------------------------------ fits
 
 
 class SeedDraws:
-    """What a seed draws, made when it is first asked for and shared by all variants."""
+    """The draws of a seed, made when first used and shared by all variants."""
 
     def __init__(self, world: PlantedWorld, how: Setting, seed: int, journal: Journal) -> None:
         self.world, self.how, self.seed, self.say = world, how, seed, journal.say
@@ -238,30 +238,30 @@ class SeedDraws:
 
     @cached_property
     def most(self) -> MostVisited:
-        """The items that walks from each item visit most, dense ids after those of users."""
+        """The items that walks from each item visit most; their dense ids come after those of users."""
         top = max(self.how.top, *(v.top for v in VARIANTS.values()))
         return find_visited_items(self.train, top, self.seed, self.how.walks)
 
     @cached_property
     def pairs(self) -> tuple[Rows, Rows]:
-        """Query and item of the pairs that are fitted."""
+        """Query and item of the training pairs."""
         train = draw_users(self.train, self.how.pairs, self.seed) if self.how.pairs else self.train
         _, query, item = pair_liked_items(train.indptr, train.item.astype(np.int64), 2, self.seed)
         return query, item
 
     @cached_property
     def band(self) -> Band:
-        """Hard negatives of the queries that are fitted."""
+        """Hard negatives of the training queries."""
         queries = np.unique(self.pairs[0])
-        found = find_hard_negatives(self.train, queries, self.how.least)
-        short = int(found.fallback.sum())
+        band = find_hard_negatives(self.train, queries, self.how.least)
+        short = int(band.fallback.sum())
         self.say(
             f"seed {self.seed}: bands of {len(queries):,} queries, {short:,} of them reach fewer than 5,000"
         )
-        return found
+        return band
 
     def graph(self, top: int) -> Adjacency:
-        """The items that walks from each item visit most, weighed by visits."""
+        """Return the items that walks from each item visit most, weighed by visits."""
         if top not in self.graphs:
             self.graphs = {
                 top: build_visit_graph(keep_most_visited(self.most, top), self.train)
@@ -270,37 +270,37 @@ class SeedDraws:
 
 
 def draw_users(train: UserItemPairs, pairs: int, seed: int) -> UserItemPairs:
-    """Training pairs of users drawn by hash, enough of them for about so many pairs of items."""
+    """Return training pairs of users drawn by hash, enough for about this number of item pairs."""
     order = order_users_by_hash(train.users, seed)
     enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
-    kept = np.zeros(train.users, np.bool_)
-    kept[order[:enough]] = True
-    return select_users(train, kept)
+    is_kept = np.zeros(train.users, np.bool_)
+    is_kept[order[:enough]] = True
+    return select_users(train, is_kept)
 
 
 def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
-    """The `top` most visited of those that are known."""
+    """Return the `top` most visited items."""
     sizes = np.diff(most.indptr)
-    kept = np.arange(len(most.node)) - np.repeat(most.indptr[:-1], sizes) < top
+    is_kept = np.arange(len(most.node)) - np.repeat(most.indptr[:-1], sizes) < top
     indptr = np.concatenate([[0], np.cumsum(np.minimum(sizes, top))])
-    return most._replace(indptr=indptr, node=most.node[kept], visits=most.visits[kept])
+    return most._replace(indptr=indptr, node=most.node[is_kept], visits=most.visits[is_kept])
 
 
 def find_hard_negatives(train: UserItemPairs, queries: Rows, least: float) -> Band:
-    """Of some queries (ascending): items ranked 2,000 to 5,000 by personalised PageRank, or the same share
-    of what is reached; a row an item, empty for those that are no query."""
+    """Return items ranked 2,000 to 5,000 by personalised PageRank from each query, or the same share
+    of the reached items. There is a row for each item, empty unless it is a query."""
     first, counts = train.users, np.zeros(train.items, np.int64)
     side = (first, first + train.items)
-    found = rank_bands(build_bipartite(train), first + queries, side, (2000, 5000), least=least)
-    counts[queries] = np.diff(found.indptr)
+    reached = rank_bands(build_bipartite(train), first + queries, side, (2000, 5000), least=least)
+    counts[queries] = np.diff(reached.indptr)
     fallback = np.zeros(train.items, np.bool_)
-    fallback[queries] = found.fallback
+    fallback[queries] = reached.fallback
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    return Band(indptr, found.node - np.uint32(first), fallback)
+    return Band(indptr, reached.node - np.uint32(first), fallback)
 
 
 def make_net(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNetwork:
-    """A net with random weights; vectors that are added are as long as the features."""
+    """Return a net with random weights. Vectors that are added have the width of the features."""
     width = dims if variant.join == "add" else how.width
     form = LayerForm(variant.form, variant.aggregator, width, width, variant.join)  # type: ignore[arg-type]
     net = GraphNetwork((form,) * how.layers, (how.width,), dims)
@@ -309,10 +309,10 @@ def make_net(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNetwo
 
 
 def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
-    """One fit and what it is worth on the test pairs; the best-on-validation epoch is taken."""
+    """Fit once; return measures on the test pairs at the best epoch on validation pairs."""
     how, seed, train, variant = drawn.how, drawn.seed, drawn.train, VARIANTS[name]
-    given = GraphInput(drawn.graph(variant.top or how.top), drawn.world.features)
-    net = make_net(variant, given.features.shape[1], how, seed)
+    graph_input = GraphInput(drawn.graph(variant.top or how.top), drawn.world.features)
+    net = make_net(variant, graph_input.features.shape[1], how, seed)
     negatives = how.negatives * (how.batch if variant.each else 1)
     margin = PairObjective(
         "max_margin", 0.1, negatives, variant.per_pair, variant.curriculum, end=train.items
@@ -321,36 +321,36 @@ def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
     judged = test_pairs(train, drawn.inner, seed, how.judged)
 
     def worth(fitted: GraphNetwork) -> float:
-        return mean_scaled_rank(rank_pairs(fitted, given, judged), 10)
+        return mean_scaled_rank(rank_pairs(fitted, graph_input, judged), 10)
 
-    task = PairTask(net, given, drawn.pairs, margin, band, worth)
+    task = PairTask(net, graph_input, drawn.pairs, margin, band, worth)
     drawn.say(f"{name}, seed {seed}: {task.examples:,} pairs")
     plan = TrainingPlan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
-    found = fit(task, plan, folder / checkpoint_name(name, seed, how), drawn.say)
-    told: dict[str, Any] = rank_metrics(
-        rank_pairs(net, given, test_pairs(train, drawn.world.held, seed, how.tested))
+    result = fit(task, plan, folder / checkpoint_name(name, seed, how), drawn.say)
+    measures: dict[str, Any] = rank_metrics(
+        rank_pairs(net, graph_input, test_pairs(train, drawn.world.held, seed, how.tested))
     )
-    told |= {"best_epoch": found.best, "worths": [e.worth for e in found.epochs]}
-    told["pairs_a_second"] = float(np.mean([e.examples_a_second for e in found.epochs]))
-    drawn.say(f"{name}, seed {seed}: {told}")
-    return told
+    measures |= {"best_epoch": result.best, "worths": [e.worth for e in result.epochs]}
+    measures["pairs_a_second"] = float(np.mean([e.examples_a_second for e in result.epochs]))
+    drawn.say(f"{name}, seed {seed}: {measures}")
+    return measures
 
 
 def checkpoint_name(name: str, seed: int, how: Setting) -> str:
-    """A folder's name that says what a fit is of: no other fit goes on from it."""
+    """Return a folder name that identifies the fit, so that no other fit resumes it."""
     whole = hashlib.sha256(json.dumps(asdict(how), sort_keys=True).encode()).hexdigest()
     return f"{name}-{seed}-{whole[:12]}"
 
 
 def rank_metrics(ranks: Rows) -> dict[str, float]:
-    """Hit rates and scaled MRR."""
+    """Return hit rates and scaled MRR."""
     return {f"hit_rate@{k}": float((ranks <= k).mean()) for k in CUT_OFFS} | {
         "scaled_mrr": mean_scaled_rank(ranks)
     }
 
 
 def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) -> tuple[Rows, Rows]:
-    """A held-out item and one of its user's training items, drawn by hash; at most so many, by hash."""
+    """Return held-out items, each with a training item of its user, drawn by hash; at most this many."""
     user, item = held.user.astype(np.int64), held.item.astype(np.int64)
     keys = hash_numbers(user * train.items + item, seed)
     sizes = np.diff(train.indptr)[user]
@@ -360,9 +360,9 @@ def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) 
     return train.item[train.indptr[user[rows]] + place].astype(np.int64), item[rows]
 
 
-def rank_pairs(net: GraphNetwork, given: GraphInput, pairs: tuple[Rows, Rows]) -> Rows:
-    """Ranks of test pairs among all items but the query."""
-    z = embed_by_layer(net, given, np.arange(len(given.features)))
+def rank_pairs(net: GraphNetwork, graph_input: GraphInput, pairs: tuple[Rows, Rows]) -> Rows:
+    """Return ranks of test pairs among all items but the query."""
+    z = embed_by_layer(net, graph_input, np.arange(len(graph_input.features)))
     return rank_items(z, *pairs)
 
 
@@ -370,29 +370,29 @@ def rank_pairs(net: GraphNetwork, given: GraphInput, pairs: tuple[Rows, Rows]) -
 
 
 def measure_reference(drawn: SeedDraws, name: str) -> dict[str, Any]:
-    """What the test pairs are worth by something that is not fitted."""
+    """Return measures of a reference without a fit on the test pairs."""
     world, train = drawn.world, drawn.train
     pairs = test_pairs(train, world.held, drawn.seed, drawn.how.tested)
     if name == "features":
         ranks = rank_items(world.features, *pairs)
     else:
         ranks = rank_by_visits(make_scorer(drawn, name), popularity(train), pairs)
-    told = rank_metrics(ranks)
-    drawn.say(f"{name}, seed {drawn.seed}: {told}")
-    return told
+    measures = rank_metrics(ranks)
+    drawn.say(f"{name}, seed {drawn.seed}: {measures}")
+    return measures
 
 
 def popularity(train: UserItemPairs) -> npt.NDArray[np.float64]:
-    """(items,) from 0 to 1 by training pairs of each; among as many by hash, so that none are tied."""
+    """Return (items,) popularity in training from 0 to 1; ties are broken by hash."""
     counts = np.bincount(train.item, minlength=train.items)
     order = np.lexsort((hash_numbers(np.arange(train.items), 5), counts))
-    found = np.empty(train.items)
-    found[order] = np.arange(train.items) / train.items
-    return found
+    popularity_i = np.empty(train.items)
+    popularity_i[order] = np.arange(train.items) / train.items
+    return popularity_i
 
 
 def make_scorer(drawn: SeedDraws, name: str) -> Callable[[int], tuple[Rows, Any]]:
-    """Of a query: the items that stand before the others, and by how much; the rest is popularity."""
+    """Return a function of a query: items that stand before the others, and their scores."""
     world, most = drawn.world, drawn.most if name == "visits" else None
     if most is not None:
         nodes = most.node.astype(np.int64) - drawn.train.users
@@ -402,53 +402,53 @@ def make_scorer(drawn: SeedDraws, name: str) -> Callable[[int], tuple[Rows, Any]
         return lambda _: (np.empty(0, np.int64), 0)
     group, taste = world.group, world.taste
 
-    def of_groups(q: int) -> tuple[Rows, Any]:
+    def score_groups(q: int) -> tuple[Rows, Any]:
         near = np.flatnonzero(taste == taste[q])
         return near, 1 + (group[near] == group[q])
 
-    return of_groups
+    return score_groups
 
 
 def rank_by_visits(
     near: Callable[[int], tuple[Rows, Any]], popular: npt.NDArray[np.float64], pairs: tuple[Rows, Rows]
 ) -> Rows:
-    """Ranks of pairs' items by whole numbers of their query, then by popularity."""
-    found = np.empty(len(pairs[0]), np.int64)
+    """Return ranks of items by whole numbers of their query, then by popularity."""
+    ranks = np.empty(len(pairs[0]), np.int64)
     for row, (q, i) in enumerate(zip(*(column.tolist() for column in pairs), strict=True)):
         scores = popular.copy()
         nodes, more = near(q)
         scores[nodes] += more
         scores[q] = -1.0
-        found[row] = 1 + np.count_nonzero(scores > scores[i])
-    return found
+        ranks[row] = 1 + np.count_nonzero(scores > scores[i])
+    return ranks
 
 
 # ----------------------------------------------------------------------------------------- tables
 
 
 def format_interval(values: list[float], form: str = ".4g") -> str:
-    """Mean and 95 % interval of Student's t of what seeds gave."""
+    """Return the mean and 95 % interval by Student's t of the values of seeds."""
     if len(values) < 2:
         return "".join(f"{v:{form}}" for v in values)
     return f"{np.mean(values):{form}} ± {student_half_width(values):.2g}"
 
 
 def format_markdown(head: list[str], lines: list[list[str]]) -> str:
-    """A table of Markdown."""
+    """Return a Markdown table."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def group_by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
-    """Results by variant and seed."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
+    """Return results by variant and seed."""
+    results: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row["variant"], {})[row["seed"]] = row
-    return found
+        results.setdefault(row["variant"], {})[row["seed"]] = row
+    return results
 
 
 def format_summary(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds with their intervals."""
+    """Return means over seeds with their intervals."""
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch", "pairs_a_second"]
     lines = []
     for variant, seeds in group_by_variant(rows).items():
@@ -459,12 +459,12 @@ def format_summary(rows: list[dict[str, Any]]) -> str:
 
 
 def format_differences(rows: list[dict[str, Any]]) -> str:
-    """Differences to base within each seed, with their intervals: walks, pairs and split are the same."""
+    """Return differences to base within each seed, with intervals; walks, pairs and split are the same."""
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch"]
-    found = group_by_variant(rows)
-    base = found.get("base", {})
+    results = group_by_variant(rows)
+    base = results.get("base", {})
     lines = []
-    for variant, seeds in found.items():
+    for variant, seeds in results.items():
         both = sorted(base.keys() & seeds.keys())
         if variant == "base" or not both:
             continue

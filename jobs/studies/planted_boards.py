@@ -1,16 +1,16 @@
-"""Boards of a planted world: how many under-tuned methods are flagged, and how many fair ones are accused.
+"""Study of boards of a planted world: how many under-tuned methods are flagged, how many fair ones.
 
     python jobs/studies/planted_boards.py --methods 100 --seed 1
 
 Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
-files declare it: points of `leaderboard.search_spaces.draw_points`, trials with the noise of seeds, a value over
-ten folds.
-A method is under-tuned where the run that it uses is worse than its optimum by 1 % of the error or three
-times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge_entries`. No
-data, no Spark.
+files declare it: points of `leaderboard.search_spaces.draw_points`, trials with the noise of seeds, a
+value over ten folds.
+A method is under-tuned if its run is worse than its optimum by 1 % of the error or three
+times the noise of folds, whichever is more. The verdicts are those of `leaderboard.entries.judge_entries`.
+No data, no Spark.
 
-Methods of which the board says "no power" are counted apart. The same methods are judged once more
-without their searches: each has to be "never searched", and none flagged.
+Methods with the note "no power" are counted separately. The same methods are judged once more without their
+searches: each must have the note "never searched", and none is flagged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from recbench_spark.leaderboard.search_spaces import draw_points, make_search
 from recbench_spark.leaderboard.verdicts import MIN_GAIN_SHARE, MIN_GAIN_SPREADS, TuningVerdict
 
 SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
-"""Standard deviations over seeds and over folds, as MovieLens 1M has them; the error at the optimum."""
+"""Standard deviations over seeds and folds, similar to MovieLens 1M, and the error at the optimum."""
 
 BUDGETS = ((2, 16), (3, 16), (4, 16), (2, 8), (2, 4))
-"""Settings and trials of the shipped files, and three settings of 16, which lie between."""
+"""Numbers of settings and trials: those of the shipped files, and three settings with 16 trials."""
 
 SEED_STEP = 1_000_000
-"""Methods that a seed has at most: no two seeds share the points of a search."""
+"""Most methods of a seed, so that no two seeds share the points of a search."""
 
 SPACES = (
     SettingRange(low=0.001, high=0.02, log=True),
@@ -53,9 +53,9 @@ class Method(NamedTuple):
     """A method of the planted world.
 
     Attributes:
-        entry: its row.
-        tuning: its search, and what of it is used.
-        excess: how much worse than its optimum the run is, truly.
+        entry: row of the board.
+        tuning: search, and the settings that are used.
+        excess: true difference of the run to its optimum.
     """
 
     entry: Entry
@@ -64,18 +64,18 @@ class Method(NamedTuple):
 
     @property
     def under_tuned(self) -> bool:
-        """Whether the run is truly under-tuned."""
+        """True if the run is under-tuned in truth."""
         return self.excess > max(
             MIN_GAIN_SHARE * ERROR, MIN_GAIN_SPREADS * (self.entry.spread_folds or 0.0)
         )
 
 
 def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
-    """One method, a function of its arguments.
+    """Make one method as a function of its arguments.
 
-    Every second space misses the optimum, and every fifth run uses a trial that is drawn, not the best.
+    Every second space misses the optimum, and every fifth run uses a random trial instead of the best.
     """
-    rng = np.random.default_rng((number, dims, budget, seed))  # 0: the bits of three numbers
+    rng = np.random.default_rng((number, dims, budget, seed))  # `seed` 0 has the bits of three numbers
     space = {f"setting_{at}": SPACES[at] for at in range(dims)}
     error = make_error(rng, space, missed=number % 2 == 1)
     start = seed * SEED_STEP
@@ -95,9 +95,9 @@ def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
 
 
 def make_error(rng: np.random.Generator, space: Mapping[str, SettingRange], missed: bool) -> Error:
-    """A bowl over the places of the settings, turned and steeper on one side; some count for nothing.
+    """Make a rotated bowl over the settings, steeper on one side; some settings have no effect.
 
-    `missed`: the optimum of the setting that counts most lies outside its range.
+    `missed`: the optimum of the most important setting is outside its range.
     """
     dims = len(space)
     depth = rng.uniform(0.02, 0.2, dims) * (rng.random(dims) > 0.25)
@@ -118,7 +118,7 @@ def make_error(rng: np.random.Generator, space: Mapping[str, SettingRange], miss
 
 
 def range_position(of: SettingRange, value: float) -> float:
-    """How far along its range a value lies, 0 to 1."""
+    """Return the position of a value in its range, from 0 to 1."""
     assert of.low is not None and of.high is not None
     if of.log:
         return float(np.log(value / of.low) / np.log(of.high / of.low))
@@ -126,14 +126,14 @@ def range_position(of: SettingRange, value: float) -> float:
 
 
 def count_verdicts(methods: Sequence[Method]) -> dict[str, Counter[str]]:
-    """What the board says of under-tuned methods and of fair ones: flagged, fine, or no power."""
-    found = judge_entries(
+    """Return counts of verdicts on under-tuned and on fair methods: flagged, fine, or no power."""
+    verdicts = judge_entries(
         [method.entry for method in methods], {}, {}, {m.entry.entry_id: m.tuning for m in methods}
     )
     counts = {"under-tuned": Counter[str](), "fair": Counter[str]()}
     for method in methods:
         truth = "under-tuned" if method.under_tuned else "fair"
-        counts[truth][_classify_verdict(found[method.entry.entry_id])] += 1
+        counts[truth][_classify_verdict(verdicts[method.entry.entry_id])] += 1
     return counts
 
 
@@ -145,12 +145,12 @@ def _classify_verdict(verdict: TuningVerdict) -> str:
 
 
 def drop_searches(methods: Sequence[Method]) -> list[Method]:
-    """Return the same methods as a board has them that knows no search."""
+    """Return the same methods, without their searches."""
     return [method._replace(tuning=SettingsSource()) for method in methods]
 
 
 def gather_methods(dims: int, budget: int, wanted: int, seed: int = 0) -> list[Method]:
-    """Methods until each kind, under-tuned and fair, has as many as wanted; the surplus is left out."""
+    """Return methods of both kinds, under-tuned and fair, as many of each as wanted."""
     kinds: dict[bool, list[Method]] = {True: [], False: []}
     number = 0
     while min(map(len, kinds.values())) < wanted and number < 50 * wanted:
@@ -165,13 +165,13 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
-    """Return a line of the table; the shares are of those that the board decided.
+    """Return a line of the table. Shares are over methods that the board decided.
 
     Args:
-        dims: settings that are searched.
-        budget: trials.
+        dims: number of searched settings.
+        budget: number of trials.
         counts: verdicts on under-tuned and on fair methods.
-        unsearched: the same without their searches.
+        unsearched: verdicts on the same methods without their searches.
     """
     cells = []
     for truth in ("under-tuned", "fair"):
@@ -185,7 +185,7 @@ def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
 
 
 def parser() -> cli.Parser:
-    """The flags of this study."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--methods", type=cli.parse_count, default=100, help="of each kind and budget (default 100)"
@@ -195,7 +195,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print a line a budget."""
+    """Print a line for each budget."""
     print(
         "| settings x trials | under-tuned, flagged | fair, flagged | without a search: never searched |\n"
         "|---|---|---|---|"

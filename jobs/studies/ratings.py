@@ -1,13 +1,13 @@
-"""Figures of rating models over folds: dimension, sampling steps, core-hours, settings carried over.
+"""Draw figures of rating models over folds: dimension, sampling steps, core-hours, settings.
 
     python jobs/studies/ratings.py --config FILE --warehouse DIR --figure dimensions \\
         --models sgd_mf,bayesian_mf --dims 16,32,64,128:3,512:1 --picture docs/ratings_dimensions.png
     python jobs/studies/ratings.py ... --figure steps --dims 16 --picture docs/ratings_steps.png
     python jobs/studies/ratings.py ... --figure setting --vary regularisers=0.02,0.04,0.08 --models sgd_mf
 
-Models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the
-first three folds. Every fit is a row of `fits`: a study that was stopped goes on where it was, and another
-figure of the same fits costs nothing. Without --picture the numbers alone are printed.
+The models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the
+first three folds. Every fit is a row of `fits`, so a study that was interrupted continues, and another
+figure of the same fits needs no new fit. Without --picture only the numbers are printed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Variation = tuple[str, tuple[float, ...]]
 
 
 class FactorSize(NamedTuple):
-    """A number of factors, and on how many folds it is fitted; None: all."""
+    """A number of factors, and the number of folds to fit; None: all."""
 
     dims: int
     folds: int | None
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
@@ -67,21 +67,21 @@ def parser() -> cli.Parser:
 
 
 def sizes(text: str) -> tuple[FactorSize, ...]:
-    """`16,128:3` on the command line."""
-    found = [re.fullmatch(r"([1-9][0-9]{0,4})(?::([1-9][0-9]{0,3}))?", part) for part in text.split(",")]
-    if not all(found):
+    """Parse sizes such as `16,128:3`."""
+    matches = [re.fullmatch(r"([1-9][0-9]{0,4})(?::([1-9][0-9]{0,3}))?", part) for part in text.split(",")]
+    if not all(matches):
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 16,32,128:3")
-    return tuple(FactorSize(int(m[1]), int(m[2]) if m[2] else None) for m in found if m)
+    return tuple(FactorSize(int(m[1]), int(m[2]) if m[2] else None) for m in matches if m)
 
 
 def parse_variation(text: str) -> Variation:
-    """`regularisers=0.02,0.04` on the command line."""
+    """Parse a setting and its values such as `regularisers=0.02,0.04`."""
     name, _, values = text.partition("=")
     return name, cli.parse_numbers(values)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit what the figure needs, draw it, tell its numbers."""
+    """Fit what the figure needs, draw it, print its numbers."""
     if (args.figure == "setting") != (args.vary is not None):
         raise ConfigError("--figure setting and --vary go together", "--vary regularisers=0.02,0.04,0.08")
     benchmark = load_benchmark(args.config, args.set)
@@ -109,7 +109,7 @@ def make_tasks(
     dims: Sequence[FactorSize],
     vary: tuple[str, tuple[float, ...]] | None,
 ) -> Iterator[FitTask]:
-    """A task a model, size, value and fold; nothing but its row is kept."""
+    """Return a task for each model, size, value and fold. Only its row is stored."""
     name, values = vary or ("", (0.0,))
     for model in models:
         known = getattr(model, "dims", None)
@@ -124,7 +124,7 @@ def make_tasks(
 
 
 def draw_figure(fits: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
-    """Draw the figure where it is asked for; its numbers."""
+    """Draw the figure if a file is named; return its numbers."""
     if fits.empty:
         raise ConfigError("no fit succeeded, so there is nothing to draw", "see the table fits")
     if args.vary:

@@ -1,1 +1,1 @@
-"""The commands that users start: flags, config, session, one library call, exit code."""
+"""Commands of the package: each module has the flags of a job and starts its action."""

@@ -1,11 +1,12 @@
-"""Rating models over all folds and seeds of a benchmark file, by one command: mean, and spread over folds.
+"""Fit rating models over all folds and seeds of a benchmark file, and print means and spreads.
 
     python jobs/benchmark.py --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR
     python jobs/benchmark.py --config FILE --warehouse DIR --seeds 1,2,3 --folds 0,1 --models sgd_64
 
-Each (model, fold, seed) is a task of Spark and a row of `fits`; a second start goes on where the first one
-stopped. A night (`jobs/nightly.py`) holds out the one fold that the file names, with intervals, slices and
-comparisons; here are all of them. Exit codes: 0 fine, 1 a fit failed, 2 wrong usage or configuration.
+Each (model, fold, seed) is a task of Spark and a row of `fits`; a second start continues where the first
+one stopped. This job covers all folds. A night (`jobs/nightly.py`) tests on the one fold that the file
+names, with intervals, slices and comparisons. Exit codes: 0 fine, 1 a fit failed, 2 wrong usage or
+configuration.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
@@ -32,19 +33,19 @@ def parser() -> cli.Parser:
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """Whole numbers on the command line, each once: 0,1,2."""
+    """Parse different whole numbers from 0 such as 0,1,2."""
     try:
-        found = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,1,2") from None
-    if len(set(found)) < len(found) or min(found) < 0:
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise argparse.ArgumentTypeError(f"'{text}': whole numbers from 0, each once")
-    return found
+    return numbers
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the file, label the log, fit, tell."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the file, label the log, fit the models and print the table."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import benchmark  # noqa: PLC0415
 
     return benchmark.run(args)

@@ -1,4 +1,4 @@
-"""Hand a run in as predictions or rankings with its provenance; score one again, without training.
+"""Submit a run as predictions or rankings with its provenance; score one again, without training.
 
     python jobs/bundle.py pack --config FILE --warehouse DIR --model sgd_mf --output BUNDLE
     python jobs/bundle.py pack --config FILE --warehouse DIR --predictions p.parquet --name mine \\
@@ -8,10 +8,10 @@
     python jobs/bundle.py retract --warehouse DIR --entry ID --why "trained on the test rows"
 
 A bundle is a folder: `bundle.json` and one Parquet file, (user_id, item_id, prediction, fold) or lists
-(user_id, item_id, rank). A digest covers all of it. Scoring holds it against the benchmark's own split,
-enters it on the board, and counts the look at what is held out (`submissions`). A result that is better
-than the noise allows is held back until it is accepted. A row of a board that is retracted stays in the
-table `boards` and is left out of all views. See docs/submissions.md.
+(user_id, item_id, rank). A digest covers all of it. Scoring compares it with the benchmark's own split,
+adds it to the board, and counts the use of the held-out rows (`submissions`). A result that is better than
+the noise explains is held back until it is accepted. A retracted row of a board stays in the table
+`boards` and is left out of all views. See docs/submissions.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("action", choices=["pack", "score", "accept", "retract"])
     flags.add_argument("--config", help="pack, score: benchmark file, or its name under conf/benchmarks")
@@ -52,38 +52,38 @@ def parser() -> cli.Parser:
 
 
 def year(text: str) -> int:
-    """A year of four digits."""
+    """Parse a year from 1990 to 2100."""
     if not (text.isdecimal() and 1990 <= int(text) <= 2100):
         raise argparse.ArgumentTypeError(f"'{text}' is no year from 1990 to 2100")
     return int(text)
 
 
 def dims(text: str) -> int:
-    """A number of factors."""
+    """Parse a number of factors."""
     if not (text.isdecimal() and 1 <= int(text) < 2**31):
         raise argparse.ArgumentTypeError(f"'{text}' is no number of factors, 1 or more")
     return int(text)
 
 
 def space(text: str) -> tuple[str, tuple[float, ...]]:
-    """A setting and what was searched of it.
+    """Parse NAME=A,B: a setting and the values that were searched.
 
     >>> space("reg=0.01,0.1")
     ('reg', (0.01, 0.1))
     """
     name, _, values = text.partition("=")
     try:
-        found = tuple(float(value) for value in values.split(","))
+        numbers = tuple(float(value) for value in values.split(","))
     except ValueError:
-        found = ()
-    if not name or not found or not all(map(math.isfinite, found)):
+        numbers = ()
+    if not name or not numbers or not all(map(math.isfinite, numbers)):
         raise argparse.ArgumentTypeError(f"'{text}' is no setting and its numbers, such as reg=0.01,0.1")
-    return name, found
+    return name, numbers
 
 
 def main(args: argparse.Namespace) -> int:
-    """Pack, score, accept or retract."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Run the action of the flags: pack, score, accept or retract."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import bundle  # noqa: PLC0415
 
     return bundle.run(args)

@@ -1,4 +1,4 @@
-"""A night looked at without a session: what it would do, and whether what it needs is there."""
+"""Check a night without Spark: describe what it would do, and check that its inputs exist."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from recbench_spark.storage.local_files import COMPRESSED, describe_content, req
 from recbench_spark.training.model_adapter import make_behaviour
 
 MAX_CHECKED_TIMES = 100_000
-"""Times of a log that are looked at."""
+"""Most times of a log that are checked."""
 
 KNOWN_LATER = "known when Spark starts"
-"""What is said of a path that this process does not read."""
+"""Size of a table that only Spark can read."""
 
 
 def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: NightOutcome | None) -> str:
-    """What a night would do, in words, without Spark.
+    """Describe what a night would do, without Spark.
 
     Raises:
         ConfigError: a setting that cannot be. MissingError: a file that is not there, or not yet.
@@ -47,8 +47,8 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
     """
     check_benchmark(benchmark)
     check_warehouse(store_root)
-    looked_at = check_inputs(benchmark)
-    asked = benchmark.evaluation
+    inputs = check_inputs(benchmark)
+    evaluation = benchmark.evaluation
     lines: Sequence[str] = [
         f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
         f"night       {logical_date}",
@@ -56,19 +56,19 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",
         f"split       {benchmark.split.describe()}",
         f"models      {', '.join(f'{model.name} ({model.kind})' for model in benchmark.models)}",
-        f"metrics     {', '.join(asked.metrics)} at {', '.join(map(str, asked.cutoffs))}",
-        f"parts       {', '.join(asked.parts)}",
-        f"definition  {asked.resolve().describe()}",
-        *looked_at,
+        f"metrics     {', '.join(evaluation.metrics)} at {', '.join(map(str, evaluation.cutoffs))}",
+        f"parts       {', '.join(evaluation.parts)}",
+        f"definition  {evaluation.resolve().describe()}",
+        *inputs,
         f"code        recbench-spark {__version__}",
         "state       already done, nothing to do" if done else "state       to do",
-        *(f"{model.name:<11} {told}" for model in benchmark.models if (told := describe_model(model))),
+        *(f"{model.name:<11} {text}" for model in benchmark.models if (text := describe_model(model))),
     ]
     return "\n".join(lines)
 
 
 def describe_model(model: ModelConfig) -> str | None:
-    """What a model does on a night, where there is more to say than its name; its files are looked at."""
+    """Check the files of a model and return its description; None if its name says all."""
     try:
         return make_behaviour(model).told() if model.measured else None
     except RecbenchError as error:
@@ -76,11 +76,11 @@ def describe_model(model: ModelConfig) -> str | None:
         raise kind(f"model {model.name}: {error.message}", error.hint) from None
 
 
-# ------------------------------------------------------------------------------- what is looked at
+# ------------------------------------------------------------------------------------------ inputs
 
 
 def check_inputs(benchmark: Benchmark) -> list[str]:
-    """A line a table: how many rows lie there; errors where it cannot be used."""
+    """Return a line with the number of rows for each input table. Raises errors for unusable tables."""
     paths = evaluation_paths(benchmark)
     lines = check_log(benchmark.dataset)
     lines += [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in paths.items()]
@@ -96,11 +96,11 @@ REQUIRED_COLUMNS = {
     "item features": ("item_id",),
     "user features": ("user_id",),
 }
-"""Columns that the tables of an evaluation must have, by what they are."""
+"""Columns that the input tables of an evaluation must have, by their names in messages."""
 
 
 def check_slice_tables(benchmark: Benchmark) -> list[str]:
-    """Return a line a table of users or items that slices are cut by.
+    """Return a line for each table of users or items that defines a slice.
 
     Raises:
         MissingError: one is not there. SchemaError: it lacks its id, or the column that is cut by.
@@ -113,7 +113,7 @@ def check_slice_tables(benchmark: Benchmark) -> list[str]:
 
 
 def check_log(dataset: Dataset) -> list[str]:
-    """Whether the log is there; of tables, also whether it has the columns that the file names.
+    """Return the line of the log. A log that is a table must have the columns of the file.
 
     Raises:
         MissingError: it is not. SchemaError: it lacks a column.
@@ -135,7 +135,7 @@ def check_log(dataset: Dataset) -> list[str]:
 
 
 def _check_reader(dataset: Dataset) -> None:
-    """ConfigError for a log that is plainly of another format than its reader's."""
+    """Check that the format of the log fits its reader. Raises ConfigError."""
     path, reader = str(dataset.path), dataset.reader
     if reader not in TABLE_READERS:
         return
@@ -152,7 +152,7 @@ def _check_reader(dataset: Dataset) -> None:
 
 
 def _check_times(dataset: Dataset) -> None:
-    """Look at the first times of a log that is a table; tables of Spark are left alone.
+    """Check the first times of a log that is a table. Tables that need Spark are skipped.
 
     Raises:
         SchemaError, DataError: they are no times in `dataset.time_unit`; the hint names the unit that fits.
@@ -166,34 +166,33 @@ def _check_times(dataset: Dataset) -> None:
 
 
 def _check_movielens_times(dataset: Dataset) -> None:
-    """Look at the first times of a MovieLens data set, as `_check_times` at those of a table."""
+    """Check the first times of a MovieLens data set."""
     first = read_movielens_times(str(dataset.path), dataset.reader, MAX_CHECKED_TIMES + 1)
     if first:
         _check_first_times(dataset, *first)
 
 
 def _check_first_times(dataset: Dataset, path: str, name: str, times: pa.Array) -> None:
-    """Check up to TIMES_SEEN times of a column; one time more says that the log has more."""
+    """Check up to MAX_CHECKED_TIMES times of a column; one more value means that the log has more rows."""
     whole, all_bad = len(times) <= MAX_CHECKED_TIMES, dataset.bad_rows == "reject"
     check_times(times[:MAX_CHECKED_TIMES], name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
 
 
 def _describe_model_tables(model: ModelConfig) -> list[str]:
-    """What lies where a model was handed over."""
-    found = []
+    """Return a line for each table of an external model."""
+    lines = []
     for name in model.paths:
         path = attrgetter(name)(model)
         if path:
-            columns = _required_columns(
-                model, name
-            )  # none: a file of the model's own, which it looks at itself
-            found.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
+            # No columns: a file of its own format, which the model checks itself.
+            columns = _list_columns(model, name)
+            lines.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):
-        found += _vector_width(model)
-    return found
+        lines += _vector_width(model)
+    return lines
 
 
-def _required_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
+def _list_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
     if isinstance(model, EmbeddingsModel):
         return ("user_id" if name == "users" else "item_id", "vector")
     if isinstance(model, ScoresModel):
@@ -202,7 +201,7 @@ def _required_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
 
 
 def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
-    """Return one table in words: how many rows lie there, with these columns.
+    """Return a line with the number of rows of a table that has these columns.
 
     Raises:
         MissingError: it is not there. SchemaError: it lacks a column.
@@ -211,16 +210,16 @@ def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool =
         unit = "lines" if arrow_files.detect_kind(path) == "text" else "rows"
         if columns:
             require_columns(arrow_files.read_column_names(path), columns, f"{name} {path}", path)
-        # Of compressed text no lines are known, but its bytes.
-        counted = rows and not path.endswith(COMPRESSED)
-        told = f"{arrow_files.estimate_rows(path):,} {unit}" if counted else "is there"
+        # The number of lines of compressed text is not known.
+        is_counted = rows and not path.endswith(COMPRESSED)
+        size = f"{arrow_files.estimate_rows(path):,} {unit}" if is_counted else "is there"
     except FallbackToSpark:
-        told = KNOWN_LATER
-    return f"{name:<11} {path}: {told}"
+        size = KNOWN_LATER
+    return f"{name:<11} {path}: {size}"
 
 
 def _vector_width(model: EmbeddingsModel) -> list[str]:
-    """How long the vectors of a model are, by the first of each table.
+    """Return a line with the width of the vectors of a model, from the first row of each table.
 
     Raises:
         SchemaError: users and items have vectors of different lengths.

@@ -1,4 +1,4 @@
-"""Embeddings of all nodes of a graph after some layers, computed layer by layer: no vector twice.
+"""Embed all nodes of a graph, layer by layer, so that no vector is computed twice.
 
     python jobs/embed.py --warehouse DIR --edges edges.csv
     python jobs/embed.py --warehouse DIR --edges likes.parquet --columns src=user,dst=item \\
@@ -10,8 +10,8 @@
 
 Edges: CSV, Parquet or Delta, one row an edge (src, dst[, weight]); a CSV file without names in its first
 line has these columns in this order. With --lists one row a node (node, neighbours[, weights]). Features:
-Parquet or Delta (id, vector), for all nodes of a side. The graph is laid out once and serves every model; a
-run that was killed goes on where it stopped. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration,
+Parquet or Delta (id, vector), for all nodes of a side. The graph is built once for all models; an
+interrupted run continues where it stopped. Exit codes: 0 fine, 1 failed, 2 wrong usage or configuration,
 3 the drift since --previous is outside a --gate (the embeddings are there).
 """
 
@@ -27,24 +27,24 @@ from recbench_spark.models.graph import DRIFT
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument(
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
         "--warehouse", required=True, help="folder of the tables, seen by driver and workers"
     )
-    given = found.add_argument_group("the graph").add_mutually_exclusive_group()
-    given.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
-    given.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
-    given.add_argument("--neighbourhoods", metavar="ID", help="what jobs/neighbourhoods.py made")
-    add_graph_flags(found)
-    _add_model_flags(found)
-    _add_run_flags(found)
-    return found
+    source = flags.add_argument_group("the graph").add_mutually_exclusive_group()
+    source.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
+    source.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
+    source.add_argument("--neighbourhoods", metavar="ID", help="neighbourhoods by jobs/neighbourhoods.py")
+    add_graph_flags(flags)
+    _add_model_flags(flags)
+    _add_run_flags(flags)
+    return flags
 
 
-def add_graph_flags(found: cli.Parser) -> None:
-    """How the edges are read."""
-    graph = found.add_argument_group("how it is read")
+def add_graph_flags(flags: cli.Parser) -> None:
+    """Add the flags of how edges are read."""
+    graph = flags.add_argument_group("how it is read")
     graph.add_argument(
         "--format", choices=["csv", "parquet", "delta"], help="of --edges (default: by name)"
     )
@@ -62,9 +62,9 @@ def add_graph_flags(found: cli.Parser) -> None:
     graph.add_argument("--blocks", type=int, help="blocks of a side (default: 4 million edges each)")
 
 
-def _add_model_flags(found: cli.Parser) -> None:
-    """What is computed."""
-    model = found.add_argument_group("the model")
+def _add_model_flags(flags: cli.Parser) -> None:
+    """Add the flags of the model."""
+    model = flags.add_argument_group("the model")
     model.add_argument("--model", metavar="FILE", help="YAML with layers, features ...; see docs/graph.md")
     model.add_argument("--name", help="of the model in the tables")
     model.add_argument("--features", help="table (id, vector), or degrees, constant, hashed:DIMS")
@@ -80,9 +80,9 @@ def _add_model_flags(found: cli.Parser) -> None:
     model.add_argument("--wire", choices=["float16", "float32"], help="of stored vectors")
 
 
-def _add_run_flags(found: cli.Parser) -> None:
-    """How it is run, or only told."""
-    running = found.add_argument_group("running")
+def _add_run_flags(flags: cli.Parser) -> None:
+    """Add the flags of how the job runs."""
+    running = flags.add_argument_group("running")
     running.add_argument("--plan", choices=["auto", "G", "R", "S"], help="G gather, R replicate, S scatter")
     running.add_argument("--batch", type=int, help="nodes that a task works on at once")
     running.add_argument("--output", choices=["embeddings", "vectors"], help="table of the last layer")
@@ -90,18 +90,18 @@ def _add_run_flags(found: cli.Parser) -> None:
         "--nodes", help="embed these ids alone ([SIDE=]ID,ID or @FILE), to standard output"
     )
     running.add_argument(
-        "--previous", metavar="MODEL_ID", help="an earlier night: compute what has changed; tell the drift"
+        "--previous", metavar="MODEL_ID", help="an earlier night: compute changes, report the drift"
     )
     running.add_argument("--gate", action="append", default=[], type=gate, metavar="[SIDE:]FACT:below=X",
                          help="end with 3 where the drift since --previous is out of bounds, "
                          "e.g. drift_cosine_p10:below=0.9; or above=X")  # fmt: skip
-    running.add_argument("--explain", action="store_true", help="lay the graph out, say the cost, stop")
+    running.add_argument("--explain", action="store_true", help="build the graph, print the costs, stop")
     running.add_argument("--dry-run", action="store_true", help="check flags and files' names, stop")
     running.add_argument("--journal", help="JSON-lines log (default: WAREHOUSE/logs/embed-ID.jsonl)")
 
 
 def gate(text: str) -> Gate:
-    """[SIDE:]FACT:below=X as a gate of a benchmark file has it."""
+    """Parse [SIDE:]FACT:below=X to a gate of a benchmark file."""
     *named, bound = text.split(":")
     kind, _, number = bound.partition("=")
     part, fact = ([None, *named])[-2:] if named else (None, "")
@@ -110,24 +110,24 @@ def gate(text: str) -> Gate:
     try:
         return Gate.model_validate({"fact": fact, "part": part, kind: float(number)})
     except ValueError:
-        told = f"'{text}' is not like drift_cosine_p10:below=0.9"
-        raise argparse.ArgumentTypeError(told) from None
+        message = f"'{text}' is not like drift_cosine_p10:below=0.9"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """128,64 as numbers."""
+    """Parse the widths of layers such as 128,64."""
     try:
-        found = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        found = (0,)
-    if min(found) < 1:
+        numbers = (0,)
+    if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a list of widths like 128,64")
-    return found
+    return numbers
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, lay out, explain or embed, tell."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, build the graph, explain the costs or compute embeddings."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import embed  # noqa: PLC0415
 
     return embed.run_embedding(args)

@@ -1,4 +1,4 @@
-"""Estimates from biased logs: errors over a whole rating matrix, or the value of a policy.
+"""Estimate from biased logs: errors over a whole rating matrix, or the value of a policy.
 
     python jobs/estimate.py --warehouse DIR --model NAME --matrix PATH --log PATH --propensities PATH
     python jobs/estimate.py --warehouse DIR --model NAME --rounds PATH
@@ -26,13 +26,13 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--model", required=True, help="name of the model or policy in the tables")
-    given = flags.add_mutually_exclusive_group(required=True)
-    given.add_argument("--matrix", metavar="PATH", help="predictions of all cells")
-    given.add_argument("--rounds", metavar="PATH", help="logged rounds")
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument("--matrix", metavar="PATH", help="predictions of all cells")
+    source.add_argument("--rounds", metavar="PATH", help="logged rounds")
     matrix = flags.add_argument_group("with --matrix")
     matrix.add_argument("--log", metavar="PATH", help="known ratings (default: the matrix's column rating)")
     matrix.add_argument("--propensities", metavar="PATH", help="chances that a rating became known")
@@ -58,8 +58,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, read, estimate, write, print."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, read the tables, estimate, write and print the results."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import estimate  # noqa: PLC0415
 
     return estimate.run(args)

@@ -1,4 +1,4 @@
-"""Evaluate what any system hands over, without a config file.
+"""Evaluate tables of any recommender system, without a config file.
 
     python jobs/evaluate.py --warehouse DIR --model NAME --lists PATH --truth PATH --k 1,3,10
     python jobs/evaluate.py ... --scores PATH            --truth PATH --train PATH
@@ -26,27 +26,29 @@ KINDS = ("lists", "scores", "embeddings", "predictions")
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--model", required=True, help="name of the model in the tables")
-    given = flags.add_argument_group(
-        "what the system hands over (exactly one)"
-    ).add_mutually_exclusive_group(required=True)
-    given.add_argument("--lists", metavar="PATH", help="ranked lists")
-    given.add_argument("--scores", metavar="PATH", help="scores of candidates")
-    given.add_argument(
+    source = flags.add_argument_group("tables of the system (exactly one)").add_mutually_exclusive_group(
+        required=True
+    )
+    source.add_argument("--lists", metavar="PATH", help="ranked lists")
+    source.add_argument("--scores", metavar="PATH", help="scores of candidates")
+    source.add_argument(
         "--embeddings",
         nargs="+",
         metavar="PATH",
         help="vectors of USERS ITEMS, or with --pairs ITEMS alone",
     )
-    given.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
+    source.add_argument("--predictions", metavar="PATH", help="predictions with their outcomes")
     flags.add_argument("--truth", metavar="PATH", help="held-out items (not with --predictions)")
     flags.add_argument(
         "--pairs", metavar="PATH", help="labelled pairs (query_id, item_id): items near an item are ranked"
     )
-    flags.add_argument("--train", metavar="PATH", help="training items: not ranked where we score")
+    flags.add_argument(
+        "--train", metavar="PATH", help="training items, which are left out of rankings by scores"
+    )
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
     flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
@@ -60,7 +62,7 @@ def parser() -> cli.Parser:
         "--engine",
         choices=["auto", "local", "spark"],
         default="auto",
-        help="who evaluates: this process, Spark, or as the size says (default)",
+        help="engine: this process, Spark, or by size (default)",
     )
     flags.add_argument(
         "--dry-run", action="store_true", help="check flags and tables, say what would be done"
@@ -69,7 +71,7 @@ def parser() -> cli.Parser:
 
 
 def _add_metric_flags(flags: cli.Parser) -> None:
-    """The flags that say what is measured, and how."""
+    """Add the flags of metrics and definitions."""
     flags.add_argument(
         "--k", type=cli.parse_cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10"
     )
@@ -82,14 +84,12 @@ def _add_metric_flags(flags: cli.Parser) -> None:
     flags.add_argument(
         "--set", action="append", default=[], metavar="definition.AXIS=VALUE", help="one axis"
     )
-    flags.add_argument(
-        "--quantiles", type=int, default=10, help="bins of equal mass in which predictions are looked at"
-    )
+    flags.add_argument("--quantiles", type=int, default=10, help="bins of equal mass of predictions")
     flags.add_argument(
         "--thresholds",
         type=cli.parse_numbers,
         default=(0.5,),
-        help="TPR, FPR ... of predictions from here on",
+        help="TPR, FPR ... of predictions from these values on",
     )
     flags.add_argument(
         "--fpr",
@@ -103,8 +103,8 @@ def _add_metric_flags(flags: cli.Parser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, read, evaluate, write, print."""
-    # Here: --help and wrong flags are answered before anything of an evaluation is loaded.
+    """Check the flags, evaluate the tables, write and print the results."""
+    # Imported here, so that --help and wrong flags are answered before anything of an evaluation is loaded.
     from recbench_spark.commands.actions.evaluate import evaluate_paths  # noqa: PLC0415
 
     return evaluate_paths(args, next(name for name in KINDS if getattr(args, name)))

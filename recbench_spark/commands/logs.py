@@ -1,4 +1,4 @@
-"""A log that flags name instead of a benchmark file: `--log`, `--reader`, `--columns`."""
+"""Read the flags that name a log: `--log`, `--reader`, `--columns`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recbench_spark.storage.local_files import text_separator
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags as the section `dataset` of a benchmark file.
+    """Return the flags as the section `dataset` of a benchmark file.
 
     Raises:
         ConfigError: --columns is no list of ours=theirs.
@@ -26,7 +26,7 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def guess_reader(path: str) -> str:
-    """The reader meant by a path's name or content."""
+    """Return the reader that fits the name or the content of a path."""
     if Path(path, "_delta_log").is_dir():
         return "delta"
     return "csv" if text_separator(path) else "parquet"

@@ -1,4 +1,4 @@
-"""Look after a warehouse: retention, compaction, migration, what killed runs left.
+"""Maintain a warehouse: retention, compaction, migration, removal of files of interrupted runs.
 
     python jobs/maintain.py --warehouse DIR --logical-date 2026-06-30 --keep-days 90 --optimize
     python jobs/maintain.py --warehouse DIR --vacuum-hours 168
@@ -6,9 +6,9 @@
 
 --keep-days N keeps the rows per user (rankings, user_metrics) and the splits, blocks and models of nights
 of the last N days before --logical-date; metrics, checks, comparisons and runs are kept for ever. Files of
-graphs go with their split; those of edge lists, and layers of models over them, when nothing has used them
-since (their embeddings stay); and so do files of fits (rows of `fits` and `trials` stay). A night that was
-removed can be run again. A run on a split that is removed meanwhile fails: keep the two apart.
+graphs are removed with their split. Files of edge lists, layers of models over them, and files of fits are
+removed if nothing has used them since (embeddings and rows of `fits` and `trials` stay). A removed night
+can be run again. A run fails if its split is removed meanwhile, so do not run both at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--migrate", action="store_true", help="bring an older warehouse to this schema")
@@ -37,8 +37,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, migrate, remove, compact."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, then migrate, remove old files and compact tables."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import maintain  # noqa: PLC0415
 
     return maintain.run(args)

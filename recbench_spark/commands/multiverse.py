@@ -1,11 +1,11 @@
-"""One benchmark under every protocol: how much of a ranking is the protocol's doing?
+"""Run one benchmark under every protocol, to see how much a ranking of models depends on the protocol.
 
     python jobs/multiverse.py --config movielens_100k_temporal --set dataset.path=DIR \
         --warehouse warehouse/multiverse --logical-date 2026-01-01
 
 Runs a night for each split x candidates (`--protocols`, `--candidates`), each a suite of its own, with
 every defensible definition measured from the same ranks. Prints in what share of all these worlds one
-model beats another, and writes a page with the picture. What has been run is not run again.
+model beats another, and writes a page with the picture. Nights that have run are not run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CANDIDATES = ("unseen", "uniform")
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory of the tables")
@@ -34,8 +34,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run every protocol, then count worlds."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Run a night for each protocol, then print how often one model beats another."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import multiverse  # noqa: PLC0415
 
     return multiverse.run(args)

@@ -1,4 +1,4 @@
-"""The neighbours of every node: those that short random walks with restart visit most, and how often.
+"""Find the neighbours of every node: the nodes that short random walks with restart visit most.
 
     python jobs/neighbourhoods.py --warehouse DIR --edges edges.csv --undirected
     python jobs/neighbourhoods.py --warehouse DIR --edges likes.parquet --columns src=user,dst=item \\
@@ -21,33 +21,33 @@ from recbench_spark.commands.embed import add_graph_flags
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
-    found = cli.Parser(__doc__ or "")
-    found.add_argument(
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
         "--warehouse", required=True, help="folder of the tables, seen by driver and workers"
     )
-    of = found.add_argument_group("the graph").add_mutually_exclusive_group(required=True)
-    of.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
-    of.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
-    add_graph_flags(found)
-    walks = found.add_argument_group("the walks")
+    source = flags.add_argument_group("the graph").add_mutually_exclusive_group(required=True)
+    source.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")
+    source.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
+    add_graph_flags(flags)
+    walks = flags.add_argument_group("the walks")
     walks.add_argument("--side", help="whose nodes get neighbours (default: the second side)")
     walks.add_argument("--top", type=int, metavar="T", help="neighbours kept (default: 50)")
     walks.add_argument("--walks", type=int, help="from each node (default: 200)")
     walks.add_argument("--hops", type=int, help="of each walk (default: 5); two edges in a bipartite graph")
     walks.add_argument("--restart", type=float, help="probability before a hop (default: 0.5)")
     walks.add_argument("--seed", type=int, help="of all draws (default: 42)")
-    running = found.add_argument_group("running")
+    running = flags.add_argument_group("running")
     running.add_argument(
         "--way", choices=["auto", "local", "join"], help="map the adjacency, or join by position"
     )
     running.add_argument("--dry-run", action="store_true", help="check the flags, stop")
-    return found
+    return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, lay out, walk, tell."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, build the graph, run the walks and print where the result is."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import neighbourhoods  # noqa: PLC0415
 
     return neighbourhoods.run(args)

@@ -1,4 +1,4 @@
-"""The nightly evaluation: all stages of one benchmark file, for one day, or for many in one session.
+"""Run all stages of a benchmark file for one day, or for many days in one session.
 
     python jobs/nightly.py --config demo --warehouse warehouse/demo --logical-date 2026-01-01
     python jobs/nightly.py --config FILE --warehouse DIR --dates 2026-01-01..2026-01-31
@@ -18,7 +18,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
@@ -43,8 +43,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the file, open the warehouse, run the night, tell."""
-    # Here: --help and wrong flags are answered before anything of a night is loaded.
+    """Check the file, run the night, or the nights of --dates, and print the outcome."""
+    # Imported here, so that --help and wrong flags are answered before anything of a night is loaded.
     if args.dates:
         from recbench_spark.commands.actions import backfill  # noqa: PLC0415
 

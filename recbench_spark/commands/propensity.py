@@ -1,4 +1,4 @@
-"""Exposure propensities of items, from a split of the warehouse or from any log.
+"""Estimate exposure propensities of items from a split of the warehouse or from any log.
 
     python jobs/propensity.py --warehouse DIR --split SPLIT_ID
     python jobs/propensity.py --warehouse DIR --log ratings.parquet --columns user_id=user,item_id=movie
@@ -24,19 +24,19 @@ METHODS = (
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    given = flags.add_mutually_exclusive_group(required=True)
-    given.add_argument("--split", metavar="ID", help="a split_id of the warehouse")
-    given.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument("--split", metavar="ID", help="a split_id of the warehouse")
+    source.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
     flags.add_argument("--reader", default="", help="with --log: csv, parquet, delta, coat ...")
     flags.add_argument("--part", default="train", help="rows fitted to: train (with given), or all")
     flags.add_argument("--sample", default="open_loop", help="part drawn at random, for naive_bayes")
-    flags.add_argument("--method", choices=METHODS, default="power_law", help="what propensities are")
+    flags.add_argument("--method", choices=METHODS, default="power_law", help="estimator of propensities")
     flags.add_argument(
-        "--law", choices=["approximate", "exact"], default="approximate", help="how alpha is found"
+        "--law", choices=["approximate", "exact"], default="approximate", help="fit of alpha"
     )
     flags.add_argument(
         "--scale", choices=["as_is", "largest", "interactions"], default="as_is",
@@ -60,8 +60,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, count, fit, write, tell."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, fit the propensities, write and print them."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import propensity  # noqa: PLC0415
 
     return propensity.run(args)

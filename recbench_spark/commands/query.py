@@ -1,4 +1,4 @@
-"""Ask the result tables in SQL.
+"""Query the result tables in SQL.
 
     python jobs/query.py --warehouse warehouse/demo leaderboard
     python jobs/query.py --warehouse warehouse/demo "SELECT model, value FROM leaderboard WHERE k = 10"
@@ -20,7 +20,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
     flags.add_argument("--warehouse", help="directory or catalog.schema of the tables; --list needs none")
@@ -31,14 +31,14 @@ def parser() -> cli.Parser:
         "--engine",
         choices=["auto", "local", "spark"],
         default="auto",
-        help="who answers: this process (DuckDB), Spark, or names here and SELECTs there (default)",
+        help="engine: this process (DuckDB), Spark, or DuckDB for names and Spark for SELECTs (default)",
     )
     return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """List, or run one question and print its rows."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """List the queries, or run one and print its rows."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import query  # noqa: PLC0415
 
     return query.run(args)

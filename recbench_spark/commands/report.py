@@ -11,7 +11,7 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
@@ -23,8 +23,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read the tables, write the report."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Read the tables and write the report."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import report  # noqa: PLC0415
 
     return report.run(args)

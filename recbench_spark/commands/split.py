@@ -1,11 +1,11 @@
-"""Split a log: labelled rows, catalogue, user blocks and manifest as Delta tables, audited.
+"""Split a log to audited Delta tables: labelled rows, catalogue, user blocks and manifest.
 
     python jobs/split.py --config movielens_1m --set dataset.path=DIR --warehouse DIR
     python jobs/split.py --log ratings.parquet --columns user_id=user,item_id=movie,event_time=ts \\
         --protocol TO_LS --warehouse DIR
     python jobs/split.py --log ... --set split.holdout=folds --set split.folds=10 --warehouse DIR
 
-The same log and settings are the same split_id, which is not made twice. Gates such as
+The same log and settings have the same split_id, and are not split twice. Gates such as
 --gate 'future_rows of train above 0' end the job with exit code 3. Exit codes: 0 fine, 1 failed,
 2 wrong usage or configuration, 3 a quality gate failed.
 """
@@ -19,11 +19,11 @@ from recbench_spark.config import PROTOCOLS
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    given = flags.add_mutually_exclusive_group(required=True)
-    given.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
-    given.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
+    source.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
     flags.add_argument(
@@ -44,8 +44,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, split, print the audit, hold the gates."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the flags, split the log, print the audit and apply the gates."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import split  # noqa: PLC0415
 
     return split.run(args)

@@ -5,12 +5,12 @@
     python jobs/tune.py --config FILE --warehouse DIR --budget 32 --extend
 
 The section `search` of the benchmark file declares the spaces. Validation rows are a share of the training
-rows of one fold, whose test rows are never looked at; they are test rows of other folds. Rating models
+rows of one fold, whose test rows are never used; they are test rows of other folds. Rating models
 are judged by RMSE, models that rank by the file's headline: each setting is then a model of a night over
-the training rows, in the suite NAME-search, and its run can be looked at like any other. Each trial is a
-row of `trials`; a search that was killed goes on with the trials that it lacks, and a larger budget adds
-to the smaller one. --extend goes on beyond every edge that a best value lies on, with the same budget
-again. Runs of the same model on the same log that use what was found have their provenance filled from it.
+the training rows, in the suite NAME-search, and its run is stored like any other. Each trial is a
+row of `trials`; an interrupted search continues with the missing trials, and a larger budget adds to the
+smaller one. --extend continues beyond every edge with a best value, with the same budget again. Runs of the
+same model on the same log that use the best setting get their provenance from the search.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from recbench_spark import cli
 
 
 def parser() -> cli.Parser:
-    """The flags of this job."""
+    """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--models", help="some of the models that the file declares spaces for")
     flags.add_argument("--budget", type=cli.parse_count, help="settings a method (default: search.budget)")
-    flags.add_argument("--extend", action="store_true", help="go on beyond edges that a best value lies on")
+    flags.add_argument("--extend", action="store_true", help="continue beyond edges with a best value")
     flags.add_argument(
         "--threads", type=cli.parse_threads, default=1, help="of each fit of a rating model (default 1)"
     )
@@ -39,8 +39,8 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the file, search, tell the best settings and what is to be thought of them."""
-    # Here: --help and wrong flags are answered before anything is loaded.
+    """Check the file, run the search and print the best settings with their warnings."""
+    # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import tune  # noqa: PLC0415
 
     return tune.run(args)

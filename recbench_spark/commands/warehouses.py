@@ -1,4 +1,4 @@
-"""A warehouse as flags name it, looked at before Spark starts and before anything is made."""
+"""Check the warehouse that flags name, before Spark starts and before any file is written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from recbench_spark.storage.delta_files import partition_values
 from recbench_spark.storage.table_folders import check_would_write, is_catalog_schema
 
 MAX_NEIGHBOURS = 1000
-"""Entries beside a folder that is not there, among which the one that is meant is looked for."""
+"""Most neighbours of a missing folder among which a similar name is looked for, for a hint."""
 
 
 def check_warehouse(root: str) -> None:
-    """Refuse a warehouse that could not be written to; nothing is made.
+    """Refuse a warehouse that could not be written to. No file is written.
 
     Raises:
         StoreError: the folder is a file, or may not be written to.
@@ -26,7 +26,7 @@ def check_warehouse(root: str) -> None:
 
 
 def require_warehouse(root: str) -> None:
-    """Refuse a folder of this machine that holds no table: a job that only reads has nothing to do there.
+    """Refuse a local folder without tables, for jobs that only read.
 
     Raises:
         ConfigError: it is not there, or holds none; the hint names the nearest warehouse beside it.
@@ -41,13 +41,13 @@ def require_warehouse(root: str) -> None:
 
 
 def require_partition(root: str, table: Table, name: str, flag: str) -> None:
-    """Refuse the name of a split, or of neighbourhoods, that a warehouse of this machine does not hold.
+    """Refuse the name of a split, or of neighbourhoods, that a local warehouse does not have.
 
     Args:
         root: of the warehouse.
-        table: one whose first partition column holds such names.
-        name: as the flag gives it.
-        flag: how the error names it.
+        table: its first partition column has the names.
+        name: value of the flag.
+        flag: name of the flag, for the error.
 
     Raises:
         ConfigError: there is no such name; the hint names the nearest one.
@@ -64,14 +64,14 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
 
 
 def check_journal_path(path: str | None, flag: str) -> None:
-    """ConfigError for a JSON-lines log that cannot be a file: a folder lies there, or a file in the way."""
+    """Check that the path of a JSON-lines log can be a file. Raises ConfigError."""
     place = Path(path or "log.jsonl")
     if place.is_dir() or any(parent.is_file() for parent in place.parents):
         raise ConfigError(f"{flag} {path} is a folder, or lies in a file", "give the path of a file")
 
 
 def _holds_tables(folder: Path) -> bool:
-    """Return whether there are folders of tables: one that has lost its log is refused by its own words."""
+    """Return whether the folder of a table exists. A table without its log gets its own error later."""
     return any((folder / name).is_dir() for name in TABLES)
 
 

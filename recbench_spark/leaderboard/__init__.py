@@ -1,1 +1,1 @@
-"""Leaderboards that make baselines better: published results, searches, verdicts on tuning. All pure."""
+"""Leaderboards: published results, searches for settings, and verdicts on how well baselines are tuned."""

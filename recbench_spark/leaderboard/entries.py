@@ -1,4 +1,4 @@
-"""Rows of a board: published results and ours under one name a method, and the verdict on each."""
+"""Entries of a board: published results and results of this package, with a verdict on each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAYESIAN_METHODS = {
     "u,i,t,iu": "Bayesian timeSVD++",
     "u,i,t,iu,ii": "Bayesian timeSVD++ flipped",
 }
-"""Feature sets by the names that the source's table gives them."""
+"""Names of the feature sets in the table of the source."""
 
 METHOD_NAMES = {
     "sgd_mf": "matrix factorisation by SGD",
@@ -43,12 +43,12 @@ METHOD_NAMES = {
     "pinsage": "PinSage",
     "graphsage": "GraphSAGE",
 }
-"""Learners by the one name of their method."""
+"""Canonical name of the method of each learner."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of `boards`, but for its id and time: see the table's comments."""
+    """A row of the table `boards` without its id and time; the table comments explain the fields."""
 
     board: str
     origin: Literal["published", "ours", "bundle"]
@@ -79,13 +79,13 @@ class Entry:
 
     @property
     def entry_id(self) -> str:
-        """Hash of what the row says of the run; what is known of its search may grow."""
-        known = asdict(self)
-        of_run = {name: known[name] for name in _RUN_FIELDS}
-        return hashlib.sha256(json.dumps(of_run, sort_keys=True).encode()).hexdigest()[:16]
+        """Hash of the fields that describe the run. What is known of its search may change."""
+        columns = asdict(self)
+        run_columns = {name: columns[name] for name in _RUN_FIELDS}
+        return hashlib.sha256(json.dumps(run_columns, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_run(self) -> BoardRun:
-        """As verdicts take it."""
+        """Return the entry as a run that verdicts are made of."""
         part = cast("BoardPart | None", self.part if self.part in ("probe", "quiz", "test") else None)
         return BoardRun(
             method=self.name, value=self.value, spread=self.spread_folds, part=part, year=self.year,
@@ -93,9 +93,9 @@ class Entry:
         )  # fmt: skip
 
     def merge_earlier(self, before: Entry) -> Entry:
-        """The row that stands for both: what this one lacks of search and folds is that of `before`.
+        """Return `before` with the search of this entry, if it has one, and its values of folds.
 
-        A search that was made after the first entry is joined to it; none is lost.
+        So a search that was run after the first entry is added to it, and no search is lost.
         """
         if self.budget_settings is None and self.search_space is None:
             facts = {name: getattr(before, name) for name in _SEARCH_FIELDS}
@@ -109,7 +109,7 @@ _RUN_FIELDS = ("board", "origin", "method", "name", "value", "part", "ran_by", "
 
 
 def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
-    """The one name of a learner's method, by its feature set where it has one.
+    """Return the canonical name of a learner's method, by its feature set if it has one.
 
     >>> method_of("bayesian_mf", {"features": "u,i,t"}), method_of("mine", {})
     ('Bayesian timeSVD', 'mine')
@@ -122,11 +122,11 @@ def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
 
 
 BESIDE_TABLE = "beside the table"
-"""Evidence of a number that its source gives, and that is no row of its table: shown, and not judged."""
+"""Evidence of a number that the source gives outside its table. It is shown, and not judged."""
 
 
 def make_published_entries(board: Board) -> list[Entry]:
-    """The rows of a published table, and the numbers that its source gives beside it."""
+    """Return the rows of a published table, and the numbers that its source gives beside it."""
     return [
         Entry(
             board.name, "published", board.data, board.protocol, board.metric, board.lower_is_better,
@@ -139,24 +139,24 @@ def make_published_entries(board: Board) -> list[Entry]:
 
 
 def number_or_none(value: float) -> float | None:
-    """NaN is no number of a table."""
+    """Return the value, or None (NULL in tables) for NaN."""
     return None if math.isnan(value) else value
 
 
-def spread_columns(found: FoldSummary) -> dict[str, Any]:
-    """Columns of what was found over folds and seeds."""
+def spread_columns(summary: FoldSummary) -> dict[str, Any]:
+    """Return the columns of a mean over folds and seeds, and of its spreads."""
     return {
-        "value": found.mean,
-        "spread_folds": number_or_none(found.over_folds),
-        "spread_seeds": number_or_none(found.over_seeds),
-        "folds": found.folds,
-        "seeds": found.seeds,
-        "fold_values": dict(found.by_fold),
+        "value": summary.mean,
+        "spread_folds": number_or_none(summary.over_folds),
+        "spread_seeds": number_or_none(summary.over_seeds),
+        "folds": summary.folds,
+        "seeds": summary.seeds,
+        "fold_values": dict(summary.by_fold),
     }
 
 
 def search_columns(search: SearchTrials | None, seconds: float, edges: Sequence[str]) -> dict[str, Any]:
-    """Columns of what was searched; nothing where no search is known."""
+    """Return the columns of a search; no columns if no search is known."""
     if search is None:
         return {}
     varied = {name: {trial.settings[name] for trial in search.trials} for name in search.space}
@@ -170,14 +170,14 @@ def search_columns(search: SearchTrials | None, seconds: float, edges: Sequence[
 
 
 class SettingsSource(NamedTuple):
-    """Where the settings of an entry are from.
+    """The origin of the settings of an entry.
 
     Attributes:
-        search: of this model with its other settings, on this log; None: there is none.
-        used: the run's own values of the settings that were searched; None: those of the best trial.
-        told: what a file says of a search of which no trial is known.
-        fixed: the model has nothing to search.
-        why: a search of this model that is none of this run, in words.
+        search: trials of this model with the same fixed settings, on this log; None: no search is known.
+        used: values of the searched settings in this run; None: those of the best trial.
+        told: description of a search in a file, if none of its trials is known.
+        fixed: the model has no setting to search.
+        why: reason why the searches of this model do not count for this run.
     """
 
     search: SearchTrials | None = None
@@ -193,40 +193,42 @@ def judge_entries(
     effects_elsewhere: Mapping[str, Mapping[str, float]],
     used: Mapping[str, SettingsSource] | None = None,
 ) -> dict[str, TuningVerdict]:
-    """A verdict on each entry, by its id; those of one part are held against one another.
+    """Return a verdict on each entry by its id. Entries of the same part are compared with each other.
 
     Args:
         entries: of one board.
-        searches: by the name of an entry of ours.
-        moved_elsewhere: by method, settings and how much each has moved it, relative to the value.
-        used: by entry id, where its settings are from; without it a search belongs to the entry of its
-            name, which uses its best.
+        searches: trials by the name of an entry of origin `ours`.
+        effects_elsewhere: by method, how much each setting has moved it, relative to the value.
+        used: by entry id, the origin of its settings. None: a search belongs to the entry of the same
+            name, which uses its best trial.
     """
-    found = {}
-    known = {} if used is None else used
+    verdicts = {}
+    sources = {} if used is None else used
     judged = [entry for entry in entries if entry.evidence != BESIDE_TABLE]
     for part in {entry.part for entry in judged}:
-        same = [entry for entry in judged if entry.part == part]
-        board = _make_board(same)
-        for entry in same:
+        peers = [entry for entry in judged if entry.part == part]
+        board = _make_board(peers)
+        for entry in peers:
             by_name = searches.get(entry.name) if used is None and entry.origin == "ours" else None
-            tuning = known.get(entry.entry_id, SettingsSource(by_name))
+            tuning = sources.get(entry.entry_id, SettingsSource(by_name))
             rivals = {name: search for name, search in searches.items() if name != entry.name}
             moved = effects_elsewhere.get(entry.method, {})
-            one = judge_run(entry.to_run(), board, tuning.search, rivals, moved, tuning.used)
-            found[entry.entry_id] = one._replace(notes=(*one.notes, *_note_missing_search(entry, tuning)))
-    return found
+            verdict = judge_run(entry.to_run(), board, tuning.search, rivals, moved, tuning.used)
+            verdicts[entry.entry_id] = verdict._replace(
+                notes=(*verdict.notes, *_note_missing_search(entry, tuning))
+            )
+    return verdicts
 
 
 def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNote]:
-    """The note on a row of ours, or one handed in, of whose search no trial is known."""
+    """Return the note on an entry whose search has no known trial."""
     if tuning.search is not None or entry.origin == "published" or tuning.fixed:
         return []
     if tuning.told or entry.search_space:
-        told = tuning.told or f"a search over {entry.search_space}"
+        description = tuning.told or f"a search over {entry.search_space}"
         return [
             TuningNote(
-                "no_power", f"its file or bundle tells of {told}, and the board knows no trial of it"
+                "no_power", f"its file or bundle tells of {description}, and the board knows no trial of it"
             )
         ]
     if entry.origin == "bundle":
@@ -237,18 +239,18 @@ def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNot
 
 
 def _make_board(entries: Sequence[Entry]) -> Board:
-    """Entries of one part as verdicts take a board: aliases are names of one method."""
+    """Return a board of entries of one part. Different names of one method are aliases."""
     first = entries[0]
-    names: dict[str, list[str]] = {}
+    names_by_method: dict[str, list[str]] = {}
     for entry in entries:
-        if entry.name not in names.setdefault(entry.method, []):
-            names[entry.method].append(entry.name)
+        if entry.name not in names_by_method.setdefault(entry.method, []):
+            names_by_method[entry.method].append(entry.name)
     taken: set[str] = set()
-    aliases = {method: tuple(_take_new_names(of, taken)) for method, of in names.items()}
+    aliases = {method: tuple(_take_new_names(group, taken)) for method, group in names_by_method.items()}
     return Board(
         name=first.board, data=first.data, protocol=first.protocol, metric=first.metric,
         lower_is_better=first.lower_is_better, source="board",
-        aliases={method: of for method, of in aliases.items() if of},
+        aliases={method: group for method, group in aliases.items() if group},
         runs=tuple(entry.to_run() for entry in entries),
     )  # fmt: skip
 
@@ -262,15 +264,15 @@ def _take_new_names(names: Iterable[str], taken: set[str]) -> list[str]:
 def measure_setting_effects(
     searches: Mapping[str, tuple[str, SearchTrials]],
 ) -> dict[str, dict[str, float]]:
-    """By method, how much each setting searched elsewhere has moved its number, relative to the value.
+    """Return how much each setting has moved its method, relative to the value, in other searches.
 
-    The best of the level that did best against the best of the one that did worst: what is lost by the
-    wrong value while all others are as good as they were found.
+    The range of a setting is cut into three levels. The effect is the difference between the best trials of
+    the best and the worst level: the loss by a wrong value while all other settings are well chosen.
 
     Args:
-        searches: method and search, by any name.
+        searches: method and trials by any name.
     """
-    found: dict[str, dict[str, float]] = {}
+    effects: dict[str, dict[str, float]] = {}
     for method, search in searches.values():
         losses = search.losses()
         for name, space in search.space.items():
@@ -279,7 +281,7 @@ def measure_setting_effects(
             for trial, loss in zip(search.trials, losses, strict=True):
                 level = int(3 * (trial.settings[name] - low) / ((high - low) or 1.0)) if high > low else 0
                 levels[min(level, 2)] = min(float(loss), levels.get(min(level, 2), math.inf))
-            moved = (max(levels.values()) - min(levels.values())) / abs(min(levels.values()) or 1.0)
-            known = found.setdefault(method, {})
-            known[name] = max(moved, known.get(name, 0.0))
-    return found
+            effect = (max(levels.values()) - min(levels.values())) / abs(min(levels.values()) or 1.0)
+            by_setting = effects.setdefault(method, {})
+            by_setting[name] = max(effect, by_setting.get(name, 0.0))
+    return effects

@@ -1,4 +1,4 @@
-"""A number over folds and seeds: its mean, and two spreads that are never mixed up."""
+"""Statistics over folds and seeds: a mean, its spread over folds, and its spread over seeds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from scipy.special import stdtr
 
 
 class FoldSummary(NamedTuple):
-    """A model on a benchmark of folds.
+    """Mean and spreads of a model over folds and seeds.
 
     Attributes:
         mean: of the folds' means over their seeds.
-        over_folds: standard deviation of these means; NaN of one fold. How much the data moves the number.
-        over_seeds: standard deviation over seeds within a fold, as a mean of variances; NaN of one seed.
-            How much chance in the fit does.
-        folds: how many there are.
-        seeds: of the fold that has fewest.
+        over_folds: standard deviation of these means; NaN for one fold. It shows the effect of the data.
+        over_seeds: standard deviation over seeds within a fold, as a mean of variances; NaN for one seed.
+            It shows the effect of chance in the fit.
+        folds: number of folds.
+        seeds: number of seeds of the fold that has fewest.
         by_fold: mean over seeds of each fold; empty where there are no folds.
     """
 
@@ -32,7 +32,7 @@ class FoldSummary(NamedTuple):
 
 
 def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSummary:
-    """Values by (fold, seed); none is NaN everywhere.
+    """Summarise values by (fold, seed). Without values, all numbers are NaN.
 
     >>> over_folds({(0, 1): 0.5, (0, 2): 0.75, (1, 1): 1.0, (1, 2): 1.25})[:2]
     (0.875, 0.3535533905932738)
@@ -42,26 +42,26 @@ def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSumma
         by_fold.setdefault(fold, []).append(values[fold, seed])
     if not by_fold:
         return FoldSummary(float("nan"), float("nan"), float("nan"), 0, 0)
-    means = [float(np.mean(found)) for found in by_fold.values()]
-    within = [float(np.var(found, ddof=1)) for found in by_fold.values() if len(found) > 1]
+    means = [float(np.mean(numbers)) for numbers in by_fold.values()]
+    within = [float(np.var(numbers, ddof=1)) for numbers in by_fold.values() if len(numbers) > 1]
     return FoldSummary(
         float(np.mean(means)),
         float(np.std(means, ddof=1)) if len(means) > 1 else float("nan"),
         float(np.sqrt(np.mean(within))) if within else float("nan"),
         len(means),
-        min(len(found) for found in by_fold.values()),
+        min(len(numbers) for numbers in by_fold.values()),
         {fold: mean for fold, mean in zip(by_fold, means, strict=True) if fold is not None},
     )
 
 
 class PairedFolds(NamedTuple):
-    """Two runs over the same folds.
+    """Differences of two runs over the same folds, with Student's paired t.
 
     Attributes:
-        differences_f: (f,) of each fold, in the order of folds: the first run less the second.
-        mean: of these.
-        t: Student's, of the differences; infinite where all are alike.
-        p: two-sided. Folds share most of what is learnt from, so it is too small.
+        differences_f: (f,) first run minus second run, in the order of folds.
+        mean: mean of the differences.
+        t: Student's t of the differences; infinite if all are equal.
+        p: two-sided p. It is too small, because folds share most of their training rows.
     """
 
     differences_f: npt.NDArray[np.float64]
@@ -71,12 +71,12 @@ class PairedFolds(NamedTuple):
 
     @property
     def folds(self) -> int:
-        """How many there are."""
+        """Number of folds."""
         return len(self.differences_f)
 
 
 def compare_folds(one: Mapping[int, float], other: Mapping[int, float]) -> PairedFolds | None:
-    """The difference of two runs fold by fold; None of fewer than two folds, or of other ones.
+    """Compare two runs fold by fold. Returns None for fewer than two folds, or for different folds.
 
     >>> found = paired_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
     >>> found.mean, round(found.t, 3), round(found.p, 3)

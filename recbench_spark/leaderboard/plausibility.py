@@ -1,9 +1,9 @@
-"""Plausibility of results that are handed in: sums over held-out pairs in, a sentence of doubt out.
+"""Plausibility of submitted results: counts over held-out pairs in, a sentence of doubt out.
 
-Two rules. The level: a result is doubted when it lies beyond the best run that is trusted (published, made
-here, or accepted by an operator) by more than honest progress and the noise of repeated runs explain.
-Exactness: predictions that lie very near a rating hit it no more often than those a little farther off,
-unless true ratings are among them. Error rates on simulated submissions stand in `docs/submissions.md`.
+There are two rules. Level: a result is doubted if it is better than the best trusted run (published, run
+here, or accepted by an operator) by more than progress and the noise of repeated runs explain. Exactness:
+predictions very near a rating are not right more often than predictions a little farther away, unless true
+ratings are among them. `docs/submissions.md` has the error rates on simulated submissions.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ SIGMAS = 5.0
 """Standard deviations of noise that a result must exceed to be doubted."""
 
 MANY_METHODS = 3
-"""From so many methods on, the best run of a board has most of what can be had."""
+"""From this number of methods on, little progress beyond the best run of a board is plausible."""
 
 MAX_WAY_SHARE = 0.9
-"""Share of the way from the best run to the best possible value that noise excuses at most."""
+"""Largest share of the way from the best run to the best possible value that noise can explain."""
 
 EXACT_MARGIN = 0.05
-"""Difference between two rates of hits that calibration alone explains."""
+"""Difference between two hit rates that calibration alone can explain."""
 
 MIN_PAIRS = 50
-"""Pairs that each of two rates needs."""
+"""Fewest pairs for a hit rate."""
 
 FAR_DISTANCE = 0.5
-"""Share of the scale's width: predictions outside the scale by more are far off."""
+"""Distance outside the scale, as a share of its width, from which predictions are far outside."""
 
 FAR_SHARE, OUTSIDE_SHARE, MEAN_SHIFT = 0.01, 0.5, 0.5
 """Largest shares of predictions far outside and outside the scale; largest shift of the mean, in standard
-deviations of the ratings that are learnt from."""
+deviations of the training ratings."""
 
 
 class ProgressLimits(NamedTuple):
-    """Largest honest share of the way from the best trusted run to the best possible value.
+    """Largest plausible share of the way from the best trusted run to the best possible value.
 
     Attributes:
-        many: where at least `MANY_METHODS` methods are trusted.
-        few: where there are fewer.
-        alone: where there is none, from the value that a constant prediction has.
+        many: limit if at least `MANY_METHODS` methods are trusted.
+        few: limit if fewer are.
+        alone: limit without a trusted method, from the value of a constant prediction.
     """
 
     many: float
@@ -58,13 +58,13 @@ and two more methods: 10 %."""
 
 
 class TrustedRun(NamedTuple):
-    """The best run that a result is held against.
+    """The best trusted run that a result is compared with.
 
     Attributes:
-        name: what it is called.
-        value: of the board's metric.
-        noise: standard deviation over folds and over seeds of its repeated runs, 0 where not known.
-        methods: number of different methods that are trusted; 0: `value` is that of a constant.
+        name: its name.
+        value: of the metric of the board.
+        noise: standard deviation of its repeated runs over folds and seeds; 0 if not known.
+        methods: number of different trusted methods; 0: `value` is that of a constant prediction.
     """
 
     name: str
@@ -90,7 +90,7 @@ class RatingHits(NamedTuple):
 
 
 class PredictionSpread(NamedTuple):
-    """Predictions beside the scale of the log.
+    """Location of predictions relative to the scale of the log.
 
     Attributes:
         rows: number of predictions.
@@ -98,7 +98,7 @@ class PredictionSpread(NamedTuple):
         far: number outside by more than `FAR_DISTANCE` of its width.
         mean: of the predictions.
         scale: lowest and highest rating.
-        learnt_mean: mean of the ratings that are learnt from.
+        learnt_mean: mean of the training ratings.
         learnt_spread: their standard deviation.
     """
 
@@ -112,12 +112,12 @@ class PredictionSpread(NamedTuple):
 
 
 def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float) -> float:
-    """The value beyond which a result is doubted.
+    """Return the value beyond which a result is doubted.
 
     Args:
         trusted: the best trusted run.
         possible: the best value that the metric can have: 0 of an error, 1 of a share.
-        limits: of the task.
+        limits: limits of the task.
         error: standard error of the result.
 
     >>> round(bound(Trusted("means", 0.9, 0.003, 1), 0.0, RATINGS, 0.0), 3)
@@ -134,15 +134,15 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
 def check_level(
     value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, where: str
 ) -> str | None:
-    """The sentence of a result that is better than progress and noise allow; None of any other.
+    """Return a sentence of doubt if a result is better than progress and noise explain, else None.
 
     Args:
-        value: of the result, on rows that are not shown back.
+        value: value of the result, on rows that submitters never see.
         trusted: see `plausible_bound`.
         possible: see `plausible_bound`.
         limits: see `plausible_bound`.
         error: see `plausible_bound`.
-        where: names the rows in words.
+        where: description of the rows.
     """
     end = plausible_bound(trusted, possible, limits, error)
     if trusted.value == possible or abs(possible - value) >= abs(possible - end):
@@ -154,9 +154,9 @@ def check_level(
 
 
 def check_exactness(hits: RatingHits) -> str | None:
-    """The sentence of predictions among which true ratings are; None of any other.
+    """Return a sentence of doubt if true ratings are among the predictions, else None.
 
-    Predictions at the ends of the scale, where clipping gathers them, are not counted in `hits`.
+    `hits` leaves out predictions at the ends of the scale, which clipping puts there.
 
     >>> exactness_doubt(Hits(2000, 900, 2000, 880)) is None
     True
@@ -174,7 +174,7 @@ def check_exactness(hits: RatingHits) -> str | None:
 
 
 def check_scale(spans: PredictionSpread) -> str | None:
-    """The sentence of predictions on another scale than the log; None where clipping to it is fair."""
+    """Return a sentence if predictions are on another scale than the log; None if clipping them is fair."""
     low, high = spans.scale
     on = f"the log's scale is {low:g} to {high:g}, the mean of what is learnt from {spans.learnt_mean:.2f}"
     if spans.far > FAR_SHARE * spans.rows or spans.outside > OUTSIDE_SHARE * spans.rows:

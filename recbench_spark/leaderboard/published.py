@@ -1,4 +1,4 @@
-"""Boards of published results, from a file of the package or one's own: who ran what, with what outcome."""
+"""Boards of published results, read from a file of the package or of a user."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from recbench_spark.errors import ConfigError, nearest
 PUBLISHED_FILE = Path(__file__).resolve().parent / "published.yaml"
 
 RanBy = Literal["inventor", "rival", "rerun", "ours"]
-"""The inventor; someone who needed a baseline; someone who ran it again with care; this project."""
+"""People who ran it: its inventor, authors of a rival, authors of a careful rerun, or this project."""
 
 
 class BoardRun(Strict):
-    """One number on a board; what is not known of it is None.
+    """One number of a board. None: not known.
 
     Attributes:
-        method: the name it goes by.
+        method: its name in the table.
         value: of the board's metric.
         spread: standard deviation over folds, as printed.
-        ran_by: who ran it.
-        year: of the work it is quoted from.
-        dims: factors, where a method was run with several.
+        ran_by: the people who ran it.
+        year: year of the source.
+        dims: number of factors.
         part: of the Netflix protocol.
-        by_fold: value of each fold, mean over seeds, where it is known.
+        by_fold: value of each fold, as a mean over seeds, if known.
     """
 
     method: Annotated[str, Field(min_length=1)]
@@ -45,13 +45,13 @@ class Board(Strict):
     """All known runs of one benchmark.
 
     Attributes:
-        name: of the board.
-        data: the data set in words.
-        protocol: how it is split, in words.
-        metric: what is measured.
-        lower_is_better: true of errors.
-        source: the work the table is from.
-        aliases: one method under several names.
+        name: name of the board.
+        data: description of the data set.
+        protocol: description of the split.
+        metric: name of the metric.
+        lower_is_better: true for errors.
+        source: publication of the table.
+        aliases: canonical name of a method to its other names.
         runs: the table.
         beside: further numbers of the source that are not rows of its table.
     """
@@ -76,15 +76,15 @@ class Board(Strict):
         return self
 
     def canonical(self, method: str) -> str:
-        """The one name of a method that has several."""
+        """Return the canonical name of a method."""
         return next((name for name, names in self.aliases.items() if method in names), method)
 
     def improvement(self, value: float, than: float) -> float:
-        """By how much a value is better; negative if it is worse."""
+        """Return how much better a value is than another; negative if it is worse."""
         return than - value if self.lower_is_better else value - than
 
     def best_runs(self) -> dict[str, BoardRun]:
-        """The best run of each method, under its one name, best method first."""
+        """Return the best run of each method by its canonical name, best method first."""
         sign = 1 if self.lower_is_better else -1
         best: dict[str, BoardRun] = {}
         for run in sorted(self.runs, key=lambda run: sign * run.value):
@@ -98,7 +98,7 @@ class _BoardFile(Strict):
 
 @cache
 def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
-    """All boards of a file by name. Raises ConfigError with file, key and nearest known key."""
+    """Read all boards of a file by name. Raises ConfigError with file, key and nearest known key."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -110,7 +110,7 @@ def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
 
 
 def load_published_board(name: str) -> Board:
-    """One board of the package's file. Raises ConfigError for a name that is not there."""
+    """Return one board of the package. Raises ConfigError for an unknown name."""
     boards = load_published_boards()
     if name not in boards:
         raise ConfigError(f"there is no published board '{name}'", nearest(name, boards))

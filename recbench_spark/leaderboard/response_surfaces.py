@@ -1,8 +1,8 @@
-"""Chances that settings which nobody tried are better, from the few trials of a search.
+"""Chances that untried settings are better, estimated from the few trials of a search.
 
-The loss over the settings is a Gaussian process with one length for each setting. Sixteen trials do not
-fix lengths and noise, so hundreds of them are weighed by the marginal likelihood of the trials. Numbers of
-low discrepancy stand for chance, so equal trials give equal answers.
+The loss over the settings is a Gaussian process with one length for each setting. A few trials do not
+determine lengths and noise, so hundreds of sets are weighed by the marginal likelihood of the trials.
+Points of low discrepancy replace random numbers, so equal trials give equal answers.
 Source: Rasmussen and Williams, "Gaussian processes for machine learning" (2006), sections 2.7 and 5.4.1.
 """
 
@@ -19,33 +19,33 @@ LENGTH, LENGTHS_SD = 1.2, 0.8
 """Median length, in widths of the space, and its standard deviation in logarithms, before any trial."""
 
 NOISE = (1e-7, 3e-2)
-"""Variance of the noise as a share of the process's, lowest and highest."""
+"""Lowest and highest variance of the noise, as a share of the variance of the process."""
 
 HYPER_SETS, KEPT_SETS = 511, 48
-"""Sets of lengths and noise that are weighed, and how many of them, the likeliest, predict."""
+"""Number of sets of lengths and noise that are weighed, and of the likeliest ones that predict."""
 
 PRIOR_FREEDOM = 2.0
-"""Degrees of freedom of the prior of the process's variance."""
+"""Degrees of freedom of the prior of the variance of the process."""
 
 REACH = 0.5
-"""Widths of the space that are looked at beyond an edge: as far as an extended search goes."""
+"""Distance beyond an edge, in widths of the space, that is considered; extended searches go as far."""
 
 OUTLIER = 4.0
-"""Losses further from the best than this many times the median's distance count as that far."""
+"""Largest distance from the best loss, in distances of the median; larger ones are cut to it."""
 
 MAX_TRIALS = 64
-"""Trials that a surface is fitted to, the best ones."""
+"""Most trials that a surface is fitted to; the best ones are taken."""
 
 MIN_EXTRA_TRIALS = 3
-"""A surface needs so many trials more than it has settings."""
+"""Fewest trials beyond the number of settings that a surface needs."""
 
 
 class BetterSetting(NamedTuple):
-    """The setting that is most surely better.
+    """The setting with the largest chance to be better.
 
     Attributes:
-        chance: probability that it is better by more than was asked.
-        place_d: (d,) where it lies, 0 and 1 being the edges of the space.
+        chance: probability that it is better by more than the required gain.
+        place_d: (d,) its place; 0 and 1 are the edges of the space.
     """
 
     chance: float
@@ -53,15 +53,15 @@ class BetterSetting(NamedTuple):
 
 
 class Surface:
-    """A surface of losses over settings, fitted to the trials of one search."""
+    """Surface of losses over settings, fitted to the trials of one search."""
 
     def __init__(self, places_nd: Floats, loss_n: Floats, noise: float = 0.0) -> None:
-        """Fit.
+        """Fit the surface.
 
         Args:
-            places_nd: (n, d) places of the trials, 0 and 1 being the edges of the space.
+            places_nd: (n, d) places of the trials; 0 and 1 are the edges of the space.
             loss_n: (n,) their losses, the smaller the better.
-            noise: standard deviation of one loss, 0 where it is not known.
+            noise: standard deviation of one loss; 0 if not known.
         """
         order = np.argsort(loss_n, kind="stable")[:MAX_TRIALS]
         self.places_nd, self.unit = places_nd[order], loss_scale(loss_n)
@@ -73,7 +73,7 @@ class Surface:
         self._weigh_hypers(target_n, lengths_hd, noise_h)
 
     def _weigh_hypers(self, target_n: Floats, lengths_hd: Floats, noise_h: Floats) -> None:
-        """Keep the likeliest lengths and noises, with what predictions need of each."""
+        """Keep the likeliest lengths and noises, with the matrices that predictions need."""
         n = len(target_n)
         kernel_hnn = _kernel(self.places_nd, self.places_nd, lengths_hd)
         kernel_hnn += (noise_h[:, None, None] + 1e-8) * np.eye(n)
@@ -95,8 +95,8 @@ class Surface:
         self.weight_k, self.scale_k = weight_h[top], squares_h[top] / self.freedom
 
     def chances(self, used_d: Floats, places_md: Floats, gain: float) -> Floats:
-        """(m,) chances that the loss of each place is lower by more than `gain` than that of `used_d`."""
-        from scipy.special import stdtr  # noqa: PLC0415 (a second that few need)
+        """Return (m,) chances that a place has a loss lower by more than `gain` than `used_d`."""
+        from scipy.special import stdtr  # noqa: PLC0415 (slow to import)
 
         every = np.vstack([used_d[None], places_md])
         cross_knm = _kernel(self.places_nd, every, self.lengths_kd)
@@ -113,12 +113,12 @@ class Surface:
         return np.asarray(self.share_k @ found_km[:, 1:])
 
     def find_better(self, used_d: Floats, gain: float, reach_d: Floats) -> BetterSetting:
-        """The place, in the space or beyond its edges, that is most surely better by more than `gain`.
+        """Return the place with the largest chance to gain more than `gain` over `used_d`.
 
         Args:
-            used_d: (d,) the setting that it is better than.
-            gain: by how much, in units of the loss.
-            reach_d: (d, 2) how far beyond the lower and the upper edge places may lie.
+            used_d: (d,) setting that is compared with.
+            gain: required gain, in units of the loss.
+            reach_d: (d, 2) largest distance of places beyond the lower and the upper edge.
         """
         places_md = np.clip(_candidates(self.places_nd[0]), -reach_d[:, 0], 1 + reach_d[:, 1])
         chance_m = self.chances(used_d, places_md, gain)
@@ -126,20 +126,20 @@ class Surface:
 
 
 def loss_scale(loss_n: Floats) -> float:
-    """The unit of losses: how far the median is from the best, or any loss where half of all are best."""
+    """Return the unit of losses: median distance from the best, or the largest if that is 0."""
     distance_n = loss_n - loss_n.min()
     return float(np.median(distance_n)) or float(distance_n.max()) or 1.0
 
 
 def _kernel(one_nd: Floats, other_md: Floats, lengths_hd: Floats) -> Floats:
-    """(h, n, m) covariances: 1 at no distance, less by the squared distance in lengths."""
+    """Return (h, n, m) covariances: 1 at distance 0, falling with the squared distance in lengths."""
     squared_nmd = np.square(one_nd[:, None] - other_md[None])
     return np.asarray(np.exp(-0.5 * np.einsum("nmd,hd->hnm", squared_nmd, lengths_hd**-2.0, optimize=True)))
 
 
 def _draw_hypers(dims: int) -> tuple[Floats, Floats]:
-    """Lengths (h, d) and shares of noise (h,) that are weighed."""
-    from scipy.special import ndtri  # noqa: PLC0415 (a second that few need)
+    """Draw lengths (h, d) and noise shares (h,) that are weighed by likelihood."""
+    from scipy.special import ndtri  # noqa: PLC0415 (slow to import)
 
     unit = np.clip(_sobol_points(HYPER_SETS, dims + 1), 1e-4, 1 - 1e-4)
     low, high = np.log(NOISE)
@@ -147,7 +147,7 @@ def _draw_hypers(dims: int) -> tuple[Floats, Floats]:
 
 
 def _candidates(best_d: Floats) -> Floats:
-    """Places all over the space and around it, near the best trial, and along each setting through it."""
+    """Return places in and around the space, near the best trial, and along each setting through it."""
     dims = len(best_d)
     unit = _sobol_points(255, dims)
     lines = np.repeat(best_d[None], dims * 17, axis=0)
@@ -158,8 +158,8 @@ def _candidates(best_d: Floats) -> Floats:
 
 
 def _sobol_points(count: int, dims: int) -> Any:
-    """Points of low discrepancy, the first of Sobol's, which is 0, left out."""
-    from scipy.stats import qmc  # noqa: PLC0415 (a second that few need)
+    """Return points of low discrepancy: Sobol's without the first one, which is 0."""
+    from scipy.stats import qmc  # noqa: PLC0415 (slow to import)
 
     sequence = qmc.Sobol(dims, scramble=False)
     return sequence.random_base2(int(np.ceil(np.log2(count + 1))))[1 : count + 1]

@@ -1,4 +1,4 @@
-"""What a search for settings has found, and what it would have found with another budget."""
+"""Trials of a search for settings, and the result that another budget would have given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Trial(Strict):
-    """One setting that was tried, and its outcome on validation parts."""
+    """A tried setting and its value on validation rows."""
 
     settings: dict[str, float]
     value: Annotated[float, Field(allow_inf_nan=False)]
@@ -26,10 +26,10 @@ class SearchTrials(Strict):
 
     Attributes:
         space: the values of a grid, or lowest and highest of a range, of each setting searched.
-        trials: what was run.
+        trials: settings that were run.
         noise: standard deviation of one trial's value over folds or seeds, 0 if not known.
-        lower_is_better: true of errors.
-        choices: settings of the space that are choices, given by their number: they have no edge.
+        lower_is_better: true for errors.
+        choices: settings with named choices, given by number; they have no edge.
     """
 
     space: dict[str, Annotated[tuple[float, ...], Field(min_length=1)]]
@@ -48,7 +48,7 @@ class SearchTrials(Strict):
         return self
 
     def losses(self) -> Floats:
-        """(n,) values as losses: smaller is better whatever the metric."""
+        """Return (n,) values as losses: smaller is better for every metric."""
         sign = 1 if self.lower_is_better else -1
         return np.array([sign * trial.value for trial in self.trials])
 
@@ -57,7 +57,7 @@ class ExpectedBest(NamedTuple):
     """The best of n trials drawn at random.
 
     Attributes:
-        budget_n: (n,) how many trials.
+        budget_n: (n,) number of trials.
         expected_n: (n,) expected value of the best.
         low_n: (n,) lower end of the interval of the best.
         high_n: (n,) its upper end.
@@ -70,11 +70,11 @@ class ExpectedBest(NamedTuple):
 
 
 def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
-    """Expected best of n = 1 .. all trials, with the middle `level` of its distribution.
+    """Return the expected best of n = 1 .. all trials, with the middle `level` of its distribution.
 
     P(best of n is the i-th best of N or better) = 1 - ((N - i) / N)^n, trials drawn with replacement from
-    those that were run: Dodge et al., "Show your work" (EMNLP 2019), section 3.1. It knows nothing of what
-    was never run: of n near N it says little, and the best of all trials is its bound.
+    those that were run: Dodge et al., "Show your work" (EMNLP 2019), section 3.1. It knows only
+    the trials that were run: the best of them is its bound, and for n near N it says little.
     Raises DataError for a level outside 0 to 1.
     """
     if not 0 < level < 1:
@@ -92,9 +92,9 @@ def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
 
 
 def late_gain(search: SearchTrials) -> float:
-    """What the second half of the trials has brought: expected best of N less that of N / 2, as a gain.
+    """Return the gain of the second half of the trials: expected best of N against that of N / 2.
 
-    A search that gained much by its last doubling has not seen its end; NaN below two trials.
+    A search that gained much by its last doubling is not finished. NaN for fewer than two trials.
     """
     count = len(search.trials)
     if count < 2:
@@ -104,13 +104,13 @@ def late_gain(search: SearchTrials) -> float:
 
 
 def _quantile(losses: Floats, worse_ni: Floats, q: float) -> Floats:
-    """The smallest loss that the best is at or below with probability q."""
+    """Return the smallest loss that the best trial reaches with probability q."""
     reached = 1 - worse_ni[:, 1:] >= q - 1e-12
     return np.asarray(losses[reached.argmax(axis=1)])
 
 
 class SetupSpreads(NamedTuple):
-    """How much a number moves for two reasons that are never mixed up.
+    """Spread of a number over setups and over folds.
 
     Attributes:
         setups: standard deviation of the mean values of several setups (who ran it, settings).
@@ -122,7 +122,7 @@ class SetupSpreads(NamedTuple):
 
 
 def setup_and_fold_spreads(values_sf: list[Floats]) -> SetupSpreads:
-    """Spread over setups beside the spread over folds; NaN where there are fewer than two of either."""
+    """Return the spread over setups and the spread over folds; NaN for fewer than two of either."""
     means = np.array([np.mean(values) for values in values_sf])
     within = [np.var(values, ddof=1) for values in values_sf if len(values) > 1]
     setups = float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")

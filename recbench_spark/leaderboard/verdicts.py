@@ -1,13 +1,13 @@
-"""The verdict "under-tuned baseline", with its reasons: a pure function of what is known of a run.
+"""The verdict "under-tuned baseline" with its reasons, as a pure function of what is known of a run.
 
-Six reasons, each enough: the best of its search lies on an edge of the space and the error still falls
-towards it; its trials predict a better setting within the space; its search found a better setting than
-the run uses; it was given far fewer settings than a rival; a better run of the same method is known; a
-setting was never searched that has moved this method elsewhere. Significance is no excuse: it says nothing
-of the spread over setups (Rendle, Zhang and Koren 2019, section 5).
+There are six reasons, and each is enough: the best trial is at an edge of the space and the error still
+falls towards it; the trials predict a better setting within the space; the search found a better setting
+than the run uses; a rival had far more trials; a better run of the same method is known; a setting was
+never searched that matters for this method elsewhere. Statistical significance is no excuse: it does
+not include the spread over setups (Rendle, Zhang and Koren 2019, section 5).
 
-Three notes accuse nobody: `never_searched`; `no_power`, which says that the trials decide nothing; and
-`better_not_used`, where what was found is better by less than makes a run under-tuned.
+Three notes accuse nobody: `never_searched`; `no_power`, if the trials decide nothing; and
+`better_not_used`, if the best trial is better by less than the required gain.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from recbench_spark.leaderboard.response_surfaces import MIN_EXTRA_TRIALS, REACH
 from recbench_spark.leaderboard.searches import Floats, SearchTrials
 
 LEVELS = 5
-"""Stretches that a range is cut into."""
+"""Number of levels that a range is cut into."""
 
 SIGMAS = 2.0
 """Standard deviations of noise that a difference has to exceed."""
 
 MIN_RELATIVE_DIFFERENCE = 0.002
-"""A better run counts from this share of the value on, where no spread is known: .0016 of .8."""
+"""Smallest difference that counts, as a share of the value, if no spread is known: .0016 of .8."""
 
 BETTER_SHARE = 0.75
-"""The share of trials, the best ones, that a slope is fitted to: what failed outright bends it."""
+"""Share of trials, the best ones, that a slope is fitted to. Failed trials would bend it."""
 
 FEW_SHARE = 0.5
-"""Fewer than this share of a rival's settings are few."""
+"""Share of the trials of a rival below which a budget is small."""
 
 TRIALS_PER_COEFFICIENT = 2
-"""A slope among other settings is fitted where so many trials are left for each coefficient."""
+"""Fewest trials beyond the coefficients, for each coefficient, that a slope is fitted to."""
 
 MIN_GAIN_SHARE = 0.01
-"""What a better setting has to gain, as a share of the value, before a baseline counts as under-tuned."""
+"""Required gain of a better setting, as a share of the value, for a baseline to be under-tuned."""
 
 MIN_GAIN_SPREADS = 3.0
-"""And in spreads over folds: whichever of both is more."""
+"""Required gain in spreads over folds; the larger of both counts."""
 
 SURE_CHANCE, UNSURE_CHANCE = 0.85, 0.2
-"""Chances of such a gain from which on a run is under-tuned, and from which on nothing is decided."""
+"""Chances of such a gain from which a run is under-tuned, and from which the trials decide nothing."""
 
 SAME_SETTING_SHARE = 0.02
-"""Settings that differ by no more than this share of their range are one setting, rounded."""
+"""Difference, as a share of the range, up to which two values are the same setting, rounded."""
 
 SIGNIFICANCE_LEVEL = 0.01
-"""The p of paired folds below which another run of the same method is better, over all that are known."""
+"""p of paired folds below which another run of the same method is better, corrected for their number."""
 
 
 class TuningReason(NamedTuple):
-    """Why a baseline is under-tuned, as a code and in words."""
+    """A reason why a baseline is under-tuned: a code and a sentence."""
 
     code: Literal[
         "edge", "unfinished_search", "better_not_used", "fewer_settings", "better_run_known",
@@ -67,19 +67,19 @@ class TuningReason(NamedTuple):
 
 
 class TuningNote(NamedTuple):
-    """What the board cannot say of a run, as a code and in words; nobody is accused."""
+    """A limit of what the board knows of a run: a code and a sentence. It accuses nobody."""
 
     code: Literal["never_searched", "no_power", "better_not_used"]
     text: str
 
 
 class TuningVerdict(NamedTuple):
-    """What is to be thought of a run.
+    """The verdict on a run.
 
     Attributes:
         method: its name.
-        reasons: why it is under-tuned; empty where it is not.
-        notes: what cannot be said of it.
+        reasons: reasons to call it under-tuned; empty if there is none.
+        notes: limits of what is known of it.
     """
 
     method: str
@@ -88,12 +88,12 @@ class TuningVerdict(NamedTuple):
 
     @property
     def remarks(self) -> list[TuningReason | TuningNote]:
-        """Reasons, then notes."""
+        """All reasons, then all notes."""
         return [*self.reasons, *self.notes]
 
     @property
     def under_tuned(self) -> bool:
-        """Whether there is a reason."""
+        """True if there is a reason."""
         return bool(self.reasons)
 
 
@@ -105,24 +105,25 @@ def judge_run(
     effects_elsewhere: Mapping[str, float] | None = None,
     used: Mapping[str, float] | None = None,
 ) -> TuningVerdict:
-    """All reasons there are to call a run under-tuned.
+    """Return the verdict on a run: all reasons to call it under-tuned, and notes.
 
     Args:
         run: the run in question.
-        board: all known runs of the benchmark; better runs of the same method are looked for there.
-        search: how its settings were found, if known.
-        rivals: the searches of what it is compared with, by method.
-        moved_elsewhere: settings and by how much each has moved this method on another benchmark or in
-            another work, relative to the value there; what moves less than `MIN_RELATIVE_DIFFERENCE` does not count.
-        used: the run's own values of the settings that were searched; None: those of the best trial.
+        board: all known runs of the benchmark, among them better runs of the same method.
+        search: trials of its search, if known.
+        rivals: searches of other methods, by method.
+        effects_elsewhere: settings and by how much each has moved this method on another benchmark or in
+            another work, relative to the value there; what moves less than `MIN_RELATIVE_DIFFERENCE` does
+            not count.
+        used: values of the searched settings in this run; None: those of the best trial.
     """
-    reasons: list[TuningReason | None] = [better_run_known(run, board)]
+    reasons: list[TuningReason | None] = [find_better_run(run, board)]
     notes: tuple[TuningNote, ...] = ()
     if search is not None:
         judged = judge_search(search, run, used)
         notes = tuple(one for one in judged if isinstance(one, TuningNote))
         reasons += [one for one in judged if isinstance(one, TuningReason)]
-        reasons.append(fewer_settings(search, rivals or {}))
+        reasons.append(check_budget(search, rivals or {}))
         reasons += [
             check_setting_searched(search, name, by) for name, by in (effects_elsewhere or {}).items()
         ]
@@ -132,31 +133,31 @@ def judge_run(
 def judge_search(
     search: SearchTrials, run: BoardRun, used: Mapping[str, float] | None
 ) -> list[TuningReason | TuningNote]:
-    """Reasons and notes that the trials of a search give: was more found, or is more to be gained?"""
+    """Return the reasons and notes from the trials of the run's search."""
     if used is not None and not uses_best(search, used):
-        found = compare_with_best(search, run, used)
-        decided = isinstance(found, TuningReason) or found.code == "no_power"
-        more = None if decided else predict_gain(search, run, used)
-        return [found] if more is None else [found, more]
+        remark = compare_with_best(search, run, used)
+        is_decided = isinstance(remark, TuningReason) or remark.code == "no_power"
+        gain = None if is_decided else predict_gain(search, run, used)
+        return [remark] if gain is None else [remark, gain]
     edges = [edge for name in search.space if (edge := check_edge(search, name)) is not None]
-    more = None if edges else predict_gain(search, run)
-    return [*edges] if more is None else [more]
+    gain = None if edges else predict_gain(search, run)
+    return [*edges] if gain is None else [gain]
 
 
 def uses_best(search: SearchTrials, used: Mapping[str, float]) -> bool:
-    """Whether a run uses the setting that its search found best, or one that did as well but for noise."""
+    """Return whether a run uses the best setting of its search, or one that is as good within noise."""
     losses, at = search.losses(), find_trial(search, used)
     return at is not None and float(losses[at] - losses.min()) <= trial_noise(search)
 
 
 def trial_noise(search: SearchTrials) -> float:
-    """The difference of two trials that chance or rounding explain."""
+    """Return the difference of two trials that chance or rounding explain."""
     best = float(np.abs(search.losses()).min())
     return max(SIGMAS * float(np.sqrt(2)) * search.noise, MIN_RELATIVE_DIFFERENCE * best)
 
 
 def find_trial(search: SearchTrials, used: Mapping[str, float]) -> int | None:
-    """The number of the trial that tried these settings, rounded ones included; None: none did."""
+    """Return the number of the trial with these settings, up to rounding; None if no trial has them."""
     names = list(search.space)
     places = np.column_stack([_trial_places(search, name) for name in names])
     own = _settings_place(search, names, used)
@@ -169,43 +170,43 @@ def find_trial(search: SearchTrials, used: Mapping[str, float]) -> int | None:
 def compare_with_best(
     search: SearchTrials, run: BoardRun, used: Mapping[str, float]
 ) -> TuningReason | TuningNote:
-    """What to think of a run whose settings are not the best that its search found.
+    """Judge a run whose settings are not the best of its search.
 
     Returns:
-        A reason where the best is better by what makes a run under-tuned, else a note.
+        A reason if the best trial is better by the required gain, else a note.
     """
     losses, at = search.losses(), find_trial(search, used)
     best = search.trials[int(losses.argmin())]
-    told = f"the search of {len(losses)} settings found {describe_settings(best.settings)}"
+    text = f"the search of {len(losses)} settings found {describe_settings(best.settings)}"
     if at is not None:
-        told += (
+        text += (
             f": {best.value:g} against {search.trials[at].value:g} on validation rows, and it was not used"
         )
-        worth = float(losses[at] - losses.min()) > required_gain(search, run)
-        return TuningReason("better_not_used", told) if worth else TuningNote("better_not_used", told)
-    told += ", which is not used"
+        is_large = float(losses[at] - losses.min()) > required_gain(search, run)
+        return TuningReason("better_not_used", text) if is_large else TuningNote("better_not_used", text)
+    text += ", which is not used"
     worth_chance, chance = (
         _best_trial_chance(search, used, by) for by in (required_gain(search, run), trial_noise(search))
     )
     if worth_chance is None or chance is None:
-        return TuningNote("no_power", f"{told}; too few trials tell whether it is better")
+        return TuningNote("no_power", f"{text}; too few trials tell whether it is better")
     if worth_chance >= SURE_CHANCE:
         return TuningReason(
-            "better_not_used", f"{told}: predicted to be better than {describe_settings(used)}"
+            "better_not_used", f"{text}: predicted to be better than {describe_settings(used)}"
         )
     if worth_chance >= UNSURE_CHANCE:
-        return TuningNote("no_power", f"{told}; the trials do not tell how much better it is")
+        return TuningNote("no_power", f"{text}; the trials do not tell how much better it is")
     if chance >= SURE_CHANCE:
         return TuningNote(
-            "better_not_used", f"{told}: predicted to be a little better than {describe_settings(used)}"
+            "better_not_used", f"{text}: predicted to be a little better than {describe_settings(used)}"
         )
     return TuningNote(
-        "never_searched", f"{told}: predicted to be no better than what is used, which no search found"
+        "never_searched", f"{text}: predicted to be no better than what is used, which no search found"
     )
 
 
 def _best_trial_chance(search: SearchTrials, used: Mapping[str, float], gain: float) -> float | None:
-    """The chance that the best trial is better by more than `gain` than settings that were not tried."""
+    """Return the chance that the best trial is better by more than `gain` than untried settings."""
     names = _varying_settings(search)
     fitted = _fit_surface(search, names)
     if fitted is None:
@@ -215,12 +216,12 @@ def _best_trial_chance(search: SearchTrials, used: Mapping[str, float], gain: fl
 
 
 def _settings_place(search: SearchTrials, names: Sequence[str], used: Mapping[str, float]) -> Floats:
-    """(d,) the place of some settings."""
+    """Return the place (d,) of some settings."""
     return np.array([float(_scale_to_unit(np.array([used[n]]), search.space[n])[0]) for n in names])
 
 
 def required_gain(search: SearchTrials, run: BoardRun) -> float:
-    """What has to be gained before a run counts as under-tuned, in units of the value."""
+    """Return the gain, in units of the value, from which a run is under-tuned."""
     best = float(search.losses().min())
     return max(MIN_GAIN_SHARE * abs(best), MIN_GAIN_SPREADS * (run.spread or 0.0))
 
@@ -228,32 +229,32 @@ def required_gain(search: SearchTrials, run: BoardRun) -> float:
 def predict_gain(
     search: SearchTrials, run: BoardRun, used: Mapping[str, float] | None = None
 ) -> TuningReason | TuningNote | None:
-    """A setting that nobody tried is predicted to be better by `MIN_GAIN_SHARE` or thrice the noise of folds.
+    """Judge whether an untried setting is predicted to be better by the required gain.
 
     Args:
         search: the trials.
         run: the run in question.
-        used: the settings that it is to be better than; None: the best trial's.
+        used: settings to be improved; None: those of the best trial.
 
     Returns:
-        A reason where the chance is `SURE_CHANCE`, None where it is below `UNSURE_CHANCE`, else that nothing is decided.
+        A reason if the chance is `SURE_CHANCE` or more, None if it is below `UNSURE_CHANCE`, else a note.
     """
     names, losses = _varying_settings(search), search.losses()
     if not names:
         return None
     gain = required_gain(search, run)
     counts = f"{len(losses)} trials of {len(names)} settings"
-    told = f"{counts} do not decide whether {gain:.2g} more could be gained"
+    text = f"{counts} do not decide whether {gain:.2g} more could be gained"
     fitted = _fit_surface(search, names)
     if fitted is None:
-        return TuningNote("no_power", told)
+        return TuningNote("no_power", text)
     place = fitted.places_nd[0] if used is None else _settings_place(search, names, used)
-    found = fitted.find_better(place, gain, _edge_reach(search, names))
-    if found.chance < UNSURE_CHANCE:
+    better = fitted.find_better(place, gain, _edge_reach(search, names))
+    if better.chance < UNSURE_CHANCE:
         return None
-    if found.chance < SURE_CHANCE:
-        return TuningNote("no_power", f"{told} (chance {found.chance:.0%})")
-    return _describe_prediction(search, names, found.place_d, gain)
+    if better.chance < SURE_CHANCE:
+        return TuningNote("no_power", f"{text} (chance {better.chance:.0%})")
+    return _describe_prediction(search, names, better.place_d, gain)
 
 
 def _describe_prediction(
@@ -261,24 +262,24 @@ def _describe_prediction(
 ) -> TuningReason:
     values = {n: _scale_from_unit(float(x), search.space[n]) for n, x in zip(names, place, strict=True)}
     beyond = [name for name, x in zip(names, place, strict=True) if not 0 <= x <= 1]
-    told = f"{describe_settings(values)} is predicted to be better by more than {gain:.2g}"
+    text = f"{describe_settings(values)} is predicted to be better by more than {gain:.2g}"
     if beyond:
-        return TuningReason("edge", f"{told}, beyond the edge of {', '.join(beyond)}")
-    return TuningReason("unfinished_search", f"{told} than the best of {len(search.trials)} settings tried")
+        return TuningReason("edge", f"{text}, beyond the edge of {', '.join(beyond)}")
+    return TuningReason("unfinished_search", f"{text} than the best of {len(search.trials)} settings tried")
 
 
 def describe_settings(settings: Mapping[str, float]) -> str:
-    """Settings and their values, such as `rates .003, dims 8`."""
+    """Return settings and their values, such as `rates .003, dims 8`."""
     return ", ".join(f"{name} {value:.3g}" for name, value in sorted(settings.items()))
 
 
 def _varying_settings(search: SearchTrials) -> list[str]:
-    """Settings that took more than one value."""
+    """Return the settings that took more than one value."""
     return [name for name in search.space if len({trial.settings[name] for trial in search.trials}) > 1]
 
 
 def _fit_surface(search: SearchTrials, names: Sequence[str]) -> Surface | None:
-    """The losses over the settings that varied; None of too few trials."""
+    """Fit the losses over the settings that varied; None for too few trials."""
     if not names or len(search.trials) < len(names) + MIN_EXTRA_TRIALS:
         return None
     places = np.column_stack([_trial_places(search, name) for name in names])
@@ -290,25 +291,26 @@ def _trial_places(search: SearchTrials, name: str) -> Floats:
 
 
 def _edge_reach(search: SearchTrials, names: Sequence[str]) -> Floats:
-    """(d, 2) how far beyond each edge a setting may lie: a choice not at all, no number past 0."""
-    found = []
+    """Return (d, 2) distances beyond each edge: 0 for a choice, and no number goes below 0."""
+    reach = []
     for name in names:
         low, high = min(search.space[name]), max(search.space[name])
         room = low / (high - low) if low >= 0 and not _is_logarithmic(low, high) and high > low else REACH
-        found.append((0.0, 0.0) if name in search.choices else (min(room, REACH), REACH))
-    return np.array(found)
+        reach.append((0.0, 0.0) if name in search.choices else (min(room, REACH), REACH))
+    return np.array(reach)
 
 
 def judge_board(board: Board) -> list[TuningVerdict]:
-    """A verdict on every run of a board, from the board alone."""
+    """Return a verdict on every run of a board, from the board alone."""
     return [judge_run(run, board) for run in board.runs]
 
 
-def better_run_known(run: BoardRun, board: Board) -> TuningReason | None:
-    """Another run of the same method that is better by more than spread or rounding explain.
+def find_better_run(run: BoardRun, board: Board) -> TuningReason | None:
+    """Return a better run of the same method, if spread and rounding do not explain the difference.
 
-    Runs whose folds are known are compared fold by fold, by Student's paired t: a hard fold is hard
-    for both. p counts as often as there are such runs (Bonferroni).
+    Runs with known folds are compared fold by fold by Student's paired t, since a hard fold is hard for
+    both.
+    p is multiplied by the number of such runs (Bonferroni).
     """
     same = [
         other
@@ -341,18 +343,18 @@ def _find_better_by_folds(run: BoardRun, others: Sequence[BoardRun], board: Boar
     if not sure:
         return None
     best, pair = max(sure, key=lambda one: board.improvement(one[0].value, run.value))
-    told = f"{best.method} is better by {abs(pair.mean):.2g}, fold by fold, over {pair.folds} folds"
+    text = f"{best.method} is better by {abs(pair.mean):.2g}, fold by fold, over {pair.folds} folds"
     return TuningReason(
-        "better_run_known", f"{told} (p = {pair.p:.2g}): {best.value:g} against {run.value:g}"
+        "better_run_known", f"{text} (p = {pair.p:.2g}): {best.value:g} against {run.value:g}"
     )
 
 
 def check_edge(search: SearchTrials, name: str) -> TuningReason | None:
-    """The best value of a setting is an outermost one, and the error still falls towards it.
+    """Check whether the best value of a setting is outermost, and the error still falls towards it.
 
-    One setting alone varied: the best of each level falls over the three outermost, the last time by
-    more than the noise. Several: the slope at the edge of a quadratic fit to the better trials points
-    outwards, by more than chance. Too few trials for a fit show nothing here: `predict_gain` judges them.
+    If this setting alone varied, the best losses of the three outermost levels must fall, the last time by
+    more than the noise. If several varied, the slope of a quadratic fit to the better trials must point
+    outwards at the edge by more than chance. `predict_gain` judges searches with too few trials for a fit.
     """
     if name in search.choices:
         return None
@@ -371,8 +373,8 @@ def check_edge(search: SearchTrials, name: str) -> TuningReason | None:
     return TuningReason("edge", f"the best {name} ({at:g}) lies on the edge of its space")
 
 
-def fewer_settings(search: SearchTrials, rivals: Mapping[str, SearchTrials]) -> TuningReason | None:
-    """Far fewer trials than the rival that had most."""
+def check_budget(search: SearchTrials, rivals: Mapping[str, SearchTrials]) -> TuningReason | None:
+    """Check whether a rival had far more trials."""
     most = max(rivals, key=lambda name: len(rivals[name].trials), default=None)
     if most is None or len(search.trials) >= FEW_SHARE * len(rivals[most].trials):
         return None
@@ -381,7 +383,7 @@ def fewer_settings(search: SearchTrials, rivals: Mapping[str, SearchTrials]) -> 
 
 
 def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> TuningReason | None:
-    """A setting of which one value at most was tried, though it has mattered elsewhere."""
+    """Check whether a setting that matters elsewhere was tried with one value at most."""
     tried = {trial.settings[name] for trial in search.trials if name in trial.settings}
     if len(tried) > 1 or abs(moved_by) <= MIN_RELATIVE_DIFFERENCE:
         return None
@@ -391,7 +393,7 @@ def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> 
 
 
 def _scale_to_unit(values: Floats, space: tuple[float, ...]) -> Floats:
-    """Values between 0 and 1, the ends of the space, on a logarithmic scale if it spans a decade."""
+    """Scale values to 0 to 1, the ends of the space; logarithmically if it spans a factor of 10."""
     low, high = min(space), max(space)
     if _is_logarithmic(low, high):
         low, high, values = np.log(low), np.log(high), np.log(values)
@@ -403,20 +405,20 @@ def _is_logarithmic(low: float, high: float) -> bool:
 
 
 def _scale_from_unit(place: float, space: tuple[float, ...]) -> float:
-    """The value at a place: the inverse of `_scale_to_unit`."""
+    """Return the value at a place: the inverse of `_scale_to_unit`."""
     low, high = min(space), max(space)
     return float(low * (high / low) ** place if _is_logarithmic(low, high) else low + (high - low) * place)
 
 
 def _group_levels(places: Floats) -> Floats:
-    """Few values as they are, many by stretch."""
+    """Return few values unchanged, and many values rounded to levels."""
     if len(np.unique(places)) <= 2 * LEVELS:
         return places
     return np.clip(np.floor(places * LEVELS), 0, LEVELS - 1) / (LEVELS - 1)
 
 
 def _find_edge_side(places: Floats, losses: Floats) -> int | None:
-    """0 or 1 if the best trial is in the lowest or highest level of at least two; else None."""
+    """Return 0 or 1 if the best trial is in the lowest or highest of two or more levels, else None."""
     levels = _group_levels(places)
     tried, best = np.unique(levels), levels[losses.argmin()]
     if len(tried) < 2 or best not in (tried[0], tried[-1]):
@@ -432,7 +434,7 @@ def _profile_falls(search: SearchTrials, places: Floats, losses: Floats, side: i
 
 
 def _slope_falls(search: SearchTrials, places: Floats, losses: Floats, side: int) -> bool:
-    """Least squares of c + b x + a x^2, x = distance from the edge, and the same of all other settings."""
+    """Fit c + b x + a x^2 by least squares, x = distance from the edge; other settings alike."""
     better = losses <= np.quantile(losses, BETTER_SHARE)
     columns = [np.ones(len(losses))]
     for name, space in search.space.items():
@@ -444,6 +446,6 @@ def _slope_falls(search: SearchTrials, places: Floats, losses: Floats, side: int
     if free < TRIALS_PER_COEFFICIENT * design.shape[1]:
         return False
     inverse = np.linalg.pinv(design.T @ design)
-    found = inverse @ design.T @ losses[better]
-    variance = max(np.square(losses[better] - design @ found).sum() / free, search.noise**2)
-    return bool(found[0] > SIGMAS * np.sqrt(variance * inverse[0, 0]))
+    coefficients = inverse @ design.T @ losses[better]
+    variance = max(np.square(losses[better] - design @ coefficients).sum() / free, search.noise**2)
+    return bool(coefficients[0] > SIGMAS * np.sqrt(variance * inverse[0, 0]))

@@ -141,32 +141,32 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     monkeypatch.setattr(runner, "group_blocks", lambda blocks, size: [(block,) for block in blocks])
     assert run(*given, "--warehouse", str(one), "--plan", "R") == 130
     monkeypatch.setattr(runner.delta_files, "commit", commit)
-    told = capsys.readouterr()
-    assert "interrupted" in told.err and "layer 1" not in told.err
-    name = model_of(told.out)
+    output = capsys.readouterr()
+    assert "interrupted" in output.err and "layer 1" not in output.err
+    name = model_of(output.out)
     assert run(*given, "--warehouse", str(one), "--plan", "G") == 0
-    told = capsys.readouterr()
-    assert "layer 1 layer (mean, plan G)" in told.err and "of the predicted time" in told.err
-    assert "laid out before" in told.err
-    found = table(one, "embeddings", name)
+    output = capsys.readouterr()
+    assert "layer 1 layer (mean, plan G)" in output.err and "of the predicted time" in output.err
+    assert "laid out before" in output.err
+    result = table(one, "embeddings", name)
 
     h = np.load(folder / "h.npy").astype(float)
     for k, form in enumerate(FORMS):
         own = {key.split(".", 2)[2]: w for key, w in weights.items() if key.startswith(f"layers.{k}.")}
         h = oracle.layer(form, own, drawn, h)
-    np.testing.assert_allclose([found[str(i)] for i in drawn.ids], h, atol=1e-6)
+    np.testing.assert_allclose([result[str(i)] for i in drawn.ids], h, atol=1e-6)
 
     # Another warehouse, other blocks, undisturbed: the same bits. A third run does nothing.
     two = tmp_path / "two"
     plain = (*given[:-2], "--warehouse", str(two), "--plan", "R", "--batch", "3")
     assert run(*plain, "--explain") == 0
-    told = capsys.readouterr()
-    assert "core-hours" in told.out and "built in" in told.out and "layer 1" not in told.err
+    output = capsys.readouterr()
+    assert "core-hours" in output.out and "built in" in output.out and "layer 1" not in output.err
     assert not DeltaTable(two / "embeddings").file_uris()
     assert run(*plain) == 0
     capsys.readouterr()
     other = table(two, "embeddings", name)
-    assert {i: v.tobytes() for i, v in other.items()} == {i: v.tobytes() for i, v in found.items()}
+    assert {i: v.tobytes() for i, v in other.items()} == {i: v.tobytes() for i, v in result.items()}
     assert run(*plain) == 0
     assert "made before" in capsys.readouterr().err
 
@@ -175,7 +175,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     lines = [line.split(",") for line in capsys.readouterr().out.strip().splitlines()]
     assert [line[1] for line in lines] == [str(i) for i in drawn.ids[:7]]
     for line in lines:
-        assert np.array(line[2:], np.float32).tobytes() == found[line[1]].tobytes()
+        assert np.array(line[2:], np.float32).tobytes() == result[line[1]].tobytes()
     assert run(*plain, "--nodes", "5,6") == 1
     assert "2 of 2 nodes are not of side node: 5, 6" in capsys.readouterr().err
 
@@ -246,16 +246,16 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     h = np.load(folder / "h.npy")
     pq.write_table(pa.table({"id": drawn.ids[3:], "vector": list(h[3:])}), tmp_path / "few.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "few.parquet")) == 1
-    told = capsys.readouterr().err
-    assert "3 of 60 nodes of side node have none: " in told and "--missing zero" in told
-    assert all(str(i) in told for i in drawn.ids[:3])
+    output = capsys.readouterr().err
+    assert "3 of 60 nodes of side node have none: " in output and "--missing zero" in output
+    assert all(str(i) in output for i in drawn.ids[:3])
 
     uneven = [list(map(float, row)) for row in h]
     uneven[7] = uneven[7][:4]
     pq.write_table(pa.table({"id": drawn.ids, "vector": uneven}), tmp_path / "uneven.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "uneven.parquet")) == 1
-    told = capsys.readouterr().err
-    assert f"1 of 60 vectors are not as long as the first (6), e.g. id {drawn.ids[7]} of 4" in told
+    output = capsys.readouterr().err
+    assert f"1 of 60 vectors are not as long as the first (6), e.g. id {drawn.ids[7]} of 4" in output
 
     twice = {"id": [*drawn.ids, drawn.ids[9]], "vector": list(h[[*range(60), 9]])}
     pq.write_table(pa.table(twice), tmp_path / "twice.parquet")
@@ -263,9 +263,10 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     assert f"1 ids stand more than once, e.g. {drawn.ids[9]}" in capsys.readouterr().err
     pq.write_table(pa.table({"id": ["u1"], "vector": [[1.0]]}), tmp_path / "others.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "others.parquet")) == 1
-    told = capsys.readouterr().err  # of a worker, with its hint
+    output = capsys.readouterr().err  # of a worker, with its hint
     assert (
-        "error: features: column id: 1 ids are no whole numbers, e.g. 'u1'" in told and "--ids text" in told
+        "error: features: column id: 1 ids are no whole numbers, e.g. 'u1'" in output
+        and "--ids text" in output
     )
 
     weights = random_weights(model_weight_shapes(FORMS, (), 7), seed=2)
@@ -300,9 +301,9 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
         run(*log, *place, *ours, "--form", "convolve", "--aggregator", "importance", "--drop-bad-rows") == 0
     )
     name = model_of(capsys.readouterr().out)
-    found = table(tmp_path / "w", "embeddings", name)
-    assert found.keys() == {"1", "5", "a"}
-    np.testing.assert_allclose(found["1"], found["a"], rtol=1e-6)
+    result = table(tmp_path / "w", "embeddings", name)
+    assert result.keys() == {"1", "5", "a"}
+    np.testing.assert_allclose(result["1"], result["a"], rtol=1e-6)
 
 
 @pytest.mark.spark
@@ -312,5 +313,5 @@ def test_two_lines_of_csv(spark, capsys, tmp_path) -> None:
         run("--edges", str(tmp_path / "edges.csv"), "--warehouse", str(tmp_path / "w"), "--widths", "3")
         == 0
     )
-    found = table(tmp_path / "w", "embeddings", model_of(capsys.readouterr().out))
-    assert found.keys() == {"1", "2", "3"} and all(len(vector) == 3 for vector in found.values())
+    result = table(tmp_path / "w", "embeddings", model_of(capsys.readouterr().out))
+    assert result.keys() == {"1", "2", "3"} and all(len(vector) == 3 for vector in result.values())

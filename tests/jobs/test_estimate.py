@@ -76,8 +76,8 @@ def test_it_does_not_matter_how_cells_are_spread_over_batches() -> None:
     for batches in (3, 50):
         part_n = rng.integers(0, batches, len(keys))
         torn = [cell_sums(keys[part_n == n], parts[part_n == n], bootstrap) for n in range(batches)]
-        for one, found in zip(whole, zip(*torn, strict=True), strict=True):
-            assert reduce(add, found).floats().tobytes() == one.floats().tobytes()
+        for one, result in zip(whole, zip(*torn, strict=True), strict=True):
+            assert reduce(add, result).floats().tobytes() == one.floats().tobytes()
 
 
 def test_cells_of_weights_from_one_to_a_hundred_million_and_errors_of_any_size() -> None:
@@ -144,8 +144,8 @@ def test_a_dry_run_says_what_would_be_done(
         Path(f"{name}.csv").write_text(f"{columns}\n")
     for flags in (MATRIX, [*ROUNDS, "--uniform", "80"]):
         assert job.main(job.parser().parse_args([*flags, "--dry-run"])) == 0
-    told = capsys.readouterr().out
-    assert "mse and mae over the cells of a.csv" in told and "value of policy uniform_80" in told
+    output = capsys.readouterr().out
+    assert "mse and mae over the cells of a.csv" in output and "value of policy uniform_80" in output
 
 
 # ------------------------------------------------------------------------------- with Spark, by hand
@@ -173,18 +173,18 @@ def test_a_matrix_by_hand(spark, tmp_path: Path, capsys: pytest.CaptureFixture[s
         "--propensities", write(tmp_path / "p.csv", "item_id,propensity", [("i0", 0.5), ("i1", 0.25)]),
     ]  # fmt: skip
     assert job.main(job.parser().parse_args(flags)) == 0
-    found = written(tmp_path / "w")
+    result = written(tmp_path / "w")
     # Imputed errors add up to 4 and 4; corrections are 0 x 2 + 4 x 4 and 0 x 2 + 2 x 4.
     wanted = {"mse": (5 / 2, 18 / 6, 18 / 6, 20 / 6), "mae": (3 / 2, 10 / 6, 10 / 6, 12 / 6)}
     names = ("holdout", "ips", "snips", "dr")
-    assert set(found) == {(metric, name) for metric in wanted for name in names}
+    assert set(result) == {(metric, name) for metric in wanted for name in names}
     for metric, values in wanted.items():
         for name, value in zip(names, values, strict=True):
-            row = found[metric, name]
+            row = result[metric, name]
             assert row.value == pytest.approx(value, rel=1e-14) and row.n == 2
             assert row.ci_low <= row.value <= row.ci_high
-    told = capsys.readouterr().out
-    assert "effective ratings: 1.8" in told and "cells without a prediction: 0" in told
+    output = capsys.readouterr().out
+    assert "effective ratings: 1.8" in output and "cells without a prediction: 0" in output
     (run,) = DeltaTable(str(tmp_path / "w" / "runs")).to_pandas().to_dict("records")
     assert (run["model_kind"], run["status"], run["n_users"]) == ("matrix", "succeeded", 2)
     assert set(json.loads(run["inputs_json"])) == {"truth", "matrix", "log", "propensities"}
@@ -217,18 +217,18 @@ def test_rounds_by_hand_with_a_model_and_a_policy(spark) -> None:
     policy = spark.createDataFrame(chances, "item_id string, pi_e double")
     settings = EstimatorSettings(clip=2.0, switch=2.0, shrink=4.0)
     result = estimate_rounds(join_policy(rounds, policy), settings, "table", 0.95)
-    found = {row.estimator: row for row in result.metrics.collect()}
+    results = {row.estimator: row for row in result.metrics.collect()}
     result.release()
     w = {"dr": (4, 1, 0.5), "switch_dr": (0, 1, 0.5), "dros": (16 / 20, 4 / 5, 2 / 4.25)}
     wanted = {"ips": 4.5 / 4, "clipped_ips": 2.5 / 4, "snips": 4.5 / 5.5, "dm": 0.3}
     for name, (a, b, c) in w.items():
         wanted[name] = 0.3 + (a * 0.5 + b * -0.5 + c * 0.8) / 4
-    assert {name: row.value for name, row in found.items()} == pytest.approx(wanted, rel=1e-13)
-    ips = found["ips"]
+    assert {name: row.value for name, row in results.items()} == pytest.approx(wanted, rel=1e-13)
+    ips = results["ips"]
     assert ips.stderr == pytest.approx(np.array([4, 0, 0.5, 0]).std(ddof=1) / 2)
     assert ips.ci_high == pytest.approx(ips.value + 1.959964 * ips.stderr, rel=1e-6)
-    assert found["ips"].definition == "v1;policy=table"
-    assert found["dros"].definition == "v1;policy=table;shrink=4"
+    assert results["ips"].definition == "v1;policy=table"
+    assert results["dros"].definition == "v1;policy=table;shrink=4"
     observed = {check.check: check.observed for check in result.checks}
     assert observed["effective rounds"] == pytest.approx(5.5**2 / 17.25)
     assert observed["largest share of the weight"] == pytest.approx(4 / 5.5)
@@ -240,20 +240,20 @@ def test_weights_from_tiny_to_huge_keep_their_digits_however_rounds_are_spread(s
     rng = np.random.default_rng(6)
     w = 10.0 ** rng.uniform(-8, 8, 300)
     logged = np.column_stack([1 - 1e-6 * rng.random(300), np.minimum(1, 1 / w), np.minimum(1, w)])
-    rows, told = [tuple(row) for row in logged.tolist()], []
+    rows, estimates = [tuple(row) for row in logged.tolist()], []
     for parts in (1, 5):
         rounds = spark.createDataFrame(rows, "reward double, propensity double, pi_e double")
         result = estimate_rounds(rounds.repartition(parts), EstimatorSettings(), "given", 0.95)
-        told.append({row.estimator: (row.value, row.stderr) for row in result.metrics.collect()})
+        estimates.append({row.estimator: (row.value, row.stderr) for row in result.metrics.collect()})
         result.release()
-    assert told[0] == told[1]
+    assert estimates[0] == estimates[1]
     weight = [Fraction(float(pi / p)) for _, p, pi in rows]
     top = [Fraction(float(x)) for x in (logged[:, 2] / logged[:, 1]) * logged[:, 0]]
     for name, below in (("ips", [Fraction(1)] * 300), ("snips", weight)):
         value = sum(top) / sum(below)
         spread = sum((n - value * d) ** 2 for n, d in zip(top, below, strict=True))
         error = math.sqrt(spread * 300 / 299 / sum(below) ** 2)
-        assert told[0][name] == pytest.approx((float(value), error), rel=1e-12), name
+        assert estimates[0][name] == pytest.approx((float(value), error), rel=1e-12), name
 
 
 @pytest.mark.spark
@@ -289,7 +289,7 @@ def test_open_bandit_in_both_directions(spark, shared_data: Path, tmp_path: Path
     logs = {name: open_bandit(folder / name) for name in ("bts", "random")}
     shares = logs["bts"].groupby(["item_id", "position"]).size() / logs["bts"].groupby("position").size()
     pairs = pd.MultiIndex.from_frame(logs["random"][["item_id", "position"]])
-    asked = {"bts": np.full(10_000, 1 / 80), "random": shares.reindex(pairs).fillna(0).to_numpy()}
+    chances = {"bts": np.full(10_000, 1 / 80), "random": shares.reindex(pairs).fillna(0).to_numpy()}
     for name, other, more in (
         ("bts", "random", ["--uniform", "80"]),
         ("random", "bts", ["--policy-log", str(folder / "bts")]),
@@ -297,13 +297,13 @@ def test_open_bandit_in_both_directions(spark, shared_data: Path, tmp_path: Path
         flags = ["--warehouse", str(tmp_path / name), "--model", other, "--rounds", str(folder / name),
                  "--reader", "open_bandit", *more]  # fmt: skip
         assert job.main(job.parser().parse_args(flags)) == 0
-        found = written(tmp_path / name)
+        result = written(tmp_path / name)
         log, names = logs[name], ("ips", "clipped_ips", "snips")
-        rounds = Rounds(log.click.to_numpy(), asked[name] / log.propensity.to_numpy())
+        rounds = Rounds(log.click.to_numpy(), chances[name] / log.propensity.to_numpy())
         value, error, _ = value_and_error(*contributions(rounds, names, EstimatorSettings()))
         truth = logs[other].click.mean()
         for e, estimator in enumerate(names):
-            row = found["policy_value", estimator]
+            row = result["policy_value", estimator]
             assert (row.value, row.stderr) == (pytest.approx(value[e]), pytest.approx(error[e]))
             assert row.ci_low < truth < row.ci_high, (name, estimator)
 
@@ -320,13 +320,13 @@ def test_coat_s_whole_matrix_from_the_ratings_users_chose(spark, shared_data: Pa
     frame = pd.DataFrame(rows, columns=["user_id", "item_id", "prediction", "rating"])
     chances = read_propensities(spark, str(shared_data / "coat"))
     result = estimate_matrix(spark.createDataFrame(frame, schema), None, chances, Bootstrap(replicates=200))
-    found = {row.estimator: row for row in result.metrics.where("metric = 'mse'").collect()}
+    results = {row.estimator: row for row in result.metrics.where("metric = 'mse'").collect()}
     result.release()
-    assert found["holdout"].n == 6960 and "dr" not in found
+    assert results["holdout"].n == 6960 and "dr" not in results
     chance = np.loadtxt(shared_data / "coat" / "propensities.ascii")
     seen = chosen > 0
     error, w = (chosen[seen] - 3) ** 2, 1 / chance[seen]
-    assert found["holdout"].value == pytest.approx(error.mean())
-    assert found["ips"].value == pytest.approx((error * w).sum() / chosen.size)
-    assert found["snips"].value == pytest.approx((error * w).sum() / w.sum())
-    assert abs(found["snips"].value - truth) < abs(found["holdout"].value - truth)
+    assert results["holdout"].value == pytest.approx(error.mean())
+    assert results["ips"].value == pytest.approx((error * w).sum() / chosen.size)
+    assert results["snips"].value == pytest.approx((error * w).sum() / w.sum())
+    assert abs(results["snips"].value - truth) < abs(results["holdout"].value - truth)

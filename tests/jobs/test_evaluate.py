@@ -138,8 +138,8 @@ def test_o1_from_csv(call, spark, tmp_path):
     answer = call("--warehouse", tmp_path / "w", "--model", "o1", "--lists", lists, "--truth", truth,
                   "--k", "2,3,5,10", "--bootstrap", "50", "--logical-date", "2026-01-31")  # fmt: skip
     assert answer.code == 0, answer.err
-    found = written(tmp_path / "w")
-    assert {key: found[key] for key in O1} == pytest.approx(O1, abs=1e-6)
+    result = written(tmp_path / "w")
+    assert {key: result[key] for key in O1} == pytest.approx(O1, abs=1e-6)
     _check_printed(answer.out.splitlines())
     _check_tables_agree(spark, tmp_path / "w")
     _check_users(tmp_path / "w")
@@ -204,9 +204,9 @@ def test_o2_mllib_from_parquet(call, tmp_path):
         ("recall", 1): 1 / 15, ("recall", 2): 8 / 45, ("recall", 3): 11 / 45, ("recall", 5): 16 / 45,
         ("recall", 10): 2 / 3,
     }  # fmt: skip
-    found = written(tmp_path / "w")
-    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-6)
-    assert {name for name, _ in found} == {"precision", "recall", "map", "ndcg"}
+    result = written(tmp_path / "w")
+    assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-6)
+    assert {name for name, _ in result} == {"precision", "recall", "map", "ndcg"}
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;users=output;empty_users=zero"}
 
 
@@ -254,8 +254,8 @@ def test_o4_linear_gain(call, tmp_path):
     assert answer.code == 0, answer.err
     discounts = [1 / math.log2(rank + 1) for rank in range(1, 7)]
     dcg, ideal = (np.dot(grades, discounts) for grades in ((3, 2, 3, 0, 1, 2), (3, 3, 3, 2, 2, 2)))
-    found = written(tmp_path / "w")["ndcg", 6]
-    assert found == pytest.approx(dcg / ideal) and round(found, 3) == 0.785
+    result = written(tmp_path / "w")["ndcg", 6]
+    assert result == pytest.approx(dcg / ideal) and round(result, 3) == 0.785
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;gain=linear"}
 
 
@@ -270,11 +270,11 @@ def test_o5_rectools(call, tmp_path):
                   "--metrics", "map,ndcg")  # fmt: skip
     assert answer.code == 0, answer.err
     users = table(tmp_path / "w", "user_metrics")
-    found = {name: [per_user(users, name)[user][0] for user in "1234"] for name in ("map", "ndcg")}
+    result = {name: [per_user(users, name)[user][0] for user in "1234"] for name in ("map", "ndcg")}
     ideal = 1 + 1 / LOG2_3 + 1 / 2
-    assert found["map"] == pytest.approx([0, 1, 5 / 9, 1])
-    assert found["ndcg"] == pytest.approx([0, 1 / ideal, 1.5 / ideal, 1])
-    assert found["ndcg"] == pytest.approx([0, 0.469279, 0.703918, 1], abs=1e-6)
+    assert result["map"] == pytest.approx([0, 1, 5 / 9, 1])
+    assert result["ndcg"] == pytest.approx([0, 1 / ideal, 1.5 / ideal, 1])
+    assert result["ndcg"] == pytest.approx([0, 0.469279, 0.703918, 1], abs=1e-6)
 
 
 def test_o6_predictions(call, tmp_path):
@@ -283,10 +283,10 @@ def test_o6_predictions(call, tmp_path):
     argv = ["--warehouse", tmp_path / "w", "--model", "o6", "--predictions", given, "--bootstrap", "20"]
     answer = call(*argv)
     assert answer.code == 0, answer.err
-    found = written(tmp_path / "w")
-    assert found["auc", None] == 0
-    assert found["mae", None] == pytest.approx(3.3 / 4)
-    assert found["rmse", None] == pytest.approx(0.829156, abs=1e-6)
+    result = written(tmp_path / "w")
+    assert result["auc", None] == 0
+    assert result["mae", None] == pytest.approx(3.3 / 4)
+    assert result["rmse", None] == pytest.approx(0.829156, abs=1e-6)
     (shown,) = (line.split() for line in answer.out.splitlines() if line.split()[:1] == ["mae"])
     assert float(shown[1]) == pytest.approx(0.825, abs=1e-5)
     assert "another base rate" not in answer.out
@@ -311,8 +311,8 @@ def test_predictions_against_sklearn(spark):
     p = np.clip(np.round(draw.random(600) * 0.8 + 0.15 * y, 2), 0.01, 0.99)
     columns = {"user_id": user, "item_id": np.arange(600), "prediction": p, "outcome": y}
     result = evaluate_predictions(spark.createDataFrame(pd.DataFrame(columns)), FEW)
-    found = overall(result.metrics.toPandas())
-    assert {name: found[name, None] for name in _by_sklearn(user, p, y)} == pytest.approx(
+    results = overall(result.metrics.toPandas())
+    assert {name: results[name, None] for name in _by_sklearn(user, p, y)} == pytest.approx(
         _by_sklearn(user, p, y), abs=1e-9
     )
     aucs = per_user(result.user_metrics.toPandas(), "auc")
@@ -324,20 +324,20 @@ def test_predictions_against_sklearn(spark):
 def _check_views(rows: pd.DataFrame, p, y) -> None:
     """Calibration, quantiles, thresholds and partial AUC, from the rows themselves."""
     overall_rows = rows[rows.slice_key.isna()].set_index("metric").value
-    found = rows[rows.slice_key.notna()].set_index(["metric", "slice_key", "slice_value"]).value
+    result = rows[rows.slice_key.notna()].set_index(["metric", "slice_key", "slice_value"]).value
     edges = np.sort(p)[len(p) * np.arange(1, 10) // 10]
     bins = [np.flatnonzero(np.searchsorted(edges, p, side="right") == b) for b in range(10)]
     gaps = [abs(p[rows].sum() - y[rows].sum()) for rows in bins]
     assert overall_rows["calibration_error"] == pytest.approx(sum(gaps) / len(p))
     assert overall_rows["mean_outcome"] == pytest.approx(y.mean())
-    third = found["pe", "prediction_quantile", "3/10"], found["logloss", "prediction_quantile", "3/10"]
+    third = result["pe", "prediction_quantile", "3/10"], result["logloss", "prediction_quantile", "3/10"]
     expected = p[bins[2]].mean() / y[bins[2]].mean() - 1, sk.log_loss(y[bins[2]], p[bins[2]])
     assert third == pytest.approx(expected)
-    assert found["tpr", "threshold", "0.5"] == pytest.approx((p[y == 1] >= 0.5).mean())
-    assert found["fpr", "threshold", "0.5"] == pytest.approx((p[y == 0] >= 0.5).mean())
+    assert result["tpr", "threshold", "0.5"] == pytest.approx((p[y == 1] >= 0.5).mean())
+    assert result["fpr", "threshold", "0.5"] == pytest.approx((p[y == 0] >= 0.5).mean())
     # scikit-learn maps the area so that chance gives 1/2 (McClish 1989).
     area = 0.05 + (2 * sk.roc_auc_score(y, p, max_fpr=0.1) - 1) * 0.95
-    assert found["pauc", "fpr", "0-0.1"] == pytest.approx(area)
+    assert result["pauc", "fpr", "0-0.1"] == pytest.approx(area)
 
 
 def _by_sklearn(user, p, y) -> dict[str, float]:
@@ -365,14 +365,14 @@ def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: fl
     rows = pd.DataFrame(
         {"user_id": user.astype(str), "item_id": np.arange(400), "prediction": p, "outcome": y}
     )
-    told = []
+    values = []
     for parts in (1, 7):
         frame = spark.createDataFrame(rows.sample(frac=1, random_state=parts)).repartition(parts)
         result = evaluate_predictions(frame, FEW)
-        told.append(result.metrics.toPandas().sort_values(["metric", "slice_key", "slice_value"]))
+        values.append(result.metrics.toPandas().sort_values(["metric", "slice_key", "slice_value"]))
         result.release()
-    pd.testing.assert_frame_equal(*(one.reset_index(drop=True) for one in told), check_exact=True)
-    row = told[0].set_index("metric").loc["rmse"]
+    pd.testing.assert_frame_equal(*(one.reset_index(drop=True) for one in values), check_exact=True)
+    row = values[0].set_index("metric").loc["rmse"]
     squares = [(Fraction(a) - Fraction(b)) ** 2 for a, b in zip(p.tolist(), y.tolist(), strict=True)]
     scale = Fraction(error) ** 2
     assert row.value == pytest.approx(math.sqrt(sum(squares) / scale / 400) * error, rel=1e-12)
@@ -395,9 +395,9 @@ def test_rare_events_keep_their_digits(spark):
     rows = [("a", str(n), 1e-9, 0.0) for n in range(100)]
     columns = "user_id string, item_id string, prediction double, outcome double"
     result = evaluate_predictions(spark.createDataFrame(rows, columns), NONE)
-    found = overall(result.metrics.toPandas())
-    assert found["logloss", None] == pytest.approx(1e-9 + 0.5e-18, rel=1e-12)
-    assert found["mean_prediction", None] == pytest.approx(1e-9, rel=1e-15)
+    results = overall(result.metrics.toPandas())
+    assert results["logloss", None] == pytest.approx(1e-9 + 0.5e-18, rel=1e-12)
+    assert results["mean_prediction", None] == pytest.approx(1e-9, rel=1e-15)
     result.release()
     result = evaluate_predictions(spark.createDataFrame([*rows, ("b", "x", 1e-9, 1.0)], columns), NONE)
     assert overall(result.metrics.toPandas())["pe", None] == pytest.approx(101e-9 - 1, rel=1e-15)
@@ -414,8 +414,8 @@ def test_gauc_of_o6(spark):
     frame = spark.createDataFrame(rows, "user_id string, item_id string, prediction double, outcome double")
     result = evaluate_predictions(frame, NONE)
     # AUC 1, 1/2, 1/2 (3 of 6 pairs), weighted by 1, 2, 3 positives.
-    found = overall(result.metrics.toPandas())["gauc", None]
-    assert found == pytest.approx((1 * 1 + 2 / 2 + 3 / 2) / 6) and round(found, 6) == 0.583333
+    results = overall(result.metrics.toPandas())["gauc", None]
+    assert results == pytest.approx((1 * 1 + 2 / 2 + 3 / 2) / 6) and round(results, 6) == 0.583333
     result.release()
 
 
@@ -459,11 +459,11 @@ def test_odd_users_and_integer_ids(spark):
     assert every["hit", 1] == 2 / 4 and every["recall", 2] == (1 + 1 / 2 + 0 + 1) / 4
     # Items 1, 2, 3, 7, 10 and 99; 1 and 2 are first, 10, 3, 99 second in some averaged user's list.
     assert 0 < every["coverage", 1] <= every["coverage", 2] <= 1
-    found = observed(result)
-    assert found["test: duplicate rows"] == 1 and found["duplicate list rows"] == 1
-    assert found["list rows of unknown items"] == 1 and found["listed users without truth"] == 1
-    assert found["list rows of training items"] == 2
-    assert found["test: users without relevant items"] == 1 and found["test: users without output"] == 1
+    results = observed(result)
+    assert results["test: duplicate rows"] == 1 and results["duplicate list rows"] == 1
+    assert results["list rows of unknown items"] == 1 and results["listed users without truth"] == 1
+    assert results["list rows of training items"] == 2
+    assert results["test: users without relevant items"] == 1 and results["test: users without output"] == 1
     _check_frames(result, truth, lists)
     result.release()
 
@@ -472,11 +472,11 @@ def _check_frames(result: Result, truth: list[Any], lists: list[Any]) -> None:
     """The same bits without Spark."""
     frames = (pd.DataFrame(truth, columns=["user_id", "item_id"]),
               pd.DataFrame(lists, columns=["user_id", "item_id", "score"]))  # fmt: skip
-    found = recbench_spark.evaluate_frames(*frames, k=[2, 1], metrics=["ndcg", "map", "recall", "hit"])
+    results = recbench_spark.evaluate_frames(*frames, k=[2, 1], metrics=["ndcg", "map", "recall", "hit"])
     rows = result.metrics.where("slice_key IS NULL").toPandas()
-    both = rows.merge(found.fillna({"k": 0}), on=["metric", "definition"])
+    both = rows.merge(results.fillna({"k": 0}), on=["metric", "definition"])
     both = both[both.k_x.fillna(0) == both.k_y]
-    assert len(both) == len(found) == 10
+    assert len(both) == len(results) == 10
     for name in ("value", "stderr", "n"):
         assert (both[f"{name}_x"] == both[f"{name}_y"]).all()
 
@@ -515,8 +515,8 @@ def test_ties_and_presets_against_the_oracle(spark):
     result = recbench_spark.evaluate(
         wanted, lists=lists, k=[1, 4], metrics=TIED, definition={"ties": "expected"}, bootstrap=NONE
     )
-    found = result.user_metrics.toPandas()
-    values = {name: per_user(found, name) for name in TIED}
+    results = result.user_metrics.toPandas()
+    values = {name: per_user(results, name) for name in TIED}
     _check_ties(values, scores, truth, make_definition(None, {"ties": "expected"}))
     # The rankings hold all that any rule for ties needs.
     (batch,) = result.rankings.toArrow().combine_chunks().to_batches()
@@ -652,10 +652,10 @@ def test_ranks_up_to_the_largest_k_give_the_same_values_there(vectors):
         recbench_spark.evaluate(vectors["truth"], **given, **wanted, uncut=u) for u in (True, False)
     )
     expected = whole.metrics.toPandas().query("k.notna()").astype({"k": "int32"})
-    found = cut.metrics.toPandas()
-    assert len(found) == len(expected) and found["k"].notna().all()
+    results = cut.metrics.toPandas()
+    assert len(results) == len(expected) and results["k"].notna().all()
     order = ["metric", "k", "slice_key", "slice_value"]
-    left, right = (frame.sort_values(order).reset_index(drop=True) for frame in (expected, found))
+    left, right = (frame.sort_values(order).reset_index(drop=True) for frame in (expected, results))
     pd.testing.assert_frame_equal(left, right, check_exact=True)
     assert max(cut.rankings.toPandas()["above"].explode()) <= 3
     for result in (whole, cut):
@@ -731,8 +731,8 @@ def test_same_bits_however_rows_are_spread(spark, settings, vectors):
             for name, frame in (vectors | {"scores": scores}).items()
         }
         for kind in kinds:
-            found = _bits(spread, kind)
-            assert found == seen.setdefault(kind, found), (kind, partitions)
+            result = _bits(spread, kind)
+            assert result == seen.setdefault(kind, result), (kind, partitions)
 
 
 def _bits(given: Mapping[str, Any], kind: str) -> list[str]:

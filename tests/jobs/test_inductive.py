@@ -21,10 +21,12 @@ TASTES, MOVIES, USERS = 3, 90, 60
 def written(folder: Path, genre_m: np.ndarray) -> Path:
     """A folder in MovieLens 1M's format: users like movies of their taste, a third of titles tell it."""
     draw, taste_m = np.random.default_rng(3), np.arange(MOVIES) % TASTES
-    told = draw.random(MOVIES) < 1 / 3
+    is_telling = draw.random(MOVIES) < 1 / 3
     movies = [
-        f"{2 * m + 1}::{('Crème', 'Été', 'Noël')[taste_m[m]] if told[m] else 'Plain'} No. {m}::{genre_m[m]}"
-        for m in range(MOVIES)
+        f"{2 * m + 1}::{word} No. {m}::{genre_m[m]}"
+        for m, word in enumerate(
+            ("Crème", "Été", "Noël")[taste_m[m]] if is_telling[m] else "Plain" for m in range(MOVIES)
+        )
     ]
     folder.mkdir()
     (folder / "movies.dat").write_text("\n".join(movies) + "\n", encoding="latin-1")
@@ -72,15 +74,15 @@ def with_others_held_out(movies: Movies, seed: int) -> Movies:
 @pytest.mark.parametrize("neighbours", study.NEIGHBOURS)
 @pytest.mark.parametrize("name", ["mean", "lstm"])
 def test_training_knows_nothing_of_what_is_held_out(name, neighbours, by_taste) -> None:
-    found = []
+    result = []
     movies = read_movies(by_taste)
     for world in (movies, with_others_held_out(movies, 1)):
         draw = study.draw_movies(world, neighbours, 1)
         net, _ = study.fit_genre_net(name, draw, 1, 3)
-        found.append((net.given(), study.predict_genres(net, draw, study.JUDGE)))
-    (weights, told), (others, told_of_others) = found
+        result.append((net.given(), study.predict_genres(net, draw, study.JUDGE)))
+    (weights, scores), (others, told_of_others) = result
     assert {key: w.tobytes() for key, w in weights.items()} == {k: w.tobytes() for k, w in others.items()}
-    assert told.shape == told_of_others.shape and not np.allclose(told, told_of_others)
+    assert scores.shape == told_of_others.shape and not np.allclose(scores, told_of_others)
 
 
 @pytest.mark.parametrize("neighbours", study.NEIGHBOURS)
@@ -114,7 +116,7 @@ def test_genres_are_no_features(by_taste, by_chance, tmp_path) -> None:
     by_name = {
         name: [x["micro_f1"] for x in lines if x["aggregator"] == name] for name in ("mean", "features")
     }
-    assert max(np.mean(found) for found in by_name.values()) < 0.6
+    assert max(np.mean(result) for result in by_name.values()) < 0.6
 
 
 def test_neighbours_help_where_they_tell_the_taste(by_taste, tmp_path, capsys) -> None:

@@ -97,10 +97,10 @@ def test_a_path_that_is_not_there_yet_may_be_tried_again(files: Path, capsys) ->
 
 def test_a_dry_run_looks_at_headers(files: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "t.csv").write_text("user_id,item\n1,2\n")
-    for flag, told in (("--truth", "item_id"), ("--lists", "item_id")):
+    for flag, output in (("--truth", "item_id"), ("--lists", "item_id")):
         assert run(job, *argv(files, files / "never", flag, str(tmp_path / "t.csv"), "--dry-run")) == 1
         said = capsys.readouterr().err
-        assert "t.csv has no column" in said and told in said
+        assert "t.csv has no column" in said and output in said
     (tmp_path / "t.csv").write_text("user_id,item_id\n1,2\n")
     words = argv(files, files / "never", "--lists", str(tmp_path / "t.csv"), "--dry-run")
     assert run(job, *words) == 1 and "score" in capsys.readouterr().err
@@ -232,11 +232,11 @@ def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: P
     """An empty folder is announced, filled, and not announced again."""
     words = argv(files, tmp_path / "w", "--metrics", "hit")
     command = [sys.executable, str(ROOT / "jobs" / "evaluate.py"), *words]
-    for place, told in ((tmp_path / "cache", "compiling kernels, once"), (tmp_path / "cache", "")):
+    for place, messages in ((tmp_path / "cache", "compiling kernels, once"), (tmp_path / "cache", "")):
         env = {**os.environ, "NUMBA_CACHE_DIR": str(place)}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert told in done.stderr and ("compiling" in done.stderr) == bool(told)
+        assert messages in done.stderr and ("compiling" in done.stderr) == bool(messages)
 
 
 # -------------------------------------------------------------------------------------- the warehouse
@@ -265,8 +265,8 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = ArrowStore(str(tmp_path)).rows(CHECKS)
-    assert sorted(row["run_id"] for row in found) == sorted(f"r{n}" for n in range(12))
+    result = ArrowStore(str(tmp_path)).rows(CHECKS)
+    assert sorted(row["run_id"] for row in result) == sorted(f"r{n}" for n in range(12))
 
 
 @pytest.mark.spark

@@ -292,8 +292,8 @@ def test_what_the_machine_refuses_one_night_stops_no_other(
     dataset = {"name": "log", "reader": "csv", "path": f"{tmp_path}/{'x' * 300}.csv"}
     config = {**SMALL, "dataset": dataset, "models": [{"name": "popular", "kind": "popular"}]}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**config, "evaluation": evaluation}))
-    asked = many(str(tmp_path / "small.yaml"), tmp_path / "w", "2026-01-01..2026-01-02", "--dry-run")
-    assert run(*asked) == 1
+    request = many(str(tmp_path / "small.yaml"), tmp_path / "w", "2026-01-01..2026-01-02", "--dry-run")
+    assert run(*request) == 1
     said = capsys.readouterr().err
     assert said.count("(exit code 1") == 2 == said.count("File name too long")
     assert len(list(tmp_path.glob("recbench-error-*"))) == 2
@@ -315,8 +315,8 @@ def test_many_nights_in_one_session(
         "headline": "ndcg@3",
     }
     (tmp_path / "many.yaml").write_text(yaml.safe_dump(config))
-    asked = many(str(tmp_path / "many.yaml"), tmp_path / "w", "2026-01-01..2026-01-03")
-    assert run(*asked) == 1
+    request = many(str(tmp_path / "many.yaml"), tmp_path / "w", "2026-01-01..2026-01-03")
+    assert run(*request) == 1
     said = capsys.readouterr().err
     assert "2026-01-01, 1 of 3" in said and "2026-01-02, 2 of 3 (exit code 1" in said
     assert said.count("1 evaluated") == 2 and said.count("starting Spark") == 1
@@ -325,14 +325,14 @@ def test_many_nights_in_one_session(
     log = tmp_path / "w" / "logs" / "many-2026-01-03.jsonl"
     assert json.loads(log.read_text().splitlines()[-1])["stage"] == "report"
     (tmp_path / "2026-01-02.csv").write_text((tmp_path / "2026-01-01.csv").read_text())
-    assert run(*asked) == 0
+    assert run(*request) == 0
     said = capsys.readouterr().err
     assert said.count("already done") == 1 and said.count("1 evaluated") == 1
     assert "2026-01-03, 3 of 3" in said and "1 done before" in said, (
         "what follows from the runs is looked at"
     )
     forbid_spark(monkeypatch)
-    assert run(*asked) == 0
+    assert run(*request) == 0
 
 
 def test_features_of_two_lengths_are_refused_by_name_before_spark_starts(tmp_path) -> None:
@@ -340,12 +340,12 @@ def test_features_of_two_lengths_are_refused_by_name_before_spark_starts(tmp_pat
     vectors = pa.array([[1.0, 2.0], [1.0]], pa.list_(pa.float32()))
     pq.write_table(pa.table({"id": ["1", "2"], "vector": vectors}), path)
     model = {"name": "sage", "kind": "pinsage", "features": {"kind": "table", "path": str(path)}}
-    asked = make_benchmark({
+    request = make_benchmark({
         "name": "b", "dataset": {"name": "d", "reader": "world"}, "models": [model],
     }, [], "test")  # fmt: skip
     with pytest.raises(ConfigError, match=r"model sage: .*vectors of 2 and of 1 numbers"):
-        check_item_features(asked)
+        check_item_features(request)
     pq.write_table(pa.table({"id": ["1", "2"], "vector": [[1.0, 2.0], [1.0, 3.0]]}), path)
-    check_item_features(asked)
+    check_item_features(request)
     path.unlink()
-    check_item_features(asked)  # a night goes on, and the model fails alone
+    check_item_features(request)  # a night goes on, and the model fails alone

@@ -86,9 +86,9 @@ def test_fewer_neighbours_are_the_first_of_more(drawn) -> None:
     expected = find_neighbourhoods(
         indptr, src, study.hash_numbers(np.arange(1000), 0), drawn.train.users, walks
     )
-    found = study.keep_most_visited(drawn.most, 10)
+    result = study.keep_most_visited(drawn.most, 10)
     for name in ("indptr", "node", "visits"):
-        assert (getattr(found, name) == getattr(expected, name)).all()
+        assert (getattr(result, name) == getattr(expected, name)).all()
     csr = drawn.graph(10).blocks[0]
     assert np.allclose(np.add.reduceat(csr.weight, csr.indptr[:-1]), 1, atol=1e-6)
     assert set(csr.src[:10].tolist()) == set((expected.node[:10] - drawn.train.users).tolist())
@@ -105,12 +105,12 @@ def test_pairs_of_some_users_are_about_as_many_as_asked_for(drawn) -> None:
 
 
 def test_a_band_has_rows_of_its_queries_alone(drawn) -> None:
-    told: list[str] = []
-    drawn.say = told.append
+    messages: list[str] = []
+    drawn.say = messages.append
     queries = np.unique(drawn.pairs[0])
     others = np.setdiff1d(np.arange(1000), queries)
     assert (np.diff(drawn.band.indptr)[others] == 0).all()
-    assert f"{len(queries):,} queries, {len(queries):,} of them reach fewer" in told[0]
+    assert f"{len(queries):,} queries, {len(queries):,} of them reach fewer" in messages[0]
     users, q = drawn.train.users, int(queries[7])
     expected = rank_bands(
         study.build_bipartite(drawn.train),
@@ -137,9 +137,9 @@ def test_differences_are_within_a_seed() -> None:
         numbers = ("hit_rate@10", "hit_rate@50", "hit_rate@500", "scaled_mrr", "best_epoch")
         return {"variant": variant, "seed": seed, **dict.fromkeys(numbers, value)}
 
-    found = [row("base", 1, 0.5), row("base", 2, 0.7), row("mean", 1, 0.4), row("mean", 2, 0.65)]
-    found += [row("max", 2, 0.8), row("add", 3, 0.1)]
-    table = study.format_differences(found).splitlines()
+    result = [row("base", 1, 0.5), row("base", 2, 0.7), row("mean", 1, 0.4), row("mean", 2, 0.65)]
+    result += [row("max", 2, 0.8), row("add", 3, 0.1)]
+    table = study.format_differences(result).splitlines()
     assert len(table) == 4  # `add` has no seed with base
     assert "| mean | 2 | -0.0750 ± 0.32 |" in table[2] and "| max | 1 | +0.1000 |" in table[3]
     assert study.format_interval([1.0, 2.0, 3.0]) == "2 ± 2.5"

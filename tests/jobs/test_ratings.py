@@ -25,20 +25,20 @@ def run(job, *flags: str) -> int:
 
 
 def test_a_dry_run_names_folds_and_counts_fits(capsys, tmp_path) -> None:
-    asked = ["--config", "movielens_1m_rating", "--set", f"dataset.path={tmp_path}", "--warehouse", "w"]
-    assert run(benchmark, *asked, "--dry-run", "--seeds", "1,2", "--models", "means,sgd_mf") == 0
-    told = capsys.readouterr().out
-    assert "fits        40" in told and "folds       0, 1, 2" in told and "sgd_mf (sgd_mf)" in told
-    assert run(benchmark, *asked, "--dry-run", "--folds", "3") == 0
+    request = ["--config", "movielens_1m_rating", "--set", f"dataset.path={tmp_path}", "--warehouse", "w"]
+    assert run(benchmark, *request, "--dry-run", "--seeds", "1,2", "--models", "means,sgd_mf") == 0
+    output = capsys.readouterr().out
+    assert "fits        40" in output and "folds       0, 1, 2" in output and "sgd_mf (sgd_mf)" in output
+    assert run(benchmark, *request, "--dry-run", "--folds", "3") == 0
     assert "fits        5" in capsys.readouterr().out
-    many = [*asked, "--set", "split.folds=1000000"]
+    many = [*request, "--set", "split.folds=1000000"]
     assert run(benchmark, *many, "--dry-run") == 0
-    told = capsys.readouterr().out
-    assert "folds       0, 1, ..., 999999 (1,000,000)\n" in told and len(told) < 2000
+    output = capsys.readouterr().out
+    assert "folds       0, 1, ..., 999999 (1,000,000)\n" in output and len(output) < 2000
     with pytest.raises(ConfigError, match="no fold 1000000") as error:
         run(benchmark, *many, "--dry-run", "--folds", "1000000")
     assert error.value.hint == "this split has folds 0, 1, ..., 999999 (1,000,000)"
-    assert run(tune, *asked, "--dry-run", "--models", "sgd_mf", "--budget", "3") == 0
+    assert run(tune, *request, "--dry-run", "--models", "sgd_mf", "--budget", "3") == 0
     assert "3 settings a method" in capsys.readouterr().out
 
 
@@ -77,16 +77,18 @@ def test_sizes_of_a_figure() -> None:
 
 def test_the_published_boards_need_no_data(capsys) -> None:
     assert run(board, "--published", "ml10m_rmse") == 0
-    told = capsys.readouterr().out
-    assert told.count("under-tuned baseline") == 3 and "SGD MF (rerun) reached 0.772 against 0.803" in told
+    output = capsys.readouterr().out
+    assert (
+        output.count("under-tuned baseline") == 3 and "SGD MF (rerun) reached 0.772 against 0.803" in output
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_files_for_rating_prediction_are_benchmarks_over_folds(name) -> None:
-    found = load_benchmark(str(find_benchmark(f"{name}_rating")), ["dataset.path=/data"])
-    assert found.evaluation.task == "rating" and found.headline == "rmse"
-    assert any(model.kind in FAMILIES for model in found.models)
-    timed = [model for model in found.models if "t" in getattr(model, "features", "").split(",")]
+    result = load_benchmark(str(find_benchmark(f"{name}_rating")), ["dataset.path=/data"])
+    assert result.evaluation.task == "rating" and result.headline == "rmse"
+    assert any(model.kind in FAMILIES for model in result.models)
+    timed = [model for model in result.models if "t" in getattr(model, "features", "").split(",")]
     assert not (name == "movielens_1m" and timed), "our copy has no times"
 
 
@@ -105,9 +107,9 @@ def test_the_bench_measures_what_it_says(tmp_path, capsys) -> None:
             "steps": 3,
             **bench.system_settings(system, 3),
         }
-        found = bench.run_own(given)
-        assert len(json.loads(json.dumps(found))["predicted"]) == len(data["test_users"])
-        assert len(found["rmse_s"]) == (3 if system == "ours-sgd" else 2)  # the burn-in has none
+        result = bench.run_own(given)
+        assert len(json.loads(json.dumps(result))["predicted"]) == len(data["test_users"])
+        assert len(result["rmse_s"]) == (3 if system == "ours-sgd" else 2)  # the burn-in has none
     ours = {
         "system": "ours-sgd",
         "dims": 2,
@@ -117,9 +119,9 @@ def test_the_bench_measures_what_it_says(tmp_path, capsys) -> None:
         "steps": 3,
     }
     runs = [ours, {"system": "surprise", "dims": 2, "seconds": 12.0, "rmse": 0.9, "steps": 4}]
-    told = bench.format_table(3000, runs)
-    assert "ours-sgd is 12.0 times as fast as surprise" in told
-    assert "RMSE 0.9000: surprise 48.00 s, ours-sgd 2.00 s (2 steps): 24.0 times sooner" in told
+    messages = bench.format_table(3000, runs)
+    assert "ours-sgd is 12.0 times as fast as surprise" in messages
+    assert "RMSE 0.9000: surprise 48.00 s, ours-sgd 2.00 s (2 steps): 24.0 times sooner" in messages
     burnt = bench.format_table(3000, [{**ours, "rmse_s": [0.9, 0.8]}, runs[1]])
     assert "ours-sgd 2.00 s (2 steps): 24.0 times sooner" in burnt
     never = bench.format_table(3000, [ours, {**runs[1], "rmse": 0.7}])

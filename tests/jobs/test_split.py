@@ -139,10 +139,10 @@ def test_a_split_without_training_or_test_rows_is_refused_with_sizes_and_range(
     assert run("--log", log, *COLUMNS, *flags, "--warehouse", str(warehouse)) == 1
     said = capsys.readouterr().err
     missing = "training" if "train 0" in sizes else "test"
-    found = re.search(r"error: no (\w+) rows \(([^)]*)\); the log runs from (.*) to (.*)", said)
-    assert found is not None, said
-    assert found[1] == missing and sorted(found[2].split(", ")) == sorted(sizes.split(", "))
-    assert (found[3], found[4]) == ("1970-01-01 00:00:00+00:00", "1970-01-01 00:05:40+00:00")
+    result = re.search(r"error: no (\w+) rows \(([^)]*)\); the log runs from (.*) to (.*)", said)
+    assert result is not None, said
+    assert result[1] == missing and sorted(result[2].split(", ")) == sorted(sizes.split(", "))
+    assert (result[3], result[4]) == ("1970-01-01 00:00:00+00:00", "1970-01-01 00:05:40+00:00")
     assert "hint: hold out" in said and not (warehouse / "manifests").exists()
 
 

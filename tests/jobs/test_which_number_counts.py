@@ -43,8 +43,8 @@ def run(warehouse: Path, model: str, *more: str, truth: str = "truth") -> None:
 
 
 def rows(warehouse: Path, sql: str) -> list[tuple[object, ...]]:
-    found = run_query(ArrowStore(str(warehouse), read_only=True), sql, 10_000).to_pandas()
-    return sorted(found.itertuples(index=False, name=None))
+    result = run_query(ArrowStore(str(warehouse), read_only=True), sql, 10_000).to_pandas()
+    return sorted(result.itertuples(index=False, name=None))
 
 
 def test_later_runs_of_a_day_hide_no_number_that_they_do_not_have(
@@ -77,19 +77,19 @@ def test_later_runs_of_a_day_hide_no_number_that_they_do_not_have(
     every = rows(warehouse, "SELECT run_id FROM runs WHERE model = 'als'")
     counted = rows(warehouse, "SELECT run_id FROM current_runs WHERE model = 'als'")
     assert counted == every and len(every) == 5
-    asked = (
+    request = (
         "SELECT COUNT(*), COUNT(DISTINCT definition || dataset) FROM leaderboard WHERE model = 'als' AND "
     )
-    assert rows(warehouse, f"{asked} metric = 'ndcg' AND k = 3") == [(3, 3)]
+    assert rows(warehouse, f"{request} metric = 'ndcg' AND k = 3") == [(3, 3)]
 
 
 def test_a_question_of_an_empty_table_names_the_lines_that_fill_it(
     warehouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(warehouse, "pop", "--metrics", "ndcg")
-    asked = ["which_differences_hold", "--warehouse", str(warehouse)]
+    request = ["which_differences_hold", "--warehouse", str(warehouse)]
     with pytest.raises(SystemExit) as end:
-        cli.run(query.main, query.parser(), asked)
+        cli.run(query.main, query.parser(), request)
     assert end.value.code == 0
     assert "the table comparisons is empty" in (said := capsys.readouterr().err)
     assert "'comparisons: {baseline: popular}'" in said

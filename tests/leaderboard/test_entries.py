@@ -59,19 +59,19 @@ def test_ours_are_judged_by_their_search() -> None:
 
 def test_parts_are_never_held_against_one_another() -> None:
     quiz, test = ours("a", 0.9, part="quiz"), ours("b", 0.8, part="test")
-    assert not any(found.under_tuned for found in judge_entries([quiz, test], {}, {}).values())
+    assert not any(result.under_tuned for result in judge_entries([quiz, test], {}, {}).values())
 
 
 def test_what_a_setting_moved_elsewhere() -> None:
-    found = measure_setting_effects({"log m": ("MF", search(a1=0.99, a3=0.90, a5=0.95))})
-    assert found["MF"]["reg"] == pytest.approx(0.09 / 0.90)
+    result = measure_setting_effects({"log m": ("MF", search(a1=0.99, a3=0.90, a5=0.95))})
+    assert result["MF"]["reg"] == pytest.approx(0.09 / 0.90)
     assert measure_setting_effects({"log m": ("MF", search(a3=0.9))})["MF"]["reg"] == 0
 
 
 def test_a_search_as_columns() -> None:
-    found = search_columns(search(a1=0.9, a2=0.8), 12.0, ["reg"])
-    assert (found["budget_settings"], found["budget_seconds"], found["at_edge"]) == (2, 12.0, ("reg",))
-    assert found["never_searched"] == () and search_columns(search(a1=0.9), 1.0, [])["never_searched"] == (
+    result = search_columns(search(a1=0.9, a2=0.8), 12.0, ["reg"])
+    assert (result["budget_settings"], result["budget_seconds"], result["at_edge"]) == (2, 12.0, ("reg",))
+    assert result["never_searched"] == () and search_columns(search(a1=0.9), 1.0, [])["never_searched"] == (
         "reg",
     )
     assert search_columns(None, 0.0, ()) == {}
@@ -85,10 +85,10 @@ def test_methods_have_one_name_here_and_in_the_source() -> None:
 
 
 def test_the_two_spreads_by_hand() -> None:
-    found = summarise_folds({(0, 1): 1.0, (0, 2): 3.0, (1, 1): 4.0, (1, 2): 4.0})
-    assert (found.mean, found.folds, found.seeds) == (3.0, 2, 2)
-    assert found.over_folds == pytest.approx(math.sqrt(2)), "of 2 and 4"
-    assert found.over_seeds == pytest.approx(1.0), "variances 2 and 0"
+    result = summarise_folds({(0, 1): 1.0, (0, 2): 3.0, (1, 1): 4.0, (1, 2): 4.0})
+    assert (result.mean, result.folds, result.seeds) == (3.0, 2, 2)
+    assert result.over_folds == pytest.approx(math.sqrt(2)), "of 2 and 4"
+    assert result.over_seeds == pytest.approx(1.0), "variances 2 and 0"
     alone = summarise_folds({(None, 1): 1.0})
     assert math.isnan(alone.over_folds) and math.isnan(alone.over_seeds) and alone.mean == 1.0
     assert summarise_folds({}).folds == 0

@@ -94,8 +94,12 @@ def test_the_bound_by_hand() -> None:
         "0 is never excused"
     )
     assert plausible_bound(TrustedRun("a", 0.4, 0.0, 3), 1.0, RANKING_LIMITS, 0.0) == pytest.approx(0.55)
-    told = check_level(1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "on part test")
-    assert told is not None and told.startswith("1.0000 on part test is beyond 0.7000") and "als" in told
+    messages = check_level(1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "on part test")
+    assert (
+        messages is not None
+        and messages.startswith("1.0000 on part test is beyond 0.7000")
+        and "als" in messages
+    )
     assert check_level(0.6, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "") is None
     assert check_level(0.0, TrustedRun("ones", 0.0, 0.0, 1), 0.0, RATING_LIMITS, 0.0, "") is None, (
         "all are alike"

@@ -34,18 +34,18 @@ def test_best_known_by_method() -> None:
 
 def test_the_source_s_verdict_on_movielens() -> None:
     """Under-tuned: RSVD, Biased MF, BPMF; no re-run."""
-    found = judge_board(load_published_board("ml10m_rmse"))
-    flagged = {verdict.method for verdict in found if verdict.under_tuned}
+    result = judge_board(load_published_board("ml10m_rmse"))
+    flagged = {verdict.method for verdict in result if verdict.under_tuned}
     assert flagged == {"RSVD", "Biased MF", "BPMF"}
-    bpmf = next(verdict for verdict in found if verdict.method == "BPMF")
+    bpmf = next(verdict for verdict in result if verdict.method == "BPMF")
     assert [reason.code for reason in bpmf.reasons] == ["better_run_known"]
     assert "Bayesian MF (rerun) reached 0.7633 against 0.8197" in bpmf.reasons[0].text
 
 
 def test_vanilla_matrix_factorisation_took_the_netflix_prize_years() -> None:
     """All runs but the best one, and those within .2 % of it, were improved on by others."""
-    found = judge_board(load_published_board("netflix_rmse"))
-    fine = [verdict.method for verdict in found if not verdict.under_tuned]
+    result = judge_board(load_published_board("netflix_rmse"))
+    fine = [verdict.method for verdict in result if not verdict.under_tuned]
     assert fine == ["BellKor", "Zhou et al."]
 
 

@@ -23,21 +23,21 @@ def search(values, **more) -> SearchTrials:
 
 def test_by_hand() -> None:
     """Values 1, 2, 4: one draw 7/3; of two draws the best is 1 with 5/9, 2 with 3/9, 4 with 1/9: 15/9."""
-    found = expected_best(search([2, 4, 1]))
-    assert found.budget_n.tolist() == [1, 2, 3]
-    assert found.expected_n[:2].tolist() == pytest.approx([7 / 3, 15 / 9], rel=1e-14)
-    assert found.low_n.tolist() == [1, 1, 1] and found.high_n.tolist() == [4, 4, 2]
+    result = expected_best(search([2, 4, 1]))
+    assert result.budget_n.tolist() == [1, 2, 3]
+    assert result.expected_n[:2].tolist() == pytest.approx([7 / 3, 15 / 9], rel=1e-14)
+    assert result.low_n.tolist() == [1, 1, 1] and result.high_n.tolist() == [4, 4, 2]
 
 
 @pytest.mark.parametrize("lower", [True, False])
 def test_equals_enumeration(lower: bool) -> None:
     values = [0.9, 0.7, 0.75, 0.7, 1.2]
-    found, best = expected_best(search(values, lower_is_better=lower), 0.8), min if lower else max
+    result, best = expected_best(search(values, lower_is_better=lower), 0.8), min if lower else max
     for n in range(1, 5):
         drawn = sorted(best(draw) for draw in itertools.product(values, repeat=n))
-        assert found.expected_n[n - 1] == pytest.approx(np.mean(drawn), rel=1e-12)
+        assert result.expected_n[n - 1] == pytest.approx(np.mean(drawn), rel=1e-12)
         ends = np.quantile(drawn, [0.1, 0.9], method="inverted_cdf" if lower else "higher")
-        assert [found.low_n[n - 1], found.high_n[n - 1]] == pytest.approx(ends)
+        assert [result.low_n[n - 1], result.high_n[n - 1]] == pytest.approx(ends)
 
 
 def test_the_best_only_gets_better_and_is_bounded() -> None:
@@ -56,8 +56,8 @@ def test_what_the_last_doubling_brought() -> None:
 
 def test_spreads_by_hand() -> None:
     """Means 1 and 3, so sqrt 2 over setups; variances 2 and 0, so 1 over folds."""
-    found = setup_and_fold_spreads([np.array([0.0, 2.0]), np.array([3.0, 3.0])])
-    assert found == pytest.approx((2**0.5, 1.0))
+    result = setup_and_fold_spreads([np.array([0.0, 2.0]), np.array([3.0, 3.0])])
+    assert result == pytest.approx((2**0.5, 1.0))
     assert np.isnan(setup_and_fold_spreads([np.array([1.0])])).all()
 
 

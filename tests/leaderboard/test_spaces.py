@@ -34,14 +34,14 @@ def test_a_larger_budget_begins_with_the_smaller_one(method) -> None:
 
 def test_low_discrepancy_is_lower_than_that_of_chance() -> None:
     space = {name: SettingRange(low=0.0, high=1.0) for name in "abc"}
-    found = {
+    result = {
         method: np.mean([
             qmc.discrepancy(np.array([list(p.values()) for p in draw_points(space, 64, method, seed)]))
             for seed in range(5)
         ])
         for method in ("sobol", "random")
     }  # fmt: skip
-    assert found["sobol"] < 0.3 * found["random"]
+    assert result["sobol"] < 0.3 * result["random"]
 
 
 def test_places_of_a_range_by_hand() -> None:
@@ -51,10 +51,10 @@ def test_places_of_a_range_by_hand() -> None:
 
 
 def test_edges_and_what_lies_beyond_them() -> None:
-    found = find_edges(SPACE, {"rates": 0.0011, "dims": 8, "order": "given"})
-    assert [(edge.name, edge.side) for edge in found] == [("dims", "high"), ("rates", "low")]
+    result = find_edges(SPACE, {"rates": 0.0011, "dims": 8, "order": "given"})
+    assert [(edge.name, edge.side) for edge in result] == [("dims", "high"), ("rates", "low")]
     assert find_edges(SPACE, {"rates": 0.01, "dims": 5, "order": "given"}) == []
-    further = extend_space(SPACE, found)
+    further = extend_space(SPACE, result)
     assert (further["rates"].low, further["rates"].high) == (0.0001, 0.001)
     assert (further["dims"].low, further["dims"].high) == (8, 11)
     whole = merge_spaces(SPACE, further)
@@ -71,8 +71,8 @@ def test_a_dot_leads_into_a_section() -> None:
 
 
 def test_trials_as_boards_judge_them() -> None:
-    found = make_search(SPACE, [({"rates": 0.01, "dims": 2.0, "order": 1.0}, 0.9)], 0.001)
-    assert found.space == {"rates": (0.001, 0.1), "dims": (2.0, 8.0), "order": (0.0, 1.0)}
+    result = make_search(SPACE, [({"rates": 0.01, "dims": 2.0, "order": 1.0}, 0.9)], 0.001)
+    assert result.space == {"rates": (0.001, 0.1), "dims": (2.0, 8.0), "order": (0.0, 1.0)}
     assert make_search(SPACE, []) is None
 
 
@@ -97,12 +97,12 @@ def test_a_search_names_what_it_searches() -> None:
 
 
 def test_truths_are_taken_where_a_section_inside_a_map_asks_for_them() -> None:
-    asked = {
+    request = {
         "spaces": {
             "a": {"rates": {"low": 0.1, "high": 1, "log": True}, "biases": {"values": [True, False]}}
         }
     }
-    found = parse(SearchSettings, asked, "test").spaces["a"]
-    assert found["rates"].log and found["biases"].values == (True, False)
+    result = parse(SearchSettings, request, "test").spaces["a"]
+    assert result["rates"].log and result["biases"].values == (True, False)
     with pytest.raises(ConfigError, match="low: a number or text is expected, and not true"):
         parse(SearchSettings, {"spaces": {"a": {"rates": {"low": True, "high": 2}}}}, "test")

@@ -42,10 +42,10 @@ def codes_of(entry: Entry, tuning: SettingsSource | None) -> list[str]:
 def test_what_the_search_found_better_and_was_not_used() -> None:
     """A trial of the search itself, and a setting between its trials."""
     for reg in (0.04, 0.05):
-        found = judge_run(BoardRun(method="als", value=0.841), board_of(BoardRun(method="als", value=0.841)), bowl(),
-                        used={"regulariser": reg})  # fmt: skip
-        assert [reason.code for reason in found.reasons] == ["better_not_used"], reg
-        assert "regulariser 0.11" in found.reasons[0].text
+        run = BoardRun(method="als", value=0.841)
+        verdict = judge_run(run, board_of(run), bowl(), used={"regulariser": reg})
+        assert [reason.code for reason in verdict.reasons] == ["better_not_used"], reg
+        assert "regulariser 0.11" in verdict.reasons[0].text
     assert codes_of(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.11})) == []
     assert codes_of(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.1101})) == [], "rounded"
     near = codes_of(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.098}))
@@ -68,11 +68,11 @@ def test_a_search_belongs_to_its_entry_and_not_to_its_name() -> None:
 
 
 def test_never_searched_is_told_and_accuses_nobody() -> None:
-    found = judge_entries([ours("rbm", 0.95)], {}, {})
-    (one,) = found.values()
+    result = judge_entries([ours("rbm", 0.95)], {}, {})
+    (one,) = result.values()
     assert not one.under_tuned and [note.code for note in one.notes] == ["never_searched"]
-    told = board_text(make_board("b", [ours("rbm", 0.95)], found, {}, {}))
-    assert "never searched" in told and "no search of this model" in told
+    messages = board_text(make_board("b", [ours("rbm", 0.95)], result, {}, {}))
+    assert "never searched" in messages and "no search of this model" in messages
     assert codes_of(ours("popular", 0.95), SettingsSource(fixed=True)) == []
     assert codes_of(ours("sgd", 0.83), SettingsSource(told="12 settings by hand")) == ["no_power"]
     assert codes_of(replace(ours("theirs", 0.8), origin="bundle"), None) == ["never_searched"]
@@ -123,9 +123,9 @@ def test_another_run_that_is_better_on_every_fold() -> None:
     ]
     pair = compare_folds(one, two)
     assert pair is not None and 1e-5 < pair.p < 1e-3
-    found = [judge_run(run, board_of(*runs)) for run in runs]
-    assert [[reason.code for reason in one.reasons] for one in found] == [["better_run_known"], []]
-    assert "fold by fold, over 10 folds" in found[0].reasons[0].text
+    result = [judge_run(run, board_of(*runs)) for run in runs]
+    assert [[reason.code for reason in one.reasons] for one in result] == [["better_run_known"], []]
+    assert "fold by fold, over 10 folds" in result[0].reasons[0].text
     blind = [run.model_copy(update={"by_fold": {}}) for run in runs]
     assert not judge_run(blind[0], board_of(*blind)).under_tuned
 

@@ -10,9 +10,9 @@ import pytest
 from recbench_spark.leaderboard.published import Board, BoardRun
 from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.leaderboard.verdicts import (
+    check_budget,
     check_edge,
     check_setting_searched,
-    fewer_settings,
     judge_run,
 )
 
@@ -54,8 +54,8 @@ def test_a_single_value_has_no_edge_but_was_never_searched() -> None:
 
 def test_fewer_settings_than_a_rival() -> None:
     few, many = searched(GRID, {0.001: 1.0}), searched(GRID, dict.fromkeys(GRID, 1.0))
-    assert fewer_settings(few, {"new": many}).text == "1 settings tried, 5 of new"
-    assert fewer_settings(many, {"new": many, "other": few}) is None and fewer_settings(few, {}) is None
+    assert check_budget(few, {"new": many}).text == "1 settings tried, 5 of new"
+    assert check_budget(many, {"new": many, "other": few}) is None and check_budget(few, {}) is None
 
 
 def test_a_better_run_within_the_spread_is_none() -> None:
@@ -65,8 +65,8 @@ def test_a_better_run_within_the_spread_is_none() -> None:
     )
     assert not judge_run(ours, board_of(ours, other)).under_tuned
     sure = BoardRun(method="a", value=0.80, spread=0.001)
-    found = judge_run(sure, board_of(sure, BoardRun(method="b", value=0.79, ran_by="rerun")))
-    assert [reason.code for reason in found.reasons] == ["better_run_known"]
+    result = judge_run(sure, board_of(sure, BoardRun(method="b", value=0.79, ran_by="rerun")))
+    assert [reason.code for reason in result.reasons] == ["better_run_known"]
 
 
 # --------------------------------------------------------------------------- 200 generated searches
@@ -134,10 +134,12 @@ KINDS = ["edge", "fewer_settings", "better_run_known", "unsearched_setting"]
 def test_two_hundred_generated_searches() -> None:
     """Half with one planted fault, in turns: at least 90 % caught, at most 5 % of the others accused."""
     cases = [case(n, KINDS[n % 4] if n < 100 else None) for n in range(200)]
-    found = [judge_run(c.run, c.board, c.search, c.rivals, c.moved) for c in cases]
-    caught = [c.planted in {reason.code for reason in v.reasons} for c, v in zip(cases, found, strict=True)]
+    result = [judge_run(c.run, c.board, c.search, c.rivals, c.moved) for c in cases]
+    caught = [
+        c.planted in {reason.code for reason in v.reasons} for c, v in zip(cases, result, strict=True)
+    ]
     assert np.mean(caught[:100]) >= 0.9
-    assert np.mean([v.under_tuned for v in found[100:]]) <= 0.05
+    assert np.mean([v.under_tuned for v in result[100:]]) <= 0.05
     for at, kind in enumerate(KINDS):
         assert np.mean(caught[at:100:4]) >= 0.8, kind
 
@@ -147,5 +149,5 @@ def test_each_fault_is_one_reason(kind: str) -> None:
     """Of a planted fault the other reasons are silent in nine of ten cases."""
     at = KINDS.index(kind)
     cases = [case(n, kind) for n in range(at, 120, 4)]
-    found = [{reason.code for reason in judge_run(*c[1:]).reasons} for c in cases]
-    assert np.mean([codes <= {kind} for codes in found]) >= 0.9
+    result = [{reason.code for reason in judge_run(*c[1:]).reasons} for c in cases]
+    assert np.mean([codes <= {kind} for codes in result]) >= 0.9

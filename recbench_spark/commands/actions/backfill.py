@@ -1,8 +1,7 @@
-"""`jobs/nightly.py --dates`: many nights of one benchmark file in one session, the earliest first.
+"""Run many nights of one benchmark file in one session, the earliest first (`jobs/nightly.py --dates`).
 
-A night that fails does not stop the others: each tells its stages and ends with a line of its own, and the
-job ends with the worst of their exit codes. Nights that have succeeded are passed over without Spark, which
-starts for the first one that has anything to do.
+A night that fails does not stop the others. Each night reports its stages and ends with one line. The exit
+code of the job is the smallest one that is not 0. Nights that have succeeded are skipped without Spark.
 """
 
 from __future__ import annotations
@@ -33,33 +32,31 @@ ALREADY_DONE = "already done, nothing to do"
 
 
 def run(args: argparse.Namespace) -> int:
-    """All nights of `--dates`; the worst exit code of them."""
+    """Run all nights of `--dates` and return the exit code of the job."""
     file = load_benchmark(args.config, args.set)
     # Settings of every night are known to be right before the first one begins.
     nights = [(day, fill_placeholders(file, day)) for day in args.dates]
     backfill = Backfill(args)
-    code = worst_code([backfill.told(day, benchmark) for day, benchmark in nights])
+    code = worst_code([backfill.run_night(day, benchmark) for day, benchmark in nights])
     if backfill.last is not None:
         print_results(backfill.last)
     return code
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """How many nights end together: with the smallest code that is not 0. What failed is to be run again
-    before anything else is looked at.
-    """
+    """Return the smallest code that is not 0: a failure counts before gates and regressions."""
     return min((code for code in codes if code != OK), default=OK)
 
 
 class Backfill:
-    """Nights one after the other.
+    """A sequence of nights that share one journal and one session.
 
     Attributes:
-        last: how the last night that was run or found done ended.
+        last: outcome of the last night that was run, or that was already done.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Make one journal for all nights: each stage is told, and a line when a night begins and ends."""
+        """Make one journal for all nights. It gets each stage, and a line when a night begins and ends."""
         self.args, self.journal = args, Journal()
         self.last: NightOutcome | None = None
         self.opened_store: Store | None = None
@@ -67,28 +64,28 @@ class Backfill:
         if args.log and not args.dry_run:
             self.journal.write_to(args.log)
 
-    def told(self, day: date, benchmark: Benchmark) -> int:
-        """The exit code of a night, which is told in a line; errors are those of this night alone."""
+    def run_night(self, day: date, benchmark: Benchmark) -> int:
+        """Run one night, report it in one line and return its exit code. An error ends this night alone."""
         self.n += 1
         started = time.monotonic()
         try:
-            outcome, said = (self._check_night if self.args.dry_run else self._run)(day, benchmark)
+            outcome, summary = (self._check_night if self.args.dry_run else self._run)(day, benchmark)
             code = outcome.exit_code if outcome else OK
         except Exception as error:
             if is_cancelled(error):
                 raise
-            outcome, said = None, describe_with_trace(error)
+            outcome, summary = None, describe_with_trace(error)
             code = error.exit_code if isinstance(error, RecbenchError) else FAILED
         ended = f"exit code {code}, " if code else ""
         seconds = f"{time.monotonic() - started:.1f} s"
-        self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)} ({ended}{seconds}): {said}")
+        self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)} ({ended}{seconds}): {summary}")
         if outcome is not None:
             self.last = outcome
             print_findings(outcome)
         return code
 
     def _check_night(self, day: date, benchmark: Benchmark) -> tuple[NightOutcome | None, str]:
-        """A night that is only checked."""
+        """Check a night without running it."""
         from recbench_spark.commands.dry_runs import dry_run  # noqa: PLC0415
 
         done = self._done(day, benchmark)
@@ -96,20 +93,20 @@ class Backfill:
         return None, ALREADY_DONE if done else "to do"
 
     def _run(self, day: date, benchmark: Benchmark) -> tuple[NightOutcome | None, str]:
-        """A night that is run where there is anything to do."""
+        """Run a night unless it is already done."""
         done = self._done(day, benchmark)
         if done is not None:
             return done, ALREADY_DONE
         store = self._store(benchmark)
         self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)}: begins")
-        found = run_one_night(self.args, store, benchmark, day, self.journal)
-        return found, summarise_night(found)
+        outcome = run_one_night(self.args, store, benchmark, day, self.journal)
+        return outcome, summarise_night(outcome)
 
     def _done(self, day: date, benchmark: Benchmark) -> NightOutcome | None:
         return None if self.args.force else find_finished_night(self.args.warehouse, benchmark, day)
 
     def _store(self, benchmark: Benchmark) -> Store:
-        """The warehouse, and a session, from the first night on that needs one."""
+        """Return the warehouse. Spark starts for the first night that needs it."""
         if self.opened_store is None:
             what = f"{len(self.args.dates)} nights"
             self.opened_store = open_store(self.args, benchmark, self.journal, what)
@@ -117,7 +114,7 @@ class Backfill:
 
 
 def summarise_night(outcome: NightOutcome) -> str:
-    """What a night did."""
+    """Return the counts of what a night did, in words."""
     counts = {
         "evaluated": len(outcome.run_ids),
         "done before": len(outcome.skipped),

@@ -1,4 +1,4 @@
-"""What `jobs/benchmark.py` does."""
+"""Fit rating models over all folds and seeds: the work of `jobs/benchmark.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from recbench_spark.tuning.folds import open_folded_log
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the file, label the log, fit, tell."""
+    """Check the file, label the log, fit the models and print the table."""
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     models = select_models(benchmark, args.models)
     check_benchmark(benchmark)
@@ -58,33 +58,33 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 
-def write_log(store: Store, journal: Journal, asked: str | None, name: str) -> None:
-    """Where JSON lines go: as asked, else beside the tables where these are local."""
-    if asked:
-        journal.write_to(asked)
+def write_log(store: Store, journal: Journal, path: str | None, name: str) -> None:
+    """Write JSON lines to `path`, or else beside the tables of a local warehouse."""
+    if path:
+        journal.write_to(path)
     elif store.folder:
         journal.write_to(store.folder / "logs" / f"{name}.jsonl")
 
 
-def select_models(benchmark: Benchmark, asked: str | None) -> list[ModelConfig]:
-    """The rating models of a file, or those named. ConfigError for a name that is none of them."""
-    known = {model.name: model for model in benchmark.models if is_rating_model(model)}
-    if not known:
+def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:
+    """Return the rating models with these names; None: all of the file. ConfigError for another name."""
+    candidates = {model.name: model for model in benchmark.models if is_rating_model(model)}
+    if not candidates:
         raise ConfigError(
             f"benchmark {benchmark.name} has no rating model",
             f"kinds: {', '.join(sorted(FAMILIES))}, or als with implicit: false",
         )
-    wanted = cli.parse_names(asked, "--models", known) if asked else tuple(known)
-    return [known[name] for name in wanted]
+    selected = cli.parse_names(names, "--models", candidates) if names else tuple(candidates)
+    return [candidates[name] for name in selected]
 
 
 def is_rating_model(model: ModelConfig) -> bool:
-    """Whether a model predicts ratings and can be fitted here: in one task, or by Spark itself."""
+    """Return whether a model predicts ratings and can be fitted here, in one task or by Spark itself."""
     return model.kind in FAMILIES or (isinstance(model, AlsModel) and not model.implicit)
 
 
 def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
-    """ConfigError for a fold that the protocol does not have."""
+    """Check that the split has these folds. Raises ConfigError."""
     split = benchmark.split
     last = split.folds if split.holdout in FOLD_HOLDOUTS else 0
     for fold in folds:
@@ -98,24 +98,24 @@ def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
 
 
 MAX_FITS = 10_000_000
-"""Fits of one start: each is a row that the driver plans."""
+"""Most fits of one job. The driver plans a row for each."""
 
 
 def list_folds(benchmark: Benchmark, folds: Sequence[int]) -> Sequence[int]:
-    """Return the numbers of the folds that are fitted; one place where the split has none."""
+    """Return the numbers of the folds that are fitted; [0] for a split without folds."""
     split = benchmark.split
     return folds or (range(split.folds) if split.holdout in FOLD_HOLDOUTS else [0])
 
 
 def count_fits(models: Sequence[ModelConfig], places: Sequence[int], seeds: Sequence[int]) -> int:
-    """Return the number of fits."""
+    """Return the number of fits: models times folds times seeds."""
     return len(models) * len(places) * max(1, len(seeds))
 
 
 def check_amount(
     benchmark: Benchmark, models: Sequence[ModelConfig], seeds: Sequence[int], folds: Sequence[int]
 ) -> None:
-    """ConfigError for more fits than can be planned."""
+    """Check that the number of fits can be planned. Raises ConfigError."""
     fits = count_fits(models, list_folds(benchmark, folds), seeds)
     if fits > MAX_FITS:
         message = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MAX_FITS:,}"
@@ -125,7 +125,7 @@ def check_amount(
 def dry_run(
     benchmark: Benchmark, models: Sequence[ModelConfig], chosen: Sequence[int], folds: Sequence[int]
 ) -> str:
-    """What would be fitted, in words, without Spark."""
+    """Describe what would be fitted, without Spark."""
     split, places = benchmark.split, list_folds(benchmark, folds)
     fits = count_fits(models, places, chosen)
     lines = [
@@ -140,18 +140,18 @@ def dry_run(
 
 
 MAX_LISTED_FOLDS = 20
-"""Folds that are listed one by one."""
+"""Most folds that are listed one by one."""
 
 
 def _describe_folds(places: Sequence[int]) -> str:
-    """The numbers of folds; of many the first ones and the last one."""
+    """Return the numbers of the folds. Of many folds, only the first two and the last are listed."""
     if len(places) <= MAX_LISTED_FOLDS:
         return ", ".join(map(str, places))
     return f"{places[0]}, {places[1]}, ..., {places[-1]} ({len(places):,})"
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """A line a model: mean over folds, both spreads, core-hours, what failed."""
+    """Return a table with a line for each model: mean, both spreads, core-hours, number of failed fits."""
     parts = sorted({part for row in rows for part in row.get("rmse_by_part") or {} if not part.isdecimal()})
     views: list[tuple[str, str | None]] = (
         [(part, part) for part in parts] if len(parts) > 1 else [("", None)]
@@ -161,20 +161,20 @@ def format_table(rows: Sequence[Row]) -> str:
         f"{'folds':>5} {'seeds':>5} {'core-h':>7}  not succeeded"
     ]
     for label, part in views:
-        found = summarise_models(rows, part)
-        for model in sorted(found, key=lambda model: found[model].mean):
+        summaries = summarise_models(rows, part)
+        for model in sorted(summaries, key=lambda model: summaries[model].mean):
             lines.append(
-                _format_line(model, label, found[model], [row for row in rows if row["model"] == model])
+                _format_line(model, label, summaries[model], [row for row in rows if row["model"] == model])
             )
     lost = {row["model"] for row in rows} - set(summarise_models(rows))
     lines += [f"{model:24} no fit succeeded" for model in sorted(lost)]
     return "\n".join(lines)
 
 
-def _format_line(model: str, part: str, found: FoldSummary, rows: Sequence[Row]) -> str:
+def _format_line(model: str, part: str, summary: FoldSummary, rows: Sequence[Row]) -> str:
     hours = sum(row.get("cpu_seconds") or 0.0 for row in rows) / 3600
     lost = sum(row["status"] != "succeeded" for row in rows)
-    spreads = (("-" if math.isnan(x) else f"{x:.4f}") for x in (found.over_folds, found.over_seeds))
-    told = " ".join(f"{x:>10}" for x in spreads)
-    counts = f"{found.folds:5} {found.seeds:5} {hours:7.3f}"
-    return f"{model:24} {part:8} {found.mean:8.4f} {told} {counts}  {lost or ''}".rstrip()
+    cells = (("-" if math.isnan(x) else f"{x:.4f}") for x in (summary.over_folds, summary.over_seeds))
+    spread_cells = " ".join(f"{x:>10}" for x in cells)
+    counts = f"{summary.folds:5} {summary.seeds:5} {hours:7.3f}"
+    return f"{model:24} {part:8} {summary.mean:8.4f} {spread_cells} {counts}  {lost or ''}".rstrip()

@@ -1,4 +1,4 @@
-"""What `jobs/board.py` does."""
+"""Update and print the board of a benchmark: the work of `jobs/board.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from recbench_spark.tuning.folds import open_folded_log
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge a published table, or bring a benchmark's board up to date; tell it."""
+    """Judge a published table, or update the board of a benchmark; print the board."""
     if args.published:
         if args.paired:
             raise ConfigError(
@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def board_facts(store: Store, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
-    """What the page shows."""
-    found = {model: one.judged() for model, one in board.searches.items()}
-    searches = {model: search for model, search in found.items() if search is not None}
+    """Return the content of the board page."""
+    trials = {model: one.judged() for model, one in board.searches.items()}
+    searches = {model: search for model, search in trials.items() if search is not None}
     views, figures = read_views(store, board.name), draw_figures(fits)
     return reports.make_board(
         board.name, board.entries, board.verdicts, searches, views, figures, board.held

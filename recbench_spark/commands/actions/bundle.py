@@ -1,4 +1,4 @@
-"""What `jobs/bundle.py` does."""
+"""Pack, score, accept or retract a bundle: the work of `jobs/bundle.py`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DECISIONS = {"accept": ACCEPTED, "retract": RETRACTED}
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Pack, score, accept or retract."""
+    """Run the action of the flags: pack, score, accept or retract."""
     check_flags(args)
     check_files(args)
     if args.action in DECISIONS:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_ranking_model(store: Store, day: date, journal: Journal, night: Benchmark) -> str:
-    """The run of a night with one model. DataError where it fails."""
+    """Run a night with one model and return its run_id. Raises DataError if the model fails."""
     outcome = run_night(store, night, day, journal, force=True)
     for name, message in outcome.failed.items():
         raise DataError(f"bundle {name}: {message}")
@@ -72,7 +72,7 @@ def run_ranking_model(store: Store, day: date, journal: Journal, night: Benchmar
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """ConfigError for flags that do not go together."""
+    """Check that the flags go together. Raises ConfigError."""
     if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
         raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
     if args.action not in DECISIONS and args.config is None:
@@ -89,15 +89,15 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Refuse, before Spark starts, what is not there to be packed, scored or decided on.
+    """Check, before Spark starts, that the files to pack, score or decide on exist.
 
     Raises:
         ConfigError: no warehouse, or an --output that holds a bundle. MissingError: no such file or folder.
     """
     if args.action in DECISIONS or args.model:
         require_warehouse(args.warehouse)
-    given = {"predictions": args.predictions, "lists": args.lists} if args.action == "pack" else {}
-    for task, path in given.items():
+    tables = {"predictions": args.predictions, "lists": args.lists} if args.action == "pack" else {}
+    for task, path in tables.items():
         if path:
             describe_table(task, path, COLUMNS["rankings" if task == "lists" else task])
     if args.action == "pack" and (args.output / FACTS_FILE).exists():
@@ -107,24 +107,24 @@ def check_files(args: argparse.Namespace) -> None:
 
 
 def run_pack(store: Store, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
-    """A bundle of our own fits, or of a table made elsewhere."""
+    """Pack a bundle of a model of this warehouse, or of a table made elsewhere."""
     if args.model:
         rows, fit = read_predictions(store, benchmark, log, args.model)
         facts = make_facts(benchmark, log, fit, args.who)
         return pack_bundle(store, rows, args.output, add_flag_facts(facts, args))
     task = "predictions" if args.predictions else "rankings"
     rows = read_table(store.spark, args.predictions or args.lists, COLUMNS[task], f"{task} {args.name}")
-    known = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
+    columns = [*COLUMNS[task], *(["fold"] if "fold" in rows.columns else [])]
     facts = {
         "name": args.name, "task": task, "who": args.who, "ran_by": args.ran_by,
         "method": args.method or args.name, "benchmark": benchmark.name, "log_id": log.log_id,
         "split": log.split,
     }  # fmt: skip
-    return pack_bundle(store, rows.select(*known), args.output, add_flag_facts(facts, args))
+    return pack_bundle(store, rows.select(*columns), args.output, add_flag_facts(facts, args))
 
 
 def add_flag_facts(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """The facts of a bundle with what the flags say of its year, factors and search."""
+    """Return the facts of a bundle with the year, factors and search of the flags."""
     provenance: dict[str, Any] = {"year": datetime.now(UTC).year}
     provenance |= {key: value for key, value in facts.get("provenance", {}).items() if value is not None}
     if args.year is not None:

@@ -1,4 +1,4 @@
-"""What `jobs/embed.py` does."""
+"""Compute embeddings of the nodes of a graph: the work of `jobs/embed.py`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from recbench_spark.storage.table_folders import is_catalog_schema
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
 
 MAX_SEARCHED_IDS = 20_000
-"""Ids that a hint is looked for in."""
+"""Most ids among which a similar id is looked for, for a hint."""
 
 
 @pin_inputs()
 def run_embedding(args: argparse.Namespace) -> int:
-    """Check the flags, lay out, explain or embed, tell."""
+    """Check the flags, build the graph, explain the costs or compute embeddings, print the result."""
     if args.gate and not args.previous:
         raise ConfigError("--gate holds the drift since a night before", "--previous MODEL_ID")
     in_warehouse = args.split or args.neighbourhoods
@@ -82,7 +82,7 @@ def run_embedding(args: argparse.Namespace) -> int:
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Refuse, before Spark starts, names that this warehouse does not hold, and a missing file of ids.
+    """Check, before Spark starts, that the warehouse has the named rows, and that the file of ids exists.
 
     Raises:
         ConfigError: no such split, neighbourhoods or earlier model. MissingError: no such file.
@@ -102,7 +102,7 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_graph_source(source: GraphSource) -> None:
-    """Refuse, before Spark starts, edges and tables of nodes that cannot be read; only heads are read.
+    """Check, before Spark starts, that edges and node tables can be read. Only their heads are read.
 
     Raises:
         MissingError: one is not there. DataError, SchemaError: it is of another format, or lacks a column.
@@ -116,8 +116,8 @@ def check_graph_source(source: GraphSource) -> None:
 def compute_embeddings(
     args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
 ) -> int:
-    """What it costs, then the layers, the drift and what gates say of it."""
-    if args.explain:  # it waits for no other run, and leaves nothing
+    """Print the costs, compute the layers, report the drift and apply the gates."""
+    if args.explain:  # needs no lock, and leaves no files
         with private_path(Path(prepared.model.folder)) as folder:
             model = replace(prepared.model, folder=str(folder))
             print_costs(args, store, replace(prepared, model=model), journal)
@@ -135,7 +135,7 @@ def compute_embeddings(
 def print_costs(
     args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
 ) -> PreparedGraphModel:
-    """Print what a model costs; return it with what it takes over from an earlier night."""
+    """Print the costs of a model. Return it with the vectors that it takes over from an earlier night."""
     cores, rates, sentence = store.spark.sparkContext.defaultParallelism, fit_rates(store), ""
     if args.previous:
         prepared, sentence = plan_refresh(store, prepared, args.previous, rates, journal)
@@ -147,7 +147,7 @@ def print_costs(
 
 
 def require_folder(warehouse: str) -> None:
-    """Refuse, before Spark starts, a warehouse that tasks cannot map files of."""
+    """Refuse a warehouse whose files tasks cannot map. Raises ConfigError."""
     if "://" in warehouse or is_catalog_schema(warehouse):
         kind = "remote" if "://" in warehouse else "a catalog's schema"
         raise ConfigError(
@@ -157,10 +157,10 @@ def require_folder(warehouse: str) -> None:
 
 
 def make_document(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags as keys of a model file; flags that were not given are not there."""
+    """Return the flags as keys of a model file. Flags that are not set have no key."""
     graph = make_graph_document(args)
     features = {**parse_features(args.features), "side": args.features_side, "missing": args.missing}
-    found = {
+    document = {
         "name": args.name,
         "graph": drop_missing(graph),
         "features": drop_missing(features),
@@ -174,11 +174,11 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
         "batch": args.batch,
         "output": args.output,
     }
-    return drop_missing(found)
+    return drop_missing(document)
 
 
 def make_graph_document(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of `add_reading` as keys of `GraphSource`; None for those that were not given."""
+    """Return the flags of `add_graph_flags` as keys of `GraphSource`; None for flags that are not set."""
     columns = cli.parse_columns(args.columns, "src=user,dst=item")
     return {
         "edges": args.edges,
@@ -197,26 +197,26 @@ def make_graph_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def drop_missing(keys: dict[str, Any]) -> dict[str, Any]:
-    """Keys that have a value."""
+    """Return the keys that have a value."""
     return {key: value for key, value in keys.items() if value not in (None, {}, ())}
 
 
-def parse_node_tables(given_tables: list[str], sides: str | None) -> dict[str, str]:
-    """[SIDE=]PATH,... as a mapping."""
-    found = {}
-    for text in given_tables:
+def parse_node_tables(texts: list[str], sides: str | None) -> dict[str, str]:
+    """Parse [SIDE=]PATH texts to a path for each side."""
+    paths = {}
+    for text in texts:
         side, equals, path = text.partition("=")
         if not equals and sides:
             raise ConfigError(f"--node-table {text}: whose?", f"--node-table SIDE={text}, SIDE of {sides}")
         side, path = (side, path) if equals else ("node", text)
-        if side in found:
+        if side in paths:
             raise ConfigError(f"--node-table: two tables of side {side}", "give one table a side")
-        found[side] = path
-    return found
+        paths[side] = path
+    return paths
 
 
 def parse_features(text: str | None) -> dict[str, Any]:
-    """What --features means."""
+    """Parse --features to keys of the section `features`."""
     if text is None:
         return {}
     kind, _, dims = text.partition(":")
@@ -230,7 +230,7 @@ def parse_features(text: str | None) -> dict[str, Any]:
 
 
 def make_layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
-    """All layers alike, where any flag says what they are."""
+    """Return layers with equal settings, or None if no flag describes them."""
     alike = drop_missing({"form": args.form, "aggregator": args.aggregator, "hidden": args.hidden})
     if not alike and not args.widths:
         return None
@@ -238,14 +238,14 @@ def make_layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
 
 
 def make_settings(args: argparse.Namespace, keys: dict[str, Any]) -> GraphModel:
-    """The model that flags, and the file where there is one, ask for."""
+    """Return the model of the flags and, if there is one, of the model file."""
     if args.model:
         return load_model(args.model, keys)
     return parse(GraphModel, keys, "flags")
 
 
 def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
-    """What would be done, before Spark is started."""
+    """Describe what would be done, without Spark."""
     if settings is None:
         named = f"training part of split {args.split}" if args.split else f"lists {args.neighbourhoods}"
         return f"graph      {named}\nwarehouse  {args.warehouse}"
@@ -260,7 +260,7 @@ def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
 
 
 def print_nodes(prepared: PreparedGraphModel, text: str) -> int:
-    """Some nodes' embeddings as CSV: side, id, numbers."""
+    """Print the embeddings of some nodes as CSV: side, id, numbers."""
     graph = prepared.graph
     side, names = find_nodes(text, graph)
     dense = np.array(find_dense_ids(prepared, names, side))
@@ -272,7 +272,7 @@ def print_nodes(prepared: PreparedGraphModel, text: str) -> int:
 
 
 def find_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
-    """Side and different ids of [SIDE=]ID,ID or [SIDE=]@FILE, which has an id a line."""
+    """Return the side and the ids of [SIDE=]ID,ID or [SIDE=]@FILE, a file with one id per line."""
     side = text.rpartition("=")[0]
     if side and side not in graph.sides:
         raise ConfigError(f"--nodes: no side {side}", nearest(side, graph.sides))
@@ -280,17 +280,17 @@ def find_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
 
 
 def parse_ids(text: str) -> list[str]:
-    """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. ConfigError where there is none."""
+    """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. Raises ConfigError if there is none."""
     listed = text.rpartition("=")[2]
     names = read_lines(listed[1:]) if listed.startswith("@") else listed.split(",")
-    found = list(dict.fromkeys(name.strip() for name in names if name.strip()))
-    if not found:
+    ids = list(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if not ids:
         raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with an id a line")
-    return found
+    return ids
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a file of ids.
+    """Return the lines of a file of ids.
 
     Raises:
         MissingError: no such file. ConfigError: a folder, or a file that is no text.
@@ -313,34 +313,33 @@ def read_lines(path: str) -> list[str]:
 
 
 def find_dense_ids(prepared: PreparedGraphModel, names: list[str], side: int) -> list[int]:
-    """Dense ids of raw ones."""
+    """Return the dense ids of raw ones. Raises DataError for nodes that are not of this side."""
     import pyarrow as pa  # noqa: PLC0415
 
     graph = prepared.graph
     ids = to_id_array(pa.array(names), graph.numeric[side], f"--nodes of side {graph.sides[side]}")
-    found = NodeFinder(graph)(hash_node_ids(ids, graph.seed), side)
-    lost = [name for name, place in zip(names, found, strict=True) if place >= MOST_NODES]
-    if lost:
-        told = (
-            f"{len(lost)} of {len(names)} nodes are not of side {graph.sides[side]}: {', '.join(lost[:5])}"
-        )
-        hint = f"{nearest(lost[0], sample_ids(graph, side))}; a node without edges comes by --node-table"
-        raise DataError(told, hint)
-    return [int(place) for place in found]
+    places = NodeFinder(graph)(hash_node_ids(ids, graph.seed), side)
+    unknown = [name for name, place in zip(names, places, strict=True) if place >= MOST_NODES]
+    if unknown:
+        listed = ", ".join(unknown[:5])
+        message = f"{len(unknown)} of {len(names)} nodes are not of side {graph.sides[side]}: {listed}"
+        hint = f"{nearest(unknown[0], sample_ids(graph, side))}; a node without edges comes by --node-table"
+        raise DataError(message, hint)
+    return [int(place) for place in places]
 
 
 def sample_ids(graph: Graph, side: int) -> list[str]:
-    """Ids of a side, as many as one can look through for one that is meant."""
-    found: list[str] = []
+    """Return up to `MAX_SEARCHED_IDS` ids of a side, for a hint with a similar id."""
+    ids: list[str] = []
     for block in graph.side_blocks(side):
-        found += [str(name) for name in read_ids(graph, block)[:MAX_SEARCHED_IDS].to_pylist()]
-        if len(found) >= MAX_SEARCHED_IDS:
+        ids += [str(name) for name in read_ids(graph, block)[:MAX_SEARCHED_IDS].to_pylist()]
+        if len(ids) >= MAX_SEARCHED_IDS:
             break
-    return found[:MAX_SEARCHED_IDS]
+    return ids[:MAX_SEARCHED_IDS]
 
 
 def print_location(store: Store, prepared: PreparedGraphModel) -> None:
-    """Where the embeddings are."""
+    """Print the table of the embeddings and a query for it."""
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
         table = "graph_vectors"

@@ -1,4 +1,4 @@
-"""What `jobs/estimate.py` does."""
+"""Estimate metrics or policy values from biased logs: the work of `jobs/estimate.py`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ROUNDS_DEFAULTS: dict[str, Any] = {
     "reader": "table", "uniform": None, "policy": None, "policy_log": None,
     "clip": MAX_WEIGHT, "switch": MAX_WEIGHT, "shrink": MAX_WEIGHT,
 }  # fmt: skip
-"""Flags that go with one kind of input alone, and what they are where they are not given."""
+"""Flags of one kind of input, with their defaults."""
 
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the flags, read, estimate, write, print."""
+    """Check the flags, read the tables, estimate, write and print the results."""
     args = fill_defaults(args)
     check_flags(args)
     if args.dry_run:
@@ -59,18 +59,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fill_defaults(args: argparse.Namespace) -> argparse.Namespace:
-    """The flags with their defaults; one of the other kind of input is refused: it would do nothing."""
+    """Return the flags with their defaults. Raises ConfigError for a flag that would have no effect."""
     kind, other = ("matrix", "rounds") if args.matrix else ("rounds", "matrix")
     flags = {"matrix": MATRIX_DEFAULTS, "rounds": ROUNDS_DEFAULTS}
     for name in flags[other]:
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} is not used with --{kind}", "leave it out")
-    given = {name: value for name, value in vars(args).items() if value is not None}
-    return argparse.Namespace(**{**vars(args), **flags[other], **flags[kind], **given})
+    present = {name: value for name, value in vars(args).items() if value is not None}
+    return argparse.Namespace(**{**vars(args), **flags[other], **flags[kind], **present})
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that contradict one another, or whose values mean nothing."""
+    """Check that the flags agree and that their values make sense. Raises ConfigError."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
             raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
@@ -93,13 +93,13 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def make_bootstrap(args: argparse.Namespace) -> Bootstrap:
-    """What is resampled, and the level of the intervals."""
-    asked = {"replicates": args.bootstrap, "level": args.level}
-    return parse(Bootstrap, asked, f"--bootstrap {args.bootstrap} --level {args.level:g}")
+    """Return the settings of the bootstrap: replicates, and the level of the intervals."""
+    settings = {"replicates": args.bootstrap, "level": args.level}
+    return parse(Bootstrap, settings, f"--bootstrap {args.bootstrap} --level {args.level:g}")
 
 
 def describe_estimate(args: argparse.Namespace) -> str:
-    """What is estimated, in words."""
+    """Describe what is estimated."""
     if args.matrix:
         known = f"ratings of {args.log or args.matrix}, propensities {args.propensities}"
         return f"mse and mae over the cells of {args.matrix} from {known}"
@@ -107,7 +107,7 @@ def describe_estimate(args: argparse.Namespace) -> str:
 
 
 def check_tables(args: argparse.Namespace) -> list[str]:
-    """Return a line a table that the flags name.
+    """Return a line for each table that the flags name.
 
     Raises:
         MissingError: one is not there. SchemaError: it lacks a column.
@@ -123,19 +123,19 @@ def check_tables(args: argparse.Namespace) -> list[str]:
         "policy": ("item_id", "pi_e"),
         "policy_log": (*logged, *(("item_id", "position") if own else ())),
     }
-    given = {name: getattr(args, name) for name in columns}
-    return [describe_table(n, path, columns[n], rows=bool(columns[n])) for n, path in given.items() if path]
+    paths = {name: getattr(args, name) for name in columns}
+    return [describe_table(n, path, columns[n], rows=bool(columns[n])) for n, path in paths.items() if path]
 
 
 def policy_name(args: argparse.Namespace) -> str:
-    """The policy as it stands in the definition."""
+    """Return the name of the policy in the definition."""
     if args.uniform:
         return f"uniform_{args.uniform}"
     return "estimated_from_its_log" if args.policy_log else "table" if args.policy else "given"
 
 
 def run_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
-    """Read a matrix, ratings and propensities, and estimate."""
+    """Read a matrix, ratings and propensities, and estimate the errors."""
     matrix = read_table(spark, args.matrix, ["user_id", "item_id", "prediction"], "matrix")
     log = read_table(spark, args.log, ["user_id", "item_id", "rating"], "log") if args.log else None
     if args.propensities.endswith(".ascii"):
@@ -146,7 +146,7 @@ def run_matrix(spark: SparkSession, args: argparse.Namespace) -> Result:
 
 
 def run_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:
-    """Read rounds and the policy in question, and estimate."""
+    """Read rounds and the policy, and estimate its value."""
     rounds = read_checked_rounds(spark, args.rounds, args.reader)
     if args.uniform:
         rounds = rounds.withColumn("pi_e", F.lit(1.0 / args.uniform))
@@ -161,7 +161,7 @@ def run_rounds(spark: SparkSession, args: argparse.Namespace) -> Result:
 
 
 def read_checked_rounds(spark: SparkSession, path: str, reader: str) -> DataFrame:
-    """Rounds with the columns reward and propensity."""
+    """Read rounds as rows with the columns reward and propensity."""
     if reader == "table":
         return read_table(spark, path, [], "rounds")
     rounds = read_rounds(spark, path)
@@ -169,7 +169,7 @@ def read_checked_rounds(spark: SparkSession, path: str, reader: str) -> DataFram
 
 
 def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any]:
-    """What the row of `runs` says of this estimate; runs of one log or rounds are comparable."""
+    """Return the columns of this estimate in `runs`. Runs of the same input are comparable."""
     paths = {
         name: getattr(args, name) for name in ("matrix", "log", "propensities", "policy", "policy_log")
     }
@@ -191,7 +191,7 @@ def identify_run(spark: SparkSession, args: argparse.Namespace) -> dict[str, Any
 
 
 def print_estimates(store: Store, run_id: str) -> None:
-    """The estimates and what the checks found."""
+    """Print the estimates and the results of the checks."""
     names = ("metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition")
     rows = store.read_run("metrics", run_id).select(*names).toArrow().to_pandas()
     print(rows.sort_values(["metric", "estimator"]).to_string(index=False, na_rep=""))

@@ -1,4 +1,4 @@
-"""What `jobs/evaluate.py` does: flags checked against each other, an engine, results written and shown."""
+"""Evaluate tables of any system: the work of `jobs/evaluate.py`."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from recbench_spark.storage.table_folders import check_would_write
 KINDS = ("lists", "scores", "embeddings", "predictions")
 
 MAX_QUANTILES = 10_000
-"""Bins of predictions: each is rows of `metrics`, and its edges travel with every task."""
+"""Most bins of predictions. Each bin adds rows to `metrics`, and its edges are sent to every task."""
 
 OUTPUT_TABLES = (USER_METRICS, METRIC_TABLE, RANKINGS, CHECKS, RUNS)
-"""The tables that are appended to."""
+"""Tables that results are appended to."""
 
 PAIR_COLUMNS = ("user_id", "item_id")
 
 
 class EngineCalls(NamedTuple):
-    """The three calls of an engine."""
+    """The three functions of an engine."""
 
     evaluate: Callable[..., Any]
     evaluate_pairs: Callable[..., Any]
@@ -55,7 +55,7 @@ class EngineCalls(NamedTuple):
 
 @pin_inputs()
 def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
-    """Check, choose who evaluates, evaluate, write and print."""
+    """Check the flags, choose the engine, evaluate the tables, write and print the results."""
     definition = check_flags(args, kind)
     choice = engines.choose_engine(
         args.engine, list(input_paths(args).values()), _side_paths(args), (args.warehouse, OUTPUT_TABLES)
@@ -80,7 +80,7 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
 
 
 def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
-    """Everything without Java."""
+    """Evaluate without Java."""
     from recbench_spark.adhoc import local_engine, local_pairs, local_predictions  # noqa: PLC0415
     from recbench_spark.nightly.results import publish_local  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
 
 
 def check_flags(args: argparse.Namespace, kind: str) -> Definition:
-    """The definition asked for, after the flags have been checked against each other."""
+    """Check the flags against each other and return the definition of the metrics."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
             raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
@@ -149,47 +149,52 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
 
 
 def _check_sides(args: argparse.Namespace) -> None:
-    """Two tables of vectors, or with labelled pairs the one of items and nothing else."""
-    given, wanted = len(args.embeddings or ()), 1 if args.pairs else 2
+    """Check that --embeddings has two tables, or with --pairs the table of items alone."""
+    count, expected = len(args.embeddings or ()), 1 if args.pairs else 2
     if args.pairs and not args.embeddings:
         raise ConfigError("--pairs is for embeddings", "--embeddings ITEMS --pairs PAIRS")
-    if args.embeddings and given != wanted:
-        raise ConfigError(f"--embeddings: {given} tables", "USERS ITEMS; with --pairs ITEMS alone")
-    more = (args.truth, args.train, args.candidates, args.metrics, args.set, args.preset)
-    if args.pairs and any(more):
+    if args.embeddings and count != expected:
+        raise ConfigError(f"--embeddings: {count} tables", "USERS ITEMS; with --pairs ITEMS alone")
+    excluded = (args.truth, args.train, args.candidates, args.metrics, args.set, args.preset)
+    if args.pairs and any(excluded):
         raise ConfigError("--pairs has hit rates and scaled MRR alone", "without --truth, --train ...")
 
 
 def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
-    """A flag that would do nothing is a mistake, not a wish."""
-    ranked = {"--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
-              "--preset": args.preset, "--curve": args.curve, "--cut": args.cut}  # fmt: skip
-    unused = [flag for flag, given in ranked.items() if given and kind == "predictions"]
+    """Refuse flags that would have no effect. Raises ConfigError."""
+    ranking = {
+        "--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
+        "--preset": args.preset, "--curve": args.curve, "--cut": args.cut,
+    }  # fmt: skip
+    unused = [flag for flag, is_set in ranking.items() if is_set and kind == "predictions"]
     if unused:
         raise ConfigError(
             f"{unused[0]} is not used with --predictions", "it is for lists, scores, embeddings"
         )
-    usual = Views()
-    of_outcomes = {"--quantiles": args.quantiles != usual.quantiles, "--fpr": args.fpr != usual.fpr}
-    of_outcomes |= {"--thresholds": args.thresholds != usual.thresholds}
-    for flag in [flag for flag, given in of_outcomes.items() if given and kind != "predictions"]:
+    defaults = Views()
+    prediction_flags = {
+        "--quantiles": args.quantiles != defaults.quantiles,
+        "--fpr": args.fpr != defaults.fpr,
+    }
+    prediction_flags |= {"--thresholds": args.thresholds != defaults.thresholds}
+    for flag in [flag for flag, is_set in prediction_flags.items() if is_set and kind != "predictions"]:
         raise ConfigError(f"{flag} is not used with --{kind}", "it is for predictions")
     if args.similarity != "dot" and kind != "embeddings":
         raise ConfigError(f"--similarity is not used with --{kind}", "it is for embeddings")
 
 
 def make_bootstrap(args: argparse.Namespace) -> Bootstrap:
-    """What is resampled."""
+    """Return the settings of the bootstrap."""
     return parse(Bootstrap, {"replicates": args.bootstrap}, f"--bootstrap {args.bootstrap}")
 
 
 def read_cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
-    """The cut-offs, or all up to the largest."""
+    """Return the cut-offs; with --curve all from 1 to the largest."""
     return cli.expand_curve(args.k) if args.curve else tuple(args.k)
 
 
 def read_views(args: argparse.Namespace) -> Views:
-    """Where predictions are looked at."""
+    """Return the bins, thresholds and false-positive rates of predictions."""
     if len(args.fpr) != 2:
         raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
     if args.quantiles > MAX_QUANTILES:
@@ -204,10 +209,10 @@ def evaluate_tables(
 
     Args:
         args: the flags.
-        kind: of KINDS.
-        engine: Spark's functions, or those of this process.
-        read: the table at a path, with columns, by the name of what it is.
-        place: where an engine that needs it puts what workers map.
+        kind: one of KINDS.
+        engine: functions of Spark, or of this process.
+        read: function of a path, the needed columns and a name for messages; returns the table.
+        place: `scratch`, a folder for files that workers map, if the engine needs one.
     """
     if kind == "predictions":
         rows = read(args.predictions, PAIR_COLUMNS, kind)
@@ -241,7 +246,7 @@ def evaluate_tables(
 
 
 def _read_embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tuple[Any, Any] | None:
-    """The two sides of a model of vectors."""
+    """Read the vectors of users and items."""
     if not args.embeddings:
         return None
     users, items = args.embeddings
@@ -249,24 +254,24 @@ def _read_embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tupl
 
 
 def _side_paths(args: argparse.Namespace) -> list[str]:
-    """The paths whose rows are multiplied with each other."""
+    """Return the two paths whose rows are multiplied with each other."""
     return [args.pairs or args.embeddings[0], args.embeddings[-1]] if args.embeddings else []
 
 
 def input_paths(args: argparse.Namespace) -> dict[str, str]:
-    """The tables given, by what they are."""
-    given = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
-    given = {"truth": args.truth or args.pairs, **given}
+    """Return the paths of the input tables by their names."""
+    inputs = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
+    inputs = {"truth": args.truth or args.pairs, **inputs}
     return {
         f"{name}{n or ''}": path
-        for name, some in given.items()
-        for n, path in enumerate(some if isinstance(some, list) else [some])
+        for name, paths in inputs.items()
+        for n, path in enumerate(paths if isinstance(paths, list) else [paths])
         if path
     }
 
 
 def check_headers(args: argparse.Namespace, kind: str) -> None:
-    """SchemaError where tables lack columns, or vectors differ in width; tables of Spark are left alone."""
+    """Check columns and widths of vectors. Raises SchemaError; tables that need Spark are skipped."""
     pair, vectors = list(PAIR_COLUMNS), ["item_id", "vector"]
     needed = dict.fromkeys(("truth", "train", "candidates", "lists"), pair)
     needed |= {"scores": [*pair, "score"], "features": vectors}
@@ -276,24 +281,24 @@ def check_headers(args: argparse.Namespace, kind: str) -> None:
         needed |= {"truth": ["query_id", "item_id"], "embeddings": vectors}
     for name, path in input_paths(args).items():
         with suppress(FallbackToSpark):
-            found = arrow_files.read_column_names(path)
-            require_columns(found, needed[name], f"{name} {path}", path)
-            if name == "lists" and "rank" not in found:
-                require_columns(found, ["score"], f"{name} {path}", path)
+            names = arrow_files.read_column_names(path)
+            require_columns(names, needed[name], f"{name} {path}", path)
+            if name == "lists" and "rank" not in names:
+                require_columns(names, ["score"], f"{name} {path}", path)
     if args.embeddings and not args.pairs:
         with suppress(FallbackToSpark):
             arrow_files.read_common_width(*((path, path) for path in args.embeddings))
 
 
 def select_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
-    """The metrics named, or the usual ones; lists have no AUC unless it is asked for."""
+    """Return the metrics of the flags, or the defaults; lists have no AUC by default."""
     if args.metrics is not None:
         return cli.parse_names(args.metrics, "--metrics")
     return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
 
 
 def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -> dict[str, Any]:
-    """What the row of `runs` says of this evaluation, but for the identity of its inputs."""
+    """Return the columns of this evaluation in `runs`, without the identity of its inputs."""
     return {
         "suite": args.suite,
         "logical_date": args.logical_date or date.today(),
@@ -310,7 +315,7 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
 
 
 def print_results(metrics: pa.Table, checks: pa.Table, run_id: str, root: str) -> None:
-    """The overall metrics and what the checks found."""
+    """Print the overall metrics and the failed checks."""
     numbers = metrics.to_pandas()
     numbers = numbers[numbers.slice_key.isna() | numbers.slice_key.isin(("fpr", "threshold"))]
     words = numbers[["metric", "slice_key", "slice_value"]].fillna("").agg(" ".join, axis=1)

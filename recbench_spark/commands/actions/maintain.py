@@ -1,4 +1,4 @@
-"""What `jobs/maintain.py` does."""
+"""Maintain a warehouse: the work of `jobs/maintain.py`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store
 
 MIN_VACUUM_HOURS = 24
-"""Hours that a vacuum leaves at least: a night may still be reading or writing."""
+"""Fewest hours for a vacuum: a night may still read or write younger files."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the flags, migrate, remove, compact."""
+    """Check the flags, then migrate, remove old files and compact tables."""
     check_flags(args)
     require_warehouse(args.warehouse)
     journal = Journal()
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """What the flags cannot mean."""
+    """Check the flags. Raises ConfigError for values that make no sense."""
     if not (args.migrate or args.optimize or args.keep_days is not None or args.vacuum_hours is not None):
         raise ConfigError("nothing to do", "--migrate, --keep-days N, --optimize, --vacuum-hours N")
     if args.keep_days is not None and (args.keep_days < 1 or args.logical_date is None):
@@ -59,26 +59,26 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def first_retained_night(args: argparse.Namespace) -> date | None:
-    """The first night that is kept; None where none is removed."""
+    """Return the first night that is kept; None if no night is removed."""
     if args.keep_days is None:
         return None
     try:
         first: date = args.logical_date - timedelta(days=args.keep_days)
     except OverflowError:
-        told = f"--keep-days {args.keep_days}: before the calendar begins"
-        raise ConfigError(told, "leave the flag out to keep every night") from None
+        message = f"--keep-days {args.keep_days}: before the calendar begins"
+        raise ConfigError(message, "leave the flag out to keep every night") from None
     return first
 
 
 def migrate(store: Store, journal: Journal) -> None:
-    """Bring the tables to this schema and tell each step."""
+    """Bring the tables to the current schema and report each step."""
     for statement in (done := store.migrate()):
         journal.say(statement)
     print(f"migrated {store.root}: {len(done)} changes")
 
 
 def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
-    """Remove what is older than asked for, or tell what would be removed."""
+    """Remove the rows and files of old nights, or with --dry-run list them."""
     first = first_retained_night(args)
     assert first is not None
     old = find_old_results(store, first, args.keep_night)

@@ -1,4 +1,4 @@
-"""What `jobs/multiverse.py` does."""
+"""Run one benchmark under several protocols: the work of `jobs/multiverse.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recbench_spark.storage.store import Store
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Run every protocol, then count worlds."""
+    """Run a night for each protocol, then print how often one model beats another."""
     protocols = [
         make_protocol(args, split, candidates)
         for split in cli.parse_names(args.protocols, "--protocols")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
-    """The benchmark under one protocol, named after it."""
+    """Return the benchmark under one protocol, with the protocol in its name."""
     name = load_benchmark(args.config, args.set).name
     changes = [
         f"name={name}-{split}-{candidates}",
@@ -60,7 +60,7 @@ def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benc
 
 
 def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
-    """The shares on the terminal, and a page."""
+    """Print the shares of wins and write a page with them."""
     from recbench_spark import reports  # noqa: PLC0415
     from recbench_spark.nightly.report import read_multiverse_pairs  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What `jobs/neighbourhoods.py` does."""
+"""Compute neighbourhoods by random walks: the work of `jobs/neighbourhoods.py`."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ FLAG_KEYS = ("side", "walks", "hops", "restart", "top", "seed", "way", "blocks")
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the flags, lay out, walk, tell."""
+    """Check the flags, build the graph, run the walks and print where the result is."""
     require_folder(args.warehouse)
-    known = {"edges": "splits", "sides": ("user", "item")} if args.split else make_graph_document(args)
-    checked = read_settings(args, known)
+    keys = {"edges": "splits", "sides": ("user", "item")} if args.split else make_graph_document(args)
+    settings = read_settings(args, keys)
     if args.split:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     else:
-        check_graph_source(checked.graph)
+        check_graph_source(settings.graph)
     if args.dry_run:
-        print(f"walks      {make_walks(checked)}\ngraph      {args.edges or args.split}")
+        print(f"walks      {make_walks(settings)}\ngraph      {args.edges or args.split}")
         return OK
     journal = Journal()
     journal.say("neighbourhoods: starting Spark")
     store = Store(get_session("recbench-spark neighbourhoods"), args.warehouse)
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)
-        checked = read_settings(args, source)
+        settings = read_settings(args, source)
     journal.write_to((store.folder or Path()) / "logs" / "neighbourhoods.jsonl")
-    name = ensure_neighbourhoods(store, checked, journal)
+    name = ensure_neighbourhoods(store, settings, journal)
     print(f"neighbourhoods {name}: table neighbourhoods in {store.root}")
     query = f"SELECT * FROM neighbourhoods WHERE neighbourhood_id = '{name}' LIMIT 10"
     print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_settings(args: argparse.Namespace, source: dict[str, Any]) -> NeighbourhoodSettings:
-    """What the flags ask for.
+    """Return the settings of the walks from the flags.
 
     Raises:
         ConfigError: a value out of range, named by its flag.

@@ -1,4 +1,4 @@
-"""What `jobs/nightly.py` does: known before a session starts where nothing is to do; else a night."""
+"""Run one night: the work of `jobs/nightly.py`. A night that is already done needs no Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the file, open the warehouse, run the night, tell."""
+    """Check the file, open the warehouse, run the night and print its outcome."""
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     done = None if args.force else find_finished_night(args.warehouse, benchmark, args.logical_date)
     check_journal_path(args.log, "--log")
@@ -46,7 +46,7 @@ def _run_on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journ
 
 
 def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:
-    """The warehouse, with a session that is started for it; a wrong setting is told before."""
+    """Start a session and return the warehouse. The benchmark is checked first."""
     # Here: a night that has nothing to do needs none of this.
     from recbench_spark.nightly.job_size import is_small  # noqa: PLC0415
     from recbench_spark.nightly.night import check_benchmark  # noqa: PLC0415
@@ -63,7 +63,7 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
 
 
 def check_item_features(benchmark: Benchmark) -> None:
-    """Refuse tables of features that no fit can use; one that is not there fails its model alone, later.
+    """Refuse feature tables that no model can use. A missing table fails only its own model, later.
 
     Raises:
         ConfigError: vectors of two lengths, no vectors, a column missing; the model is named.
@@ -71,19 +71,21 @@ def check_item_features(benchmark: Benchmark) -> None:
     from recbench_spark.graph.features import count_dimensions, open_features, require_equal_lengths  # noqa: PLC0415
 
     for model in benchmark.models:
-        asked = attrgetter("features")(model) if "features.path" in model.paths else None
-        if asked is not None and asked.path and Path(asked.path).exists():
+        features = attrgetter("features")(model) if "features.path" in model.paths else None
+        if features is not None and features.path and Path(features.path).exists():
             try:
-                count_dimensions(require_equal_lengths(open_features(asked.path, asked.id_column, "auto")))
+                count_dimensions(
+                    require_equal_lengths(open_features(features.path, features.id_column, "auto"))
+                )
             except (DataError, SchemaError) as error:
-                told = f"model {model.name}: {asked.path}: {error.message}"
-                raise ConfigError(told, error.hint) from None
+                message = f"model {model.name}: {features.path}: {error.message}"
+                raise ConfigError(message, error.hint) from None
 
 
 def run_one_night(
     args: argparse.Namespace, store: Store, benchmark: Benchmark, day: date, journal: Journal
 ) -> NightOutcome:
-    """A night in a session that runs; `benchmark` with its placeholders filled in."""
+    """Run a night in the session of `store`. The placeholders of `benchmark` are already filled."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
     from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
     from recbench_spark.tuning.search import credit_searches  # noqa: PLC0415
@@ -98,13 +100,13 @@ def run_one_night(
 
 
 def print_outcome(outcome: NightOutcome) -> None:
-    """How a night ended, and where to look next."""
+    """Print how a night ended, and commands to look at its results."""
     print_results(outcome)
     print_findings(outcome)
 
 
 def print_findings(outcome: NightOutcome) -> None:
-    """Models that failed, and regressions."""
+    """Print failed models and regressions."""
     for model, message in outcome.failed.items():
         print(f"error: model {model}: {message}", file=sys.stderr)
     for sentence in outcome.regressions:
@@ -112,7 +114,7 @@ def print_findings(outcome: NightOutcome) -> None:
 
 
 def print_results(outcome: NightOutcome) -> None:
-    """The leaderboard, what was skipped, where to look next."""
+    """Print the leaderboard, the skipped models, and commands to look at the results."""
     print(outcome.leaderboard)
     if outcome.skipped:
         done = ", ".join(outcome.skipped)

@@ -1,4 +1,4 @@
-"""What `jobs/propensity.py` does."""
+"""Estimate exposure propensities: the work of `jobs/propensity.py`."""
 
 from __future__ import annotations
 
@@ -26,72 +26,72 @@ from recbench_spark.schemas import ITEMS, PROPENSITIES, RATING_PROPENSITIES, SPL
 from recbench_spark.storage.store import Store
 
 MAX_LAWS = 100_000
-"""Simulated laws behind the goodness of fit."""
+"""Most simulated laws for the goodness of fit."""
 
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the flags, count, fit, write, tell."""
-    asked, dataset = read_settings(args)
+    """Check the flags, count the rows, fit the propensities, write and print them."""
+    settings, dataset = read_settings(args)
     if args.split:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     if args.dry_run:
         check_warehouse(args.warehouse)
-        tables = check_tables(asked)
+        tables = check_tables(settings)
         print("".join(f"{line}\n" for line in [*(check_log(dataset) if dataset else []), *tables]), end="")
-        print(f"propensities {asked.name} of {args.split or args.log}, part {args.part}")
+        print(f"propensities {settings.name} of {args.split or args.log}, part {args.part}")
         return OK
     journal = Journal()
-    journal.say(f"propensities {asked.name}: starting Spark")
+    journal.say(f"propensities {settings.name}: starting Spark")
     store = Store(get_session("recbench-spark propensity"), args.warehouse)
     if store.folder:
         journal.write_to(store.folder / "logs" / "propensity.jsonl")
     exposed = read_log_rows(store, dataset, args) if dataset else read_split_rows(store, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
-        law = write_propensities(exposed, asked, args.goodness, cells=args.cells)
-    print_propensities(exposed, asked, law)
+        law = write_propensities(exposed, settings, args.goodness, cells=args.cells)
+    print_propensities(exposed, settings, law)
     return OK
 
 
 def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
-    """What is asked for, after the flags have been checked against each other."""
+    """Check the flags against each other; return the settings and, with --log, the data set."""
     if not 0 <= args.goodness <= MAX_LAWS:
         raise ConfigError(f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 give two digits")
     if args.cells and args.method != "logistic_regression":
         raise ConfigError("--cells goes with --method logistic_regression", "others know items alone")
-    named = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
+    choices = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
     tables = {"path": args.given, "item_features": args.item_features, "user_features": args.user_features}
-    asked = parse(Propensities, {**named, **tables, "rate": args.rate}, "flags")
+    settings = parse(Propensities, {**choices, **tables, "rate": args.rate}, "flags")
     if args.split:
         if args.columns or args.reader:
             raise ConfigError("--columns and --reader go with --log")
-        return asked, None
+        return settings, None
     for flag, part in (("--part", args.part), ("--sample", args.sample)):
         if part not in (known := ("all", *PARTS)):
             raise ConfigError(f"{flag} {part}: no part of a log is called so", nearest(part, known))
-    return asked, parse(Dataset, log_settings(args), "flags")
+    return settings, parse(Dataset, log_settings(args), "flags")
 
 
-def check_tables(asked: Propensities) -> list[str]:
-    """Return a line a table that propensities come from or are fitted on.
+def check_tables(settings: Propensities) -> list[str]:
+    """Return a line for each table that propensities are read from or fitted to.
 
     Raises:
         MissingError: one is not there. SchemaError: it lacks a column.
     """
     tables = {
-        "propensities": asked.path,
-        "item features": asked.item_features,
-        "user features": asked.user_features,
+        "propensities": settings.path,
+        "item features": settings.item_features,
+        "user features": settings.user_features,
     }
     return [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in tables.items() if path]
 
 
 def read_log_rows(store: Store, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
-    """The rows of a log; one that does not name parts is training as a whole."""
+    """Read the rows of a log. A log without parts is training data as a whole."""
     settings = dataset.model_dump(exclude={"name", "path"})
     named = uses_file_names(dataset)
-    found = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
-    name = digest(settings, found, args.part, args.sample, code_provenance.split_revisions(dataset))
+    source = identity(store.spark, str(dataset.path), named=named, options=dataset.options)
+    name = digest(settings, source, args.part, args.sample, code_provenance.split_revisions(dataset))
     log = read_log(store.spark, dataset)
     return ExposureLog(
         store, name, select_part(log, args.part), None, log.where(F.col("part") == args.sample)
@@ -99,7 +99,7 @@ def read_log_rows(store: Store, dataset: Dataset, args: argparse.Namespace) -> E
 
 
 def read_split_rows(store: Store, args: argparse.Namespace) -> ExposureLog:
-    """The rows of a split, whose catalogue also has the items that nobody was shown."""
+    """Read the rows of a split and its catalogue, which also has items that were never shown."""
     rows = read_split(store, SPLITS, args.split)
     if rows.isEmpty():
         known = [row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()]
@@ -111,7 +111,7 @@ def read_split_rows(store: Store, args: argparse.Namespace) -> ExposureLog:
 
 
 def select_part(rows: DataFrame, part: str) -> DataFrame:
-    """The rows fitted to."""
+    """Return the rows of the part that is fitted to."""
     if part == "all":
         return rows
     wanted = ("train", "given") if part == "train" else (part,)
@@ -120,7 +120,7 @@ def select_part(rows: DataFrame, part: str) -> DataFrame:
 
 
 def print_propensities(exposed: ExposureLog, settings: Propensities, law: PowerLaw | None) -> None:
-    """The law, and the ends of the propensities."""
+    """Print the power law and the smallest and largest propensity."""
     if law:
         print(f"power law: alpha {law.alpha!r} +- {law.error:.6g}, xmin {law.xmin}, {law.tail} of "
               f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip
@@ -130,8 +130,8 @@ def print_propensities(exposed: ExposureLog, settings: Propensities, law: PowerL
     table = RATING_PROPENSITIES if settings.method == "naive_bayes" else PROPENSITIES
     rows = read_split(exposed.store, table, exposed.split_id).where(F.col("method") == name)
     value = F.col("propensity")
-    found = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
-    (row,) = found.collect()
+    summary = rows.agg(F.count("*").alias("n"), F.min(value).alias("low"), F.max(value).alias("high"))
+    (row,) = summary.collect()
     what = "ratings" if settings.method == "naive_bayes" else "items"
     print(f"{row.n} {what}: propensities {row.low:g} to {row.high:g}")
     print(f"split_id {exposed.split_id}, method {name}, in {exposed.store.location(table.name)}")

@@ -1,4 +1,4 @@
-"""What `jobs/query.py` does: a question found by its name, an engine, rows printed."""
+"""Answer a query over the result tables: the work of `jobs/query.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recbench_spark.storage.table_sql import query_files, view_files
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, or run one question and print its rows."""
+    """List the queries, or run one and print its rows."""
     if args.list or not args.sql:
         print(list_queries())
         return OK if args.list else USAGE
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_local(args: argparse.Namespace, sql: str) -> bool:
-    """Whether this process answers."""
+    """Return whether this process answers the query, without Spark."""
     if args.engine == "auto":
         name = args.sql.strip()
         named = len(name.split()) == 1 and local_engine.is_portable(name, sql)
@@ -96,7 +96,7 @@ TABLE_SOURCES = {
 
 
 def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
-    """Say on stderr which empty tables a question without an answer reads, and what fills them."""
+    """Print on stderr which empty tables the query reads, and which job fills them."""
     for name in local_engine.find_tables(sql):
         if name in TABLE_SOURCES and is_empty(name):
             print(
@@ -111,7 +111,7 @@ def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:
 
 
 def read_statement(text: str) -> str:
-    """The SQL meant by a name or a statement; views in the order of their columns, tables as they lie."""
+    """Return the SQL of a name or a statement. Rows of views are sorted, those of tables are not."""
     text = text.strip()
     if len(text.split()) > 1:
         return text
@@ -124,18 +124,18 @@ def read_statement(text: str) -> str:
 
 
 ORDERS = dict.fromkeys(("board_entries", "standing_entries"), "board, entry_id")
-"""Views with a column that has no order, a map, and the columns that they are sorted by."""
+"""Columns that views with a map are sorted by: a map has no order."""
 
 
 def print_rows(rows: pa.Table, style: str) -> None:
-    """Print rows."""
+    """Print rows as a table or as CSV."""
     frame = convert_to_utc(rows).to_pandas()
     text = frame.to_csv(index=False) if style == "csv" else frame.to_string(index=False, na_rep="")
     print(text.rstrip("\n"))
 
 
 def convert_to_utc(rows: pa.Table) -> pa.Table:
-    """The rows with moments in UTC, whoever they come from."""
+    """Return the rows with all timestamps in UTC, so that both engines print the same."""
     kinds = [
         pa.field(field.name, pa.timestamp("us", "UTC"))
         if pa.types.is_timestamp(field.type) and field.type.tz
@@ -146,7 +146,7 @@ def convert_to_utc(rows: pa.Table) -> pa.Table:
 
 
 def list_queries() -> str:
-    """Every name that can be asked for."""
+    """List the names of tables, views and queries."""
     lines = ["tables:", *(f"  {table.name:15} {table.comment}" for table in TABLES.values()), "views:"]
     lines += [f"  {name:24} {_read_purpose(text)}" for name, text in view_files().items()]
     lines += ["questions:", *(f"  {name:24} {_read_purpose(text)}" for name, text in query_files().items())]

@@ -1,4 +1,4 @@
-"""What `jobs/report.py` does."""
+"""Write the report of a night again: the work of `jobs/report.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recbench_spark.storage.store import Store
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the tables, write the report."""
+    """Read the tables and write the report."""
     benchmark = load_benchmark(args.config, args.set)
     check_benchmark(fill_placeholders(benchmark, args.logical_date))
     require_warehouse(args.warehouse)

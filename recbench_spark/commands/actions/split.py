@@ -1,4 +1,4 @@
-"""What `jobs/split.py` does."""
+"""Split a log: the work of `jobs/split.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GATE_PATTERN = re.compile(
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the flags, split, print the audit, hold the gates."""
+    """Check the flags, split the log, print the audit and apply the gates."""
     benchmark = build_benchmark(args)
     check_journal_path(args.journal, "--journal")
     if args.dry_run:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def build_benchmark(args: argparse.Namespace) -> Benchmark:
-    """The benchmark whose dataset, split and gates are meant."""
+    """Return a benchmark with the dataset, split and gates of the flags."""
     protocol = [f"split.protocol={args.protocol}"] if args.protocol else []
     if args.config:
         if args.columns or args.reader:
@@ -75,7 +75,7 @@ def build_benchmark(args: argparse.Namespace) -> Benchmark:
 
 
 def make_document(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags as a benchmark file; a model must stand in one, and none is run here."""
+    """Return the flags as a benchmark file. It needs a model, which is never run."""
     return {
         "name": "split",
         "dataset": log_settings(args),
@@ -84,7 +84,7 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_gate(text: str) -> dict[str, Any]:
-    """A gate from words: `future_rows of train above 0 warn`."""
+    """Parse a gate such as `future_rows of train above 0 warn`."""
     words = GATE_PATTERN.fullmatch(text.strip())
     try:
         bound = float(words["bound"]) if words else None
@@ -101,7 +101,7 @@ def parse_gate(text: str) -> dict[str, Any]:
 
 
 def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> int:
-    """The audit on the terminal; GateError where a gate fails the job."""
+    """Print the audit. Raises GateError if a gate fails."""
     facts = [row.asDict() for row in read_split(store, MANIFESTS, split_id).collect()]
     print(f"split {split_id}: {benchmark.dataset.name}, {benchmark.split.describe()}")
     print(format_manifest(facts))

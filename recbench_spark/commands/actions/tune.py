@@ -1,4 +1,4 @@
-"""What `jobs/tune.py` does."""
+"""Search settings of models: the work of `jobs/tune.py`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from recbench_spark.tuning.trial_nights import RankingTrials, check_trials
 
 @pin_inputs()
 def run(args: argparse.Namespace) -> int:
-    """Check the file, search, tell the best settings and what is to be thought of them."""
+    """Check the file, run the search and print the best settings with their warnings."""
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     search = resolve_search(benchmark, args.models, args.budget)
     check_benchmark(benchmark)
@@ -60,12 +60,12 @@ def run(args: argparse.Namespace) -> int:
     store = Store(get_session(f"recbench-spark tune {benchmark.name}"), args.warehouse)
     write_log(store, journal, args.log, f"{benchmark.name}-search")
     trials = make_trials(store, benchmark, search, args, journal)
-    found = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
+    results = run_searches(trials, search, make_searches(benchmark, search, trials), journal)
     if args.extend:
         known = read_searches(store, trials.log_id)
-        further = extend_searches(benchmark, search, trials, known)
-        found |= run_searches(trials, search, further, journal) if further else {}
-    print("\n\n".join(describe_result(one) for one in found.values()))
+        extra = extend_searches(benchmark, search, trials, known)
+        results |= run_searches(trials, search, extra, journal) if extra else {}
+    print("\n\n".join(describe_result(one) for one in results.values()))
     print(f"\na row a trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
     return OK
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def make_trials(
     store: Store, benchmark: Benchmark, search: SearchSettings, args: argparse.Namespace, journal: Journal
 ) -> Trials:
-    """How settings are tried: fits of rating models as tasks, or nights of models that rank."""
+    """Return the trials: fits of rating models as tasks, or nights of models that rank."""
     if benchmark.evaluation.task == "ranking":
         return RankingTrials(store, benchmark, search, args.logical_date, journal)
     fits = FitPlanner(store, benchmark, open_folded_log(store, benchmark, journal), args.threads, "search")
@@ -81,7 +81,7 @@ def make_trials(
 
 
 def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None) -> SearchSettings:
-    """The file's search, with what the flags replace. ConfigError where the file declares none."""
+    """Return the search of the file with the changes of the flags. ConfigError if the file has none."""
     if benchmark.search is None:
         raise ConfigError(
             f"benchmark {benchmark.name} declares no search",
@@ -99,7 +99,7 @@ def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None)
 
 
 def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
-    """ConfigError for a share of the log that is less than one row; only of tables that lie here."""
+    """Check that the validation share of a local table is one row or more. Raises ConfigError."""
     path, reader = benchmark.dataset.path, benchmark.dataset.reader
     if not path or reader not in TABLE_READERS:
         return
@@ -111,7 +111,7 @@ def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
 
 
 def dry_run(benchmark: Benchmark, search: SearchSettings) -> str:
-    """What would be tried, in words, without Spark."""
+    """Describe what would be tried, without Spark."""
     ranking = benchmark.evaluation.task == "ranking"
     where = f"each user's training rows, {benchmark.headline}" if ranking else "the training rows"
     fold = f" of fold {search.fold}" if benchmark.split.holdout in FOLD_HOLDOUTS else ""
@@ -122,36 +122,38 @@ def dry_run(benchmark: Benchmark, search: SearchSettings) -> str:
         f"validation  {search.share:.0%} of {where}{fold}{_describe_visible_rows(benchmark)}",
     ]
     for name, space in search.spaces.items():
-        lines += [f"{name:11} {key}: {_describe_range(of.model_dump())}" for key, of in space.items()]
+        lines += [
+            f"{name:11} {key}: {_describe_range(bounds.model_dump())}" for key, bounds in space.items()
+        ]
     return "\n".join(lines)
 
 
 def _describe_visible_rows(benchmark: Benchmark) -> str:
-    """What a search of one fold sees of the others."""
+    """Describe how the validation rows relate to the other folds."""
     apart = benchmark.split.holdout in FOLD_HOLDOUTS and benchmark.evaluation.task == "rating"
     return "; they are test rows of the other folds" if apart else ""
 
 
-def _describe_range(of: Mapping[str, object]) -> str:
-    if of["values"]:
-        return f"one of {', '.join(map(str, of['values']))}"  # type: ignore[call-overload]
-    return f"{of['low']} to {of['high']}{', logarithmic' if of['log'] else ''}"
+def _describe_range(bounds: Mapping[str, object]) -> str:
+    if bounds["values"]:
+        return f"one of {', '.join(map(str, bounds['values']))}"  # type: ignore[call-overload]
+    return f"{bounds['low']} to {bounds['high']}{', logarithmic' if bounds['log'] else ''}"
 
 
-def describe_result(found: SearchResult) -> str:
-    """The best setting, how sure it is, and warnings."""
-    best, judged = found.best, found.judged()
+def describe_result(result: SearchResult) -> str:
+    """Describe the best setting, its spread, the expected best by budget, and warnings."""
+    best, judged = result.best, result.judged()
     assert best is not None and judged is not None
-    lost = sum(row["value"] is None for row in found.trials)
+    failures = sum(row["value"] is None for row in result.trials)
     lines = [
-        f"{found.model}: best of {len(found.trials)} settings: "
-        f"validation {found.metric} {best['value']:.4f}"
+        f"{result.model}: best of {len(result.trials)} settings: "
+        f"validation {result.metric} {best['value']:.4f}"
         + (f" (standard deviation over seeds {best['spread']:.4f})" if best["spread"] else "")
-        + (f"; {lost} diverged or failed" if lost else ""),
-        f"  {json.dumps(_format_setting(trial_setting(found.space, best)))}",
-        f"  {_describe_expected(found)}",
+        + (f"; {failures} diverged or failed" if failures else ""),
+        f"  {json.dumps(_format_setting(trial_setting(result.space, best)))}",
+        f"  {_describe_expected(result)}",
     ]
-    for edge in found.edges:
+    for edge in result.edges:
         lines.append(
             f"  warning: the best {edge.name}, {edge.value:g}, lies on the {edge.side} edge of its space:"
             " the best may lie beyond (--extend)"
@@ -166,11 +168,11 @@ def _format_setting(setting: Setting) -> Setting:
     }
 
 
-def _describe_expected(found: SearchResult) -> str:
-    judged = found.judged()
+def _describe_expected(result: SearchResult) -> str:
+    judged = result.judged()
     assert judged is not None
     by_budget, n = expected_best(judged), len(judged.trials)
     shown = sorted({1, 2, 4, 8, 16, 32, 64, 128, n} & set(range(1, n + 1)))
-    told = ", ".join(f"{by_budget.expected_n[k - 1]:.4f} of {k}" for k in shown)
+    values = ", ".join(f"{by_budget.expected_n[k - 1]:.4f} of {k}" for k in shown)
     gain = f"; the last doubling of the budget brought {late_gain(judged):.4f}" if n > 1 else ""
-    return f"expected best: {told}{gain}"
+    return f"expected best: {values}{gain}"

@@ -45,10 +45,10 @@ def test_what_is_predicted_is_told_before_it_is_run(spark, tmp_path, capsys, mon
     output = tmp_path / "new.jsonl"
     flags = ["--predict", "4000", "--plans", "R,S", "--rounds", "1", "--folder", str(tmp_path / "b")]
     assert run(*flags, "--output", str(output)) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert all("predicted, " in line and "ns of a core a vector" in line for line in told[0::2])
-    assert [line.split(",")[0] for line in told[0::2]] == ["plan R", "plan S"]
-    assert all(line.strip().startswith("took") for line in told[1::2])
+    lines = capsys.readouterr().out.splitlines()
+    assert all("predicted, " in line and "ns of a core a vector" in line for line in lines[0::2])
+    assert [line.split(",")[0] for line in lines[0::2]] == ["plan R", "plan S"]
+    assert all(line.strip().startswith("took") for line in lines[1::2])
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert len(rows) == 2 * 2 + 2
     last = [row for row in rows if row["edges"] == 4000]

@@ -32,10 +32,10 @@ def test_noise_is_how_far_turns_lie_apart() -> None:
 )
 def test_worse_is_beyond_the_noise_of_both(units, mib, worse) -> None:
     kept = {"lists": {"units": [10.0, 0.02], "mib": [100.0, 0.0]}}
-    lines, found = quick.compare_figures({"lists": quick.summarise_turns(runs(*units, mib=mib))}, kept)
-    assert found == worse and len(lines) == 2
-    lines, found = quick.compare_figures({"other": quick.summarise_turns(runs(1.0))}, kept)
-    assert not found and all("not kept yet" in line for line in lines)
+    lines, result = quick.compare_figures({"lists": quick.summarise_turns(runs(*units, mib=mib))}, kept)
+    assert result == worse and len(lines) == 2
+    lines, result = quick.compare_figures({"other": quick.summarise_turns(runs(1.0))}, kept)
+    assert not result and all("not kept yet" in line for line in lines)
 
 
 def test_figures_are_kept_compared_and_not_judged_on_another_processor(
@@ -60,6 +60,6 @@ def test_figures_are_kept_compared_and_not_judged_on_another_processor(
 
 
 def test_a_kernel_is_timed_and_kept_figures_are_of_kernels_there_are() -> None:
-    found = quick.measure_kernel(lambda: np.sort(np.arange(1000)))
-    assert found.keys() == {"units", "seconds", "mib"} and min(found.values()) > 0
+    result = quick.measure_kernel(lambda: np.sort(np.arange(1000)))
+    assert result.keys() == {"units", "seconds", "mib"} and min(result.values()) > 0
     assert quick.read_figures(quick.FIGURES_FILE)["figures"].keys() == quick.KERNELS.keys()

@@ -24,8 +24,8 @@ def test_every_system_of_this_process(world, tmp_path, capsys):
     assert [(row["system"], row["round"]) for row in rows] == [(s, n) for s in systems for n in (0, 1)]
     assert all(row["of_product"] == 1.0 for row in rows if row["system"] == "product")
     assert all(row["users_per_second"] == row["users"] / row["seconds"] for row in rows)
-    told = capsys.readouterr().out
-    assert "cut ranks are the full ones" in told and "agrees on 1.000000" in told
+    lines = capsys.readouterr().out
+    assert "cut ranks are the full ones" in lines and "agrees on 1.000000" in lines
 
 
 def test_factors_of_others_and_what_is_missing_of_them(tmp_path, capsys):
@@ -69,6 +69,6 @@ def test_measurements_become_rows_of_speed(spark, tmp_path):
         )
         == 0
     )
-    found = spark.read.format("delta").load(f"{warehouse}/speed")
-    assert found.where("system = 'ranks@k'").count() == 2
-    assert found.where("of_product IS NULL").count() == 1
+    result = spark.read.format("delta").load(f"{warehouse}/speed")
+    assert result.where("system = 'ranks@k'").count() == 2
+    assert result.where("of_product IS NULL").count() == 1

@@ -23,8 +23,8 @@ def test_every_case_is_understood_by_its_job(tmp_path: Path) -> None:
 def test_a_run_is_timed_and_one_that_fails_is_told(tmp_path: Path) -> None:
     small.make_inputs(tmp_path)
     (lists,) = [case for case in small.list_cases(tmp_path) if case.name == "evaluate dry run"]
-    found = small.time_case(lists)
-    assert found.wall > 0 and found.cpu > 0
+    result = small.time_case(lists)
+    assert result.wall > 0 and result.cpu > 0
     (tmp_path / "lists.parquet").unlink()
     with pytest.raises(DataError, match="ended with 1"):
         small.time_case(lists)
