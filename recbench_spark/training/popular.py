@@ -1,4 +1,4 @@
-"""The most popular items."""
+"""The model that ranks the most popular items first."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class PopularAdapter(Behaviour[PopularModel]):
-    """The number of training interactions as the item's bias; no vectors at all."""
+    """Adapter of popularity: an item's bias is its number of training interactions; there are no
+    vectors."""
 
     def fit(self, data: SplitData) -> Trained:
-        """See `train_popular`."""
+        """Take the counts of the catalogue; see `train_popular`."""
         return train_popular(data.items)
 
 
 def train_popular(items: DataFrame) -> Trained:
-    """One row an item, from the catalogue's counts (item_id, n_train)."""
+    """Return one row per item from the catalogue's counts (item_id, n_train)."""
     empty = F.array().cast("array<float>")
     bias = F.col("n_train").cast("double")
     return Trained(items=items.select("item_id", empty.alias("vector"), bias.alias("bias")))

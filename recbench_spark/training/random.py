@@ -1,4 +1,4 @@
-"""The random model: nothing is learnt."""
+"""The random model, which learns nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class RandomAdapter(Behaviour[RandomModel]):
-    """Every (user, item) a uniform score by hash."""
+    """Adapter of random scores: a uniform score per (user, item) by hash."""
 
     learns: ClassVar[bool] = False
 
     def load(self, data: SplitData) -> Trained:
-        """There is nothing to load."""
+        """Return a model without tables: there is nothing to load."""
         return Trained()
 
     def source(self, trained: Trained, data: SplitData) -> HashSource:
-        """The ids of the items."""
+        """Return the source that hashes the ids of users and items."""
         shared = share_rows(data.store.scratch, data.items.select("item_index", "item_id"))
         return HashSource(shared, data.n_items, self.settings.seed)

@@ -1,4 +1,4 @@
-"""Which training rows models of implicit feedback see."""
+"""The training rows that models of implicit feedback see."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pyspark.sql import functions as F
 
 
 def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
-    """Rows whose rating makes them relevant."""
+    """Keep rows whose rating is at least the threshold (None: above 0)."""
     return frame.where(F.col("rating") > 0 if threshold is None else F.col("rating") >= threshold)

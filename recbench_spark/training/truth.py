@@ -1,4 +1,4 @@
-"""The generated world's own factors: the ceiling of its models."""
+"""The true factors of the generated world: no model of this world can be better."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class TruthAdapter(Behaviour[TruthModel]):
-    """What users of the generated world really like."""
+    """Adapter of the users' true preferences in the generated world."""
 
     def fit(self, data: SplitData) -> Trained:
-        """The true factors of users and items."""
+        """Return the true factors of users and items."""
         users, items = worlds.true_factors(data.spark, data.world)
         return Trained(users=users, items=items)
