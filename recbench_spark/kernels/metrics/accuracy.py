@@ -30,23 +30,23 @@ Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """The weight of a rank r = 1, 2, ..."""
 
 LARGEST_K = 2**31 - 1
-"""Cut-offs are kept in 32 bits."""
+"""Largest cut-off: they are stored in 32 bits."""
 
 LARGEST_GAIN = 2.0**1000
-"""Gains up to here can be added up for any list."""
+"""Largest gain: smaller ones can be summed over any list."""
 
 ROUNDED = 1e-12
-"""DCGs closer than this, relatively, are the same sum in another order."""
+"""Relative difference below which two DCGs count as the same sum in another order."""
 
 CELLS = 1 << 18
-"""Users x ranks worked on at once: 2 MB of float64 stay in the second-level cache."""
+"""Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
 
 COMMON_AXES = ("users", "empty_users", "threshold", "ties", "duplicates", "candidates")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric; `axes` are those parts of a definition its value depends on."""
+    """A registered metric; `axes` are the parts of a definition that its value depends on."""
 
     name: str
     function: Callable[[Chunk], Floats]
@@ -71,10 +71,10 @@ def metric(
     worst: float = 0.0,
     about: About,
 ) -> Callable[[Callable[[Chunk], Floats]], Callable[[Chunk], Floats]]:
-    """Register a function of a `Chunk` that returns (u, c + 1): a column a cut-off, the last uncut.
+    """Register a function of a `Chunk` that returns (u, c + 1): one column per cut-off, the last uncut.
 
-    axes: what it depends on beside the common ones
-    cuts: whether values at k, the uncut one, or both are published
+    axes: parts of a definition that it depends on, beside the common ones
+    cuts: publishes values at k, the uncut value, or both
     worst: the value of a user without a list
     about: its direction, its place in reports, its bounds
     """
@@ -87,7 +87,7 @@ def metric(
 
 
 def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None]:
-    """The columns of a metric: the ks, then None where the metric has an uncut value (and it is wanted).
+    """Return the columns of a metric: the ks, then None if it has an uncut value and `uncut` is true.
 
     >>> cutoffs("ndcg", [5, 10]), cutoffs("hit", [5]), cutoffs("auc", [5])
     ([5, 10, None], [5], [None])
@@ -104,9 +104,9 @@ def measure(
     definition: Definition,
     uncut: bool = True,
 ) -> dict[str, Floats]:
-    """Each metric of each user: float64 (u, c), columns as in `cutoffs`, NaN for users left out.
+    """Return each metric of each user: float64 (u, c), columns as in `cutoffs`, NaN for users left out.
 
-    Values do not depend on how users are batched, nor on which other cut-offs are asked for. Without
+    Values do not depend on the batches of users, nor on other requested cut-offs. Without
     `uncut` they follow from ranks that were counted up to the largest k alone.
     """
     columns = {name: len(cutoffs(name, ks, uncut)) for name in metrics}
@@ -121,7 +121,7 @@ def measure(
 
 
 def relevant_counts(rankings: Rankings, definition: Definition) -> Ints:
-    """Number of relevant truth items of each user, int64 (u,)."""
+    """Return the number of relevant truth items of each user, int64 (u,)."""
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     relevant = _is_relevant(rankings.relevance, definition)
     return np.bincount(user_p[relevant], minlength=len(rankings.length)).astype(np.int64)
@@ -140,23 +140,23 @@ class Groups:
 
     @cached_property
     def certain(self) -> bool:
-        """Whether every rank is known, that is no group is larger than one."""
+        """True if every rank is known, so no group is larger than one."""
         return bool((self.size == 1).all())
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some users under one definition: what the metrics share, each part made when first asked."""
+    """Some users under one definition: quantities that metrics share, each computed at its first use."""
 
     rankings: Rankings
     ks: tuple[int, ...]
     definition: Definition
 
     def values(self, metric: Metric) -> Floats:
-        """A metric of these users, (u, c), with the axes of users applied."""
+        """Return a metric of these users, (u, c), with the axes of users applied."""
         every = metric.function(self)
         value = {"k": every[:, :-1], "both": every, "uncut": every[:, -1:]}[metric.cuts].copy()
-        # The sums round: all of five items may add up to 1 + 2e-16.
+        # Sums are rounded: the parts of five items may add up to 1 + 2e-16 in place of 1.
         np.clip(value, *metric.about.bounds, out=value)
         empty = metric.worst if self.definition.empty_users == "zero" else np.nan
         value[self.length == 0] = metric.worst
@@ -182,7 +182,7 @@ class Chunk:
 
     @cached_property
     def relevant_p(self) -> Bools:
-        """Whether each truth item is relevant."""
+        """True for each truth item that is relevant."""
         return _is_relevant(self.rankings.relevance, self.definition)
 
     @cached_property
@@ -236,10 +236,10 @@ class Chunk:
         return np.where(r.above < 0, 0, 1 + r.above + r.tied - r.before)
 
     def _extreme_rank(self) -> Ints:
-        """Optimistic: good items open their tie, best first; harmful ones close it. Else mirrored.
+        """Return ranks with good items first in their tie, best first (optimistic); else mirrored.
 
-        Good is what is relevant or gains; no order is best for all metrics where a threshold below
-        0 makes items with a negative gain relevant.
+        Good items are relevant or have a gain, and harmful ones close the tie. No order is best for all
+        metrics if a threshold below 0 makes items with a negative gain relevant.
         """
         r = self.rankings
         good = self.relevant_p | (self.gain_p > 0)
@@ -261,19 +261,19 @@ class Chunk:
         return self.certain_groups(self.rank_p)
 
     def certain_groups(self, rank_p: Ints) -> Groups:
-        """Each ranked truth item alone at its rank."""
+        """Return one group per ranked truth item, alone at its rank."""
         keep = self.rankings.above >= 0
         return self._make_groups(rank_p[keep] - 1, np.ones_like(rank_p[keep]), keep)
 
     @cached_property
     def tie_groups(self) -> Groups:
-        """The groups of equal score, whatever the rule for ties."""
+        """Return the groups of equal score, under any rule for ties."""
         keep = self.rankings.above >= 0
         return self._make_groups(self.rankings.above[keep], self.rankings.tied[keep] + 1, keep)
 
     def _make_groups(self, above: Ints, size: Ints, keep: Bools) -> Groups:
         user, gain, relevant = self.user_p[keep], self.gain_p[keep], self.relevant_p[keep]
-        # Sorted by gain as well, so that the sum of a group's gains does not know the input order.
+        # Sorted by gain as well, so that the sum of a group's gains does not depend on the input order.
         order = np.lexsort((gain, above, user))
         user, above = user[order], above[order]
         first = _run_starts(user, above)
@@ -285,7 +285,7 @@ class Chunk:
         return Groups(user[head], above[head], size[order][head], n_relevant, gains, prior)
 
     def total(self, groups: Groups, amount: Floats, weight: Weight) -> Floats:
-        """Sum over ranks r <= k of weight(r) x the amount expected at r, (u, c + 1), the last uncut.
+        """Return the sum over ranks r <= k of weight(r) x expected amount at r, (u, c + 1), the last uncut.
 
         The amount of a group is spread evenly over its ranks.
         """
@@ -295,7 +295,7 @@ class Chunk:
         return np.column_stack([at_k, uncut])
 
     def _curve(self, groups: Groups, amount: Floats, weight: Weight) -> Floats:
-        """The sums at k = 1 .. depth: (u, k). Every slot (user, rank) belongs to one group."""
+        """Return the sums at k = 1 .. depth: (u, k). Every slot (user, rank) belongs to one group."""
         count = np.clip(self.depth - groups.above, 0, groups.size)
         group = np.repeat(np.arange(len(count)), count)
         place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)
@@ -325,7 +325,7 @@ class Chunk:
 
     @cached_property
     def reachable_hits(self) -> Floats:
-        """min(k, relevant), (u, c + 1); uncut: relevant, however short the list is."""
+        """Largest number of hits, min(k, relevant), (u, c + 1); uncut: relevant, at any list length."""
         at_most = np.minimum(self.k_uc, self.relevant[:, None])
         at_most[:, -1] = self.relevant
         return at_most
@@ -346,7 +346,7 @@ class Chunk:
 
     @cached_property
     def shared_precision_sum(self) -> Floats:
-        """As `precision_sum`, all items of a tie standing at its last rank."""
+        """Sum of the same precisions if all items of a tie are at its last rank, (u, c + 1)."""
         g = self.tie_groups
         one = np.ones_like(g.size)
         last = Groups(g.user, g.above + g.size - 1, one, g.relevant, g.gain, g.prior)
@@ -366,16 +366,16 @@ class Chunk:
         """P(a hit among the first k) and E(1 / rank of the first hit, 0 beyond k), (u, c + 1)."""
         g = self.groups
         first = (g.prior == 0) & (g.relevant > 0)
-        found, reciprocal = np.zeros(self.k_uc.shape), np.zeros(self.k_uc.shape)
+        hit_chance, reciprocal = np.zeros(self.k_uc.shape), np.zeros(self.k_uc.shape)
         user, above = g.user[first], g.above[first]
         if g.certain:
             shown = above[:, None] < np.append(np.asarray(self.ks, dtype=np.float64), np.inf)
-            found[user] = shown
+            hit_chance[user] = shown
             reciprocal[user] = shown / (above[:, None] + 1.0)
         else:
             parts = first_in_tie(above, g.size[first], g.relevant[first], self.ks, self.depth)
-            found[user], reciprocal[user] = parts
-        return found, reciprocal
+            hit_chance[user], reciprocal[user] = parts
+        return hit_chance, reciprocal
 
     @cached_property
     def discount(self) -> Weight:
@@ -410,10 +410,10 @@ class Chunk:
         return table[length_uc.astype(np.int64)]
 
     def best_dcg(self, gain_p: Floats) -> Floats:
-        """DCG of the best order of these gains, (u, c + 1).
+        """Return the DCG of the best order of these gains, (u, c + 1).
 
-        An unrated item (gain 0) can always stand in place of a negative one, except where the
-        candidates are the user's rated items only: then what is shown has to be shown.
+        An unrated item (gain 0) can always replace a negative one, except if the candidates are the user's
+        rated items only: then these items have to be shown.
         """
         order = np.lexsort((-gain_p, self.user_p))
         user, gain = self.user_p[order], gain_p[order]
@@ -497,15 +497,15 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
 def ndcg(chunk: Chunk) -> Floats:
     """DCG / ideal DCG; NaN where no order gains anything (Jarvelin and Kekalainen 2002).
 
-    Where rated candidates alone are shown, an uncut ideal (`ideal=relevant`) has every negative grade,
-    and k places may gain more: that is 1. Where even the worst k places do, there is no scale: NaN.
+    With rated candidates only, an uncut ideal (`ideal=relevant`) has every negative grade, and k places may
+    gain more: the value is then 1. If even the worst k places gain more, there is no scale: NaN.
 
     With expected ties `negative_grades=zero_floor` cuts the expected value at 0.
     """
     if chunk.definition.negative_grades != "worst":
         return divide(chunk.dcg, chunk.ideal, empty=np.nan)
     worst = -chunk.best_dcg(-chunk.gain_p)
-    # Equal grades, added up in two orders.
+    # The same grades, added in two orders.
     alike = np.isclose(chunk.ideal, worst, rtol=ROUNDED, atol=0.0)
     value = divide(chunk.dcg - worst, np.where(alike, 0.0, chunk.ideal - worst), empty=np.nan)
     return np.where(alike & (chunk.ideal > 0), 1.0, value)
@@ -570,7 +570,7 @@ def percentile_rank(chunk: Chunk) -> Floats:
 def first_in_tie(
     above: Ints, size: Ints, relevant: Floats, ks: Sequence[int], depth: int
 ) -> tuple[Floats, Floats]:
-    """P(hit by k) and E(1 / first rank, 0 beyond k) where the first hit lies in a tie: (t, c + 1).
+    """Return P(hit by k) and E(1 / first rank, 0 beyond k) if the first hit lies in a tie: (t, c + 1).
 
     S_j, the chance of no hit among the first j of the tie, is prod_{i<=j} 1 - R / (m - i + 1);
     the first hit is at j with chance S_{j-1} R / (m - j + 1).
@@ -580,26 +580,26 @@ def first_in_tie(
     at_rank = start * chance / (above[:, None] + np.arange(1.0, depth + 1))
     reciprocal = np.column_stack([np.zeros(len(above)), np.cumsum(at_rank, axis=1)])
     shown = np.clip(np.minimum(ks, depth) - above[:, None], 0, size[:, None])
-    found = 1.0 - np.take_along_axis(survival, shown, axis=1)
+    hit_chance = 1.0 - np.take_along_axis(survival, shown, axis=1)
     at_k = np.take_along_axis(reciprocal, shown, axis=1)
     uncut = _first_reciprocal(above, size, relevant)
-    return np.column_stack([found, np.ones(len(above))]), np.column_stack([at_k, uncut])
+    return np.column_stack([hit_chance, np.ones(len(above))]), np.column_stack([at_k, uncut])
 
 
 def _chances(size: Ints, relevant: Floats, first: int, count: int) -> tuple[Floats, Floats]:
-    """Of places j = first + 1 .. first + count of a tie: S_{j-1} / S_first and R / (m - j + 1)."""
-    left = size[:, None] - np.arange(first, first + count)
-    chance = np.clip(relevant[:, None] / np.maximum(left, 1), 0.0, 1.0)
-    chance[left < 1] = 1.0
+    """Return S_{j-1} / S_first and R / (m - j + 1) of places j = first + 1 .. first + count of a tie."""
+    remaining = size[:, None] - np.arange(first, first + count)
+    chance = np.clip(relevant[:, None] / np.maximum(remaining, 1), 0.0, 1.0)
+    chance[remaining < 1] = 1.0
     start = np.cumprod(np.column_stack([np.ones(len(size)), 1 - chance[:, :-1]]), axis=1)
     return start, chance
 
 
 def _first_reciprocal(above: Ints, size: Ints, relevant: Floats) -> Floats:
-    """E(1 / rank of the first relevant item) of ties (a, m, R), over all orders."""
+    """Return E(1 / rank of the first relevant item) of ties (a, m, R), over all orders."""
     ties = np.column_stack([above, size, relevant.astype(np.int64)])
-    known, back = np.unique(ties, axis=0, return_inverse=True)
-    a, m, r = known[:, 0], known[:, 1], known[:, 2]
+    distinct, back = np.unique(ties, axis=0, return_inverse=True)
+    a, m, r = distinct[:, 0], distinct[:, 1], distinct[:, 2]
     value = np.where(m == 1, 1.0 / (a + 1.0), (_harmonic(a + m) - _harmonic(a)) / m)
     many = np.flatnonzero(r > 1)
     value[many] = 0.0
@@ -614,7 +614,7 @@ def _first_reciprocal(above: Ints, size: Ints, relevant: Floats) -> Floats:
 
 
 def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: float = 0.0) -> Floats:
-    """numerator / denominator, `empty` where the denominator is not positive."""
+    """Return numerator / denominator, `empty` where the denominator is not positive."""
     shape = np.broadcast_shapes(numerator.shape, denominator.shape)
     out: Floats = np.full(shape, empty)
     np.divide(numerator, denominator, out=out, where=denominator > 0)
@@ -622,7 +622,7 @@ def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: fl
 
 
 def _mean_weight(groups: Groups, weight: Weight) -> Floats:
-    """The mean weight of the ranks of each group, from prefix sums (error about 1e-13)."""
+    """Return the mean weight of the ranks of each group, from prefix sums (error about 1e-13)."""
     own = weight(groups.above + 1.0)
     if groups.certain:
         return own
@@ -632,7 +632,7 @@ def _mean_weight(groups: Groups, weight: Weight) -> Floats:
 
 
 def _harmonic(n: npt.NDArray[Any]) -> Floats:
-    """H(n) = 1 + 1/2 + ... + 1/n."""
+    """Return H(n) = 1 + 1/2 + ... + 1/n."""
     from scipy.special import digamma  # noqa: PLC0415 (half a second that few need)
 
     return np.asarray(digamma(n + 1.0) + np.euler_gamma, dtype=np.float64)
@@ -648,19 +648,19 @@ def _at_most(value_uc: Floats, limit_u: Floats | Ints | None) -> Floats:
 
 
 def _run_starts(user: Ints, value: Ints) -> Ints:
-    """For sorted (user, value) pairs, the index where the run of equal pairs begins."""
+    """Return, for sorted (user, value) pairs, the index where the run of equal pairs begins."""
     new = np.ones(len(user), dtype=bool)
     new[1:] = (user[1:] != user[:-1]) | (value[1:] != value[:-1])
     return np.maximum.accumulate(np.where(new, np.arange(len(user)), 0))
 
 
 def _sum_by(index: Ints, amount: npt.NDArray[Any], count: int) -> Floats:
-    """Sum of the amounts of each index, added in the order given: (count,)."""
+    """Sum the amounts of each index, in input order: (count,)."""
     return np.bincount(index, weights=amount, minlength=count).astype(np.float64, copy=False)
 
 
 def _running_total(value: Floats, user: Ints) -> Floats:
-    """Sum of the earlier values of the same user, exact for whole numbers; users are sorted."""
+    """Sum the earlier values of the same user, exactly for whole numbers; users are sorted."""
     before = np.cumsum(value) - value
     return before - before[_run_starts(user, np.zeros_like(user))]
 
@@ -683,7 +683,7 @@ def _find_metric(name: str) -> Metric:
 
 
 def check_cutoffs(ks: Sequence[int]) -> None:
-    """ConfigError for a cut-off that is no whole number from 1 to 2^31 - 1."""
+    """Raise ConfigError for a cut-off that is no whole number from 1 to 2^31 - 1."""
     for k in ks:
         number = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool)
         if not number or not 1 <= k <= LARGEST_K or k != int(k):
@@ -694,7 +694,7 @@ def check_cutoffs(ks: Sequence[int]) -> None:
 
 
 def check_gains(relevance: Floats, definition: Definition) -> None:
-    """DataError for relevance whose gain is beyond 2^1000: sums of such gains are no float64."""
+    """Raise DataError for relevance whose gain is beyond 2^1000: sums of such gains are no float64."""
     exponent = 0.0 if definition.gain != "exponential_above" else 1.0 - (definition.threshold or 0.0)
     linear, binary = definition.gain == "linear", definition.gain == "binary"
     size = np.abs(relevance) if linear else relevance + exponent
