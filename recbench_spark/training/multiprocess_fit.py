@@ -118,9 +118,9 @@ def fit_multiprocess(
     """
     folder = folder.absolute()
     parts = tuple(split_minibatch(shares))
-    with open_rendezvous(folder) as meeting:
-        lines = meeting / LINES
-        job = Job(make, plan, str(folder), str(meeting), str(lines), parts)
+    with open_rendezvous(folder) as rendezvous:
+        lines = rendezvous / LINES
+        job = Job(make, plan, str(folder), str(rendezvous), str(lines), parts)
         with follow_lines(lines, report):
             outcomes = run_here(job) if local else run_as_tasks(job)
     raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
@@ -135,9 +135,9 @@ def open_rendezvous(folder: Path) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    with private_path(folder / MEETING) as meeting:
-        meeting.mkdir()
-        yield meeting
+    with private_path(folder / MEETING) as rendezvous:
+        rendezvous.mkdir()
+        yield rendezvous
 
 
 def run_here(job: Job) -> list[ProcessEnd]:
@@ -165,8 +165,10 @@ def require_common_folder(folder: Path, processes: int) -> None:
     """
     if processes == 1 or _is_local_session():
         return
-    with open_rendezvous(folder.absolute()) as meeting:
-        _require_shared(folder, _run_stage(partial(probe_folder_task, meeting=str(meeting)), processes))
+    with open_rendezvous(folder.absolute()) as rendezvous:
+        _require_shared(
+            folder, _run_stage(partial(probe_folder_task, rendezvous=str(rendezvous)), processes)
+        )
 
 
 def run_as_tasks(job: Job) -> list[ProcessEnd]:
@@ -201,9 +203,9 @@ def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
     return ProcessEnd(report["result"], None if note is None else FailureNote(**note))
 
 
-def probe_folder_task(_numbers: Iterable[int], meeting: str) -> Iterator[str]:
+def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
     """Yield, under a task of Spark, the hosts that cannot write to the rendezvous folder."""
-    _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
+    _, strangers = _compare_hosts(BarrierTaskContext.get(), rendezvous)
     yield json.dumps({"strangers": strangers})
 
 
@@ -214,25 +216,25 @@ def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
         packed: the pickled job.
     """
     context, job = BarrierTaskContext.get(), pickle.loads(packed)
-    attempt, strangers = _compare_hosts(context, job.meeting)
+    attempt, strangers = _compare_hosts(context, job.rendezvous)
     if strangers:
         yield json.dumps({"strangers": strangers})
         return
     # Spark runs a stage again after it lost a host. The second run must not read files of the first.
-    meeting = Path(job.meeting, attempt)
-    meeting.mkdir(exist_ok=True)
+    rendezvous = Path(job.rendezvous, attempt)
+    rendezvous.mkdir(exist_ok=True)
     hosts = {info.address.rpartition(":")[0] for info in context.getTaskInfos()}
-    own = replace(job, meeting=str(meeting), rank=context.partitionId(), one_host=len(hosts) == 1)
+    own = replace(job, rendezvous=str(rendezvous), rank=context.partitionId(), one_host=len(hosts) == 1)
     (outcome,) = run_processes([own])
     yield json.dumps(asdict(outcome))
 
 
-def _compare_hosts(context: BarrierTaskContext, meeting: str) -> tuple[str, list[str]]:
+def _compare_hosts(context: BarrierTaskContext, rendezvous: str) -> tuple[str, list[str]]:
     """Return a name for this attempt at the stage, and the hosts that do not share the folder.
 
     The driver made the folder under a new name, so a host has it only if it shares the disk.
     """
-    stranger = "" if _can_write(Path(meeting)) else socket.gethostname()
+    stranger = "" if _can_write(Path(rendezvous)) else socket.gethostname()
     words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
     answers = [json.loads(answer) for answer in context.allGather(words)]
     return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})

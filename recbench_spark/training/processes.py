@@ -68,7 +68,7 @@ class Job:
         make: makes the task, from files that all processes see.
         plan: of the fit; `batch` is that of all processes together.
         folder: of checkpoints.
-        meeting: rendezvous folder of the processes; it belongs to this attempt alone.
+        rendezvous: rendezvous folder of the processes; it belongs to this attempt alone.
         lines: file to which the first process appends its lines.
         shards: part of each minibatch, by process.
         rank: number of the process.
@@ -79,7 +79,7 @@ class Job:
     make: Callable[[], Task]
     plan: TrainingPlan
     folder: str
-    meeting: str
+    rendezvous: str
     lines: str
     shards: tuple[Shard, ...]
     rank: int = 0
@@ -125,22 +125,22 @@ def run_processes(jobs: Sequence[Job]) -> list[ProcessEnd]:
     Args:
         jobs: one per process; their rendezvous folder exists.
     """
-    meeting = Path(jobs[0].meeting)
+    rendezvous = Path(jobs[0].rendezvous)
     children: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for job in jobs:
             children[job.rank] = _start_process(job)
-        _watch(children, meeting)
+        _watch(children, rendezvous)
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-    return [_read_outcome(meeting, job.rank) for job in jobs]
+    return [_read_outcome(rendezvous, job.rank) for job in jobs]
 
 
 def _start_process(job: Job) -> subprocess.Popen[bytes]:
     threads = {"OMP_NUM_THREADS": "1"} if job.threads else {}  # until the process sets its own number
-    with Path(job.meeting, OUTPUT.format(rank=job.rank)).open("wb") as output:
+    with Path(job.rendezvous, OUTPUT.format(rank=job.rank)).open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-c", START, f"process {job.rank} of a fit by torch"],
             stdin=subprocess.PIPE,
@@ -156,37 +156,37 @@ def _start_process(job: Job) -> subprocess.Popen[bytes]:
     return child
 
 
-def _watch(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path) -> None:
+def _watch(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) -> None:
     """Wait until all children have ended.
 
     Once a process of the fit has failed, on any host, the others have some seconds.
     """
     deadline = None
     while any(child.poll() is None for child in children.values()):
-        _note_deaths(children, meeting)
-        if deadline is None and any(meeting.glob(NOTE.format(rank="*"))):
+        _note_deaths(children, rendezvous)
+        if deadline is None and any(rendezvous.glob(NOTE.format(rank="*"))):
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             return
         time.sleep(POLL_SECONDS)
-    _note_deaths(children, meeting)
+    _note_deaths(children, rendezvous)
 
 
-def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path) -> None:
+def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) -> None:
     """Write notes for processes that ended before the fit did and wrote none themselves."""
     for rank, child in children.items():
         code = child.poll()
-        has_result = rank > 0 or (meeting / RESULT).exists()
+        has_result = rank > 0 or (rendezvous / RESULT).exists()
         has_died = code is not None and (code != 0 or not has_result)
-        if has_died and not (meeting / NOTE.format(rank=rank)).exists():
-            _write_note(meeting, rank, _describe_death(meeting, rank, child.returncode))
+        if has_died and not (rendezvous / NOTE.format(rank=rank)).exists():
+            _write_note(rendezvous, rank, _describe_death(rendezvous, rank, child.returncode))
 
 
-def _describe_death(meeting: Path, rank: int, code: int) -> FailureNote:
+def _describe_death(rendezvous: Path, rank: int, code: int) -> FailureNote:
     """Return a note on a process without one: its signal, else its last error, else its exit code."""
     if code < 0:
         return FailureNote(message=f"signal {-code}", signal=True)
-    output = Path(meeting, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
+    output = Path(rendezvous, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
     return FailureNote(message=last_error(output) or f"exit code {code}")
 
 
@@ -196,8 +196,8 @@ def last_error(output: str) -> str:
     return str(errors[-1]) if errors else ""
 
 
-def _read_outcome(meeting: Path, rank: int) -> ProcessEnd:
-    path, result = meeting / NOTE.format(rank=rank), meeting / RESULT
+def _read_outcome(rendezvous: Path, rank: int) -> ProcessEnd:
+    path, result = rendezvous / NOTE.format(rank=rank), rendezvous / RESULT
     if path.exists():
         return ProcessEnd(note=FailureNote(**{**_read_json(path), "time": path.stat().st_mtime}))
     return ProcessEnd(_read_json(result) if rank == 0 and result.exists() else None)
@@ -208,8 +208,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _write_note(meeting: Path, rank: int, note: FailureNote) -> None:
-    write_json(meeting / NOTE.format(rank=rank), asdict(note))
+def _write_note(rendezvous: Path, rank: int, note: FailureNote) -> None:
+    write_json(rendezvous / NOTE.format(rank=rank), asdict(note))
 
 
 def parse_result(result: dict[str, Any]) -> FitResult:
@@ -251,12 +251,12 @@ def run_job(job: Job) -> NoReturn:
     try:
         fitted = _fit(job)
         if job.rank == 0:
-            write_json(Path(job.meeting, RESULT), asdict(fitted))
+            write_json(Path(job.rendezvous, RESULT), asdict(fitted))
     except BaseException as error:  # also `sys.exit`, after which the fit is not complete
         code = 1
         traceback.print_exc()
         if LOST_PEER not in str(error):
-            _write_note(Path(job.meeting), job.rank, _describe_error(error))
+            _write_note(Path(job.rendezvous), job.rank, _describe_error(error))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -282,7 +282,7 @@ def _join(job: Job) -> None:
 
     if job.one_host and sys.platform in LOOPBACK:
         os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
-    size, path = len(job.shards), str(Path(job.meeting, STORE))
+    size, path = len(job.shards), str(Path(job.rendezvous, STORE))
     store = distributed.FileStore(path, size)  # type: ignore[attr-defined]
     store.set_timeout(PATIENCE)
     distributed.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=PATIENCE)

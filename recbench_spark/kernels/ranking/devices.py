@@ -126,7 +126,7 @@ def _choose_method(
 ) -> _CountMethod:
     fused = _load_fused(device) if settings.may_reduce and cutoff.fits(prepared) else None
     if fused is not None:
-        items = fused.items_on(prepared.products, device, settings.item_tile)
+        items = fused.load_items(prepared.products, device, settings.item_tile)
         if items is not None:
             make = partial(fused.make_block, prepared=prepared, items=items)
             scan = partial(fused.count_block, prepared=prepared, settings=settings, items=items)

@@ -472,8 +472,7 @@ class _Rows(NamedTuple):
 
 
 def _make_rows(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> _Rows:
-    """Make limits: P from `high` on is certainly above the score, P below `low` below it, by a whole
-    unit."""
+    """Make limits: P from `high` on is certainly above the score, P below `low` below it (whole units)."""
     user_r, score_r = block.user_s[slot_r], block.score_s[slot_r]
     own_r, error_r = block.length_u[user_r], block.error_u[user_r]
     scale_r = block.scale_u[user_r] * tile.scale

@@ -250,8 +250,7 @@ def _cost(lists: InputLists) -> Floats:
 
 
 def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems, int]:
-    """Return the truth sorted by key within users, each key once with its best relevance; and dropped
-    rows."""
+    """Return the truth sorted by key within users, each key once (best relevance); and dropped rows."""
     wrong = ~np.isfinite(truth.relevance)
     if wrong.any():
         raise DataError(

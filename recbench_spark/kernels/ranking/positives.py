@@ -36,7 +36,7 @@ class ItemLists:
         return len(self.offsets_u) - 1
 
     def check_indices(self, items: int, name: str) -> ItemLists:
-        """Return the lists as int64 arrays; raise DataError if they are no CSR of indices in [-1, items)."""
+        """Return the lists as int64 arrays; raise DataError unless they are a CSR within [-1, items)."""
         offsets_u = np.ascontiguousarray(self.offsets_u, np.int64)
         items_p = np.ascontiguousarray(self.items_p, np.int64)
         ends = (len(offsets_u) > 0 and offsets_u[0] == 0) and offsets_u[-1] == len(items_p)

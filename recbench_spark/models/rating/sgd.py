@@ -65,7 +65,7 @@ def equal_steps(number: float) -> Steps:
 
 
 class Stopping(Strict):
-    """Early stopping: end when the error on a part of the ratings, by hash, rises; return the best epoch."""
+    """Early stopping: end when the error on a part of the ratings rises; return the best epoch."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.05
     patience: Annotated[int, Field(ge=1)] = 3
