@@ -56,7 +56,8 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.estimators.propensities import check
-from recbench_spark.kernels.metrics.accuracy import METRICS, Chunk, Weight, cutoffs, divide, measure
+from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
+from recbench_spark.kernels.metrics.chunk import Chunk, Weight, divide
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.resampling import bootstrap_sums, replicate_means, replicate_ratios
 

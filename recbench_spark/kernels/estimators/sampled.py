@@ -25,7 +25,7 @@ import numpy.typing as npt
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.metrics.accuracy import Chunk
+from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 Ks = Sequence[int | None]
@@ -54,7 +54,7 @@ DISCOUNTS: dict[str, Callable[[Floats], Floats]] = {
     "log2_max2": lambda r: 1.0 / np.log2(np.maximum(r, 2.0)),
     "ln": lambda r: 1.0 / np.log(r + 1.0),
 }
-"""The discounts of `accuracy.Chunk`, for real ranks."""
+"""The discounts of `chunk.Chunk`, for real ranks."""
 
 ITERATIONS = 200
 """Number of EM steps in `maximum_likelihood`."""
