@@ -36,9 +36,8 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
-from recbench_spark.training.relevance import keep_relevant
 
 ROWS_A_BATCH = 1 << 14
 

@@ -294,3 +294,8 @@ class Behaviour(Generic[Settings]):
 def make_behaviour(settings: ModelConfig) -> Behaviour[ModelConfig]:
     """Import the adapter class of a model's settings and return an adapter with these settings."""
     return cast("Behaviour[ModelConfig]", import_adapter(settings)(settings))
+
+
+def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
+    """Keep rows whose rating is at least the threshold (None: above 0)."""
+    return frame.where(F.col("rating") > 0 if threshold is None else F.col("rating") >= threshold)

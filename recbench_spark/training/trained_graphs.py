@@ -63,9 +63,8 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured
-from recbench_spark.training.relevance import keep_relevant
 
 WEIGHTS_FILE = "weights.safetensors"
 """File of a fit's weights, for `jobs/embed.py --weights`."""
