@@ -87,7 +87,7 @@ def _sum_over_valid(part_um: Floats, valid_um: Floats) -> Ints:
 
 
 def _exact_product(left_um: Floats, right_um: Floats) -> Ints:
-    """left' right in whole numbers, in slices whose sums stay below 2^53."""
+    """Return left' right in whole numbers, in slices whose sums stay below 2^53."""
     largest = max(np.abs(left_um).max(initial=1.0) * np.abs(right_um).max(initial=1.0), 1.0)
     step = max(1, int(2.0**53 / largest))
     total = np.zeros((left_um.shape[1], right_um.shape[1]), dtype=np.int64)

@@ -333,7 +333,7 @@ class _UserEstimates:
     def _pool_ratio(
         self, metric: str, weight_p: Floats, numerator: Floats
     ) -> tuple[Floats, Floats, Floats | None]:
-        """Return one quotient of sums over all users in place of the mean of theirs."""
+        """Return one quotient of sums over all users in place of a mean over users."""
         if metric in QUOTIENTS:
             return numerator, self._most(metric, weight_p * self._gain(metric)), None
         weight, size = (
@@ -461,7 +461,7 @@ class _UserEstimates:
         return counted[:, :1]
 
     def _eligible_users(self, metric: str) -> Bools:
-        """Return users who would count if the log had a relevant item of theirs, (u,)."""
+        """Return users who would count if they had a relevant item in the log, (u,)."""
         definition = self.chunk.definition
         users = definition.ndcg_users if metric == "ndcg" else "same"
         users = definition.users if users == "same" else users
@@ -491,8 +491,8 @@ def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: D
     length = np.where(length <= LONGEST_IDEAL, length, np.nan)
     ranks = np.arange(1.0, np.ceil(np.nanmax(length, initial=0.0)) + 1)
     none = np.zeros(0, np.int64)
-    nobody = Rankings(np.zeros(1, np.int64), np.zeros(0), none, none, none, none)
-    table = np.concatenate([[0.0], np.cumsum(Chunk(nobody, tuple(ks), definition).discount(ranks))])
+    no_users = Rankings(np.zeros(1, np.int64), np.zeros(0), none, none, none, none)
+    table = np.concatenate([[0.0], np.cumsum(Chunk(no_users, tuple(ks), definition).discount(ranks))])
     best: Floats = np.interp(length, np.arange(len(table)), table)
     return best
 

@@ -1,6 +1,6 @@
 """Novelty, popularity and diversity of lists, and coverage and evenness of the items in them.
 
-Axes: u users, n list entries laid end to end, best first (`lists.UserItems`), i items of the catalogue,
+Axes: u users, n list entries, user after user, best first (`lists.UserItems`), i items of the catalogue,
 k places, c cut-offs, d dimensions, g categories. A value at k is that of the first min(k, length)
 entries, NaN where they do not define it; sums run along a list, so that a user's value does not
 depend on the batch.

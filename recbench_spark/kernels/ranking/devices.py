@@ -173,7 +173,7 @@ class _OperandBlock(NamedTuple):
     users_r: Ints
     operand_rd: torch.Tensor
     slots_n: list[Ints]
-    """The n-th positive of each row that has so many: rows 0, 1, ... in order."""
+    """The n-th positive of each row with at least n: rows 0, 1, ... in order."""
     slot_rows: Ints
     slots: Ints
     masked_rows: Ints

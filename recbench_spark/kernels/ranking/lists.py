@@ -33,7 +33,7 @@ NO_KEY = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class UserItems:
-    """Items of u users laid end to end; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
+    """Items of u users, user after user; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
 
     keys: int64, in the order in which equal scores are ranked
     """

@@ -32,7 +32,7 @@ class TaskResult(NamedTuple):
 
 
 def count_slots(spark: SparkSession, threads: int = 1) -> int:
-    """Return the number of tasks that can run at once, each with so many threads."""
+    """Return the number of tasks with this number of threads that can run at once."""
     return max(1, spark.sparkContext.defaultParallelism // threads)
 
 
