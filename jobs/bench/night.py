@@ -41,7 +41,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark import cli, delta_files, schemas
+from recbench_spark import cli, schemas
+from recbench_spark.storage import delta_files
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.config.models import ModelConfig

@@ -25,7 +25,7 @@ from recbench_spark.evaluation.batch_schemas import USERS
 from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.kernels.metrics.accuracy import check_gains
+from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import COLD, class_bounds
 from recbench_spark.schemas import IDS, require_names
 

@@ -54,7 +54,7 @@ from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates, row_checks, training_item_check
 from recbench_spark.evaluation.result import PART, Result
-from recbench_spark.kernels.metrics.accuracy import check_gains
+from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, cast_ids_to_text, conform, require
 from recbench_spark.storage.shared_rows import base_folder, share_rows

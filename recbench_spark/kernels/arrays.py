@@ -1,4 +1,4 @@
-"""The types of arrays, by what they hold."""
+"""Types of arrays, named by their numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kernels become machine code. A module of its own: a task of Spark need not import torch for it."""
+"""Compilation of kernels. This module is separate so that a task of Spark need not import torch for it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy.typing as npt
 
 try:
     import numba
-except ImportError:  # measuring on a machine with torch and numpy alone: right, and slow
+except ImportError:  # a machine with torch and numpy alone: correct results, but slow
     numba = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compile_kernel(function: Function, **more: Any) -> Function:
-    """`function` as machine code that holds no interpreter lock and is kept on disk."""
+    """Compile `function` to machine code that does not hold the GIL and is cached on disk."""
     if numba is None:
         return function
     options = {"nogil": True, "error_model": "numpy"} | more
     try:
         return _name_cache(cast(Function, numba.njit(**{"cache": True, **options})(function)))
-    except RuntimeError:  # no folder that can be written to, neither beside the sources nor at home
+    except RuntimeError:  # no writable folder, neither beside the sources nor at home
         return cast(Function, numba.njit(**{**options, "cache": False})(function))
 
 
@@ -54,15 +54,15 @@ def digest_sources() -> str:
 
 
 def compile_with_python_errors(function: Function) -> Function:
-    """As `compile_kernel`; a division by zero is an error, as in Python."""
+    """Compile as `compile_kernel` does, but a division by zero is an error, as in Python."""
     return compile_kernel(function, nogil=False, error_model="python")
 
 
 def compile_notice(function: Callable[..., Any]) -> str:
-    """Why the first use of kernels will take long, in a line; empty where they are compiled already.
+    """Return a line that says why the first use of kernels takes long; empty if they are compiled.
 
     Args:
-        function: a kernel that every use calls.
+        function: a kernel that every run calls.
     """
     if numba is None:
         return "numba is not installed: kernels run as plain Python, slowly"
@@ -76,7 +76,7 @@ def compile_notice(function: Callable[..., Any]) -> str:
 
 
 def readonly(array: npt.NDArray[Any]) -> Any:
-    """A view that cannot be written: one type for mapped files, Arrow buffers and fresh arrays."""
+    """Return a read-only view, so that mapped files, Arrow buffers and fresh arrays have one numba type."""
     view = array.view(np.ndarray)
     view.flags.writeable = False
     return view

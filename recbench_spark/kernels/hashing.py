@@ -1,4 +1,4 @@
-"""Draws by hash: splitmix64 for kernels' own draws, and `xxhash64` bit for bit as Spark has it."""
+"""Random draws by hash: splitmix64 for the kernels' draws, and `xxhash64` with the bits of Spark's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from recbench_spark.kernels.compiling import compile_kernel, readonly
 Hashes = npt.NDArray[np.uint64]
 
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""What the state of splitmix64 grows by from one output to the next."""
+"""Increment of splitmix64's state from one output to the next."""
 
 
 @compile_kernel
 def mix(x: np.uint64) -> np.uint64:
-    """The output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
+    """Return the output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -25,13 +25,13 @@ def mix(x: np.uint64) -> np.uint64:
 
 @compile_kernel
 def splitmix64(state: np.uint64) -> np.uint64:
-    """The next output after this state."""
+    """Return the next output after this state."""
     return mix(state + GAMMA)
 
 
 @compile_kernel
 def stream(seed: np.uint64, key: np.uint64) -> np.uint64:
-    """Where the draws of a key begin under a seed."""
+    """Return the state at which the draws of a key begin under a seed."""
     return mix(splitmix64(seed) ^ key)
 
 
@@ -54,37 +54,37 @@ class Texts(NamedTuple):
 
 
 def hash_texts(texts: Texts, which_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
-    """Each row's hash with a text hashed on, as `xxhash64(..., text)` of Spark.
+    """Extend each row's hash by a text, as `xxhash64(..., text)` of Spark does.
 
     Args:
         texts: distinct texts.
         which_r: (r,) the text of each row.
-        hashes_r: (r,) hash of the columns before it; `start` where it is the first.
+        hashes_r: (r,) hash of the columns before it; `start` if there are none.
 
     Source: the reference implementation of XXH64 (Y. Collet, xxHash specification, version 0.1.1).
     """
-    found = np.empty(len(which_r), np.uint64)
+    out = np.empty(len(which_r), np.uint64)
     inputs = (texts.starts_d, texts.bytes_b, which_r, hashes_r)
     starts_d, bytes_b, which_r, hashes_r = (readonly(array) for array in inputs)
-    _fill_texts(starts_d, bytes_b, which_r, hashes_r, found)
-    return found
+    _fill_texts(starts_d, bytes_b, which_r, hashes_r, out)
+    return out
 
 
 def hash_bytes(text: bytes, hashes_r: Hashes) -> Hashes:
-    """Each row's hash with the same text hashed on; a 64-bit number is its 8 bytes, little-endian."""
+    """Extend each row's hash by the same text; a 64-bit number is its 8 bytes, little-endian."""
     texts = Texts(np.array([0, len(text)]), np.frombuffer(text, np.uint8))
     return hash_texts(texts, np.zeros(len(hashes_r), np.int32), hashes_r)
 
 
 def hash_longs(values_r: npt.NDArray[np.int64], hashes_r: Hashes) -> Hashes:
-    """Each row's hash with a number of 64 bits hashed on, as `xxhash64(..., number)` of Spark."""
-    found = np.empty(len(values_r), np.uint64)
-    _fill_longs(readonly(values_r.view(np.uint64)), readonly(hashes_r), found)
-    return found
+    """Extend each row's hash by a 64-bit number, as `xxhash64(..., number)` of Spark does."""
+    out = np.empty(len(values_r), np.uint64)
+    _fill_longs(readonly(values_r.view(np.uint64)), readonly(hashes_r), out)
+    return out
 
 
 def start(rows: int) -> Hashes:
-    """What Spark's `xxhash64` begins with, (rows,)."""
+    """Return the start value of Spark's `xxhash64`, (rows,)."""
     return np.full(rows, 42, np.uint64)
 
 
@@ -113,7 +113,7 @@ def _fill_longs(values_r: Hashes, hashes_r: Hashes, out_r: Hashes) -> None:
 
 @compile_kernel
 def _hash_lanes(text: npt.NDArray[np.uint8], at: int, end: int, seed: np.uint64) -> np.uint64:
-    """Whole stretches of 32 bytes, in four lanes."""
+    """Hash whole stretches of 32 bytes, in four lanes."""
     a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
     while end - at >= 32:
         a, b = _step_lane(a, _word(text, at)), _step_lane(b, _word(text, at + 8))
@@ -132,7 +132,7 @@ def _step_lane(lane: np.uint64, word: np.uint64) -> np.uint64:
 
 @compile_kernel
 def _finish(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) -> np.uint64:
-    """The last bytes, fewer than 32, and the avalanche."""
+    """Hash the last bytes, fewer than 32, and apply the avalanche."""
     while end - at >= 8:
         state ^= _step_lane(np.uint64(0), _word(text, at))
         state = _rotate(state, 27) * _P1 + _P4
@@ -148,7 +148,7 @@ def _finish(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) ->
 
 @compile_kernel
 def _avalanche(state: np.uint64) -> np.uint64:
-    """The avalanche."""
+    """Mix the bits of the final state."""
     state = (state ^ (state >> np.uint64(33))) * _P2
     state = (state ^ (state >> np.uint64(29))) * _P3
     return state ^ (state >> np.uint64(32))
@@ -156,7 +156,7 @@ def _avalanche(state: np.uint64) -> np.uint64:
 
 @compile_kernel
 def _half(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
-    """Four bytes as a number, little-endian. Written out: LLVM makes one load of it."""
+    """Read four bytes as a number, little-endian; LLVM compiles this form to one load."""
     low = np.uint64(text[at]) | (np.uint64(text[at + 1]) << np.uint64(8))
     high = np.uint64(text[at + 2]) | (np.uint64(text[at + 3]) << np.uint64(8))
     return low | (high << np.uint64(16))

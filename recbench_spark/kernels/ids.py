@@ -1,18 +1,19 @@
-"""What an id is, by the type of its column; and whether the ids of two tables can meet.
+"""The definition of an id, by the type of its column, and the overlap of the ids of two tables.
 
     whole numbers           their digits
     floats                  the whole number they stand for; NaN is a missing id. Refused: floats not
                             whole, and from 2^53 on (float32: 2^24, float16: 2^11), where neighbours are one
-    decimals                the whole number they stand for; refused where they are not whole
-    text                    as it is, white space and leading zeros too; refused where it is not UTF-8
+    decimals                the whole number they stand for; refused if they are not whole
+    text                    unchanged, with white space and leading zeros; refused if it is not UTF-8
     bytes                   the text that they spell in UTF-8
     booleans                `true` and `false`
     dictionaries            as their values
     anything else           refused
 
-Fields of a text file are text, except where a column is whole floats throughout (`10.0`, as pandas writes
-whole numbers beside a missing one): these are the whole numbers, and that is said. Here the rule is carried
-out for Arrow, in `data.readers.ids` for Spark; `tests/id_rule.py` is the rule that both are tested against.
+Fields of a text file are text, except if a column is whole floats throughout (`10.0`, as pandas writes
+whole numbers beside a missing one): these become the whole numbers, and a message says so. This module
+applies the rule to Arrow, `data.readers.ids` to Spark; `tests/id_rule.py` is the rule that both are
+tested against.
 """
 
 from __future__ import annotations
@@ -26,42 +27,42 @@ import pyarrow.compute as pc
 from recbench_spark.errors import DataError, SchemaError
 
 EXACT_BITS = {"halffloat": 11, "float": 24, "double": 53}
-"""Bits of whole numbers that floats of a type (Arrow's and Spark's name) tell from each other."""
+"""Bits of the whole numbers that floats of a type (Arrow's and Spark's name) can distinguish."""
 
 SAFE_DIGITS = 18
-"""Whole numbers of so many digits fit 64 bits."""
+"""Whole numbers with this number of digits fit into 64 bits."""
 
 CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
-"""Text that is the only spelling of its number, and fits 64 bits."""
+"""Text that is the only spelling of its number, which fits into 64 bits."""
 
 WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$"
-"""How whole floats stand in text files: `10.0`, from 10^16 on `1e+16`."""
+"""Whole floats as text files spell them: `10.0`, from 10^16 on `1e+16`."""
 
 IDS_AS_TEXT = "write ids as whole numbers or as text"
 
 FEW = 0.01
-"""Share of common ids below which two tables are thought not to belong together."""
+"""Share of common ids below which two tables probably do not belong together."""
 
 MANY = 100
-"""Ids that a side must have before so small a share says anything."""
+"""Smallest number of ids of a side for which such a small share means anything."""
 
 
 def float_id_rule(bits: int) -> str:
-    """What a float must be to be an id."""
+    """Describe the floats that can be ids."""
     return f"a whole number below 2^{bits} (floats do not tell larger ones apart)"
 
 
 def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    """Ids by the rule above: int64 where they are whole numbers, else text; NULL and NaN are NULL.
+    """Convert a column to ids: int64 if they are whole numbers, else text; NULL and NaN are NULL.
 
-    Decimals of more than 18 digits and uint64 are int64 where all of them have at most 18, else text.
+    Decimals of more than 18 digits and uint64 become int64 if all values have at most 18, else text.
 
     Args:
         column: of one type.
-        what: table and column, as errors name them.
+        what: name of the table and column in errors.
 
     Raises:
-        SchemaError: a type that holds no ids. DataError: a value that is none.
+        SchemaError: a type that holds no ids. DataError: a value that is no id.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -78,7 +79,7 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return a column of a dictionary as its values; text views (Categorical of polars) as text."""
+    """Return the values of a dictionary column; text views (Categorical of polars) as text."""
     if isinstance(column, pa.ChunkedArray):
         kind = _plain(column.type.value_type)
         return pa.chunked_array([decode_dictionary(chunk) for chunk in column.chunks], kind)
@@ -86,7 +87,7 @@ def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | p
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of values that Arrow takes by place: it has no such function of text views."""
+    """Return the value type that Arrow can index: it has no such function for text views."""
     return pa.large_string() if pa.types.is_string_view(kind) else kind
 
 
@@ -99,10 +100,10 @@ def _is_text(kind: pa.DataType) -> bool:
 def _floats_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     bits = EXACT_BITS[str(column.type)]
     number = column.cast(pa.float64())
-    known = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
-    whole = pc.and_(pc.equal(known, pc.floor(known)), pc.less(pc.abs(known), 2.0**bits))
+    present = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
+    whole = pc.and_(pc.equal(present, pc.floor(present)), pc.less(pc.abs(present), 2.0**bits))
     _refuse(column, pc.invert(whole), what, float_id_rule(bits))
-    return known.cast(pa.int64())
+    return present.cast(pa.int64())
 
 
 def _decimals_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
@@ -119,12 +120,12 @@ def _decimals_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     raw = column.cast(pa.large_binary()) if not pa.types.is_boolean(column.type) else column
     try:
-        found = raw.cast(pa.string())
-        found.validate(full=True)
+        text = raw.cast(pa.string())
+        text.validate(full=True)
     except pa.ArrowInvalid:
         _refuse(raw, pa.chunked_array([[not _is_utf8(v) for v in raw.to_pylist()]]), what, "text in UTF-8")
         raise
-    return found
+    return text
 
 
 def _is_utf8(value: bytes | None) -> bool:
@@ -143,27 +144,27 @@ def _refuse(column: pa.ChunkedArray, bad: pa.ChunkedArray, what: str, expected: 
         )
 
 
-# ------------------------------------------------------------------------------- ids that do not meet
+# ------------------------------------------------------------------------------- ids in common
 
 
 @dataclass(frozen=True)
 class IdArray:
-    """One column of one table: its name, its type as it is stored, and three of its ids."""
+    """One column of one table: its name, its type as stored, and three of its ids."""
 
     what: str
     kind: str
     first: Sequence[str | int]
 
-    def told(self) -> str:
-        """In one line."""
+    def describe(self) -> str:
+        """Describe the column in one line."""
         return f"{self.what} ({self.kind}): {', '.join(repr(one) for one in self.first)}"
 
 
 @dataclass(frozen=True)
 class IdOverlap:
-    """How many distinct ids two sides have, how many in common, and how many are whole numbers.
+    """Numbers of distinct ids of two sides, of their common ids, and of the whole numbers among them.
 
-    Text counts as a whole number in its one spelling: no leading zeros, no white space.
+    Text counts as a whole number only in its one spelling: no leading zeros, no white space.
     """
 
     n: tuple[int, int]
@@ -172,33 +173,34 @@ class IdOverlap:
 
     @property
     def share(self) -> float:
-        """Of the smaller side's ids, those that the other has too; 1 where there are none."""
+        """Share of the smaller side's ids that the other side has too; 1 without ids."""
         return self.common / min(self.n) if min(self.n) else 1.0
 
     @property
     def is_disjoint(self) -> bool:
-        """Whether one side is whole numbers throughout and the other has none: no two can be equal."""
+        """True if one side is all whole numbers and the other has none: no two can be equal."""
         return any(self.numbers[a] == self.n[a] and not self.numbers[1 - a] for a in (0, 1))
 
     @property
     def few(self) -> bool:
-        """Whether so few are common that the tables hardly belong together."""
+        """True if so few ids are common that the tables hardly belong together."""
         return self.share < FEW and min(self.n) >= MANY
 
     def fails(self, must: bool) -> bool:
-        """Whether nothing is common, of ids that must meet or that cannot."""
+        """Return true if nothing is common although the ids must match, or because they cannot match."""
         return self.share == 0 and (must or self.is_disjoint)
 
     def told(self, left: IdArray, right: IdArray) -> str:
-        """Both sides with types and examples."""
+        """Describe both sides with types and examples."""
         numbers = f"{self.common} ids in common, of {self.n[0]} and {self.n[1]}"
-        return f"{numbers}; {left.told()}; {right.told()}"
+        return f"{numbers}; {left.describe()}; {right.describe()}"
 
     def refuse(self, left: IdArray, right: IdArray, must: bool) -> None:
-        """DataError where it fails."""
+        """Raise DataError if the overlap fails."""
         if self.fails(must):
+            sides = f"{left.describe()}\n  {right.describe()}"
             raise DataError(
-                f"{left.what} and {right.what} have no id in common\n  {left.told()}\n  {right.told()}",
+                f"{left.what} and {right.what} have no id in common\n  {sides}",
                 "spell ids alike in both tables: the whole number 7 and the text '7' are one id, 'u7' and "
                 "'007' are others",
             )

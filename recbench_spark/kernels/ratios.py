@@ -2,7 +2,7 @@
 
 A self-normalised estimate is sum(N) / sum(D), and its D varies from sample to sample as N does. With
 D = 1 it is a mean. State: whole numbers that add up in any order (`resampling.exact_sums`).
-Axes: u users or rounds, c columns. NaN in either part: left out.
+Axes: u users or rounds, c columns. A row with NaN in either part is left out.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ HALVES = 2.0**27 + 1.0
 
 
 def scaling(largest: float) -> float:
-    """The power of two that brings parts of at most this size to 2^9..2^10; 1 for 0.
+    """Return the power of two that brings parts of at most this size to 2^9..2^10; 1 for 0.
 
-    Weights may range over many orders of magnitude. Multiplying by a power of two loses nothing, and
-    what is then rounded to 2^-52 is below 2^-61 of the largest part. A ratio of parts with scalings
+    Weights may range over many orders of magnitude. Multiplying by a power of two loses nothing, and the
+    later rounding to 2^-52 changes less than 2^-61 of the largest part. A ratio of parts with scalings
     f and g is g / f times that of the scaled ones.
 
     >>> scaling(1.0), scaling(3e6)
     (1024.0, 0.000244140625)
     """
-    # Powers of two beyond 2^1023 are not float64; parts below 2^-1000 stay smaller than asked.
+    # Powers of two beyond 2^1023 are not float64; parts below 2^-1000 stay below 2^9.
     return 2.0 ** min(BITS - math.ceil(math.log2(largest)), 1000) if largest > 0 else 1.0
 
 
 def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
-    """What a ratio and its standard error need: int64 (c, 11), to be added in any order.
+    """Return the moments of a ratio and its standard error: int64 (c, 11), to be added in any order.
 
     Columns: parts counted, then (high, low) of the sums of N, D, N^2, N D and D^2.
     """
@@ -52,10 +52,11 @@ def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
 
 
 def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
-    """sum(N) / sum(D), its standard error and the parts counted, (c,) each.
+    """Return sum(N) / sum(D), its standard error and the number of parts, (c,) each.
 
-    By the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which for D = 1 is that of
-    a mean. NaN where sum(D) = 0, the error also below two. Cochran 1977, "Sampling techniques", 2.11.
+    The error is by the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which for D = 1 is
+    that of a mean. NaN if sum(D) = 0, the error also below two parts. Cochran 1977, "Sampling
+    techniques", 2.11.
     """
     fractions = [
         [Fraction((h << 32) + low, 1 << 52) for h, low in zip(row[1::2], row[2::2], strict=True)]
@@ -68,10 +69,10 @@ def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
 
 
 def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
-    """As `ratio_moments` without any rounding, for parts of every size: sums (6, c).
+    """Return the moments without any rounding, for parts of every size: sums (6, c).
 
-    Parts counted, N, D, N^2, N D and D^2. Parts should be scaled (`scaling`), so that the rounding errors
-    of products, which are added too, stay within float64.
+    The columns are parts counted, N, D, N^2, N D and D^2. Parts should be scaled (`scaling`), so that the
+    rounding errors of products, which are added too, stay within float64.
     """
     n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
     parts = np.zeros((len(n), 9, n.shape[1]))
@@ -84,7 +85,7 @@ def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
 
 @compile_with_python_errors
 def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> None:
-    """1, N, D, N^2, N D and D^2, and by how much these three products are rounded."""
+    """Fill in 1, N, D, N^2, N D and D^2, and the rounding errors of these three products."""
     for u in range(len(numerator_uc)):
         for c in range(numerator_uc.shape[1]):
             n, d = numerator_uc[u, c], denominator_uc[u, c]
@@ -99,7 +100,7 @@ def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> 
 
 @compile_with_python_errors
 def _product_error(x: float, y: float) -> float:
-    """x y less the float64 product, exactly (Dekker 1971, "A floating-point technique", section 5)."""
+    """Return x y minus the float64 product, exactly (Dekker 1971, "A floating-point technique", 5)."""
     far_x, far_y = x * HALVES, y * HALVES
     x_high, y_high = far_x - (far_x - x), far_y - (far_y - y)
     x_low, y_low = x - x_high, y - y_high
@@ -107,7 +108,7 @@ def _product_error(x: float, y: float) -> float:
 
 
 def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
-    """As `ratio_and_error`, from `exact_moments`."""
+    """Return ratio, standard error and number of parts from `exact_moments`."""
     columns = np.array(moments.fractions(), dtype=object).reshape(6, -1).T.tolist()
     pairs = [_ratio_and_error(int(column[0]), *column[1:]) for column in columns]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
@@ -122,6 +123,6 @@ def _ratio_and_error(
     value = n / d
     if count == 1:
         return float(value), math.nan
-    # Rounded squares can leave a hair below 0 where all ratios agree.
+    # Rounded squares can give slightly less than 0 if all ratios agree.
     spread = max(nn - 2 * value * nd + value * value * dd, Fraction(0))
     return float(value), float(spread * count / (count - 1) / d**2) ** 0.5

@@ -23,17 +23,17 @@ HIGH_BITS, LOW_BITS = 20, 32
 """A value is high 2^-20 + low 2^-52 with 0 <= low <= 2^32: sums of 2^30 values fit in int64."""
 
 LARGEST = 2.0**23
-"""No value may be larger; and no sum larger than 2^43, e.g. 10^9 users of 8,000 each."""
+"""Largest allowed value; no sum may exceed 2^43, e.g. 10^9 users of 8,000 each."""
 
 BOOTSTRAP_BITS = 30
-"""Resolution of the values that the bootstrap adds up: 2^-30, far below its own error."""
+"""Resolution of the values that the bootstrap adds up: 2^-30, far below the bootstrap's own error."""
 
 BLOCK = 256
-"""Users weighted at once: 2 MB of weights at 1,000 replicates, which stay in cache."""
+"""Number of users weighted at once: 2 MB of weights at 1,000 replicates stay in cache."""
 
 
 def exact_sums(values_uc: Floats) -> Ints:
-    """Fixed-point column sums: int64 (c, 2), high and low part; NaN counts nothing.
+    """Return fixed-point column sums: int64 (c, 2), high and low part; NaN counts as nothing.
 
     Add them in any order and partitioning, then `from_sums`. Each value is rounded to a multiple
     of 2^-52 (error at most 2^-53). Raises DataError for values above 2^23 and infinite ones.
@@ -51,12 +51,12 @@ def exact_sums(values_uc: Floats) -> Ints:
 
 
 def from_sums(sums_c2: Ints) -> Floats:
-    """The sums as float64, correctly rounded: (c, 2) -> (c,)."""
+    """Return the sums as float64, correctly rounded: (c, 2) -> (c,)."""
     return np.array([float(total) for total in _fractions(sums_c2)])
 
 
 def moments(values_uc: Floats) -> Ints:
-    """What mean and standard error need: int64 (c, 5), to be added in any order.
+    """Return the moments of mean and standard error: int64 (c, 5), to be added in any order.
 
     Columns: users counted, sum (high, low), sum of squares (high, low). Values up to 2,896.
     """
@@ -66,10 +66,10 @@ def moments(values_uc: Floats) -> Ints:
 
 
 def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
-    """Mean, standard error of the mean (n - 1 in the variance) and n, each (c,).
+    """Return mean, standard error of the mean (n - 1 in the variance) and n, each (c,).
 
-    NaN where nobody counts; the standard error is NaN below two users. Worked out in exact
-    fractions, so that nothing cancels where all users have nearly one value.
+    NaN without users; the standard error is NaN below two users. The arithmetic is in exact fractions, so
+    that nothing cancels if all users have nearly one value.
     """
     counts = moments_c5[:, 0]
     sums, squares = _fractions(moments_c5[:, 1:3]), _fractions(moments_c5[:, 3:5])
@@ -79,7 +79,7 @@ def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
 
 
 def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
-    """Bootstrap weights of users: int8 (u, b), Poisson(1), a function of (key, replicate, seed).
+    """Draw bootstrap weights of users: int8 (u, b), Poisson(1), a function of (key, replicate, seed).
 
     keys: int64 or uint64 (u,), one per user, the same whatever the run, model or partition. The same
     weights for two models make a bootstrap of their difference paired. Source: Chamandy et al.
@@ -93,7 +93,7 @@ def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.N
 def bootstrap_sums(
     keys: npt.NDArray[Any], values_uc: Floats, replicates: int, seed: int
 ) -> tuple[Ints, Ints]:
-    """Weighted sums and totals of weights of each replicate: int64 (b, c) each.
+    """Return weighted sums and totals of weights of each replicate: int64 (b, c) each.
 
     Sums are multiples of 2^-30 (see `replicate_means`); both may be added over any partitioning of
     the users. Users with NaN in a column enter neither.
@@ -106,7 +106,7 @@ def bootstrap_sums(
     step = _exact_block(fixed)
     for start in range(0, len(keys), step):
         weights = poisson_weights(keys[start : start + step], replicates, seed)
-        # Exact whatever the order of summation: all terms and partial sums are whole numbers
+        # Exact in any order of summation: all terms and partial sums are whole numbers
         # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
         part = weights.astype(np.float64).T @ columns[start : start + step]
         sums += part.astype(np.int64)
@@ -115,36 +115,36 @@ def bootstrap_sums(
 
 
 def replicate_means(sums_bc: Ints, totals_bc: Ints) -> Floats:
-    """The mean of each replicate and column, (b, c); NaN where nobody was drawn."""
+    """Return the mean of each replicate and column, (b, c); NaN if no user was drawn."""
     means: Floats = np.full(sums_bc.shape, np.nan)
     np.divide(sums_bc * 2.0**-BOOTSTRAP_BITS, totals_bc, out=means, where=totals_bc > 0)
     return means
 
 
 def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
-    """sum(numerator) / sum(denominator) of each replicate, both fixed-point sums, (b, c)."""
+    """Return sum(numerator) / sum(denominator) of each replicate, both fixed-point sums, (b, c)."""
     ratios: Floats = np.full(numerator_bc.shape, np.nan)
     np.divide(numerator_bc, denominator_bc, out=ratios, where=denominator_bc != 0)
     return ratios
 
 
 def interval(sums_bc: Ints, totals_bc: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Percentile interval of the mean of each column: low and high, (c,) each."""
+    """Return the percentile interval of the mean of each column: low and high, (c,) each."""
     return percentile_interval(replicate_means(sums_bc, totals_bc), level)
 
 
 def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
-    """The middle `level` of the replicates' estimates (Efron and Tibshirani 1993, section 13.3)."""
+    """Return the middle `level` of the replicates' estimates (Efron and Tibshirani 1993, section 13.3)."""
     low, high = np.full((2, estimates_bc.shape[1]), np.nan)
-    known = (~np.isnan(estimates_bc)).any(axis=0)
+    valid = (~np.isnan(estimates_bc)).any(axis=0)
     tails = [(1 - level) / 2, (1 + level) / 2]
-    if known.any():
-        low[known], high[known] = np.nanquantile(estimates_bc[:, known], tails, axis=0)
+    if valid.any():
+        low[valid], high[valid] = np.nanquantile(estimates_bc[:, valid], tails, axis=0)
     return low, high
 
 
 def _poisson_thresholds() -> npt.NDArray[np.uint64]:
-    """2^64 P(X <= j) for X ~ Poisson(1), j = 0, 1, ..., up to where it rounds to 2^64."""
+    """Return 2^64 P(X <= j) for X ~ Poisson(1), j = 0, 1, ..., up to where it rounds to 2^64."""
     # 1 / e as a fraction, from its alternating series: 26 terms are right to 2^-88.
     factorial, e_inverse = 1, Fraction(1)
     for n in range(1, 27):
@@ -171,7 +171,7 @@ def _fill_weights(
     thresholds: npt.NDArray[np.uint64],
     weights: npt.NDArray[np.int8],
 ) -> None:
-    """Weight = number of thresholds at or below the hash of (key, replicate, seed).
+    """Set weight = number of thresholds at or below the hash of (key, replicate, seed).
 
     The first six comparisons have no branch, so that they run on many replicates at a time; one draw
     in 1,700 needs more.
@@ -199,7 +199,7 @@ def _as_unsigned(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], list[int]]:
-    """The distinct columns, and which of them each column is: cut-offs of a metric agree."""
+    """Return the distinct columns and the index of each column in them: cut-offs of a metric agree."""
     index: dict[bytes, int] = {}
     pattern_c = [index.setdefault(column.tobytes(), len(index)) for column in valid_uc.T]
     firsts = [pattern_c.index(pattern) for pattern in range(len(index))]
@@ -207,7 +207,7 @@ def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 
 
 def _exact_block(fixed_uc: Floats) -> int:
-    """Users whose weighted sum stays below 2^53: rows x largest weight x largest value."""
+    """Return the users whose weighted sum stays below 2^53: rows x largest weight x largest value."""
     largest = max(float(np.abs(fixed_uc).max(initial=0.0)), 1.0)
     rows = int(2.0**53 / (LARGEST_WEIGHT * largest))
     if rows < 1 or not np.isfinite(largest):

@@ -1,4 +1,4 @@
-"""Streams of Arrow batches; apart from `arrays`, since kernels on a GPU do without Arrow."""
+"""Streams of Arrow batches; separate from `arrays`, since kernels on a GPU do not need Arrow."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 Batches = Iterator[pa.RecordBatch]
-"""What `mapInArrow` hands to a task, and wants back."""
+"""Input and output of a task of `mapInArrow`."""

@@ -1,8 +1,8 @@
 """Sums of float64 numbers at any scale, the same bits in any order and partitioning.
 
 A number is cut, at fixed places of its binary digits, into whole numbers of 40 bits ("limbs"): value =
-sum over q of limb_q 2^(40 q - 26). Ints numbers add up in any order, and none is too small or too
-large to have a limb: sums of 1e-300 are as exact as sums of 1e300. Two limbs hold most numbers.
+sum over q of limb_q 2^(40 q - 26). Whole numbers add up in any order, and no number is too small or
+too large to have a limb: sums of 1e-300 are as exact as sums of 1e300. Two limbs hold most numbers.
 
 Axes: l limbs, u users (or rows), c columns, b bootstrap replicates. NaN counts nothing.
 
@@ -29,7 +29,7 @@ LIMB_BITS = 40
 """A block of 256 users with weights up to 20 adds up to less than 2^53, which float64 holds exactly."""
 
 SHIFT = 26
-"""Limbs part at 2^-26 and 2^14: what users have, to 41 digits, seldom needs more than two."""
+"""Limbs part at 2^-26 and 2^14: values of users, to 41 digits, seldom need more than two."""
 
 DROPPED_BITS = 12
 """The bootstrap adds up values to 53 - 12 = 41 binary digits: a relative error of 2.3e-13 at most."""
@@ -52,7 +52,7 @@ class Sums:
     limbs: Ints
 
     def __add__(self, other: Sums) -> Sums:
-        """Sums over both."""
+        """Return the sums over both."""
         low = min(self.low, other.low)
         high = max(self.low + len(self.limbs), other.low + len(other.limbs))
         total = np.zeros((high - low, *self.limbs.shape[1:]), dtype=np.int64)
@@ -61,7 +61,7 @@ class Sums:
         return Sums(low, _carry(total))
 
     def floats(self) -> Floats:
-        """The sums as float64, with a relative error of a few 2^-53, 0 where they cancel: (...)."""
+        """Return the sums as float64, with a relative error of a few 2^-53, 0 where they cancel: (...)."""
         total: Floats = np.zeros(self.limbs.shape[1:])
         # From the top: where signs differ the first steps cancel exactly.
         for place in range(len(self.limbs) - 1, -1, -1):
@@ -69,35 +69,35 @@ class Sums:
         return total
 
     def fractions(self) -> list[Fraction]:
-        """The sums themselves, flat."""
+        """Return the exact sums, flat."""
         unit = Fraction(2) ** _unit(self.low)
         flat = self.limbs.reshape(len(self.limbs), -1).T.tolist()
         return [unit * sum(limb << (LIMB_BITS * i) for i, limb in enumerate(limbs)) for limbs in flat]
 
     def nearest(self) -> Floats:
-        """The float64 nearest to each sum: (...). One by one, for few of them."""
-        found = np.array([float(total) for total in self.fractions()], dtype=np.float64)
-        return found.reshape(self.limbs.shape[1:])
+        """Return the float64 nearest to each sum: (...); slow, for few of them."""
+        floats = np.array([float(total) for total in self.fractions()], dtype=np.float64)
+        return floats.reshape(self.limbs.shape[1:])
 
     def numbers(self) -> Ints:
-        """One flat row of whole numbers, for `from_numbers`."""
+        """Return one flat row of whole numbers, for `from_numbers`."""
         return np.concatenate([[self.low], self.limbs.ravel()]).astype(np.int64)
 
 
 def from_numbers(numbers: Ints, shape: tuple[int, ...]) -> Sums:
-    """What `Sums.numbers` wrote, of sums of this shape."""
-    # Sums of no replicates are not numbers: the limbs cannot be told from how many there are.
+    """Restore sums of this shape from `Sums.numbers`."""
+    # Sums of no replicates hold no numbers, so the number of limbs cannot follow from their count.
     limbs = numbers[1:].reshape(-1, *shape) if 0 not in shape else np.zeros((1, *shape), dtype=np.int64)
     return Sums(int(numbers[0]), limbs)
 
 
 def total_from_rows(rows: Iterable[Any], shape: tuple[int, ...]) -> Sums:
-    """Sums over all tasks, from what each wrote by `Sums.numbers`, as rows of an Arrow column."""
+    """Add the sums of all tasks, written by `Sums.numbers` as rows of an Arrow column."""
     return _add_parts([from_numbers(row.values.to_numpy(), shape) for row in rows])
 
 
 def exact_sums(values_uc: Floats) -> Sums:
-    """The sums of each column, (c,), without any error; add them up in any order.
+    """Return the sums of each column, (c,), without any error; add them up in any order.
 
     Raises DataError for infinite values.
     """
@@ -106,7 +106,7 @@ def exact_sums(values_uc: Floats) -> Sums:
 
 
 def group_sums(index_n: Ints, values_nc: Floats, count: int) -> Sums:
-    """Exact sums of the rows of each index, (count, c): a user's rows may lie in several batches."""
+    """Return exact sums of the rows of each index, (count, c): a user's rows may lie in several batches."""
     low, length = _places(values_nc)
     return _add_parts(
         [
@@ -117,32 +117,32 @@ def group_sums(index_n: Ints, values_nc: Floats, count: int) -> Sums:
 
 
 def bootstrap_sums(keys: npt.NDArray[Any], values_uc: Floats, replicates: int, seed: int) -> Sums:
-    """Weighted sums of each replicate, (b, c), by the weights of `resampling.poisson_weights`.
+    """Return weighted sums of each replicate, (b, c), by the weights of `resampling.poisson_weights`.
 
-    Values are rounded to 41 binary digits first; the sums of what is left are exact. Raises DataError
+    Values are rounded to 41 binary digits first; the sums of the rounded values are exact. Raises DataError
     for infinite values.
     """
     values = round_binary(values_uc)
     low, length = _places(values)
-    found = []
+    parts = []
     for rows in _row_blocks(len(keys)):
         part = values[rows]
         limbs = _cut(part, np.arange(len(part)), low, (length, len(part)))
-        found.append(Sums(low, _weigh_limbs(keys[rows], limbs, replicates, seed)))
-    return _add_parts(found)
+        parts.append(Sums(low, _weigh_limbs(keys[rows], limbs, replicates, seed)))
+    return _add_parts(parts)
 
 
 def bootstrap_groups(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: int) -> Sums:
-    """As `bootstrap_sums`, of users (u, c) who are exact sums already (see `group_sums`)."""
-    found = [
+    """Return `bootstrap_sums` of users (u, c) who are exact sums already (see `group_sums`)."""
+    parts = [
         Sums(sums.low, _weigh_limbs(keys[rows], sums.limbs[:, rows], replicates, seed))
         for rows in _row_blocks(len(keys))
     ]
-    return _add_parts(found)
+    return _add_parts(parts)
 
 
 def round_binary(values: Floats) -> Floats:
-    """The values to 41 binary digits, halves away from 0."""
+    """Round the values to 41 binary digits, halves away from 0."""
     half, mask = np.int64(1 << (DROPPED_BITS - 1)), np.int64(-1 << DROPPED_BITS)
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float64), values)
@@ -160,7 +160,7 @@ def _add_parts(parts: list[Sums]) -> Sums:
 
 
 def _places(values: Floats) -> tuple[int, int]:
-    """The first limb and how many the digits of these values need; one limb where all are 0."""
+    """Return the first limb and the number of limbs that these values need; one limb if all are 0."""
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     least, most = _exponents(bits.reshape(-1))
     if most > LAST:
@@ -174,7 +174,7 @@ def _places(values: Floats) -> tuple[int, int]:
 
 @compile_with_python_errors
 def _exponents(bits_n: Ints) -> tuple[int, int]:
-    """The smallest and largest exponent of the numbers but 0 and NaN; (2048, -1) without any."""
+    """Return the smallest and largest exponent of the numbers except 0 and NaN; (2048, -1) without any."""
     least, most = 2048, -1
     for n in range(len(bits_n)):
         size = bits_n[n] & SIZE
@@ -186,7 +186,7 @@ def _exponents(bits_n: Ints) -> tuple[int, int]:
 
 
 def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> Ints:
-    """Limbs of the values, added by index: int64 (l, count, c), each below rows x 2^40 in size."""
+    """Return limbs of the values, added by index: int64 (l, count, c), each below rows x 2^40 in size."""
     limbs = np.zeros((*shape, values_nc.shape[1]), dtype=np.int64)
     bits = np.ascontiguousarray(values_nc, dtype=np.float64).view(np.int64)
     _add_limbs(bits, np.ascontiguousarray(index_n), LIMB_BITS * low - SHIFT, limbs)
@@ -195,7 +195,7 @@ def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> 
 
 @compile_with_python_errors
 def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
-    """first: the power of two that the first limb counts."""
+    """Add the limbs of these bits; `first` is the power of two of the first limb."""
     full = (1 << LIMB_BITS) - 1
     for n in range(bits_nc.shape[0]):
         for c in range(bits_nc.shape[1]):
@@ -219,17 +219,17 @@ def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
 
 
 def _unit(place: int) -> int:
-    """The power of two that a limb counts."""
+    """Return the power of two that a limb counts."""
     return LIMB_BITS * place - SHIFT
 
 
 def _times_power(values: Floats, power: int) -> Floats:
-    """values x 2^power, where 2^power alone may be beyond float64."""
+    """Return values x 2^power, where 2^power alone may be beyond float64."""
     return values * 2.0**power if abs(power) < 1000 else np.ldexp(values, power)
 
 
 def _weigh_limbs(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: int) -> Ints:
-    """Weighted sums of limbs, int64 (l, b, c), carried; columns of zeros are not multiplied."""
+    """Return weighted sums of limbs, int64 (l, b, c), carried; columns of zeros are not multiplied."""
     used_lc = limbs_luc.any(axis=1)
     columns = np.moveaxis(limbs_luc, 1, 0)[:, used_lc].astype(np.float64)
     sums = np.zeros((replicates, columns.shape[1]), dtype=np.int64)
@@ -244,7 +244,7 @@ def _weigh_limbs(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed:
 
 
 def _carry(limbs: Ints) -> Ints:
-    """The same sums, all limbs but the top one in 0 .. 2^40 - 1, the top one below 2^40 in size."""
+    """Return the same sums with limbs in 0 .. 2^40 - 1, the top one below 2^40 in size."""
     limbs = limbs.copy()
     for place in range(len(limbs) - 1):
         over = limbs[place] >> LIMB_BITS

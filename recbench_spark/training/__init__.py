@@ -1,1 +1,1 @@
-"""What a night does with a model of each kind: fit it, keep it, rank and predict with it."""
+"""Model adapters: how a night fits, stores, ranks and predicts with a model of each kind."""

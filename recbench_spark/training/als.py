@@ -1,4 +1,4 @@
-"""Spark MLlib's alternating least squares, and users folded into it."""
+"""Alternating least squares by Spark MLlib, and vectors of users folded into its model."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.relevance import keep_relevant
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
 
 VECTOR = T.ArrayType(T.FloatType())
 
 
 class AlsAdapter(Behaviour[AlsModel]):
-    """Vectors of users and items."""
+    """Adapter of ALS: vectors of users and items."""
 
     def fit(self, data: SplitData) -> Trained:
-        """MLlib's factors; also of users held out from training, from the rows given of them."""
+        """Fit MLlib's factors, and fold in users held out from training by their given rows."""
         scratch = data.scratch_folder()
         trained = train_als(data.train_rows, data.items, self.settings, data.threshold, scratch)
         folded = self.fold_in(trained, data)
@@ -43,7 +42,7 @@ class AlsAdapter(Behaviour[AlsModel]):
         return replace(trained, users=trained.users.unionByName(folded))
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
-        """The products of both sides' vectors; the mean rating for pairs that training has not seen."""
+        """Predict products of vectors; pairs that training does not know get the mean rating."""
         if self.settings.implicit:
             raise ConfigError(
                 f"model {self.settings.name}: implicit ALS does not predict ratings", "implicit: false"
@@ -54,7 +53,7 @@ class AlsAdapter(Behaviour[AlsModel]):
         return predict.predict_scored(known, self.source(trained, data), data.mean_rating)
 
     def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
-        """One ridge solve a user held out from training."""
+        """Solve one ridge regression per user held out from training."""
         if not data.folds_users:
             return None
         scratch = data.scratch_folder()
@@ -62,22 +61,24 @@ class AlsAdapter(Behaviour[AlsModel]):
 
 
 CHECKPOINT_EVERY = 3
-"""Iterations of ALS whose lineage a task deserialises: ten overflow the stack of a small JVM."""
+"""Iterations between checkpoints. A task deserialises the lineage since the last one: that of ten
+iterations
+overflows the stack of a small JVM."""
 
 
 def train_als(
     train: DataFrame, items: DataFrame, model: AlsModel, threshold: float | None, scratch: str
 ) -> Trained:
-    """Alternating least squares by Spark MLlib; implicit: Hu, Koren and Volinsky (ICDM 2008).
+    """Fit alternating least squares by Spark MLlib; implicit: Hu, Koren and Volinsky (ICDM 2008).
 
     Implicit models see relevant rows, each with preference 1; explicit ones see every rating.
 
     Args:
         train: user_id, item_id, rating.
         items: item_id, item_index.
-        model: rank, iterations ...
-        threshold: rating from which a row is relevant.
-        scratch: folder all executors can read, for checkpoints.
+        model: settings (rank, iterations and more).
+        threshold: lowest rating of a relevant row.
+        scratch: folder that all executors can read, for checkpoints.
     """
     rows = keep_relevant(train, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else train
     if rows.limit(1).isEmpty():
@@ -109,9 +110,9 @@ def train_als(
 
 
 def _vectors(factors: DataFrame, ids: DataFrame, side: str) -> DataFrame:
-    found = ids.join(factors, F.col(f"{side}_index") == F.col("id"))
+    rows = ids.join(factors, F.col(f"{side}_index") == F.col("id"))
     vector = F.col("features").cast(VECTOR).alias("vector")
-    return found.select(f"{side}_id", vector, F.lit(0.0).alias("bias"))
+    return rows.select(f"{side}_id", vector, F.lit(0.0).alias("bias"))
 
 
 def fold_in(
@@ -122,18 +123,18 @@ def fold_in(
     threshold: float | None,
     scratch: str,
 ) -> DataFrame:
-    """Vectors of users whom ALS was not trained on, from the rows given of them: one ridge solve each.
+    """Compute vectors of users without training rows from their given rows, by one ridge regression each.
 
-    Shuffles the given rows by user; item factors are written once and mapped by every worker. Users of
-    whom nothing is given that the model knows get no vector.
+    Shuffles the given rows by user. Item factors are written once and mapped by every worker. A user gets
+    no vector if the model knows none of the given items.
 
     Args:
         given: user_id, item_id, rating of users without training rows.
-        trained: what `train_als` found.
+        trained: result of `train_als`.
         items: item_id, item_index.
-        model: rank, regularization, alpha, implicit as trained.
-        threshold: rating from which a row is relevant.
-        scratch: folder all executors can read; must not exist yet.
+        model: rank, regularization, alpha, implicit as in training.
+        threshold: lowest rating of a relevant row.
+        scratch: folder that all executors can read; must not exist yet.
 
     Returns:
         user_id, vector, bias.
@@ -146,10 +147,10 @@ def fold_in(
     rows = keep_relevant(given, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else given
     index = items.join(written.select("item_index"), "item_index").select("item_id", "item_index")
     row = F.struct(F.col("item_index").alias("item"), F.col("rating").alias("rating"))
-    found = (
+    histories = (
         rows.join(index, "item_id").groupBy("user_id").agg(F.sort_array(F.collect_list(row)).alias("rows"))
     )
-    users = found.select(
+    users = histories.select(
         "user_id", F.col("rows.item").alias("items"), F.col("rows.rating").alias("ratings")
     )
     task = _fold_task(shared, items.count(), model)
@@ -161,14 +162,14 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
         arrays = shared.arrays(lambda rows, folder: _build_factors(rows, folder, n_items, model.rank))
         factors_id = np.asarray(arrays["factors"], np.float64)
         for batch in batches:
-            offsets, found = shared_arrays.flatten_lists(batch.column("items"))
+            offsets, items = shared_arrays.flatten_lists(batch.column("items"))
             ratings = shared_arrays.flatten_lists(batch.column("ratings"))[1]
             if model.implicit:
                 settings = (model.regularization, model.alpha)
-                vectors_ud = folding.fold_in_implicit(offsets, found, ratings, factors_id, *settings)
+                vectors_ud = folding.fold_in_implicit(offsets, items, ratings, factors_id, *settings)
             else:
                 vectors_ud = folding.fold_in_explicit(
-                    offsets, found, ratings, factors_id, model.regularization
+                    offsets, items, ratings, factors_id, model.regularization
                 )
             bounds = pa.array(np.arange(0, vectors_ud.size + 1, model.rank), pa.int32())
             vectors = pa.ListArray.from_arrays(bounds, pa.array(vectors_ud.astype(np.float32).ravel()))
@@ -180,7 +181,7 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
 
 
 def _build_factors(rows: ds.Dataset, folder: Path, n_items: int, rank: int) -> None:
-    """Item factors by item_index, zeros where training knows no such item: 4 rank bytes an item."""
+    """Write item factors by item_index, zeros for items without training rows: 4 rank bytes per item."""
     factors_id = shared_arrays.create_array(folder, "factors", (n_items, rank), np.float32)
     for batch in rows.to_batches(columns=["item_index", "vector"]):
         index = batch.column("item_index").to_numpy()

@@ -1,4 +1,4 @@
-"""Models of other systems, as they lie: vectors, scores or lists."""
+"""Models of other systems, as their files give them: vectors, scores or lists."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
 
 
-# ------------------------------------------------------------------- checks of what is handed over
+# -------------------------------------------------------------------- checks of external inputs
 
 
 @dataclass(frozen=True)
 class ExpectedIds:
-    """What the ids of another system have to meet.
+    """Ids that the ids of another system must match.
 
-    users: rows of `users_of_parts`. items: item_id, of which `name` says what they are. must: whether it
-    is an error that no item is one of these.
+    users: rows of `users_of_parts`. items: item_id; `name` describes these items in errors. must: true if
+    it is an error that no item matches.
     """
 
     users: DataFrame
@@ -38,19 +38,19 @@ class ExpectedIds:
 
 
 def overlap_checks(users: DataFrame, items: DataFrame, known: ExpectedIds, what: str) -> list[Check]:
-    """Whether the users and the items handed over are those of the evaluation (`data.handed_over.meet`).
+    """Check that external users and items are those of the evaluation (`check_common_ids`).
 
     Args:
         users: has user_id.
         items: has item_id.
-        known: what they have to meet.
-        what: how errors call them.
+        known: ids of the evaluation.
+        what: name of the external input in errors.
 
     Raises:
-        DataError: they do not meet.
+        DataError: the ids have nothing in common.
     """
-    found = check_common_ids(users, known.users, "user_id", (what, "truth"))
-    return found + check_common_ids(items, known.items, "item_id", (what, known.name), must=known.must)
+    results = check_common_ids(users, known.users, "user_id", (what, "truth"))
+    return results + check_common_ids(items, known.items, "item_id", (what, known.name), must=known.must)
 
 
 def row_checks(
@@ -61,84 +61,85 @@ def row_checks(
     *,
     train: DataFrame | None = None,
 ) -> list[Check]:
-    """What of given lists or scores cannot count.
+    """Count the rows of external lists or scores that cannot be evaluated.
 
     Args:
         rows: user_id, item_id of the lists or scores.
         users: rows of `users_of_parts`.
-        items: item_id of the items that are known, each once.
-        definition: how duplicates are treated.
-        train: user_id, item_id that lists should not recommend again; None: not looked at.
+        items: item_id of the known items, each once.
+        definition: says how duplicates are treated.
+        train: user_id, item_id that lists should not recommend again; None: no check of these.
 
     Raises:
-        DataError: duplicates, where the definition says that they are an error.
+        DataError: duplicates, if the definition says that they are an error.
     """
-    found = checks.list_checks(rows, users, items)
+    results = checks.list_checks(rows, users, items)
     if definition.duplicates == "error":
-        refuse_duplicates(found)
-    return found if train is None else [*found, checks.count_training_items_in_lists(rows, train)]
+        refuse_duplicates(results)
+    return results if train is None else [*results, checks.count_training_items_in_lists(rows, train)]
 
 
 # ------------------------------------------------------------------------------------- behaviours
 
 
 class EmbeddingsAdapter(Behaviour[EmbeddingsModel]):
-    """Vectors of users and items."""
+    """Adapter of vectors of users and items from another system."""
 
     learns: ClassVar[bool] = False
 
     def load(self, data: SplitData) -> Trained:
-        """Both tables, checked."""
+        """Read both tables and check them."""
         users, items = read_embeddings(data.spark, self.settings.users, self.settings.items)
         return Trained(users, items)
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """The vectors of the items, with the similarity that the settings name."""
-        found = super().source(trained, data)
-        assert isinstance(found, DotSource)
-        return replace(found, kind=self.settings.similarity)
+        """Return the item vectors, with the similarity that the settings name."""
+        vectors = super().source(trained, data)
+        assert isinstance(vectors, DotSource)
+        return replace(vectors, kind=self.settings.similarity)
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """See `Behaviour`; users and items whose ids do not meet the night's are refused."""
+        """Return the scored model (see `Behaviour.ranked`); refuse ids that do not match the night's
+        ids."""
         trained = self.load(data)
         assert trained.users is not None
         assert trained.items is not None
         known = ExpectedIds(users, data.items)
-        found = overlap_checks(trained.users, trained.items, known, f"model {self.settings.name}")
-        return ScoredModel(self.source(trained, data), trained.users), found
+        results = overlap_checks(trained.users, trained.items, known, f"model {self.settings.name}")
+        return ScoredModel(self.source(trained, data), trained.users), results
 
 
 class _ExternalRowsAdapter(Behaviour[Rows]):
-    """A table of rows a user and item; items that it leaves out are not ranked."""
+    """Adapter of a table with one row per user and item; items without a row are not ranked."""
 
     brings_candidates: ClassVar[bool] = True
     learns: ClassVar[bool] = False
 
     @property
     def masks(self) -> bool:
-        """Whether training items are taken out."""
+        """True if training items are removed before ranking."""
         return True
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """See `Behaviour`."""
+        """Return the given rows and their checks; see `Behaviour.ranked`."""
         kind = self.settings.kind
         rows = read_scored_rows(data.spark, self.settings.path, kind)
-        found = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)
+        results = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)
         train = data.train_rows if self.lists and not self.masks else None
-        found += row_checks(rows, users, data.items, data.definition, train=train)
-        return GivenRows(rows, data.items, self.masks), found
+        results += row_checks(rows, users, data.items, data.definition, train=train)
+        return GivenRows(rows, data.items, self.masks), results
 
 
 class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
-    """Scores, ranked after the training items are taken out."""
+    """Adapter of scores, which are ranked without the training items."""
 
 
 class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
-    """Ranked lists, left as they are, or without training items."""
+    """Adapter of ranked lists, which are left unchanged or lose their training items."""
 
     lists: ClassVar[bool] = True
 
     @property
     def masks(self) -> bool:
-        """Whether training items are taken out."""
+        """True if training items are removed from the lists."""
         return self.settings.training_items == "drop"

@@ -1,9 +1,9 @@
-"""MF-BPR and LightGCN in a night: pairs of the training part out, vectors of users and items back.
+"""MF-BPR and LightGCN in a night: pairs of the training part become vectors of users and items.
 
-The driver's process fits, or `processes` of its host or of Spark's tasks, each of which holds 4 bytes a
-pair for each of the two ways, the vectors and Adam's moments. Pairs come as Parquet that tasks write,
-vectors go back as Parquet, block by block. A fit that was killed goes on from its checkpoint, to the bits
-of one that was not.
+The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
+holds 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs
+as Parquet; vectors return as Parquet, block by block. A fit that was killed goes on from its checkpoint,
+with the same bits as one that was not.
 """
 
 from __future__ import annotations
@@ -36,23 +36,22 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
-from recbench_spark.training.relevance import keep_relevant
 
 ROWS_A_BATCH = 1 << 14
 
 PAIRS, TEST = "pairs_by_user", "test_by_user"
-"""Of a fit's folder: what several processes read."""
+"""Subfolders of a fit's folder that all its processes read."""
 
 Settings = MfBprModel | LightGcnModel
 
 
 class FactorAdapter(Behaviour[Any]):
-    """Vectors of users and items."""
+    """Adapter of MF-BPR and LightGCN: vectors of users and items."""
 
     def fit(self, data: SplitData) -> Trained:
-        """See the module."""
+        """Fit the vectors; see the module for the way of the data."""
         settings: Settings = self.settings
         say = find_journal(data).say
         folder = fit_folder(data, settings.processes)
@@ -66,16 +65,16 @@ class FactorAdapter(Behaviour[Any]):
 
 
 def find_journal(data: SplitData) -> Journal:
-    """Where progress is told."""
+    """Return the journal of the night, or a new one."""
     return getattr(data, "journal", None) or Journal()
 
 
 def fit_folder(data: SplitData, processes: int) -> Path:
-    """Return the work folder of a fit, this run's alone. It outlives a run that is killed.
+    """Return the work folder of a fit. It belongs to this run alone, and survives if the run is killed.
 
     Args:
         data: the split, with the lease of the fit.
-        processes: of the fit; all of them must see the folder.
+        processes: number of processes; all of them must see the folder.
 
     Raises:
         StoreError: the warehouse is no folder, or a host of the fit's processes does not see it.
@@ -90,13 +89,13 @@ def fit_folder(data: SplitData, processes: int) -> Path:
 
 
 def read_rows(data: SplitData, place: str) -> pa.Table:
-    """A Parquet folder, read by this process."""
+    """Read a Parquet folder in this process."""
     files = input_files(load_parquet(data.spark, place))
     return SharedRows(Path(place).name, files).dataset().to_table()
 
 
 def read_pairs(data: SplitData, folder: Path) -> tuple[UserItemPairs, DataFrame]:
-    """Relevant training pairs by dense index, and user_id, user_index of their users."""
+    """Return relevant training pairs by dense index, and user_id, user_index of their users."""
     rows = keep_relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
     users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
     user_e, item_e = index_pairs(data, rows, users, str(folder / "pairs"))
@@ -106,16 +105,16 @@ def read_pairs(data: SplitData, folder: Path) -> tuple[UserItemPairs, DataFrame]
 
 
 def read_test_pairs(data: SplitData, users: DataFrame, pairs: UserItemPairs, folder: Path) -> UserItemPairs:
-    """Relevant test pairs of users whom training has seen, for `watch` alone."""
+    """Return relevant test pairs of users with training rows, for `watch` alone."""
     rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    found = index_pairs(data, rows, users, str(folder / "test"))
-    return make_pairs(*found, pairs.users, pairs.items)
+    indices = index_pairs(data, rows, users, str(folder / "test"))
+    return make_pairs(*indices, pairs.users, pairs.items)
 
 
 def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame, place: str) -> tuple[Any, Any]:
-    """Dense indices of users and of items, by way of Parquet that tasks write."""
-    found = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
-    found.select("user_index", "item_index").write.mode("overwrite").parquet(place)
+    """Return dense indices of users and of items, read from Parquet that tasks write."""
+    pairs = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
+    pairs.select("user_index", "item_index").write.mode("overwrite").parquet(place)
     table = read_rows(data, place)
     return table.column("user_index").to_numpy(), table.column("item_index").to_numpy()
 
@@ -127,14 +126,14 @@ def fit_factors(
     report: Report,
     test: UserItemPairs | None = None,
 ) -> np.ndarray:
-    """(users + items, dims) vectors of the epoch that is best on the validation part.
+    """Return (users + items, dims) vectors of the epoch with the best validation score.
 
     Args:
-        pairs: of training.
+        pairs: training pairs.
         settings: of the model.
         folder: of the fit, seen by all its processes.
-        tell: called with a line an epoch.
-        test: pairs that are watched.
+        report: called with one line per epoch.
+        test: pairs to measure beside the fit; None: none.
     """
     task = factor_task(pairs, settings, test)
     if settings.processes > 1:
@@ -142,14 +141,14 @@ def fit_factors(
         if test is not None:
             save_pairs(folder / TEST, test)
     make = partial(load_task, str(folder.absolute()), settings)
-    found = fit_as_configured(settings, task, make, folder / "checkpoints", report)
-    report(f"best epoch {found.best}, validation recall@20 {found.worth:.5f}; ended: {found.stopped}")
+    result = fit_as_configured(settings, task, make, folder / "checkpoints", report)
+    report(f"best epoch {result.best}, validation recall@20 {result.worth:.5f}; ended: {result.stopped}")
     with torch.no_grad():
         return cast(FactorNetwork, task.module).final().detach().numpy()
 
 
 def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | None = None) -> Task:
-    """What is fitted; a part of the pairs is cut off for validation."""
+    """Return the task to fit; a part of the pairs is split off for validation."""
     train, held = split_pairs(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
     module = FactorNetwork(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
@@ -160,20 +159,20 @@ def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | 
 
 
 def load_task(folder: str, settings: Settings) -> Task:
-    """The same task in another process, from the pairs that the driver left in the fit's folder."""
+    """Return the same task in another process, from the pairs that the driver wrote to the fit's folder."""
     test = load_pairs(Path(folder, TEST)) if settings.watch else None
     return factor_task(load_pairs(Path(folder, PAIRS)), settings, test)
 
 
 def save_pairs(folder: Path, pairs: UserItemPairs) -> None:
-    """Pairs as `.npy` files, for other processes."""
+    """Write pairs as `.npy` files for other processes."""
     save_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
     save_array(folder / "indptr.npy", pairs.indptr)
     save_array(folder / "item.npy", pairs.item)
 
 
 def load_pairs(folder: Path) -> UserItemPairs:
-    """What `save_pairs` wrote, mapped."""
+    """Map the pairs that `save_pairs` wrote."""
     users, items = map_array(folder / "size.npy").tolist()
     return UserItemPairs(users, items, map_array(folder / "indptr.npy"), map_array(folder / "item.npy"))
 
@@ -181,7 +180,7 @@ def load_pairs(folder: Path) -> UserItemPairs:
 def with_vectors(
     data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, chosen: Any = None
 ) -> DataFrame:
-    """`NAME_id`, vector, bias, by way of a Parquet file that all executors see.
+    """Return `NAME_id`, vector, bias, read from a Parquet file that all executors see.
 
     Args:
         data: the split.
@@ -189,17 +188,17 @@ def with_vectors(
         ids: `NAME_id`, `NAME_index`.
         rows: (n, d) vectors by index.
         folder: for the file.
-        kept: (k,) indices that have a vector; None: all. Items that training has not seen have none.
+        chosen: (k,) indices that have a vector; None: all. Items without training rows have none.
     """
     path = folder / f"{name}s.parquet"
     write_vectors(path, rows, np.arange(len(rows)) if chosen is None else chosen)
-    known = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
-    found = load_parquet(data.spark, str(path)).join(known, "place")
-    return found.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
+    places = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
+    vectors = load_parquet(data.spark, str(path)).join(places, "place")
+    return vectors.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
 
 
 def write_vectors(path: Path, rows: np.ndarray, place_k: np.ndarray) -> None:
-    """Place and vector of some rows."""
+    """Write the place and the vector of some rows to a Parquet file."""
     schema = pa.schema([("place", pa.int32()), ("vector", pa.list_(pa.float32()))])
     with pq.ParquetWriter(path, schema) as out:
         for begin in range(0, len(place_k), ROWS_A_BATCH):

@@ -1,7 +1,6 @@
 """`kind: graph`: a night's model that is embedded over the graph of its split's training part.
 
-Here and not in `training`: laying graphs out and running layers over them are steps of their own, which
-`jobs/embed.py` takes as well.
+`graph.pipeline` builds graphs and applies layers; `jobs/embed.py` uses it as well.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 
 class GraphNets(Behaviour[GraphNet]):
-    """Vectors of users and items, computed layer by layer; what is committed is not computed again."""
+    """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
 
     leased = False
 
     def saved(self, data: SplitData) -> bool:
-        """False: which blocks of which layer are there, `embed` reads from the tables."""
+        """Return False: `embed` reads from the tables which blocks of which layer exist."""
         return False
 
     def fit(self, data: SplitData) -> Trained | None:
-        """Lay the graph out, take over what last night has, compute the rest, tell the drift.
+        """Build the graph, copy unchanged vectors of an earlier night, compute the rest, report the drift.
 
-        None where the embeddings were made before; nothing of them passes the driver in any case.
+        Returns None if the embeddings already exist. No vector passes through the driver in any case.
         """
         journal, store = data.journal or Journal(), data.store
         prepared = prepare_model(store, self.over(store, data.split_id), journal)
@@ -58,21 +57,21 @@ class GraphNets(Behaviour[GraphNet]):
         return Trained() if runs else None
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Nothing: tasks have written the tables."""
+        """Do nothing: tasks have written the tables."""
 
     def over(self, store: Store, split_id: str) -> GraphModel:
-        """The model over the graph of a split."""
-        asked = self.settings
-        features = asked.features
-        more: dict[str, Any] = {"weighted": asked.weighted}
+        """Return the model over the graph of a split."""
+        settings = self.settings
+        features = settings.features
+        more: dict[str, Any] = {"weighted": settings.weighted}
         if features.path is not None:
             more |= {"nodes": {features.side or SIDES[-1]: features.path}}
             more |= {"node_column": features.id_column}
-        layers = {name: getattr(asked, name) for name in GraphLayers.model_fields}
-        return GraphModel(name=asked.name, graph=split_source(store, split_id, **more), **layers)
+        layers = {name: getattr(settings, name) for name in GraphLayers.model_fields}
+        return GraphModel(name=settings.name, graph=split_source(store, split_id, **more), **layers)
 
     def load(self, data: SplitData) -> Trained:
-        """The embeddings as they lie."""
+        """Read the embeddings from their table."""
         name = compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == name)
         users, items = (
@@ -82,33 +81,33 @@ class GraphNets(Behaviour[GraphNet]):
         return Trained(users, items)
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """The vectors of the items, with the similarity that the settings name."""
-        found = super().source(trained, data)
-        assert isinstance(found, DotSource)
-        return replace(found, kind=self.settings.similarity)
+        """Return the item vectors, with the similarity that the settings name."""
+        vectors = super().source(trained, data)
+        assert isinstance(vectors, DotSource)
+        return replace(vectors, kind=self.settings.similarity)
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
-        """The drift since the newest night that the model is compared with; none on its first night."""
+        """Return the drift since the newest compared night; empty on the model's first night."""
         name = compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.read(MANIFESTS).where(F.col("split_id") == name).collect()
         for split_id in data.earlier_splits(self.settings.name):
             if split_id == data.split_id:
                 break
-            found = [row.asDict() for row in rows if f"since {split_id}-" in row.detail]
-            if found:
-                return found
+            facts = [row.asDict() for row in rows if f"since {split_id}-" in row.detail]
+            if facts:
+                return facts
         return []
 
     def told(self) -> str:
-        """The graph stage in words, its files looked at, before Spark starts."""
-        asked = self.settings
-        kinds = ", ".join(f"{one.form} {one.aggregator}" for one in asked.layers)
-        rest = f"mode {asked.mode}, {asked.similarity}, wire {asked.wire}"
-        return f"graph of part train ({kinds}; {rest}): {describe_files(asked)}"
+        """Describe the graph stage after a look at its files, before Spark starts."""
+        settings = self.settings
+        kinds = ", ".join(f"{one.form} {one.aggregator}" for one in settings.layers)
+        rest = f"mode {settings.mode}, {settings.similarity}, wire {settings.wire}"
+        return f"graph of part train ({kinds}; {rest}): {describe_files(settings)}"
 
 
 def record_edges(store: Store, prepared: PreparedGraphModel, split_id: str) -> None:
-    """Into the split's manifest: how many edges its graph has, and of which part they are; once a graph."""
+    """Write the number of edges and their part to the split's manifest, once per graph."""
     graph = prepared.graph
     detail = f"of graph {graph.graph_id}: rows of part train alone, no held-out row was read"
     row = (split_id, "train", "graph_edges", float(graph.checks["edges"]), detail)
@@ -119,19 +118,19 @@ def record_edges(store: Store, prepared: PreparedGraphModel, split_id: str) -> N
 def take_over_vectors(
     store: Store, prepared: PreparedGraphModel, before: str, journal: Journal
 ) -> PreparedGraphModel:
-    """The model, told what to take over from an earlier night, and a line that says so."""
+    """Return the model with its plan of reuse from an earlier night, and report the plan in a line."""
     try:
-        found, sentence = plan_refresh(store, prepared, before, fit_rates(store), journal)
+        plan, sentence = plan_refresh(store, prepared, before, fit_rates(store), journal)
     except ConfigError as error:
-        found, sentence = prepared, f"previous {before}: {error.message}, so all is computed"
+        plan, sentence = prepared, f"previous {before}: {error.message}, so all is computed"
     journal.say(sentence)
-    return found
+    return plan
 
 
 def record_drift(store: Store, prepared: PreparedGraphModel, before: str, journal: Journal) -> None:
-    """The drift since an earlier night as facts, once; a line where that night's files are gone."""
-    told = store.read(MANIFESTS).where(F.col("split_id") == prepared.model.model_id)
-    if not told.where(F.col("detail") == f"since {before}").isEmpty():
+    """Record the drift since an earlier night once; report a line if the files of that night are gone."""
+    facts = store.read(MANIFESTS).where(F.col("split_id") == prepared.model.model_id)
+    if not facts.where(F.col("detail") == f"since {before}").isEmpty():
         return
     try:
         report_drift(store, prepared, before, journal)

@@ -1,4 +1,4 @@
-"""What items are like: vectors that lists are measured against, mapped by workers."""
+"""Feature vectors of items as files that workers map; metrics of lists such as diversity use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recbench_spark.storage.shared_rows import share_rows
 
 
 def share_features(base: str, items: DataFrame, rows: DataFrame, what: str) -> DotSource:
-    """Vectors of the items (item_id, vector), for `diversity`; items without one have all zeros."""
+    """Share the vectors of the items (item_id, vector) for `diversity`; items without one get zeros."""
     typed = convert_features(rows, what)
     check_common_ids(typed, items, "item_id", (what, "catalogue"))
     return DotSource(

@@ -1,4 +1,4 @@
-"""Item-kNN over all items: blocks of items as tasks."""
+"""Item-kNN over all items; each task computes the neighbours of a block of items."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, nor
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import Arrays, SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet, share_rows
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.relevance import keep_relevant
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
 
 ITEMS_A_TASK = 512
-"""Items whose neighbours are computed together: bounds a task's block of the product."""
+"""Items whose neighbours are computed together; this bounds a task's block of the product."""
 
 
 class ItemKnnAdapter(Behaviour[ItemKnnModel]):
-    """Each item's most similar items."""
+    """Adapter of item-kNN: the most similar items of each item."""
 
     def fit(self, data: SplitData) -> Trained:
-        """See `train_item_knn`."""
+        """Compute the neighbours of all items; see `train_item_knn`."""
         scratch = data.scratch_folder()
         return train_item_knn(data.train_rows, data.items, self.settings, data.threshold, scratch)
 
     def source(self, trained: Trained, data: SplitData) -> sources.NeighbourSource:
-        """Whose scores each item raises, and by how much."""
+        """Return the neighbours of each item and their weights."""
         assert trained.similarities is not None
         centred = self.settings.scores == "centred_mean"
         means = item_means(data.train_rows, data.threshold) if centred else None
@@ -45,31 +44,31 @@ class ItemKnnAdapter(Behaviour[ItemKnnModel]):
 def train_item_knn(
     train: DataFrame, items: DataFrame, model: ItemKnnModel, threshold: float | None, scratch: str
 ) -> Trained:
-    """Cosine item-kNN on relevant rows; histories are cut at `max_history` items, by hash of the user.
+    """Compute cosine item-kNN on relevant rows; a hash of the user cuts histories at `max_history` items.
 
-    The user x item matrix is written once and mapped by every worker; a task multiplies the rows of
-    its items with it and keeps the neighbours: nothing is shuffled but the matrix's own rows.
+    The user x item matrix is written once and mapped by every worker. A task multiplies the rows of its
+    items with the matrix and selects the neighbours; only the rows of the matrix are shuffled.
 
     Args:
         train: user_id, item_id, rating.
         items: item_id, item_index.
-        model: neighbours kept, longest history, whether weights are scaled to sum to 1.
-        threshold: rating from which a row is relevant.
-        scratch: folder all executors can read; must not exist yet.
+        model: number of neighbours, longest history, and if weights are scaled to sum to 1.
+        threshold: lowest rating of a relevant row.
+        scratch: folder that all executors can read; must not exist yet.
     """
     spark = train.sparkSession
     _write_histories(keep_relevant(train, threshold), items, model.max_history, scratch)
     shared = SharedRows(Path(scratch).name, input_files(load_parquet(spark, scratch)))
     n_items = items.count()
     blocks = spark.range(0, n_items, ITEMS_A_TASK, numPartitions=-(-n_items // ITEMS_A_TASK))
-    found = blocks.mapInArrow(_neighbour_task(shared, n_items, model), _NEIGHBOURS)
-    return Trained(similarities=_with_ids(found, items))
+    neighbours = blocks.mapInArrow(_neighbour_task(shared, n_items, model), _NEIGHBOURS)
+    return Trained(similarities=_with_ids(neighbours, items))
 
 
 def item_means(train: DataFrame, threshold: float | None) -> DataFrame:
-    """item_id, mean: the share of all users with a relevant training row of the item.
+    """Return item_id, mean: the share of all users with a relevant training row of the item.
 
-    Two shuffles, of distinct users and of one row an item; the driver learns one number.
+    Two shuffles: of distinct users, and of one row per item. The driver receives one number.
     """
     rows = keep_relevant(train, threshold)
     users = rows.select("user_id").distinct().count()
@@ -96,13 +95,13 @@ def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # t
         for batch in batches:
             for start in batch.column(0).to_pylist():
                 block = range(start, min(start + ITEMS_A_TASK, n_items))
-                found = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
+                neighbours = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
                 if model.scores == "centred_mean":
-                    found = normalise_weights(found)
+                    neighbours = normalise_weights(neighbours)
                 columns = [
-                    pa.array(found.items, pa.int32()),
-                    pa.array(found.neighbours, pa.int32()),
-                    pa.array(found.weights),
+                    pa.array(neighbours.items, pa.int32()),
+                    pa.array(neighbours.neighbours, pa.int32()),
+                    pa.array(neighbours.weights),
                 ]
                 yield pa.RecordBatch.from_arrays(columns, ["item", "neighbour", "weight"])
 
@@ -110,7 +109,7 @@ def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # t
 
 
 def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
-    """The user x item matrix and its transpose as CSR arrays: 4 bytes an interaction each."""
+    """Write the user x item matrix and its transpose as CSR arrays: 4 bytes per interaction each."""
     lists = rows.to_table(columns=["items"]).column("items").combine_chunks()
     indptr, indices = shared_arrays.flatten_lists(lists)
     transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
@@ -124,10 +123,10 @@ def _build_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
         shared_arrays.save_array(folder, name, array)
 
 
-def _with_ids(found: DataFrame, items: DataFrame) -> DataFrame:
+def _with_ids(neighbours: DataFrame, items: DataFrame) -> DataFrame:
     of_item = items.select(F.col("item_index").alias("item"), "item_id")
     of_neighbour = items.select(
         F.col("item_index").alias("neighbour"), F.col("item_id").alias("neighbour_id")
     )
-    named = found.join(of_item, "item").join(of_neighbour, "neighbour")
+    named = neighbours.join(of_item, "item").join(of_neighbour, "neighbour")
     return named.select("item_id", "neighbour_id", "weight")

@@ -1,4 +1,4 @@
-"""Means of users and items on the cluster: a sum a user and item, in whole numbers."""
+"""Means of users and items on the cluster, by sums of whole numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from recbench_spark.training.fits.logs import collect_facts, find_scale
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 EXACT = "decimal(38,15)"
-"""Deviations are added up at this grain: the same sums under any partitioning."""
+"""Type in which deviations are summed: its sums are exact, so they are the same under any partitioning."""
 
 
 class MeansAdapter(Behaviour[MeansModel]):
-    """The mean of all and the deviations of users and items, as biases without vectors."""
+    """Adapter of the mean model: biases hold the overall mean and the deviations of both sides."""
 
     def fit(self, data: SplitData) -> Trained:
-        """Two shuffles of the training rows, by the first side and by the second.
+        """Compute the deviations by two shuffles of the training rows, one per side.
 
-        The items' biases hold the mean of all too, so that what ranks and predicts is one number.
+        The biases of items include the overall mean, so ranking and prediction use one number.
 
         Raises:
             DataError: a rating outside `dataset.scale`.
@@ -44,27 +44,29 @@ class MeansAdapter(Behaviour[MeansModel]):
         return Trained(None if users is None else _without_vectors(users), _without_vectors(shifted))
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
-        """See `Behaviour`: an unseen user deviates by 0, an item without ratings likewise; clipped to
-        `dataset.scale` where it is given."""
+        """Predict ratings; unseen users and items without ratings have a deviation of 0.
+
+        Predictions are clipped to `dataset.scale` if it is given. See `Behaviour.predict`.
+        """
         trained = self.load(data)
         assert trained.users is not None
         biases = trained.users.select("user_id", F.col("bias").alias("user_bias"))
         known = users.join(biases, "user_id", "left").fillna({"user_bias": 0.0})
-        found = predict.predict_scored(known, self.source(trained, data), data.mean_rating)
+        predictions = predict.predict_scored(known, self.source(trained, data), data.mean_rating)
         if data.scale is None:
-            return found
+            return predictions
         low, high = (F.lit(end) for end in data.scale)
         clipped = F.transform("prediction", lambda one: F.greatest(low, F.least(high, one)))
-        return found.withColumn("prediction", clipped)
+        return predictions.withColumn("prediction", clipped)
 
 
 def _deviations(rows: DataFrame, side: str, shrinkage: float) -> tuple[DataFrame, DataFrame]:
-    """(ID, bias) of one side, and the rows with what it leaves."""
+    """Return (ID, bias) of one side, and the rows with the remaining deviation in `left`."""
     ids = f"{side}_id"
     total = F.sum(F.col("left").cast(EXACT)).cast("double")
-    found = rows.groupBy(ids).agg((total / (F.count("*") + F.lit(shrinkage))).alias("bias"))
+    biases = rows.groupBy(ids).agg((total / (F.count("*") + F.lit(shrinkage))).alias("bias"))
     left: Column = F.col("left") - F.col("bias")
-    return found, rows.join(found, ids).withColumn("left", left).drop("bias")
+    return biases, rows.join(biases, ids).withColumn("left", left).drop("bias")
 
 
 def _without_vectors(biases: DataFrame) -> DataFrame:

@@ -1,7 +1,8 @@
-"""The one protocol of all models: fit, keep, rank, predict, fold users in.
+"""The interface of all models: fit, save, rank, predict, and fold users in.
 
-A class of settings (`config.models.ModelConfig`) names its behaviour; nothing else in the package knows
-kinds by name. Behaviours know tables and, through `Source`, the scorers that workers open.
+The registry names the adapter of each class of settings (`config.models.ModelConfig`); nothing else in
+the package knows kinds of models by name. Adapters know tables and, through `Source`, the scorers that
+workers open.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ Settings = TypeVar("Settings", bound=ModelConfig)
 
 
 MAX_EARLIER_SPLITS = 30
-"""Splits of earlier nights that a model may look at."""
+"""Largest number of splits of earlier nights that a model may read."""
 
 
 @dataclass(frozen=True)
 class SplitData:
-    """What a model may know of a night: the split's tables, and what counts (`definition`).
+    """Everything that a model may know of a night: the tables of the split, and the metric definition.
 
-    world: settings of the generated world, for models that know its truth. folds_users: whether users
-    were held out from training, of whom some rows are given. suite, logical_date: of the night, where
-    there is one. journal: for those whose fit has stages to tell of. scale: `dataset.scale`, to which
-    models of ratings clip what they predict. lease: of the model's fit, where the warehouse is a folder:
-    its work folder is this run's alone.
+    world: settings of the generated world, for models that know its truth. folds_users: true if users
+    were held out from training and some of their rows are given. suite, logical_date: of the night, if
+    there is one. journal: takes progress lines of fits with several stages. scale: `dataset.scale`, to
+    which rating models clip their predictions. lease: of the model's fit, if the warehouse is a folder;
+    its work folder belongs to this run alone.
     """
 
     store: Store
@@ -67,52 +68,52 @@ class SplitData:
 
     @property
     def threshold(self) -> float | None:
-        """The rating from which a row is relevant; None: above 0."""
+        """Lowest rating of a relevant row; None: every rating above 0 is relevant."""
         return self.definition.threshold
 
     @property
     def spark(self) -> SparkSession:
-        """The session."""
+        """The Spark session."""
         return self.store.spark
 
     def table(self, table: Table) -> DataFrame:
-        """The split's rows of a table."""
+        """Return the rows of a table that belong to the split."""
         return self.store.read(table).where(F.col("split_id") == self.split_id)
 
     @property
     def items(self) -> DataFrame:
-        """The catalogue."""
+        """The catalogue of items."""
         return self.table(ITEMS)
 
     @cached_property
     def n_items(self) -> int:
-        """Items of the catalogue."""
+        """Number of items in the catalogue."""
         return self.items.count()
 
     @cached_property
     def known_items(self) -> KnownItems:
-        """The catalogue as tasks look ids up in it."""
+        """The catalogue in the form in which tasks look up ids."""
         items = self.items.select("item_id", "item_index", "n_train")
         return KnownItems(share_rows(self.store.scratch, items), self.n_items)
 
     @property
     def train_rows(self) -> DataFrame:
-        """The training part: user_id, item_id, rating."""
+        """Rows of the training part: user_id, item_id, rating."""
         return self._part("train")
 
     @cached_property
     def mean_rating(self) -> float:
-        """The mean of the training part's ratings."""
+        """Mean rating of the training part."""
         return mean_rating(self.train_rows)
 
     @property
     def test_rows(self) -> DataFrame:
-        """The part `test`, for what is told beside a fit: nothing may be learnt or chosen from it."""
+        """Rows of the part `test`, for progress lines alone: fits must not learn or choose from them."""
         return self._part("test")
 
     @property
     def given_rows(self) -> DataFrame:
-        """Rows given of users whom training has not seen."""
+        """Rows that are given of users without training rows."""
         return self._part("given")
 
     def _part(self, part: str) -> DataFrame:
@@ -120,8 +121,10 @@ class SplitData:
         return rows.select("user_id", "item_id", "rating")
 
     def earlier_splits(self, model: str) -> list[str]:
-        """Return splits of this suite and dataset on which a model succeeded on earlier nights, the newest
-        first."""
+        """Return the splits of earlier nights on which a model succeeded, newest first.
+
+        Only splits of the same suite and dataset count.
+        """
         rows = self.store.read(RUNS).where(
             (F.col("suite") == self.suite)
             & (F.col("dataset") == self.dataset)
@@ -136,19 +139,20 @@ class SplitData:
         ]
 
     def scratch_folder(self) -> str:
-        """A new folder that all executors can read; removed at the end of the night."""
+        """Make a new folder that all executors can read; it is removed at the end of the night."""
         return scratch_folder(self.store.scratch)
 
     def key(self, settings: ModelConfig) -> str:
-        """The split, and a hash of what else a trained model depends on; not of its name."""
-        found = settings.model_dump(exclude={"name", "version", "provenance", *settings.unkeyed})
+        """Return the split's id with a hash of all else that a trained model depends on, except its
+        name."""
+        fields = settings.model_dump(exclude={"name", "version", "provenance", *settings.unkeyed})
         revised = revisions.select_revisions(settings.kind, *settings.revised)
-        return f"{self.split_id}-{digest(found, self.threshold, revised)}"
+        return f"{self.split_id}-{digest(fields, self.threshold, revised)}"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a model is made of; None where it has no such side.
+    """A trained model as tables; None for a side that the model does not have.
 
     users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
     """
@@ -159,11 +163,12 @@ class Trained:
 
 
 class Behaviour(Generic[Settings]):
-    """What a night does with a model of one kind; a subclass says what differs.
+    """Adapter between a night and models of one kind; subclasses override what differs.
 
-    `learns`: there is something to fit and to keep. `brings_candidates`: the model's own tables say what
-    is ranked, no candidates are added. `lists`: these are lists, which leave out what is not near the top.
-    `leased`: one run at a time fits it; one that looks after its own files says False.
+    `learns`: there is something to fit and to store. `brings_candidates`: the model's own tables decide
+    which items are ranked, so no candidates are added. `lists`: the model gives lists, which leave out
+    items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
+    its own files sets False.
     """
 
     learns: ClassVar[bool] = True
@@ -177,19 +182,19 @@ class Behaviour(Generic[Settings]):
     # -------------------------------------------------------------------------- fit, save, load
 
     def fit(self, data: SplitData) -> Trained | None:
-        """Learn from the training rows; None where nothing is learnt here."""
+        """Learn from the training rows; return None if the adapter itself learns nothing."""
         return None
 
     def fold_in(self, trained: Trained, data: SplitData) -> DataFrame | None:
-        """user_id, vector, bias of users whom training has not seen, from `data.given_rows`."""
+        """Return user_id, vector, bias of users without training rows, from `data.given_rows`."""
         return None
 
     def key(self, data: SplitData) -> str:
-        """The name of the trained model: the split, and a hash of what else it hangs on."""
+        """Return the name of the trained model: the split's id and a hash of all else it depends on."""
         return data.key(self.settings)
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Into the tables of trained models, all sides in one commit a table, once a key."""
+        """Append the model to the tables of trained models, one commit per table, once per key."""
         key = self.key(data)
         sides = [
             frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
@@ -204,12 +209,12 @@ class Behaviour(Generic[Settings]):
             data.store.append(rows, SIMILARITIES, once=key)
 
     def saved(self, data: SplitData) -> bool:
-        """Whether the model was trained on this split before."""
+        """Return true if the model was trained on this split before."""
         key = self.key(data)
         return any(data.store.has(table, "model_id", key) for table in (EMBEDDINGS, SIMILARITIES))
 
     def load(self, data: SplitData) -> Trained:
-        """The model as it was saved, or as it was handed over."""
+        """Read the model from the tables of trained models, or from external inputs."""
         key = self.key(data)
         rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == key)
         users, items = (
@@ -220,17 +225,17 @@ class Behaviour(Generic[Settings]):
         return Trained(users, items, similarities)
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
-        """What the night found out of the model itself: part, fact (of the settings' `facts`), value."""
+        """Return facts that the night measured on the model: part, fact (of `settings.facts`), value."""
         return []
 
     def told(self) -> str | None:
-        """More than the model's name for `--dry-run`, its files looked at; None: there is no more."""
+        """Describe the model for `--dry-run` after a look at its files; None: the name says it all."""
         return None
 
     # -------------------------------------------------------------------------- rank, predict
 
     def source(self, trained: Trained, data: SplitData) -> Source:
-        """What workers score blocks of users with: vectors of items by default."""
+        """Return the source from which workers score blocks of users: the item vectors by default."""
         assert trained.items is not None
         if type(self).load is Behaviour.load and (stored := self._source_from_table(data)):
             return stored
@@ -239,25 +244,25 @@ class Behaviour(Generic[Settings]):
         return DotSource(shared, data.n_items, dims)
 
     def _source_from_table(self, data: SplitData) -> DotSource | None:
-        """The vectors of items as workers read them from the table itself; None where they cannot."""
+        """Return the item vectors as workers read them from the table itself, or None if they cannot."""
         key = data.key(self.settings)
         files = data.store.list_partition_files(EMBEDDINGS, {"model_id": key, "side": "item"})
         if not files:
             return None
-        # By the files: another warehouse may hold other vectors under the same key.
+        # The digest is of the files: another warehouse may hold other vectors under the same key.
         rows = SharedRows(digest(files, length=32), tuple(files))
         lengths = {length for batch in rows.dataset().to_batches(columns=["vector"])
                    for length in batch.column(0).value_lengths().unique().to_pylist()}  # fmt: skip
-        if len(lengths) != 1:  # none, NULL or several: it is told as of any other table
+        if len(lengths) != 1:  # none, NULL or several lengths: the general path reports the error
             return None
         return DotSource(rows, data.n_items, lengths.pop(), catalogue=data.known_items)
 
     def users(self, trained: Trained, source: Source) -> DataFrame | None:
-        """user_id, vector of the users, where the source asks for vectors."""
+        """Return user_id, vector of the users, if the source needs vectors."""
         return trained.users if getattr(source, "dims", 0) else None
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """What `evaluation.ranking.rank` ranks, and what the model's inputs left out.
+        """Return the input of `evaluation.ranking.rank`, and checks that count unusable rows of the model.
 
         Args:
             users: rows of `users_of_parts`.
@@ -268,7 +273,7 @@ class Behaviour(Generic[Settings]):
         return ScoredModel(source, self.users(trained, source)), []
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
-        """Predicted ratings of pairs of users and items.
+        """Predict ratings of pairs of users and items.
 
         Args:
             users: rows of `users_of_parts`: one row a user with `items` and `relevance`.
@@ -287,5 +292,10 @@ class Behaviour(Generic[Settings]):
 
 
 def make_behaviour(settings: ModelConfig) -> Behaviour[ModelConfig]:
-    """The behaviour that a model's settings name, imported now."""
+    """Import the adapter class of a model's settings and return an adapter with these settings."""
     return cast("Behaviour[ModelConfig]", import_adapter(settings)(settings))
+
+
+def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:
+    """Keep rows whose rating is at least the threshold (None: above 0)."""
+    return frame.where(F.col("rating") > 0 if threshold is None else F.col("rating") >= threshold)

@@ -1,14 +1,14 @@
-"""One fit on several processes: gradients are those of one process.
+"""One fit by several processes, with the same gradients as one process.
 
-Each process makes the task anew, from files that all of them see, and takes its share of each minibatch;
-what is drawn (order, negatives, samples) hangs on seed, epoch and step and is the same in all. Where
-Spark's master is local they are processes of the driver's host; else each is started by a task of a barrier
-stage, all at once. `processes` tells how they meet.
+Each process makes the task from files that all of them see, and computes its share of each minibatch.
+Random draws (order, negatives, samples) depend on seed, epoch and step, so they are the same in all
+processes. If Spark's master is local, they are processes of the driver's host; else a barrier stage
+starts one under each of its tasks. `processes` says how they find each other.
 
-An attempt at a fit has a folder of its own within the fit's folder, under its maker's name
-(`storage.publish.private_path`), so that no attempt meets what a killed one left. Lines of the first
-process and errors of any of them go through files of that folder: a line is told while the fit runs, and
-an error comes out as it does in a fit of one process.
+Each attempt at a fit has a rendezvous folder of its own within the fit's folder
+(`storage.publish.private_path`), so it never reads files of a killed attempt. Lines of the first process
+and errors of all processes are files of that folder. Lines are reported while the fit runs, and errors
+are raised as in a fit of one process.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from recbench_spark.storage.publish import private_path
 from recbench_spark.training.processes import FailureNote, Job, ProcessEnd, parse_result, run_processes
 
 MEETING = "meeting"
-"""Folder in which the processes of an attempt meet; `private_path` makes the name the attempt's own."""
+"""Rendezvous folder of the processes of an attempt; `private_path` makes its name unique."""
 
 LINES = "lines.txt"
-"""File of a meeting: lines of the first process."""
+"""File of the rendezvous folder: lines of the first process."""
 
 
 def split_minibatch(shares: Sequence[float]) -> list[Shard]:
-    """Each process's part of a minibatch, from shares of any sum.
+    """Return each process's part of a minibatch, in proportion to the shares.
 
     Raises:
         ConfigError: no shares, or one that is not above 0.
@@ -67,17 +67,17 @@ def split_minibatch(shares: Sequence[float]) -> list[Shard]:
 def fit_as_configured(
     settings: FittedModel, task: Task, make: Callable[[], Task], folder: Path, report: Report
 ) -> FitResult:
-    """Fit in this process, or on as many as the settings say; the task's module has the best weights then.
+    """Fit in this process, or in as many as the settings say; the task's module gets the best weights.
 
     Args:
         settings: of the model.
         task: the task in this process.
-        make: the same one in another process; see `fit_multiprocess`.
+        make: makes the same task in another process; see `fit_multiprocess`.
         folder: of checkpoints.
-        tell: called with a line an epoch.
+        report: called with one line per epoch.
 
     Raises:
-        RecbenchError: what a fit raises, wherever it runs.
+        RecbenchError: any error of a fit, wherever it runs.
     """
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, report)
@@ -99,26 +99,28 @@ def fit_multiprocess(
     report: Report,
     local: bool = True,
 ) -> FitResult:
-    """Fit by as many processes as there are shares; go on from the folder's checkpoint.
+    """Fit with one process per share, from the last checkpoint of the folder on.
 
     Args:
-        make: the task, from files that all processes see; importable, or a `functools.partial` of what is.
-        plan: how; `batch` is that of all processes together; each computes on the CPU.
-        folder: of checkpoints, seen by all; `best.safetensors` holds the weights. The caller has its lease.
-        shares: of each minibatch.
-        tell: called, by another thread, with a line an epoch.
-        local: processes of the driver's host; else tasks of Spark.
+        make: makes the task from files that all processes see; importable, or a `functools.partial` of an
+            importable function.
+        plan: of the fit; `batch` is that of all processes together; each computes on the CPU.
+        folder: of checkpoints, seen by all; `best.safetensors` holds the weights. The caller holds its
+            lease.
+        shares: shares of each minibatch, one per process.
+        report: called, by another thread, with one line per epoch.
+        local: true for processes of the driver's host; else they run under tasks of Spark.
 
     Raises:
-        RecbenchError: what a process raised, or that one died without a word.
+        RecbenchError: an error that a process raised, or a process that died without a message.
         StoreError: a host does not see the folder.
-        RuntimeError: an error of a process that nobody foresaw, with its trace.
+        RuntimeError: an unexpected error of a process, with its trace.
     """
     folder = folder.absolute()
     parts = tuple(split_minibatch(shares))
-    with open_rendezvous(folder) as meeting:
-        lines = meeting / LINES
-        job = Job(make, plan, str(folder), str(meeting), str(lines), parts)
+    with open_rendezvous(folder) as rendezvous:
+        lines = rendezvous / LINES
+        job = Job(make, plan, str(folder), str(rendezvous), str(lines), parts)
         with follow_lines(lines, report):
             outcomes = run_here(job) if local else run_as_tasks(job)
     raise_first([outcome.note for outcome in outcomes if outcome.note is not None])
@@ -127,19 +129,19 @@ def fit_multiprocess(
 
 @contextmanager
 def open_rendezvous(folder: Path) -> Iterator[Path]:
-    """Make a folder that this attempt alone has, within the fit's folder; remove it in the end.
+    """Make a folder that belongs to this attempt alone, within the fit's folder; remove it at the end.
 
-    Meetings of killed attempts go with the fit's folder, or here when they are a day old.
+    Folders of killed attempts are removed with the fit's folder, or here when they are a day old.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    with private_path(folder / MEETING) as meeting:
-        meeting.mkdir()
-        yield meeting
+    with private_path(folder / MEETING) as rendezvous:
+        rendezvous.mkdir()
+        yield rendezvous
 
 
 def run_here(job: Job) -> list[ProcessEnd]:
-    """Run all processes of a fit on this host, which share its processors."""
+    """Run all processes of a fit on this host; they share its processors."""
     ranks = range(len(job.shards))
     threads = max(1, (os.cpu_count() or 1) // len(ranks)) if len(ranks) > 1 else 0
     return run_processes([replace(job, rank=rank, threads=threads) for rank in ranks])
@@ -151,20 +153,22 @@ def run_here(job: Job) -> list[ProcessEnd]:
 def require_common_folder(folder: Path, processes: int) -> None:
     """Check that each host on which a process of a fit may run can write to the fit's folder.
 
-    A barrier stage of `processes` tasks looks, each at one file of some bytes. Nothing is checked where the
-    processes will be on the driver's host.
+    Each task of a barrier stage with `processes` tasks writes one small file. Nothing is checked if all
+    processes run on the driver's host.
 
     Args:
         folder: of the fit.
-        processes: of the fit.
+        processes: number of processes of the fit.
 
     Raises:
-        StoreError: a host cannot; its name, and what to do.
+        StoreError: a host cannot write there; the error names it and says what to do.
     """
     if processes == 1 or _is_local_session():
         return
-    with open_rendezvous(folder.absolute()) as meeting:
-        _require_shared(folder, _run_stage(partial(probe_folder_task, meeting=str(meeting)), processes))
+    with open_rendezvous(folder.absolute()) as rendezvous:
+        _require_shared(
+            folder, _run_stage(partial(probe_folder_task, rendezvous=str(rendezvous)), processes)
+        )
 
 
 def run_as_tasks(job: Job) -> list[ProcessEnd]:
@@ -199,9 +203,9 @@ def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
     return ProcessEnd(report["result"], None if note is None else FailureNote(**note))
 
 
-def probe_folder_task(_numbers: Iterable[int], meeting: str) -> Iterator[str]:
-    """Yield, under a task of Spark, which hosts cannot write to a meeting's folder."""
-    _, strangers = _compare_hosts(BarrierTaskContext.get(), meeting)
+def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
+    """Yield, under a task of Spark, the hosts that cannot write to the rendezvous folder."""
+    _, strangers = _compare_hosts(BarrierTaskContext.get(), rendezvous)
     yield json.dumps({"strangers": strangers})
 
 
@@ -209,28 +213,28 @@ def run_task(_numbers: Iterable[int], packed: bytes) -> Iterator[str]:
     """Run one process of a fit under this task; yield its outcome, or hosts that do not see the folder.
 
     Args:
-        packed: the job, pickled.
+        packed: the pickled job.
     """
     context, job = BarrierTaskContext.get(), pickle.loads(packed)
-    attempt, strangers = _compare_hosts(context, job.meeting)
+    attempt, strangers = _compare_hosts(context, job.rendezvous)
     if strangers:
         yield json.dumps({"strangers": strangers})
         return
-    # A stage that Spark runs again, after it lost a host, must not meet what is left of the first.
-    meeting = Path(job.meeting, attempt)
-    meeting.mkdir(exist_ok=True)
+    # Spark runs a stage again after it lost a host. The second run must not read files of the first.
+    rendezvous = Path(job.rendezvous, attempt)
+    rendezvous.mkdir(exist_ok=True)
     hosts = {info.address.rpartition(":")[0] for info in context.getTaskInfos()}
-    own = replace(job, meeting=str(meeting), rank=context.partitionId(), one_host=len(hosts) == 1)
+    own = replace(job, rendezvous=str(rendezvous), rank=context.partitionId(), one_host=len(hosts) == 1)
     (outcome,) = run_processes([own])
     yield json.dumps(asdict(outcome))
 
 
-def _compare_hosts(context: BarrierTaskContext, meeting: str) -> tuple[str, list[str]]:
-    """Return a name of this attempt at the stage, and the hosts that cannot write to a meeting's folder.
+def _compare_hosts(context: BarrierTaskContext, rendezvous: str) -> tuple[str, list[str]]:
+    """Return a name for this attempt at the stage, and the hosts that do not share the folder.
 
-    The driver made the folder under a new name: a host has it only where it shares the disk.
+    The driver made the folder under a new name, so a host has it only if it shares the disk.
     """
-    stranger = "" if _can_write(Path(meeting)) else socket.gethostname()
+    stranger = "" if _can_write(Path(rendezvous)) else socket.gethostname()
     words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
     answers = [json.loads(answer) for answer in context.allGather(words)]
     return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})
@@ -250,16 +254,17 @@ def _can_write(folder: Path) -> bool:
 
 
 def raise_first(notes: Sequence[FailureNote]) -> None:
-    """Raise the error that a fit ended by, if any: one that has words for it, else the earliest.
+    """Raise the error that ended a fit, if any: a known error first, else the earliest one.
 
-    Of processes without a word one that a signal ended comes first: the others ended because of it.
+    Among processes without an error of their own, one that a signal ended comes first: the others ended
+    because of it.
 
     Args:
-        notes: of processes that failed.
+        notes: of the processes that failed.
 
     Raises:
-        RecbenchError: as a process raised it, or that one ended without a word.
-        RuntimeError: an error that nobody foresaw, with its trace.
+        RecbenchError: an error that a process raised, or a process that ended without a message.
+        RuntimeError: an unexpected error, with its trace.
     """
     if not notes:
         return
@@ -276,7 +281,7 @@ def raise_first(notes: Sequence[FailureNote]) -> None:
 
 @contextmanager
 def follow_lines(path: Path, report: Report) -> Iterator[None]:
-    """Tell the lines that others append to a file, by a thread of its own, until the end."""
+    """Report the lines that others append to a file, in a thread, until the context ends."""
     over = threading.Event()
     thread = threading.Thread(target=_follow, args=(path, report, over), daemon=True)
     thread.start()

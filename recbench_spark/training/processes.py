@@ -1,9 +1,9 @@
-"""Processes of one fit: started on a host, joined by `torch.distributed`, and watched until all have ended.
+"""The processes of one fit: their start, their connection by `torch.distributed`, and their end.
 
-They meet in a folder that all of them see, by torch's FileStore: no process listens for strangers.
-Gradients go from process to process by gloo, over the loopback interface where all processes are on one
-host. A process gets its job by a pipe from the process that starts it. Errors, results and printed lines
-are files of the meeting's folder.
+They find each other through torch's FileStore in a folder that all of them see, so no process listens for
+strangers. Gradients are exchanged by gloo, over the loopback interface if all processes are on one host.
+A process gets its job by a pipe from the process that starts it. Errors, results and printed lines are
+files of the rendezvous folder.
 """
 
 from __future__ import annotations
@@ -32,30 +32,32 @@ from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.runtime.journal import write_json
 
 STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"
-"""Files of a meeting: torch's store; the fit's result; why a process failed; what it printed."""
+"""Files of the rendezvous folder: torch's store, the fit's result, the reason of a failure, the printed
+text."""
 
 PATIENCE = timedelta(hours=2)
-"""Time that a process waits for another one's numbers; one that died is noticed at once."""
+"""Longest time that a process waits for the numbers of another one; a dead process is noticed at once."""
 
 GRACE_SECONDS = 10.0
-"""Time that other processes have to end by themselves when one has failed."""
+"""Seconds that other processes have to end by themselves after one has failed."""
 
 POLL_SECONDS = 0.1
 PARENT_SECONDS = 0.5
-"""Time between two looks of a process at the process that started it."""
+"""Seconds between two checks that the process which started this one is alive."""
 
 START = """
 import json, pickle, sys
 sys.path[:] = json.loads(sys.stdin.buffer.readline())
 pickle.load(sys.stdin.buffer)()
 """
-"""Program of a process. It finds modules, also those of --py-files, where its parent finds them."""
+"""Program of a process. It imports modules, also those of --py-files, from the paths of its parent."""
 
 LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-"""Interface by which a host talks to itself alone, by system."""
+"""Name of the loopback interface, by operating system."""
 
 LOST_PEER = "third_party/gloo"
-"""Part of gloo's errors. They say that a connection broke: another process has ended, and knows more."""
+"""Part of gloo's errors. They say that a connection broke: another process has ended, and has the real
+error."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,18 @@ class Job:
         make: makes the task, from files that all processes see.
         plan: of the fit; `batch` is that of all processes together.
         folder: of checkpoints.
-        meeting: folder in which the processes meet; no other attempt has it.
+        rendezvous: rendezvous folder of the processes; it belongs to this attempt alone.
         lines: file to which the first process appends its lines.
         shards: part of each minibatch, by process.
         rank: number of the process.
         threads: of torch; 0: as many as the environment says.
-        one_host: all processes are on this host.
+        one_host: true if all processes are on this host.
     """
 
     make: Callable[[], Task]
     plan: TrainingPlan
     folder: str
-    meeting: str
+    rendezvous: str
     lines: str
     shards: tuple[Shard, ...]
     rank: int = 0
@@ -90,12 +92,12 @@ class FailureNote:
     """Reason why a process failed.
 
     Attributes:
-        kind: class of `errors`; empty for an error that nobody foresaw and for a process without a word.
-        message: in words.
-        hint: what to do.
-        trace: of an error that nobody foresaw.
-        signal: a signal ended the process.
-        time: when the note was written, by the storage's clock, seconds since 1970.
+        kind: class of `errors`; empty for an unexpected error and for a process without a message.
+        message: text of the error.
+        hint: advice on what to do.
+        trace: of an unexpected error.
+        signal: true if a signal ended the process.
+        time: when the note was written, by the storage's clock, in seconds since 1970.
     """
 
     kind: str = ""
@@ -108,37 +110,37 @@ class FailureNote:
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """End of a process: with the fit's result (the first process alone), with a note, or with neither."""
+    """End of a process: with the fit's result (first process only), with a note, or with neither."""
 
     result: dict[str, Any] | None = None
     note: FailureNote | None = None
 
 
-# ---------------------------------------------------------------------- where processes are started
+# -------------------------------------------------------------------------------- start and watch
 
 
 def run_processes(jobs: Sequence[Job]) -> list[ProcessEnd]:
-    """Run some processes of a fit on this host until all have ended; no process is left behind.
+    """Run some processes of a fit on this host until all have ended; none is left behind.
 
     Args:
-        jobs: one a process; their meeting's folder is there.
+        jobs: one per process; their rendezvous folder exists.
     """
-    meeting = Path(jobs[0].meeting)
+    rendezvous = Path(jobs[0].rendezvous)
     children: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for job in jobs:
             children[job.rank] = _start_process(job)
-        _watch(children, meeting)
+        _watch(children, rendezvous)
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-    return [_read_outcome(meeting, job.rank) for job in jobs]
+    return [_read_outcome(rendezvous, job.rank) for job in jobs]
 
 
 def _start_process(job: Job) -> subprocess.Popen[bytes]:
     threads = {"OMP_NUM_THREADS": "1"} if job.threads else {}  # until the process sets its own number
-    with Path(job.meeting, OUTPUT.format(rank=job.rank)).open("wb") as output:
+    with Path(job.rendezvous, OUTPUT.format(rank=job.rank)).open("wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-c", START, f"process {job.rank} of a fit by torch"],
             stdin=subprocess.PIPE,
@@ -148,52 +150,54 @@ def _start_process(job: Job) -> subprocess.Popen[bytes]:
             process_group=0,  # Ctrl-C is for the process that watches
         )
     assert child.stdin is not None
-    with suppress(BrokenPipeError), child.stdin as pipe:  # of a process that has ended already
+    with suppress(BrokenPipeError), child.stdin as pipe:  # the process may have ended already
         pipe.write(json.dumps(sys.path).encode() + b"\n")
         pickle.dump(_Start(job, os.getpid()), pipe)
     return child
 
 
-def _watch(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path) -> None:
-    """Wait until all children have ended. Once a process of the fit has failed, wherever it is, the others
-    have some seconds."""
+def _watch(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) -> None:
+    """Wait until all children have ended.
+
+    Once a process of the fit has failed, on any host, the others have some seconds.
+    """
     deadline = None
     while any(child.poll() is None for child in children.values()):
-        _note_deaths(children, meeting)
-        if deadline is None and any(meeting.glob(NOTE.format(rank="*"))):
+        _note_deaths(children, rendezvous)
+        if deadline is None and any(rendezvous.glob(NOTE.format(rank="*"))):
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             return
         time.sleep(POLL_SECONDS)
-    _note_deaths(children, meeting)
+    _note_deaths(children, rendezvous)
 
 
-def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], meeting: Path) -> None:
-    """Write the notes of processes that ended before the fit did and left none themselves."""
+def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Path) -> None:
+    """Write notes for processes that ended before the fit did and wrote none themselves."""
     for rank, child in children.items():
         code = child.poll()
-        has_result = rank > 0 or (meeting / RESULT).exists()
+        has_result = rank > 0 or (rendezvous / RESULT).exists()
         has_died = code is not None and (code != 0 or not has_result)
-        if has_died and not (meeting / NOTE.format(rank=rank)).exists():
-            _write_note(meeting, rank, _describe_death(meeting, rank, child.returncode))
+        if has_died and not (rendezvous / NOTE.format(rank=rank)).exists():
+            _write_note(rendezvous, rank, _describe_death(rendezvous, rank, child.returncode))
 
 
-def _describe_death(meeting: Path, rank: int, code: int) -> FailureNote:
-    """Return a note on a process without a word: its signal, else its last error, else its exit code."""
+def _describe_death(rendezvous: Path, rank: int, code: int) -> FailureNote:
+    """Return a note on a process without one: its signal, else its last error, else its exit code."""
     if code < 0:
         return FailureNote(message=f"signal {-code}", signal=True)
-    output = Path(meeting, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
+    output = Path(rendezvous, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
     return FailureNote(message=last_error(output) or f"exit code {code}")
 
 
 def last_error(output: str) -> str:
-    """Return the last error that a process printed; empty where it printed none."""
+    """Return the last error that a process printed; empty if it printed none."""
     errors = re.findall(r"^((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE)
     return str(errors[-1]) if errors else ""
 
 
-def _read_outcome(meeting: Path, rank: int) -> ProcessEnd:
-    path, result = meeting / NOTE.format(rank=rank), meeting / RESULT
+def _read_outcome(rendezvous: Path, rank: int) -> ProcessEnd:
+    path, result = rendezvous / NOTE.format(rank=rank), rendezvous / RESULT
     if path.exists():
         return ProcessEnd(note=FailureNote(**{**_read_json(path), "time": path.stat().st_mtime}))
     return ProcessEnd(_read_json(result) if rank == 0 and result.exists() else None)
@@ -204,8 +208,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _write_note(meeting: Path, rank: int, note: FailureNote) -> None:
-    write_json(meeting / NOTE.format(rank=rank), asdict(note))
+def _write_note(rendezvous: Path, rank: int, note: FailureNote) -> None:
+    write_json(rendezvous / NOTE.format(rank=rank), asdict(note))
 
 
 def parse_result(result: dict[str, Any]) -> FitResult:
@@ -220,7 +224,7 @@ def parse_result(result: dict[str, Any]) -> FitResult:
 
 @dataclass(frozen=True)
 class _Start:
-    """First action of a process: it watches the process that started it, and does its job."""
+    """First action of a process: it watches the process that started it, and runs its job."""
 
     job: Job
     parent: int
@@ -231,28 +235,28 @@ class _Start:
 
 
 def watch_parent(parent: int) -> None:
-    """End this process when the one that started it has ended: a process that is killed ends nobody."""
+    """End this process when the one that started it has ended; a killed parent cannot end it."""
     while os.getppid() == parent:
         time.sleep(PARENT_SECONDS)
     os._exit(1)
 
 
 def run_job(job: Job) -> NoReturn:
-    """Take part in a fit, and end the process: with 0, or with a note and 1.
+    """Take part in a fit, then end the process: with code 0, or with a note and code 1.
 
-    A process that ends alone breaks its connections, by which the others end. Threads of gloo may wait even
-    then, and Python's own way to end takes seconds: so the process leaves at once.
+    A process that ends alone breaks its connections, which ends the others. Threads of gloo may wait even
+    then, and Python's own exit takes seconds, so the process exits at once.
     """
     code = 0
     try:
         fitted = _fit(job)
         if job.rank == 0:
-            write_json(Path(job.meeting, RESULT), asdict(fitted))
-    except BaseException as error:  # also of `sys.exit`, after which the fit is not done
+            write_json(Path(job.rendezvous, RESULT), asdict(fitted))
+    except BaseException as error:  # also `sys.exit`, after which the fit is not complete
         code = 1
         traceback.print_exc()
         if LOST_PEER not in str(error):
-            _write_note(Path(job.meeting), job.rank, _describe_error(error))
+            _write_note(Path(job.rendezvous), job.rank, _describe_error(error))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -265,20 +269,20 @@ def _fit(job: Job) -> FitResult:
     if job.threads:
         torch.set_num_threads(job.threads)
     _join(job)
-    tell = make_line_writer(Path(job.lines)) if job.rank == 0 else _ignore_line
+    report = make_line_writer(Path(job.lines)) if job.rank == 0 else _ignore_line
     plan = replace(job.plan, device="cpu")
-    fitted = fit(job.make(), plan, Path(job.folder), tell, job.shards[job.rank])
+    fitted = fit(job.make(), plan, Path(job.folder), report, job.shards[job.rank])
     distributed.destroy_process_group()
     return fitted
 
 
 def _join(job: Job) -> None:
-    """Meet the other processes of the fit."""
+    """Connect to the other processes of the fit."""
     from torch import distributed  # noqa: PLC0415
 
     if job.one_host and sys.platform in LOOPBACK:
         os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
-    size, path = len(job.shards), str(Path(job.meeting, STORE))
+    size, path = len(job.shards), str(Path(job.rendezvous, STORE))
     store = distributed.FileStore(path, size)  # type: ignore[attr-defined]
     store.set_timeout(PATIENCE)
     distributed.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=PATIENCE)
@@ -295,7 +299,7 @@ def make_line_writer(path: Path) -> Report:
 
 
 def _ignore_line(_: str) -> None:
-    """The first process tells for all."""
+    """Ignore a line: the first process alone reports."""
 
 
 def _describe_error(error: BaseException) -> FailureNote:

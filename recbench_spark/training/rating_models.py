@@ -1,8 +1,8 @@
-"""Rating models in a night: one fit as one task, whose predictions of the held-out pairs are kept.
+"""Rating models in a night: one fit is one task, and its predictions of the held-out pairs are stored.
 
-A sampler's best prediction is the mean over all its samples, which no stored model has; so the pairs of all
-held-out parts are watched during the fit, and nothing is learnt of them. What is made of vectors (SGD, ALS,
-iALS, logistic) can be ranked with as well.
+The best prediction of a sampler is the mean over all its samples, and no stored model can repeat it. So
+the fit predicts the pairs of all held-out parts as it runs, and learns nothing from them. Models made of
+vectors (SGD, ALS, iALS, logistic) can also rank.
 """
 
 from __future__ import annotations
@@ -42,28 +42,27 @@ from recbench_spark.training.fits.tasks import (
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 
 TRAINING_PARTS = ("train", "given", "later")
-"""Parts of which nothing is predicted."""
+"""Parts whose pairs are not predicted."""
 
 
 class RatingAdapter(Behaviour[RatingModelConfig]):
-    """A learner of `models.rating`."""
+    """Adapter of the learners in `models.rating`."""
 
     leased = False  # its task holds the lease of the fit
 
     def fit(self, data: SplitData) -> Trained:
-        """One task, a row of `fits`; the log goes to it as files.
+        """Fit as one task, which writes a row of `fits`; the task reads the log from files.
 
         Raises:
             ConfigError: features of days on a log without times.
-            DataError, DivergedError: as the fit ended.
+            DataError, DivergedError: the error that ended the fit.
         """
         files = self._files(data)
         task = self._task(data, files)
         (outcome,) = run_tasks(data.spark, [task], partial(fit_one, files=files), 1)
         if outcome.row is None:
-            raise DataError(
-                f"model {self.settings.name}: its process ended: {explain_spark_error(outcome.error or OSError())}"
-            )
+            reason = explain_spark_error(outcome.error or OSError())
+            raise DataError(f"model {self.settings.name}: its process ended: {reason}")
         name = self.settings.name
         facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
         append_fits(data.store, [outcome.row], facts)
@@ -74,22 +73,22 @@ class RatingAdapter(Behaviour[RatingModelConfig]):
         return self.load(data)
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Nothing: the task has written what it made."""
+        """Do nothing: the task has written its files."""
 
     def saved(self, data: SplitData) -> bool:
-        """Whether a task has written its row, which it does last."""
-        found = read_bytes(self._place(data, ROW))
-        return found is not None and b'"status": "succeeded"' in found
+        """Return true if a task has written its row, which it writes last."""
+        row = read_bytes(self._place(data, ROW))
+        return row is not None and b'"status": "succeeded"' in row
 
     def load(self, data: SplitData) -> Trained:
-        """Vectors and biases, where the model is made of them."""
+        """Read vectors and biases, if the model is made of them."""
         if read_bytes(self._place(data, USERS)) is None:
             return Trained()
         read = data.spark.read.parquet
         return Trained(read(self._place(data, USERS)), read(self._place(data, ITEMS)))
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """By vectors. Raises ConfigError for models of no vectors."""
+        """Return the model's vectors for ranking. Raise ConfigError for a model without vectors."""
         if self.load(data).items is None:
             raise ConfigError(
                 f"model {self.settings.name}: kind '{self.settings.kind}' predicts pairs and ranks nothing",
@@ -98,7 +97,7 @@ class RatingAdapter(Behaviour[RatingModelConfig]):
         return super().ranked(users, data)
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
-        """What was predicted during the fit; a shuffle of the held-out pairs by user.
+        """Return the predictions that the fit made; shuffles the held-out pairs by user.
 
         Raises:
             ConfigError: a learner whose scores are no ratings.
@@ -111,21 +110,21 @@ class RatingAdapter(Behaviour[RatingModelConfig]):
         pairs = load_parquet(data.spark, self._place(data, PREDICTIONS))
         entry = F.struct("item_id", "prediction")
         by_user = pairs.groupBy("user_id", "part").agg(
-            F.map_from_entries(F.collect_list(entry)).alias("found")
+            F.map_from_entries(F.collect_list(entry)).alias("predicted")
         )
         joined = users.join(by_user, ["user_id", "part"], "left")
         mean = F.lit(data.mean_rating)
 
-        def of_item(item: Column) -> Column:
-            return F.coalesce(F.col("found")[item], mean)
+        def prediction(item: Column) -> Column:
+            return F.coalesce(F.col("predicted")[item], mean)
 
         return joined.select(
             "user_id",
             "part",
             "user_key",
-            F.transform("item_ids", of_item).alias("prediction"),
+            F.transform("item_ids", prediction).alias("prediction"),
             F.col("relevance").alias("outcome"),
-            F.expr("cast(size(filter(item_ids, x -> found[x] is null)) as int)").alias("unknown"),
+            F.expr("cast(size(filter(item_ids, x -> predicted[x] is null)) as int)").alias("unknown"),
         )
 
     # ------------------------------------------------------------------------------------ the task
@@ -135,11 +134,11 @@ class RatingAdapter(Behaviour[RatingModelConfig]):
 
     def _files(self, data: SplitData) -> SharedRatingLog:
         rows = data.table(SPLITS).select(*COLUMNS)
-        found = collect_facts(rows)
-        scale = find_scale(found, data.scale)
-        has_times = found["timed"] == found["rows"]
+        facts = collect_facts(rows)
+        scale = find_scale(facts, data.scale)
+        has_times = facts["timed"] == facts["rows"]
         shared = share_rows(data.store.scratch, rows)
-        return SharedRatingLog(shared, tuple(found["parts"]), scale, has_times, found["rows"])
+        return SharedRatingLog(shared, tuple(facts["parts"]), scale, has_times, facts["rows"])
 
     def _task(self, data: SplitData, files: SharedRatingLog) -> FitTask:
         settings = learner_settings(self.settings)

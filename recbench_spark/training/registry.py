@@ -25,11 +25,11 @@ ADAPTERS = {
     "MeansModel": "means:MeansAdapter",
     "MfBprModel": "factor_models:FactorAdapter",
     "PinSageModel": "trained_graphs:PinSages",
-    "PopularModel": "popular:PopularAdapter",
-    "RandomModel": "random:RandomAdapter",
+    "PopularModel": "baselines:PopularAdapter",
+    "RandomModel": "baselines:RandomAdapter",
     "RatingModelConfig": "rating_models:RatingAdapter",
     "ScoresModel": "external_models:ScoresAdapter",
-    "TruthModel": "truth:TruthAdapter",
+    "TruthModel": "baselines:TruthAdapter",
 }
 """Module and class of the adapter of each class of settings of this package, below `training`."""
 

@@ -1,8 +1,8 @@
-"""`kind: pinsage` and `kind: graphsage`: graphs laid out, layers fitted, all nodes embedded layer by layer.
+"""`kind: pinsage` and `kind: graphsage`: build the graph, fit the layers, embed all nodes layer by layer.
 
-The driver's process fits, or `processes` of its host or of Spark's tasks: each maps graph and features, and
-holds the pairs, 16 bytes each.
-Weights go into a safetensors file; tasks then compute every node's vector once a layer (`graph.pipeline`).
+The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
+maps graph and features, and holds the pairs, 16 bytes each. Weights are written to a safetensors file;
+tasks then compute every node's vector once per layer (`graph.pipeline`).
 """
 
 from __future__ import annotations
@@ -57,26 +57,27 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured
-from recbench_spark.training.relevance import keep_relevant
 
 WEIGHTS_FILE = "weights.safetensors"
-"""Of a fit, for `jobs/embed.py --weights`."""
+"""File of a fit's weights, for `jobs/embed.py --weights`."""
 
 EXAMPLES_FOLDER = "examples"
-"""Of a fit's folder: what several processes read."""
+"""Subfolder of a fit's folder that all its processes read."""
 
 JUDGED, CANDIDATES = 1000, 20_000
-"""Validation pairs, and nodes that each is ranked among, at most: drawn by hash."""
+"""Largest numbers of validation pairs and of nodes that each is ranked among; a hash draws both."""
 
 
 NodeIds = npt.NDArray[np.int64]
 
 
 class Examples(NamedTuple):
-    """Pairs by dense id, those held out for validation, the side that negatives are of; test pairs that are
-    watched, if any."""
+    """Training pairs and validation pairs by dense id, with the side of the negatives.
+
+    The test pairs, if any, are measured beside the fit.
+    """
 
     query: NodeIds
     item: NodeIds
@@ -88,20 +89,20 @@ class Examples(NamedTuple):
 
 
 class TrainingGraph(NamedTuple):
-    """A graph with features, ready for a fit; what `map_graph_files` made it of, for other processes."""
+    """A graph with features, ready for a fit, and the arguments of `map_graph_files` that made it."""
 
     graph: Graph
-    given: GraphInput
+    inputs: GraphInput
     net: GraphNetwork
     arguments: tuple[Any, ...] = ()
 
 
 class Sampling(NamedTuple):
-    """The neighbours that minibatches see: see `samples` and `dropout` of `Input`.
+    """The neighbours that minibatches see; `samples` and `dropout` are those of `GraphInput`.
 
     Attributes:
-        side: number of the side of the graph whose nodes may lose their neighbours: that of the items.
-            A user without neighbours is no node, so no fit has to learn of one.
+        side: number of the side of the graph whose nodes may lose their neighbours: that of the items. A
+            user without neighbours is no node, so no fit has to learn about one.
     """
 
     samples: tuple[int, ...]
@@ -112,7 +113,7 @@ class Sampling(NamedTuple):
 def open_training_graph(
     data: SplitData, source: GraphSource, layers: GraphLayers, sampling: Sampling, name: str
 ) -> TrainingGraph:
-    """Graph and features, each made once; a net with random weights."""
+    """Build graph and features unless they exist, and a net with random weights."""
     journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
     graph = ensure_graph(data.store, source, None, journal)
@@ -121,21 +122,23 @@ def open_training_graph(
 
 
 def map_graph_files(graph: Graph, path: Path, layers: GraphLayers, sampling: Sampling) -> TrainingGraph:
-    """What lies in files, mapped, beneath a net with random weights: the same in all processes."""
+    """Map graph and features, and make a net with random weights, the same in all processes."""
     features = map_array(path)
     net = GraphNetwork(layers.forms(), layers.final, features.shape[1])
     net.initialise(layers.seed)
     blocks = [block for block in graph.blocks if block.rows]
-    of_blocks = tuple(graph.csr(block) for block in blocks)
-    parts = Adjacency(np.array([block.first for block in blocks]), of_blocks, graph.hashes())
+    block_csrs = tuple(graph.csr(block) for block in blocks)
+    parts = Adjacency(np.array([block.first for block in blocks]), block_csrs, graph.hashes())
     nodes = graph.side_range(sampling.side)
-    given = GraphInput(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
-    return TrainingGraph(graph, given, net, (graph, path, layers, sampling))
+    inputs = GraphInput(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
+    return TrainingGraph(graph, inputs, net, (graph, path, layers, sampling))
 
 
-def make_validation_score(laid: TrainingGraph, examples: Examples) -> Any:
-    """What a net is worth: scaled MRR of validation pairs among nodes of the side (scale: a 200th of
-    them)."""
+def make_validation_score(training: TrainingGraph, examples: Examples) -> Any:
+    """Return the function that scores a net on the validation pairs.
+
+    The score is the scaled MRR of these pairs among nodes of the side (scale: a 200th of them).
+    """
     order = np.argsort(hash_numbers(np.arange(len(examples.held_query)), 1), kind="stable")[:JUDGED]
     query, item = examples.held_query[order], examples.held_item[order]
     first, end = examples.side
@@ -143,63 +146,67 @@ def make_validation_score(laid: TrainingGraph, examples: Examples) -> Any:
     nodes = np.unique(np.concatenate([others, item]))
     both = np.unique(np.concatenate([nodes, query]))
 
-    def worth(net: GraphNetwork) -> float:
+    def score_net(net: GraphNetwork) -> float:
         if not len(query):
             return math.nan
-        z = embed_by_minibatch(net, laid.given, both)
+        z = embed_by_minibatch(net, training.inputs, both)
         places = np.searchsorted(both, query), np.searchsorted(both, item)
         known = np.isin(both, nodes)
         ranks = rank_items(z, *places, known)
         return mean_scaled_rank(ranks, max(1, len(nodes) // 200))
 
-    return worth
+    return score_net
 
 
 def fit_weights(
     data: SplitData,
-    laid: TrainingGraph,
+    training: TrainingGraph,
     examples: Examples,
     how: PairObjective,
     band: Band | None,
     fit_of: tuple[Any, Path],
 ) -> Path:
-    """The weights' file, by settings and folder; fitted where it is not there yet."""
+    """Return the weights' file by settings and folder; fit if it does not exist yet."""
     settings, folder = fit_of
     path, say = folder / WEIGHTS_FILE, find_journal(data).say
     if not path.exists():
-        task = make_pair_task(laid, examples, how, band)
+        task = make_pair_task(training, examples, how, band)
         say(f"model {settings.name}: {task.examples:,} pairs, {len(examples.held_query):,} for validation")
         if settings.processes > 1:
             save_examples(folder / EXAMPLES_FOLDER, examples, band)
-        make = partial(load_pair_task, laid.arguments, str(folder.absolute()), how)
-        found = fit_as_configured(
+        make = partial(load_pair_task, training.arguments, str(folder.absolute()), how)
+        result = fit_as_configured(
             settings, task, make, folder / "checkpoints", lambda text: say(f"  {text}")
         )
-        say(f"  best epoch {found.best}, validation {found.worth:.5f}; ended: {found.stopped}")
-        laid.net.save(path)
+        say(f"  best epoch {result.best}, validation {result.worth:.5f}; ended: {result.stopped}")
+        training.net.save(path)
     return path
 
 
-def make_pair_task(laid: TrainingGraph, examples: Examples, how: PairObjective, band: Band | None) -> Task:
-    """What is fitted."""
+def make_pair_task(
+    training: TrainingGraph, examples: Examples, how: PairObjective, band: Band | None
+) -> Task:
+    """Return the task to fit."""
     pairs = (examples.query, examples.item)
-    task = PairTask(laid.net, laid.given, pairs, how, band, make_validation_score(laid, examples))
+    task = PairTask(
+        training.net, training.inputs, pairs, how, band, make_validation_score(training, examples)
+    )
     if examples.test_query is None or examples.test_item is None:
         return task
     test = make_validation_score(
-        laid, examples._replace(held_query=examples.test_query, held_item=examples.test_item)
+        training, examples._replace(held_query=examples.test_query, held_item=examples.test_item)
     )
-    return WatchedTask(task, "scaled MRR", partial(test, laid.net))
+    return WatchedTask(task, "scaled MRR", partial(test, training.net))
 
 
-def load_pair_task(made_of: tuple[Any, ...], folder: str, how: PairObjective) -> Task:
-    """The same task in another process, from files."""
+def load_pair_task(arguments: tuple[Any, ...], folder: str, how: PairObjective) -> Task:
+    """Return the same task in another process, from files."""
     examples, band = load_examples(Path(folder, EXAMPLES_FOLDER))
-    return make_pair_task(map_graph_files(*made_of), examples, how, band)
+    return make_pair_task(map_graph_files(*arguments), examples, how, band)
 
 
 def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
-    """Examples and hard negatives as `.npy` files, for other processes."""
+    """Write examples and hard negatives as `.npy` files for other processes."""
     remove_tree(folder)
     for name, array in {**examples._asdict(), **({} if band is None else band._asdict())}.items():
         if array is not None:
@@ -207,7 +214,7 @@ def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
 
 
 def load_examples(folder: Path) -> tuple[Examples, Band | None]:
-    """What `save_examples` wrote, mapped."""
+    """Map the examples that `save_examples` wrote."""
     arrays: dict[str, Any] = {path.stem: map_array(path) for path in folder.glob("*.npy")}
     parts: dict[str, Any] = {name: arrays.get(name) for name in Examples._fields}
     examples = Examples(**{**parts, "side": tuple(arrays["side"].tolist())})
@@ -215,26 +222,26 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
 
 
 class TrainedGraphModels(Behaviour[Any]):
-    """What both kinds share."""
+    """Common part of the adapters of PinSage and GraphSAGE."""
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """The vectors of the items, with the similarity that the settings name."""
-        found = super().source(trained, data)
-        assert isinstance(found, DotSource)
-        return replace(found, kind=self.settings.similarity)
+        """Return the item vectors, with the similarity that the settings name."""
+        vectors = super().source(trained, data)
+        assert isinstance(vectors, DotSource)
+        return replace(vectors, kind=self.settings.similarity)
 
     def key(self, data: SplitData) -> str:
-        """With the identity of the features' table: another one is another model."""
+        """Return the key with the identity of the feature table: another table gives another model."""
         path = self.settings.features.path
         more = "" if path is None else "-" + digest(identity(data.spark, str(Path(path).absolute())))
         return data.key(self.settings) + more
 
     def told(self) -> str:
-        """The layers in words, the table of features looked at, before Spark starts."""
+        """Describe the layers after a look at the feature table, before Spark starts."""
         return describe_files(self.settings.over(None))
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Append to `embeddings`; of the fit's files the weights are published."""
+        """Append to `embeddings`; publish the weights and remove the fit's other files."""
         super().save(trained, data)
         assert data.lease is not None
         for entry in data.lease.work.iterdir():
@@ -242,8 +249,8 @@ class TrainedGraphModels(Behaviour[Any]):
                 remove_tree(entry)
         data.lease.publish()
 
-    def embedded(self, data: SplitData, source: GraphSource, weights: Path) -> str:
-        """The name under which all nodes' vectors lie in `embeddings`."""
+    def embed_nodes(self, data: SplitData, source: GraphSource, weights: Path) -> str:
+        """Embed all nodes; return the model's name in `embeddings`."""
         layers = self.settings.over(str(weights))
         keys = {name: getattr(layers, name) for name in GraphLayers.model_fields}
         model = GraphModel(name=self.settings.name, graph=source, **keys)
@@ -254,7 +261,7 @@ class TrainedGraphModels(Behaviour[Any]):
         return prepared.model.model_id
 
     def graph_source(self, data: SplitData) -> GraphSource:
-        """The split's graph; items that stand in a table of features belong to it."""
+        """Return the source of the split's graph, with the items of the feature table."""
         features, more = self.settings.features, {}
         if features.path is not None:
             more = {"nodes": {"item": features.path}, "node_column": features.id_column}
@@ -262,24 +269,24 @@ class TrainedGraphModels(Behaviour[Any]):
 
 
 def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> DataFrame:
-    """`NAME_id`, vector, bias of one side."""
+    """Return `NAME_id`, vector, bias of one side."""
     rows = data.store.read(EMBEDDINGS).where((F.col("model_id") == model_id) & (F.col("side") == side))
     return rows.select(F.col("id").alias(f"{name}_id"), "vector", F.lit(0.0).alias("bias"))
 
 
 class GraphSages(TrainedGraphModels):
-    """Users and items as nodes of one graph; pairs are its edges."""
+    """Adapter of GraphSAGE: users and items are nodes of one graph, and its edges are the pairs."""
 
     def fit(self, data: SplitData) -> Trained:
-        """See the module."""
+        """Fit on the edges of the split's graph and embed all nodes."""
         settings: GraphSageModel = self.settings
         folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
         source = self.graph_source(data)
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
-        found = open_training_graph(data, source, settings.over(None), sampling, settings.name)
-        examples = split_edges(found.graph, settings.validation, settings.seed)
+        training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
+        examples = split_edges(training.graph, settings.validation, settings.seed)
         if settings.watch:
-            query, item = read_test_edges(data, found.graph, folder)
+            query, item = read_test_edges(data, training.graph, folder)
             examples = examples._replace(test_query=query, test_item=item)
         how = PairObjective(
             "co_occurrence",
@@ -288,15 +295,15 @@ class GraphSages(TrainedGraphModels):
             first=examples.side[0],
             end=examples.side[1],
         )
-        weights = fit_weights(data, found, examples, how, None, (settings, folder))
-        name = self.embedded(data, source, weights)
+        weights = fit_weights(data, training, examples, how, None, (settings, folder))
+        name = self.embed_nodes(data, source, weights)
         return Trained(
             read_side_rows(data, name, "user", "user"), read_side_rows(data, name, "item", "item")
         )
 
 
 def split_edges(graph: Graph, share: float, seed: int) -> Examples:
-    """Edges into users, from items; a share of them by hash for validation."""
+    """Split the edges between users and items by hash into training and validation pairs."""
     queries, items = [], []
     for block in graph.side_blocks(0):
         csr = graph.csr(block)
@@ -308,7 +315,7 @@ def split_edges(graph: Graph, share: float, seed: int) -> Examples:
 
 
 def read_test_edges(data: SplitData, graph: Graph, folder: Path) -> tuple[NodeIds, NodeIds]:
-    """Users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
+    """Return users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
     place = str(folder / "test")
     rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
     rows.write.mode("overwrite").parquet(place)
@@ -322,20 +329,20 @@ def read_test_edges(data: SplitData, graph: Graph, folder: Path) -> tuple[NodeId
 
 
 def draw_held_out(key_e: NodeIds, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """(e,) whether the hash of each key is among the lowest share."""
+    """Return (e,) true for keys whose hash is in the lowest share."""
     hashes = hash_numbers(key_e, seed)
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
 
 
 class PinSages(TrainedGraphModels):
-    """Items over items that walks connect; users are means of their items."""
+    """Adapter of PinSage: walks connect items with items; users are means of their items."""
 
     def fit(self, data: SplitData) -> Trained:
-        """See the module."""
+        """Fit on pairs of items with a common user, embed all items, and average them per user."""
         settings: PinSageModel = self.settings
         folder = fit_folder(data, settings.processes)  # a folder that is no good ends it before any work
         journal, over_split = find_journal(data), self.graph_source(data)
-        asked = NeighbourhoodSettings(
+        neighbourhoods = NeighbourhoodSettings(
             graph=over_split,
             side="item",
             walks=settings.walks,
@@ -344,48 +351,53 @@ class PinSages(TrainedGraphModels):
             top=settings.top,
             seed=settings.seed,
         )
-        source = neighbourhood_source(data.store, ensure_neighbourhoods(data.store, asked, journal))
+        source = neighbourhood_source(
+            data.store, ensure_neighbourhoods(data.store, neighbourhoods, journal)
+        )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
-        found = open_training_graph(data, source, settings.over(None), sampling, settings.name)
+        training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
         pairs, users = read_pairs(data, folder)
-        dense = find_dense_items(data, found.graph, folder)
-        examples = make_pair_examples(pairs, dense, found.graph.nodes, settings)
+        dense = find_dense_items(data, training.graph, folder)
+        examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)
         if settings.watch:
             query, item = pair_test_items(
                 pairs, read_test_pairs(data, users, pairs, folder), dense, settings.seed
             )
             examples = examples._replace(test_query=query, test_item=item)
-        band = self.band(data, over_split, found.graph) if settings.curriculum else None
+        band = self.band(data, over_split, training.graph) if settings.curriculum else None
         how = PairObjective(
             "max_margin", settings.margin, settings.negatives, settings.per_pair, settings.curriculum,
-            end=found.graph.nodes,
+            end=training.graph.nodes,
         )  # fmt: skip
-        weights = fit_weights(data, found, examples, how, band, (settings, folder))
-        items = read_side_rows(data, self.embedded(data, source, weights), "node", "item")
-        vectors = read_item_matrix(data, items, dense, found.graph.nodes, folder)
+        weights = fit_weights(data, training, examples, how, band, (settings, folder))
+        items = read_side_rows(data, self.embed_nodes(data, source, weights), "node", "item")
+        vectors = read_item_matrix(data, items, dense, training.graph.nodes, folder)
         return Trained(
             with_vectors(data, "user", users, mean_vectors(pairs, vectors[dense]), folder), items
         )
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
-        """Hard negatives of each item. Both graphs have the items in the order of the same hashes."""
+        """Return the hard negatives of each item.
+
+        Both graphs sort the items by the same hashes, so their order is the same.
+        """
         journal = find_journal(data)
         graph = ensure_graph(data.store, source, None, journal)
         write_adjacency(data.spark.sparkContext, graph)
         first, end = graph.side_range(1)
         assert end - first == lists.nodes
-        found = rank_bands(
+        bands = rank_bands(
             map_adjacency(graph), np.arange(first, end), (first, end), self.settings.hard_ranks
         )
         journal.say(
-            f"hard negatives: {int(found.fallback.sum()):,} of {end - first:,} items reach fewer than "
+            f"hard negatives: {int(bands.fallback.sum()):,} of {end - first:,} items reach fewer than "
             f"{self.settings.hard_ranks[1]:,} others and take the same share of what they reach"
         )
-        return found._replace(node=found.node - np.uint32(first))
+        return bands._replace(node=bands.node - np.uint32(first))
 
 
 def find_dense_items(data: SplitData, graph: Graph, folder: Path) -> NodeIds:
-    """(items,) dense id in the graph of each item of the catalogue; -1 where the graph has it not."""
+    """Return (items,) each catalogue item's dense id in the graph; -1 if the graph does not have it."""
     place = str(folder / "items")
     data.items.select("item_index", "item_id").write.mode("overwrite").parquet(place)
     table = read_rows(data, place)
@@ -395,15 +407,15 @@ def find_dense_items(data: SplitData, graph: Graph, folder: Path) -> NodeIds:
 
 
 def find_dense_ids(graph: Graph, ids: pa.ChunkedArray, side: int) -> NodeIds:
-    """Dense id in the graph of each id of a side; -1 where the graph has it not."""
-    found = NodeFinder(graph)(hash_node_ids(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
-    return np.where(found < graph.nodes, found, -1)
+    """Return the dense id of each id of a side in the graph; -1 if the graph does not have it."""
+    nodes = NodeFinder(graph)(hash_node_ids(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
+    return np.where(nodes < graph.nodes, nodes, -1)
 
 
 def make_pair_examples(
     pairs: UserItemPairs, dense: NodeIds, nodes: int, settings: PinSageModel
 ) -> Examples:
-    """Pairs of items of one user; those of a share of users by hash are for validation."""
+    """Pair items of one user; the pairs of a share of users, by hash, are for validation."""
     user, query, item = pair_liked_items(pairs.indptr, dense[pairs.item], settings.pairs, settings.seed)
     held = draw_held_out(user, settings.validation, settings.seed)
     return Examples(query[~held], item[~held], query[held], item[held], (0, nodes))
@@ -412,7 +424,7 @@ def make_pair_examples(
 def pair_test_items(
     pairs: UserItemPairs, test: UserItemPairs, dense: NodeIds, seed: int
 ) -> tuple[NodeIds, NodeIds]:
-    """Of each test pair an item of its user's training, drawn by hash, and its own item, by dense id."""
+    """Return for each test pair a training item of its user, drawn by hash, and its item, by dense id."""
     user = test.user.astype(np.int64)
     size = np.diff(pairs.indptr)[user]
     drawn = hash_numbers(user * pairs.items + test.item, seed) >> np.uint64(11)
@@ -425,7 +437,7 @@ def pair_test_items(
 def read_item_matrix(
     data: SplitData, items: DataFrame, dense: NodeIds, nodes: int, folder: Path
 ) -> npt.NDArray[np.float32]:
-    """(nodes, d) vectors by dense id; zeros for those that are not in the catalogue."""
+    """Return (nodes, d) vectors by dense id; zeros for nodes that are not in the catalogue."""
     place = str(folder / "item_vectors")
     known = items.join(data.items.select("item_id", "item_index"), "item_id")
     known.select("item_index", "vector").write.mode("overwrite").parquet(place)
@@ -438,7 +450,7 @@ def read_item_matrix(
 
 
 def mean_vectors(pairs: UserItemPairs, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """(users, d) the mean of each user's items' vectors."""
+    """Return (users, d) the mean of the vectors of each user's items."""
     out = np.empty((pairs.users, vectors.shape[1]), np.float32)
     for user in range(pairs.users):
         out[user] = vectors[pairs.item[pairs.indptr[user] : pairs.indptr[user + 1]]].mean(axis=0)

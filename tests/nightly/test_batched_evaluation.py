@@ -21,8 +21,8 @@ from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.nightly.night import open_night
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.store import Store
+from recbench_spark.training.baselines import RandomAdapter
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.training.random import RandomAdapter
 from tests.nights import DATE, models, run, small
 from tools import compare_warehouses
 

@@ -267,9 +267,8 @@ def listening(pids: list[int]) -> set[str]:
     """Addresses, in hexadecimal digits, on which some processes listen, by the system's own tables."""
     sockets, addresses = set(), set()
     for pid in pids:
-        for entry in Path(f"/proc/{pid}/fd").glob("*"):
-            with suppress(OSError):
-                sockets.add(str(entry.readlink()))
+        with suppress(OSError):  # a process may end while it is read
+            sockets.update(str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").glob("*"))
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, address, _, state, *_, inode = line.split()[:10]
@@ -311,8 +310,8 @@ DRIVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from tests.training.test_multiprocess_fit import PLAN, Slow, fit_on_several
-fit_on_several(partial(Slow, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
+from tests.training.test_multiprocess_fit import PLAN, Slow, fit_multiprocess
+fit_multiprocess(partial(Slow, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
 """
 
 

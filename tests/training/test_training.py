@@ -10,7 +10,7 @@ import pytest
 
 from recbench_spark.config import AlsModel, ItemKnnModel
 from recbench_spark.errors import DataError
-from recbench_spark.training import als, item_knn, popular
+from recbench_spark.training import als, baselines, item_knn
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def items(spark):
 
 
 def test_popularity_is_the_count_as_a_bias(items) -> None:
-    trained = popular.train_popular(items)
+    trained = baselines.train_popular(items)
     assert trained.users is None and trained.similarities is None
     found = {row.item_id: (row.vector, row.bias) for row in trained.items.collect()}
     assert found == {row.item_id: ([], float(row.n_train)) for row in items.collect()}

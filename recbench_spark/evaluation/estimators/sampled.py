@@ -39,7 +39,8 @@ from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import sampled
-from recbench_spark.kernels.metrics.accuracy import METRICS, Chunk, measure
+from recbench_spark.kernels.metrics.accuracy import METRICS, measure
+from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.streams import Batches
 
 LIKELIHOOD = "maximum_likelihood"

@@ -1,1 +1,1 @@
-"""What two models, or two nights, say together."""
+"""Comparisons of two models, or of two nights."""

@@ -1,12 +1,12 @@
-"""Why a mean moved between two nights: other users, or other results for the same ones.
+"""The change of a mean between two nights, split into other users and other results for the same users.
 
 With shares s and means m of groups g on two nights (1, 2) and c the mean of both totals,
 
     M2 - M1 = sum_g (s2 - s1) ((m1 + m2) / 2 - c)  +  sum_g (m2 - m1) (s1 + s2) / 2,
 
 the change of mix and the change within, exactly (Kitagawa 1955, "Components of a difference between
-two rates"; c changes no sum, since shares add up to 1, and makes a group's part mean something).
-State: users and exact sums of each group; all is worked out in fractions.
+two rates"; c changes no sum, since shares add up to 1, and gives a group's part a meaning).
+State: users and exact sums of each group; all arithmetic is in fractions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNIT = Fraction(1, 1 << 52)
 
 @dataclass(frozen=True)
 class Change:
-    """What one group adds to the change of the mean; means are None where it has no users."""
+    """A group's part of the change of the mean; a mean is None if the group has no users that night."""
 
     group: str
     share_before: Fraction
@@ -37,15 +37,15 @@ class Change:
 
 
 def whole_number(high: int, low: int) -> int:
-    """A pair of `resampling.exact_sums` as one number of units of 2^-52."""
+    """Combine a pair of `resampling.exact_sums` into one number of units of 2^-52."""
     return (int(high) << 32) + int(low)
 
 
 def split(before: Mapping[str, Group], after: Mapping[str, Group]) -> list[Change]:
-    """The change of every group, by name; mix and within of all add up to the change of the mean.
+    """Return the change of every group, by name; mix and within of all add up to the change of the mean.
 
-    A group that is there on one night only changes the mix alone. Raises DataError for a night
-    without users.
+    A group that exists on one night only changes the mix alone. Raises DataError for a night without
+    users.
     """
     first, second = _total(before, "before"), _total(after, "after")
     centre = (_mean(first) + _mean(second)) / 2

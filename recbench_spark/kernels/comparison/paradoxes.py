@@ -1,6 +1,6 @@
-"""Simpson's paradox: where parts and whole disagree on which of two models is better.
+"""Simpson's paradox: parts and whole disagree about which of two models is better.
 
-Two questions. Do the strata oppose the whole (`kinds`)? And, without chosen strata, how few items or
+Two questions: do the strata oppose the whole (`kinds`)? And, without chosen strata, how few items or
 users decide the verdict (`Flip`)? Axes: x comparisons, s strata, n items or users, b buckets.
 """
 
@@ -16,17 +16,17 @@ from recbench_spark.kernels.arrays import Floats, Ints
 
 KINDS = ("none", "partial", "reversal", "full")
 """No stratum opposes the whole and the stratified estimate agrees; some stratum opposes it; the
-stratified estimate does; all strata do. The last that holds counts; a difference of 0 opposes none."""
+stratified estimate does; all strata do. The last true one counts; a difference of 0 opposes nothing."""
 
 BITS = 30
-"""Contributions are multiples of 2^-30 where they are added up exactly."""
+"""Contributions are rounded to multiples of 2^-30, so that they add up exactly."""
 
 SHIFTS = (40, 28, 14, 0)
 """Bits dropped in each pass of the distributed search: at most 2^14 buckets a pass."""
 
 
 def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
-    """Index into KINDS of each comparison from differences between two models, int64 (x,).
+    """Return the index into KINDS of each comparison from differences between two models, int64 (x,).
 
     whole_x: over everyone; stratified_x: the stratified estimate; strata_xs: in each stratum, NaN
     where the stratum is empty.
@@ -42,14 +42,14 @@ def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
 def intervals_oppose(
     whole_low_x: Floats, whole_high_x: Floats, other_low_x: Floats, other_high_x: Floats
 ) -> npt.NDArray[np.bool_]:
-    """Whether both intervals of a disagreement exclude 0, on opposite sides."""
+    """Return true if both intervals of a disagreement exclude 0, on opposite sides."""
     up_down = (whole_low_x > 0) & (other_high_x < 0)
     down_up = (whole_high_x < 0) & (other_low_x > 0)
     return np.asarray(up_down | down_up)
 
 
 def opposing_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]) -> Floats:
-    """Share of the interactions that lie in strata which oppose the whole, (x,)."""
+    """Return the share of the interactions in strata that oppose the whole, (x,)."""
     size = np.asarray(size_xs, dtype=np.float64)
     against = (np.sign(strata_xs) * np.sign(whole_x)[:, None]) < 0
     share: Floats = (size * against).sum(axis=1) / size.sum(axis=1)
@@ -58,14 +58,14 @@ def opposing_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Flip:
-    """The smallest set whose removal turns the sign of a sum: the largest contributions to it.
+    """The smallest set whose removal changes the sign of a sum: the largest contributions to it.
 
-    count: how many must go; all with a value above `threshold`, and `at_threshold` of those equal
-    to it (which of them does not matter: smaller id first)
-    removed, total: what goes and what there was, in the direction of the verdict
+    count: number of members to remove; all with a value above `threshold`, and `at_threshold` of those
+    equal to it (which of them does not matter: smaller id first)
+    removed, total: the removed sum and the whole sum, in the direction of the verdict
 
     Contributions must be additive: the difference between two models is their sum, or their sum
-    divided by a number that removal leaves alone (hits, DCG, or quotients with fixed denominators) or
+    divided by a number that removal does not change (hits, DCG, or quotients with fixed denominators) or
     keeps positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking
     the largest first is optimal: no other set of as many removes more.
     """
@@ -78,18 +78,18 @@ class Flip:
 
 
 def to_fixed_point(contribution_n: Floats) -> Ints:
-    """Contributions as multiples of 2^-30, int64 (n,), whose sums are exact."""
+    """Convert contributions to multiples of 2^-30, int64 (n,), whose sums are exact."""
     return np.rint(np.asarray(contribution_n, dtype=np.float64) * 2.0**BITS).astype(np.int64)
 
 
 def buckets(value_n: Ints, shift: int) -> Ints:
-    """The bucket of each directed contribution in a pass: its bits above `shift`."""
+    """Return the bucket of each directed contribution in a pass: its bits above `shift`."""
     return value_n >> shift
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the running sum of a pass exceeds the goal: in this bucket, after what lies above it."""
+    """The bucket in which the running sum of a pass exceeds the goal, and the totals above it."""
 
     bucket: int
     count: int
@@ -103,16 +103,16 @@ def crossing(
     goal: int,
     above: Crossing | None = None,
 ) -> Crossing | None:
-    """One pass of the distributed search: the bucket of positive contributions that crosses the goal.
+    """Return the bucket of positive contributions that crosses the goal, in one pass of the search.
 
-    Pass j groups directed (`to_fixed_point` times the verdict's sign) positive contributions inside the bucket
-    found before by `buckets(., SHIFTS[j])` and hands over the number and sum of each group, at most
-    2^14 rows. After the last pass, `resolve`. None: all of them do not exceed the goal.
+    Pass j groups directed (`to_fixed_point` times the verdict's sign) positive contributions inside the
+    earlier bucket by `buckets(., SHIFTS[j])` and returns the number and sum of each group, at most 2^14
+    rows. After the last pass, call `resolve`. None: the sum of all of them does not exceed the goal.
 
     Args:
         bucket_b, count_b, sum_b: buckets in any order, their members and exact sums.
         goal: the whole sum, in the direction of the verdict.
-        above: what earlier passes have taken.
+        above: members and sum of earlier passes.
     """
     order = np.argsort(-np.asarray(bucket_b, dtype=np.int64), kind="stable")
     count, removed = (above.count, above.removed) if above else (0, 0)
@@ -124,7 +124,7 @@ def crossing(
 
 
 def resolve(last: Crossing, goal: int) -> Flip:
-    """The answer after the last pass, whose bucket is one value."""
+    """Return the answer after the last pass, whose bucket is one value."""
     at = (goal - last.removed) // last.bucket + 1
     removed = last.removed + at * last.bucket
     return Flip(last.count + at, last.bucket * 2.0**-BITS, at, removed * 2.0**-BITS, goal * 2.0**-BITS)

@@ -1,6 +1,6 @@
-"""Which differences between models hold: tests of all pairs from sums over users.
+"""Significance of the differences between models: tests of all pairs from sums over users.
 
-Users stay where they are. A batch of users adds to a small array (m models): `pair_sums` for means and
+Users are never moved. A batch of users adds to a small array (m models): `pair_sums` for means and
 t-tests of all pairs, `resampling.bootstrap_sums` for the paired bootstrap, `sign_sums` for the
 randomisation test (one draw of weights or signs serves every pair), a histogram of differences for
 Wilcoxon's test. All are whole numbers: any order and partitioning gives the same bits.
@@ -25,31 +25,31 @@ from recbench_spark.kernels.hashing import GAMMA, mix, stream
 from recbench_spark.kernels.resampling import BLOCK, BOOTSTRAP_BITS, MASK, percentile_interval
 
 PLANES = 9
-"""Arrays (m, m) of `pair_sums`."""
+"""Number of arrays (m, m) of `pair_sums`."""
 
 HALF_BITS = 15
 """A value is high 2^-15 + low 2^-30: products of halves add up exactly in float64."""
 
 UNIT = 2.0 ** (-2 * HALF_BITS)
-"""Values are rounded to multiples of it."""
+"""Values are rounded to multiples of this unit."""
 
 LARGEST = 16.0
-"""No value may be larger: sums over 33 million users then fit in int64 (values up to 1: 8 billion)."""
+"""Largest allowed value: sums over 33 million users then fit in int64 (values up to 1: 8 billion)."""
 
 SIGNS_SALT = 0x5369676E73
-"""Keeps the signs of the randomisation test apart from the weights of the bootstrap."""
+"""Makes the signs of the randomisation test independent of the weights of the bootstrap."""
 
 EXACT_USERS = 50
-"""Wilcoxon's p is exact up to so many users: 2^50 sign patterns, whose numbers float64 adds exactly."""
+"""Largest number of users with an exact Wilcoxon p: 2^50 sign patterns, which float64 counts exactly."""
 
 DIFFERENCE_BITS = 16
 """Differences are rounded to 2^-16 before they are counted for Wilcoxon's test."""
 
 
 def pair_sums(values_um: Floats) -> Ints:
-    """Sums from which all paired t-tests follow: int64 (9, m, m), to be added over batches.
+    """Return sums from which all paired t-tests follow: int64 (9, m, m), to be added over batches.
 
-    NaN: the user is left out of that model; pairs use users known to both. Cost u m^2 products.
+    NaN: the user is left out of that model; pairs use the users of both models. Cost u m^2 products.
     Values are rounded to 2^-30. Raises DataError for values above 16; tests do not change where all
     models' values are divided by one number.
     """
@@ -81,13 +81,13 @@ def _block_sums(values_um: Floats) -> Ints:
 def _sum_over_valid(part_um: Floats, valid_um: Floats) -> Ints:
     if not valid_um.all():
         return _exact_product(part_um, valid_um)
-    # Ints numbers that need no product; int64, since squares of many users may exceed 2^53.
+    # These sums need no product. They are in int64, since squares of many users may exceed 2^53.
     total = part_um.astype(np.int64).sum(axis=0)
     return np.repeat(total[:, None], part_um.shape[1], axis=1)
 
 
 def _exact_product(left_um: Floats, right_um: Floats) -> Ints:
-    """left' right in whole numbers, in slices whose sums stay below 2^53."""
+    """Return left' right in whole numbers, in slices whose sums stay below 2^53."""
     largest = max(np.abs(left_um).max(initial=1.0) * np.abs(right_um).max(initial=1.0), 1.0)
     step = max(1, int(2.0**53 / largest))
     total = np.zeros((left_um.shape[1], right_um.shape[1]), dtype=np.int64)
@@ -99,10 +99,10 @@ def _exact_product(left_um: Floats, right_um: Floats) -> Ints:
 
 @dataclass(frozen=True)
 class PairedTests:
-    """All pairs, (m, m) each: users, mean of a - b, its standard error, t, two-sided p, effect size.
+    """Tests of all pairs, (m, m) each: users, mean of a - b, its standard error, t, two-sided p, effect.
 
     effect: Cohen's d_z, the mean difference over its standard deviation. t, p and effect are NaN
-    below two users, and where all users have one difference.
+    below two users, and if all users have the same difference.
     """
 
     users: Ints
@@ -113,22 +113,22 @@ class PairedTests:
     effect: Floats
 
     def interval(self, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Student's interval of the mean difference."""
+        """Return Student's interval of the mean difference."""
 
         reach = stdtrit(np.maximum(self.users - 1, 1), (1 + level) / 2) * self.error
         return self.mean - reach, self.mean + reach
 
 
 def student_half_width(values: Sequence[float], level: float = 0.95) -> float:
-    """Half of Student's interval of the mean of a few values, such as those of seeds; NaN below two."""
+    """Return half of Student's interval of the mean of a few values, such as seeds; NaN below two."""
     n = len(values)
     return float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
 
 
 def paired_t(sums: Ints) -> PairedTests:
-    """Student's paired t-test of every pair from `pair_sums`."""
+    """Compute Student's paired t-test of every pair from `pair_sums`."""
     n, total, squares = sums[0].astype(np.float64), _totals(sums), _squares(sums)
-    # Python's whole numbers: n sum d^2 - (sum d)^2 cancels to 0 exactly where all differ alike.
+    # Python's whole numbers: n sum d^2 - (sum d)^2 is exactly 0 if all users have the same difference.
     spread = (sums[0].astype(object) * squares - total * total).astype(np.float64) * UNIT**2
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = total.astype(np.float64) * UNIT / n
@@ -140,14 +140,14 @@ def paired_t(sums: Ints) -> PairedTests:
 
 
 def _totals(sums: Ints) -> npt.NDArray[Any]:
-    """Sum of a - b in units of 2^-30."""
+    """Return the sum of a - b in units of 2^-30."""
     high, low = ((part - part.T).astype(object) for part in (sums[1], sums[2]))
     total: npt.NDArray[Any] = high * 2**HALF_BITS + low
     return total
 
 
 def _squares(sums: Ints) -> npt.NDArray[Any]:
-    """Sum of (a - b)^2 in units of 2^-60."""
+    """Return the sum of (a - b)^2 in units of 2^-60."""
     high, low = (own + own.T - 2 * both for own, both in ((sums[3], sums[6]), (sums[5], sums[8])))
     cross = 2 * (sums[4] + sums[4].T - sums[7] - sums[7].T)
     parts = [part.astype(object) for part in (high, cross, low)]
@@ -156,7 +156,7 @@ def _squares(sums: Ints) -> npt.NDArray[Any]:
 
 
 def same_users(sums: Ints) -> Bools:
-    """Pairs averaged over the same users, (m, m): the others have no paired bootstrap."""
+    """Return (m, m) true for pairs averaged over the same users: others have no paired bootstrap."""
     own = np.diagonal(sums[0])
     return np.asarray((sums[0] == own) & (sums[0] == own[:, None]))
 
@@ -164,7 +164,7 @@ def same_users(sums: Ints) -> Bools:
 def bootstrap_pairs(
     sums_rm: Ints, totals_rm: Ints, mean_m: Floats, level: float = 0.95
 ) -> tuple[Floats, Floats, Floats]:
-    """Percentile interval and two-sided p of all pairs, (m, m) each, from `bootstrap_sums`.
+    """Return percentile interval and two-sided p of all pairs, (m, m) each, from `bootstrap_sums`.
 
     The p-value is how often |d* - d| >= |d|, with the +1 (Efron and Tibshirani 1993, section 16.4;
     Davison and Hinkley 1997, section 4.2). NaN for pairs with different totals of weights: they were
@@ -185,7 +185,7 @@ def bootstrap_pairs(
 
 
 def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
-    """Signs -1 or 1 of users: int8 (u, r), a function of (key, replicate, seed)."""
+    """Draw signs -1 or 1 of users: int8 (u, r), a function of (key, replicate, seed)."""
     if keys.dtype not in (np.int64, np.uint64):
         raise DataError(f"keys are {keys.dtype}, not int64 or uint64", "hash the user ids to int64")
     signs = np.empty((len(keys), replicates), dtype=np.int8)
@@ -195,7 +195,7 @@ def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDAr
 
 @compile_with_python_errors
 def _fill_signs(keys: npt.NDArray[np.uint64], seed: np.uint64, signs: npt.NDArray[np.int8]) -> None:
-    """64 replicates from each hash, one a bit."""
+    """Take 64 replicates from each hash, one per bit."""
     for u in range(len(keys)):
         state = stream(seed, keys[u])
         bits = np.uint64(0)
@@ -207,10 +207,10 @@ def _fill_signs(keys: npt.NDArray[np.uint64], seed: np.uint64, signs: npt.NDArra
 
 
 def sign_sums(keys: npt.NDArray[Any], values_um: Floats, replicates: int, seed: int) -> Ints:
-    """Sums of sign x value, int64 (r + 1, m) in units of 2^-30, to be added; row 0 has all signs 1.
+    """Return sums of sign x value, int64 (r + 1, m) in units of 2^-30, to be added; row 0 has all signs 1.
 
     One user has one sign for all models, so the sum of sign x (a - b) is the difference of two
-    columns. NaN counts 0.
+    columns. NaN counts as 0.
     """
     fixed = np.rint(np.where(np.isnan(values_um), 0.0, values_um) * 2.0**BOOTSTRAP_BITS)
     sums = np.zeros((replicates + 1, values_um.shape[1]), dtype=np.int64)
@@ -224,7 +224,7 @@ def sign_sums(keys: npt.NDArray[Any], values_um: Floats, replicates: int, seed: 
 
 
 def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
-    """Two-sided p of every pair, (m, m), from `sign_sums`: (1 + #{|T*| >= |T|}) / (1 + r).
+    """Return the two-sided p of every pair, (m, m), from `sign_sums`: (1 + #{|T*| >= |T|}) / (1 + r).
 
     Exact comparison of whole numbers. same_ab: from `same_users`; other pairs are NaN. Source: Fisher
     1935; the +1: Phipson and Smyth 2010, "Permutation p-values should never be zero".
@@ -239,7 +239,7 @@ def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class Wilcoxon:
-    """Sum of ranks of the positive differences, its z (NaN where p is exact), two-sided p, users ranked."""
+    """Sum of ranks of the positive differences, its z (NaN if p is exact), two-sided p, ranked users."""
 
     positive: float
     z: float
@@ -248,7 +248,7 @@ class Wilcoxon:
 
 
 def difference_steps(difference_u: Floats) -> Ints:
-    """Differences as multiples of 2^-16, int64 (u,): what to count by for `wilcoxon`."""
+    """Return differences as multiples of 2^-16, int64 (u,), for the histogram of `wilcoxon`."""
     return np.rint(np.asarray(difference_u, dtype=np.float64) * 2.0**DIFFERENCE_BITS).astype(np.int64)
 
 
@@ -257,14 +257,14 @@ def wilcoxon(
     users_d: npt.NDArray[Any],
     zeros: Literal["wilcox", "pratt"] = "wilcox",
 ) -> Wilcoxon:
-    """Signed-rank test from how many users have each difference (any unit, any order).
+    """Compute the signed-rank test from the number of users of each difference (any unit, any order).
 
-    Ties share their mean rank. wilcox: zeros are left out; pratt: they are ranked, then left out.
-    Exact up to 50 ranked users, given the ties: the share of all 2^n patterns of signs at least as far
-    out, twice the smaller tail. scipy counts them so up to 13 users with ties or zeros and up to 50
-    without; from 14 to 50 with ties its default is the normal approximation, ours is still exact. Beyond
-    50 normal with the tie correction and without a correction for continuity, as in scipy. p is 1 where
-    nobody differs.
+    Ties share their mean rank. wilcox: zeros are left out; pratt: they are ranked, then left out. The
+    p-value is exact up to 50 ranked users, given the ties: the share of all 2^n patterns of signs at
+    least as extreme, twice the smaller tail. scipy counts them so up to 13 users with ties or zeros and
+    up to 50 without; from 14 to 50 with ties its default is the normal approximation, and p here is still
+    exact. Beyond 50 users it is normal with the tie correction and without a correction for continuity,
+    as in scipy. p is 1 if all differences are 0.
     """
     size, back = np.unique(np.abs(difference_d), return_inverse=True)
     users = np.asarray(users_d, dtype=np.float64)
@@ -287,7 +287,7 @@ def wilcoxon(
 
 
 def _normal_wilcoxon(positive: float, count_d: Floats, counted_d: Bools, zero: float) -> Wilcoxon:
-    """Of all ranked users `zero` are zeros (Pratt 1959); ties by Cureton 1967."""
+    """Use the normal distribution; `zero` of the ranks are zeros (Pratt 1959), ties by Cureton 1967."""
     every = float(count_d.sum())
     mean = (every * (every + 1) - zero * (zero + 1)) / 4
     tied = count_d[counted_d]
@@ -298,7 +298,7 @@ def _normal_wilcoxon(positive: float, count_d: Floats, counted_d: Bools, zero: f
 
 
 def _exact_wilcoxon(positive: int, rank_n: Ints) -> float:
-    """2 min(P(T <= t), P(T >= t)) by counting the subsets of the ranks with each sum.
+    """Return 2 min(P(T <= t), P(T >= t)) by counting the subsets of the ranks with each sum.
 
     positive, rank_n: doubled, so that mean ranks of ties are whole numbers
     """
@@ -311,12 +311,12 @@ def _exact_wilcoxon(positive: int, rank_n: Ints) -> float:
 
 
 def holm(p_x: Floats) -> Floats:
-    """Adjusted p-values that bound the chance of any false finding (Holm 1979); NaN stays out."""
+    """Adjust p-values to bound the chance of any false finding (Holm 1979); NaN stays out."""
     return _adjust_p(p_x, lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1)))
 
 
 def benjamini_hochberg(p_x: Floats) -> Floats:
-    """Adjusted p-values that bound the share of false findings (1995); NaN stays out."""
+    """Adjust p-values to bound the share of false findings (1995); NaN stays out."""
 
     def step_up(p: Floats) -> Floats:
         scaled = p * len(p) / np.arange(1, len(p) + 1)
@@ -326,7 +326,7 @@ def benjamini_hochberg(p_x: Floats) -> Floats:
 
 
 def _adjust_p(p_x: Floats, function: Any) -> Floats:
-    """`function` of the known p-values in ascending order, put back in place, at most 1."""
+    """Apply `function` to the p-values in ascending order, put them back in place, at most 1."""
     flat = np.asarray(p_x, dtype=np.float64).reshape(-1)
     known = np.flatnonzero(~np.isnan(flat))
     order = known[np.argsort(flat[known], kind="stable")]
@@ -336,9 +336,9 @@ def _adjust_p(p_x: Floats, function: Any) -> Floats:
 
 
 def practical_verdict(low: float, high: float, minimum: float) -> str:
-    """What an interval of a difference says beside the smallest difference that matters.
+    """Compare the interval of a difference with the smallest difference that matters.
 
-    better, worse: it lies wholly beyond +-minimum; equivalent: wholly within; else unclear.
+    better, worse: the interval lies wholly beyond +-minimum; equivalent: wholly within; else unclear.
     """
     if low > minimum or high < -minimum:
         return "better" if low > minimum else "worse"
@@ -346,14 +346,14 @@ def practical_verdict(low: float, high: float, minimum: float) -> str:
 
 
 def minimum_detectable(error: float, level: float = 0.95, power: float = 0.8) -> float:
-    """The true difference found with this chance by a test whose standard error this is."""
+    """Return the true difference that a test with this standard error finds with this chance."""
     return float(ndtri((1 + level) / 2) + ndtri(power)) * error
 
 
 def kendall_tau_b(x_m: npt.NDArray[Any], y_m: npt.NDArray[Any]) -> float:
-    """Agreement of two rankings of m models, ties as in tau-b (Kendall 1945); NaN if all are tied.
+    """Return the agreement of two rankings of m models by tau-b (Kendall 1945); NaN if all are tied.
 
-    Ints numbers until the division; m^2 comparisons.
+    The arithmetic is in whole numbers until the division; m^2 comparisons.
     """
     upper = np.triu_indices(len(x_m), 1)
     sign_x, sign_y = (np.sign(np.subtract.outer(v, v))[upper].astype(np.int64) for v in (x_m, y_m))
@@ -362,10 +362,10 @@ def kendall_tau_b(x_m: npt.NDArray[Any], y_m: npt.NDArray[Any]) -> float:
 
 
 def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tuple[float, float]:
-    """Williams' t (Steiger 1980, eq. 7) of r_xy - r_xz and its one-tailed p, n - 3 degrees of freedom.
+    """Return Williams' t (Steiger 1980, eq. 7) of r_xy - r_xz and its one-tailed p with n - 3 degrees.
 
-    x is what both y and z are held against (the open loop), n the number of models; a small p: y
-    agrees better with x than z does. With tau in place of Pearson's r it is an approximation. NaN
+    x is the reference of both y and z (the open loop), n the number of models; a small p: y agrees
+    better with x than z does. With tau in place of Pearson's r it is an approximation. NaN
     for n < 4 and for impossible correlations.
     """
     determinant = 1 - r_xy**2 - r_xz**2 - r_yz**2 + 2 * r_xy * r_xz * r_yz
@@ -382,7 +382,7 @@ def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tup
 def sequence_interval(
     mean: float, deviation: float, n: int, planned: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """Asymptotic confidence sequence: holds at all looks together, however often one looks.
+    """Return an asymptotic confidence sequence: it holds at all looks together, at any number of looks.
 
     mean -+ deviation sqrt(2 (n rho^2 + 1) / (n^2 rho^2) ln(sqrt(n rho^2 + 1) / (1 - level))), narrowest
     near `planned`. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform
@@ -390,7 +390,7 @@ def sequence_interval(
 
     Args:
         mean, deviation: of the paired differences of all users seen so far, over all nights.
-        n: number of these differences; a user seen again on the same data brings nothing new.
+        n: number of these differences; a user seen again on the same data adds nothing new.
         planned: number at which the interval should be narrowest; must not depend on the data.
     """
     alpha = 1 - level
@@ -401,5 +401,5 @@ def sequence_interval(
 
 
 def sequence_rho(planned: int, alpha: float) -> float:
-    """rho that makes the sequence narrowest near n = planned: sqrt((-2 ln a + ln(1 - 2 ln a)) / n)."""
+    """Return the rho of the narrowest sequence near n = planned: sqrt((-2 ln a + ln(1 - 2 ln a)) / n)."""
     return math.sqrt((-2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))) / planned)

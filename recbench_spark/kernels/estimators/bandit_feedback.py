@@ -1,11 +1,11 @@
-"""The value of a policy from rounds logged by another one.
+"""The value of a policy from rounds that another policy logged.
 
-In a round the logging policy b showed an action in a context and saw a reward r; e is the policy in
-question, w = e(action) / b(action), q the reward a model expects. Rounds add (numerator, denominator)
+In a round the logging policy b showed an action in a context and observed a reward r; e is the evaluated
+policy, w = e(action) / b(action), q the reward that a model expects. Rounds add (numerator, denominator)
 pairs, so that values, errors and bootstraps follow from sums (`ratios`). Axes: n rounds, e estimators.
 
-Sources: Dudik, Langford and Li 2011 (dr); Swaminathan and Joachims 2015 (snips); Wang, Agarwal and
-Dudik 2017 (switch_dr); Su et al. 2020 (dros).
+Sources: Dudik, Langford and Li 2011 (dr); Swaminathan and Joachims 2015 (snips); Wang, Agarwal and Dudik
+2017 (switch_dr); Su et al. 2020 (dros).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODELLED = ("dm", "dr", "switch_dr", "dros")
 class Rounds:
     """Logged rounds, float64 (n,) each.
 
-    reward: what was seen; weight: e(action) / b(action), 0 where e never takes it
+    reward: observed reward; weight: e(action) / b(action), 0 if e never takes it
     expected: q of the logged action; policy: mean of q over the actions of e. None: no model
     """
 
@@ -40,7 +40,7 @@ class Rounds:
 def contributions(
     rounds: Rounds, estimators: Sequence[str], settings: EstimatorSettings
 ) -> tuple[Floats, Floats]:
-    """Numerators and denominators of each round, (n, e) each; NaN where the model is missing.
+    """Return numerators and denominators of each round, (n, e) each; NaN without a needed reward model.
 
     The value is sum(numerator) / sum(denominator): the denominator is w for snips, else 1.
     Raises DataError for weights or rewards that are not finite, or weights below 0.

@@ -1,42 +1,43 @@
-"""Metrics under exposure bias: what each user adds to an estimate, for every estimator.
+"""Metrics under exposure bias: each user's part of an estimate, for every estimator.
 
-An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so that whoever resamples users
-resamples the denominator too; where an estimator averages users, the denominator is 1. The weight of
-a truth item is w = 1 / p, p its chance of being shown; for sums, and ips_pooled, of standing in the part
-that is evaluated, given that it is not a training pair: of a test part that holds a share s of what was
-shown that is s p / (1 - (1 - s) p), and the log's p leaves sums s times too small. With all p = 1 every
-weighted estimator is the holdout, but for the quotients of snips_global and ips_pooled, which pool users.
+An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so that a bootstrap of users
+resamples the denominator too; if an estimator averages users, the denominator is 1. The weight of a truth
+item is w = 1 / p. For quotients p is its chance of being shown. For sums, and ips_pooled, p is its chance
+of being in the evaluated part, given that it is not a training pair: for a test part with a share s of the
+shown pairs that is s p / (1 - (1 - s) p), and with the log's p sums are s times too small. With all p = 1
+every weighted estimator is the holdout, except the quotients of snips_global and ips_pooled, which pool
+users.
 
-holdout       the metric as it is
+holdout       the plain metric
 ips           each gain w in place of 1, in the metric and in its own denominator: recall is divided
               by the user's weight, NDCG by the ideal of the weighted gains, precision by k
               (Jadidinejad et al. 2021). Sums need chances, the quotients do not.
 clipped_ips   the same with min(w, clip)
-snips_user    w scaled to a mean of 1 within the user (Yang et al. 2018): like so many items drawn alike
+snips_user    w scaled to a mean of 1 within the user (Yang et al. 2018), as if items were drawn alike
 snips_global  w scaled to a mean of 1 over all users: sum(w a) / sum(w) x mean number of items;
               quotients: sum of numerators / sum of denominators
-ips_pooled    quotients alone, both sides pooled over users: mean of sum(w a) over users / what the best
-              list of a user with the mean of sum(w) relevant items has; between whole numbers of items
-              on a line (see `ideal_value`)
+ips_pooled    quotients alone, both sides pooled over users: mean of sum(w a) over users / the value of
+              the best list of a user with the mean of sum(w) relevant items; linear between whole
+              numbers of items (see `ideal_value`)
 dm            the reward model alone: sum over the list of discount x expected reward
 dr            dm + sum over the truth of w (reward - expected) x discount
-switch_dr     dr with w only where w <= switch, else 0 (Wang, Agarwal and Dudik 2017)
+switch_dr     dr with w only if w <= switch, else 0 (Wang, Agarwal and Dudik 2017)
 dros          dr with shrink w / (w^2 + shrink) (Su et al. 2020)
 stratified    sum over strata of |Q_s| / |Q| M(Q_s) (see `measure_by_stratum` and `combine_strata`)
 
-NDCG under weights. The ideal list of ips, clipped_ips, snips_user and snips_global is made of the relevant
-items that were shown, whatever these weigh: it is shorter than the user's own, and its heaviest items come
-first. Where exposure follows popularity such an NDCG can be farther from the truth than the holdout's
+NDCG under weights. The ideal list of ips, clipped_ips, snips_user and snips_global has the relevant items
+that were shown, at any weight: it is shorter than the user's own, and its items of large weight come
+first. If exposure follows popularity, such an NDCG can be farther from the truth than the holdout's
 (`docs/exposure_study.md`). The sums (hits, precision, DCG) have no ideal and are unbiased under ips.
 ips_pooled estimates, at binary gains,
 
     (sum_u DCG_u / U) / I(sum_u n_u / U),   I(n) = the DCG of n relevant items on the first ranks,
 
 of all U users and their n_u relevant items, shown or not. Numerator and mean number are unbiased under
-chances, so the quotient converges to this as users grow, whatever little each was shown. It is the mean
-NDCG of users where all have equally many relevant items, or at least k each; else it differs by as much
-as NDCG and I(n_u) vary together, and by I(mean) - mean(I) >= 0, I being concave. A user with nothing
-relevant in the log counts, whatever `empty_users`: something may not have been shown.
+chances, so the quotient converges to this as users grow, even if each was shown little. It is the mean
+NDCG of users if all have equally many relevant items, or at least k each; else it differs by as much as
+NDCG and I(n_u) vary together, and by I(mean) - mean(I) >= 0, since I is concave. A user without a relevant
+item in the log counts under any `empty_users`: a relevant item may not have been shown.
 
 Axes: u users, p truth items, c cut-offs (the last uncut), s strata, n list entries, x weights.
 """
@@ -55,7 +56,8 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.estimators.propensities import check
-from recbench_spark.kernels.metrics.accuracy import METRICS, Chunk, Weight, cutoffs, divide, measure
+from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
+from recbench_spark.kernels.metrics.chunk import Chunk, Weight, divide
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.resampling import bootstrap_sums, replicate_means, replicate_ratios
 
@@ -80,13 +82,16 @@ MODELLED = ("dm", "dr", "switch_dr", "dros")
 SUMS = ("hit", "precision", "dcg")
 """Metrics that add up over items: hits (as a number), hits / k, discounted gain."""
 QUOTIENTS = ("recall", "ndcg")
-"""Metrics divided by what could be had, which is weighted as well."""
+"""Metrics divided by the best possible value, which is weighted as well."""
 
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Largest weight of clipped_ips, largest weight trusted by switch_dr, lambda of dros; whether
-    propensities are chances (see `propensities.CHANCES`)."""
+    """Settings of estimators that cut or shrink weights.
+
+    clip: largest weight of clipped_ips. switch: largest weight trusted by switch_dr. shrink: lambda of
+    dros. chances: true if propensities are chances (see `propensities.CHANCES`).
+    """
 
     clip: float = 100.0
     switch: float = 100.0
@@ -96,7 +101,7 @@ class EstimatorSettings:
 
 @dataclass(frozen=True)
 class Rewards:
-    """A reward model's chance that the user likes an item: of list entries and of truth items.
+    """Expected rewards of a model: the chance that the user likes each list entry and each truth item.
 
     offsets: (u + 1,), bounds of the lists; listed: (n,), best first; truth: (p,)
     """
@@ -108,10 +113,10 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Parts:
-    """What users add: the estimate is sum(numerator) / sum(denominator) [x mean(size)].
+    """Parts of users: the estimate is sum(numerator) / sum(denominator) [x mean(size)].
 
-    All float64 (u, c), columns as `columns` says, NaN for users left out; size: None where it is 1.
-    pooled: the quotient is to be multiplied by this of the mean denominator (see `pool_factor`).
+    All float64 (u, c), columns as `columns` says, NaN for users left out; size: None if it is 1.
+    pooled: function of the mean denominator that multiplies the quotient (see `pool_factor`).
     """
 
     numerator: Floats
@@ -120,7 +125,7 @@ class Parts:
     pooled: Callable[[Floats], Floats] | None = None
 
     def estimate(self) -> Floats:
-        """The estimate of these users, (c,), by plain float sums."""
+        """Return the estimate of these users, (c,), by plain float sums."""
         total = np.nansum(self.denominator, axis=0)
         ratio = divide_sums(np.nansum(self.numerator, axis=0), total)
         if self.pooled is not None:
@@ -139,11 +144,11 @@ def replicate_sums(
     seed: int,
     scalings: tuple[float, float] = (1.0, 1.0),
 ) -> Ints:
-    """Sums of each bootstrap replicate, int64 (4, r, c), to be added over batches of users.
+    """Return the sums of each bootstrap replicate, int64 (4, r, c), to be added over batches of users.
 
-    Numerators, denominators, sizes, and users drawn. scalings: powers of two by which numerators and
-    denominators are multiplied before they are rounded to 2^-30, the same for all batches: from the
-    largest part of all users by `ratios.scaling`.
+    The rows are numerators, denominators, sizes, and drawn users. scalings: powers of two by which
+    numerators and denominators are multiplied before they are rounded to 2^-30, the same for all batches:
+    from the largest part of all users by `ratios.scaling`.
     """
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     size = np.where(np.isnan(parts.numerator), np.nan, size)
@@ -158,7 +163,7 @@ def replicate_estimates(
     scalings: tuple[float, float] = (1.0, 1.0),
     pooled: Callable[[Floats], Floats] | None = None,
 ) -> Floats:
-    """The estimate of each replicate, (r, c), from the summed `replicate_sums`; pooled: as in `Parts`."""
+    """Return each replicate's estimate, (r, c), from summed `replicate_sums`; `pooled` as in `Parts`."""
     ratio = replicate_ratios(sums[0], sums[1]) * (scalings[1] / scalings[0])
     if pooled is not None:
         return ratio * pooled(replicate_means(sums[1], sums[3]) / scalings[1])
@@ -166,14 +171,14 @@ def replicate_estimates(
 
 
 def divide_sums(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> Floats:
-    """Quotient of two arrays of sums of one shape, NaN where the denominator is 0."""
+    """Divide two arrays of sums of one shape, NaN if the denominator is 0."""
     out: Floats = np.full(numerator.shape, np.nan)
     np.divide(numerator, denominator, out=out, where=denominator != 0)
     return out
 
 
 def columns(metric: str, ks: Sequence[int]) -> list[int | None]:
-    """The cut-offs of a metric's columns; `dcg` has an uncut one as `ndcg` has."""
+    """Return the cut-offs of a metric's columns; `dcg` has an uncut one as `ndcg` has."""
     return cutoffs("ndcg" if metric == "dcg" else metric, ks)
 
 
@@ -185,7 +190,7 @@ def reason(
     *,
     rewards: bool = False,
 ) -> str | None:
-    """Why an estimator has no value for a metric (the value is NULL), None where it has one."""
+    """Return the reason why an estimator has no value for a metric (it is NULL); None if it has one."""
     if estimator not in ESTIMATORS:
         raise ConfigError(f"unknown estimator '{estimator}'", nearest(estimator, ESTIMATORS))
     if estimator in ("holdout", "stratified"):
@@ -243,31 +248,31 @@ def contributions(
     settings: EstimatorSettings,
     rewards: Rewards | None = None,
 ) -> dict[tuple[str, str], Parts]:
-    """The parts of every (estimator, metric) that has a value; `reason` says why others have none.
+    """Return the parts of every (estimator, metric) that has a value; `reason` explains the missing ones.
 
-    Users are those whom the definition averages: with `empty_users=leave_out` a user without a
-    relevant item in the log says nothing, although one may exist that was not shown; estimators of
-    sums are unbiased with `empty_users=zero`, and ips_pooled counts such users always. Values do not
-    depend on the batch. Holds (p, c) numbers. Raises DataError for propensities that are not positive.
+    Users are those whom the definition averages: with `empty_users=leave_out` a user without a relevant
+    item in the log does not count, although such an item may exist that was not shown. Estimators of sums
+    are unbiased with `empty_users=zero`, and ips_pooled always counts such users. Values do not depend on
+    the batch. Memory: (p, c) numbers. Raises DataError for propensities that are not positive.
     """
     check(propensity_p)
     work = _UserEstimates(Chunk(rankings, tuple(ks), definition), propensity_p, settings, rewards)
     wanted = [(e, m) for e in estimators if e != "stratified" for m in metrics]
-    made = {}
+    estimates = {}
     for estimator, metric in wanted:
         if reason(estimator, metric, definition, settings, rewards=rewards is not None) is None:
-            made[estimator, metric] = work.parts(estimator, metric)
-    return made
+            estimates[estimator, metric] = work.parts(estimator, metric)
+    return estimates
 
 
 def addends(
     rankings: Rankings, metrics: Sequence[str], ks: Sequence[int], definition: Definition
 ) -> dict[str, Floats]:
-    """What each truth item adds to its user's metric, (p, c), NaN for users left out.
+    """Return each truth item's part of its user's metric, (p, c), NaN for users left out.
 
-    A user's items sum to the metric; the denominator of a quotient is held where it is. Summed by
-    item (or user), the differences between two models are what the smallest flips are found among.
-    Raises ConfigError for metrics that are not such a sum.
+    A user's items sum to the metric; the denominator of a quotient is fixed. Summed by item (or user),
+    the differences between two models are the candidates of the smallest flips. Raises ConfigError for
+    metrics that are not such a sum.
     """
     work = _UserEstimates(
         Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), EstimatorSettings(), None
@@ -283,7 +288,7 @@ def addends(
 
 @dataclass(frozen=True)
 class _UserEstimates:
-    """Some users, their propensities, and what estimators share."""
+    """Some users with their propensities, and quantities that estimators share."""
 
     chunk: Chunk
     propensity: Floats
@@ -291,22 +296,22 @@ class _UserEstimates:
     rewards: Rewards | None
 
     def parts(self, estimator: str, metric: str) -> Parts:
-        """The parts of one estimator and metric, with users left out as the definition says."""
+        """Return the parts of one estimator and metric, with users left out as the definition says."""
         if estimator == "holdout" and metric != "dcg":
             value = self.chunk.values(METRICS[metric])
             return Parts(value, _ones(value))
         if estimator == POOLED:
             return self._pool_over_users(metric)
-        made = (
+        values = (
             self._weigh_parts(estimator, metric) if estimator in WEIGHTED else self._sum(estimator, metric)
         )
         keep = self._user_mask(metric)
         cuts = slice(None, len(columns(metric, self.chunk.ks)))
-        cut = [None if part is None else np.where(keep, part, np.nan)[:, cuts] for part in made]
+        cut = [None if part is None else np.where(keep, part, np.nan)[:, cuts] for part in values]
         return Parts(*cut)  # type: ignore[arg-type]
 
     def addends(self, metric: str) -> Floats:
-        """What each truth item adds to the metric of its user, (p, c)."""
+        """Return each truth item's part of the metric of its user, (p, c)."""
         gain_p, user_p = self._gain(metric), self.chunk.user_p
         value = gain_p[:, None] * self._shares(metric)
         if metric == "precision":
@@ -320,15 +325,15 @@ class _UserEstimates:
         weight_p = self._weights(estimator)
         numerator = self._total(metric, weight_p * self._gain(metric))
         if estimator == "snips_global":
-            return self._pooled(metric, weight_p, numerator)
+            return self._pool_ratio(metric, weight_p, numerator)
         if metric in QUOTIENTS:
             numerator = self._quotient(metric, weight_p * self._gain(metric), numerator)
         return numerator, _ones(numerator), None
 
-    def _pooled(
+    def _pool_ratio(
         self, metric: str, weight_p: Floats, numerator: Floats
     ) -> tuple[Floats, Floats, Floats | None]:
-        """One quotient of sums over all users in place of the mean of theirs."""
+        """Return one quotient of sums over all users in place of a mean over users."""
         if metric in QUOTIENTS:
             return numerator, self._most(metric, weight_p * self._gain(metric)), None
         weight, size = (
@@ -338,7 +343,7 @@ class _UserEstimates:
         return numerator, np.broadcast_to(weight[:, None], shape), np.broadcast_to(size[:, None], shape)
 
     def _pool_over_users(self, metric: str) -> Parts:
-        """Weighted hits or gains, and the number of relevant items they are estimated of."""
+        """Return weighted hits or gains, and the estimated number of relevant items."""
         weight_p = 1.0 / self.propensity
         value = self._total(metric, weight_p * self._gain(metric))
         number = np.broadcast_to(self._by_user(weight_p * self._count_weight)[:, None], value.shape)
@@ -363,7 +368,7 @@ class _UserEstimates:
         return weight
 
     def _sum(self, estimator: str, metric: str) -> tuple[Floats, Floats, None]:
-        """Holdout DCG, and the estimators with a reward model."""
+        """Return holdout DCG, and the estimators with a reward model."""
         if self.rewards is None or estimator == "holdout":
             value = self._total(metric, self._gain(metric))
             return value, _ones(value), None
@@ -374,7 +379,7 @@ class _UserEstimates:
         return value, _ones(value), None
 
     def _model_value(self, metric: str) -> Floats:
-        """Sum over the list of weight(rank) x expected reward, (u, c); uncut: NaN for cut lists."""
+        """Return sum over the list of weight(rank) x expected reward, (u, c); uncut: NaN for cut lists."""
         assert self.rewards is not None
         length = np.diff(self.rewards.offsets)
         user = np.repeat(np.arange(len(length)), length)
@@ -385,7 +390,7 @@ class _UserEstimates:
         return self._divide_by_length(metric, value)
 
     def _total(self, metric: str, amount_p: Floats) -> Floats:
-        """Sum over the truth of amount x the weight expected of its rank, (u, c)."""
+        """Return sum over the truth of amount x expected weight of its rank, (u, c)."""
         value = self._by_user(amount_p[:, None] * self._shares(metric))
         return self._divide_by_length(metric, value)
 
@@ -395,7 +400,7 @@ class _UserEstimates:
         return divide(value_uc, self.chunk.precision_length)
 
     def _most(self, metric: str, amount_p: Floats) -> Floats:
-        """The denominator of a quotient: what the best list would have, (u, c)."""
+        """Return the denominator of a quotient: the value of the best list, (u, c)."""
         definition = self.chunk.definition
         if metric == "recall" and definition.recall_by == "relevant":
             total = self._by_user(amount_p)[:, None]
@@ -441,7 +446,7 @@ class _UserEstimates:
 
     @cached_property
     def _count_weight(self) -> Floats:
-        """1 for a truth item that is relevant or gains."""
+        """Return 1 for a truth item that is relevant or has a gain, else 0."""
         counted: Bools = self.chunk.relevant_p | (self.chunk.gain_p != 0)
         return counted.astype(np.float64)
 
@@ -449,14 +454,14 @@ class _UserEstimates:
         return _sum_by(self.chunk.user_p, amount, len(self.chunk.length))
 
     def _user_mask(self, metric: str) -> Bools:
-        """Users who count, (u, 1): those whose plain metric is a number."""
+        """Return users who count, (u, 1): those whose plain metric is a number."""
         name = "ndcg" if metric == "dcg" else metric
         rule = METRICS[name].users_axis
         counted: Bools = ~np.isnan(self.chunk.values(replace(METRICS["recall"], users_axis=rule)))
         return counted[:, :1]
 
     def _eligible_users(self, metric: str) -> Bools:
-        """Users who would count, had they a relevant item in the log, (u,)."""
+        """Return users who would count if they had a relevant item in the log, (u,)."""
         definition = self.chunk.definition
         users = definition.ndcg_users if metric == "ndcg" else "same"
         users = definition.users if users == "same" else users
@@ -464,15 +469,15 @@ class _UserEstimates:
 
 
 LONGEST_IDEAL = 1 << 24
-"""More relevant items than this a mean user has not: no value."""
+"""Largest number of relevant items of a mean user; above it there is no value."""
 
 
 def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: Definition) -> Floats:
-    """What the best list has for so many relevant items of gain 1, on a line between whole numbers.
+    """Return the best list's value for n relevant items of gain 1, linear between whole numbers.
 
     Args:
         metric: recall or ndcg.
-        number_xc: relevant items, columns as `columns` says.
+        number_xc: number of relevant items, columns as `columns` says.
         ks: cut-offs.
         definition: gain, discount and length of the ideal list.
     """
@@ -486,19 +491,19 @@ def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: D
     length = np.where(length <= LONGEST_IDEAL, length, np.nan)
     ranks = np.arange(1.0, np.ceil(np.nanmax(length, initial=0.0)) + 1)
     none = np.zeros(0, np.int64)
-    nobody = Rankings(np.zeros(1, np.int64), np.zeros(0), none, none, none, none)
-    table = np.concatenate([[0.0], np.cumsum(Chunk(nobody, tuple(ks), definition).discount(ranks))])
+    no_users = Rankings(np.zeros(1, np.int64), np.zeros(0), none, none, none, none)
+    table = np.concatenate([[0.0], np.cumsum(Chunk(no_users, tuple(ks), definition).discount(ranks))])
     best: Floats = np.interp(length, np.arange(len(table)), table)
     return best
 
 
 def pool_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc: Floats) -> Floats:
-    """n / I(n) for a mean number n of relevant items: turns sum(w a) / sum(w) into ips_pooled."""
+    """Return n / I(n) for a mean number n of relevant items: turns sum(w a) / sum(w) into ips_pooled."""
     return divide_sums(mean_xc, ideal_value(metric, mean_xc, ks, definition))
 
 
 def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettings) -> Floats:
-    """What dr, switch_dr and dros put in place of w, the same for lists and logged rounds."""
+    """Return the weights of dr, switch_dr and dros in place of w, the same for lists and logged rounds."""
     if estimator == "switch_dr":
         weight = np.where(weight <= settings.switch, weight, 0.0)
     if estimator == "dros":
@@ -507,7 +512,7 @@ def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettin
 
 
 def truth_shares(chunk: Chunk, weight: Weight) -> Floats:
-    """The weight expected of each truth item's rank at each cut-off, (p, c); 0: not ranked."""
+    """Return the expected weight of each truth item's rank at each cut-off, (p, c); 0: not ranked."""
     r = chunk.rankings
     expected = chunk.definition.ties == "expected"
     above, size = (r.above, r.tied + 1) if expected else (chunk.rank_p - 1, np.ones_like(r.tied))
@@ -517,9 +522,9 @@ def truth_shares(chunk: Chunk, weight: Weight) -> Floats:
 
 
 def shares(above: Ints, size: Ints, ks: Sequence[int], weight: Weight) -> Floats:
-    """Mean over ranks r = above + 1 .. above + size of weight(r) [r <= k], (p, c), the last uncut.
+    """Return the mean over ranks r = above + 1 .. above + size of weight(r) [r <= k], (p, c), last uncut.
 
-    Ties by prefix sums of the weights, with an error of about 1e-13.
+    Ties use prefix sums of the weights, with an error of about 1e-13.
     """
     end = above + size
     cuts = [np.minimum(end, k) for k in ks] + [end]
@@ -534,10 +539,10 @@ def shares(above: Ints, size: Ints, ks: Sequence[int], weight: Weight) -> Floats
 
 
 def restrict(rankings: Rankings, keep_p: Bools) -> Rankings:
-    """The rankings with these truth items only; all others stay candidates, as negatives."""
-    kept = np.concatenate([[0], np.cumsum(keep_p)])[rankings.offsets].astype(np.int64)
+    """Return the rankings with these truth items only; all others stay candidates, as negatives."""
+    offsets = np.concatenate([[0], np.cumsum(keep_p)])[rankings.offsets].astype(np.int64)
     above, tied, before = (part[keep_p] for part in (rankings.above, rankings.tied, rankings.before))
-    return Rankings(kept, rankings.relevance[keep_p], above, tied, before, rankings.length)
+    return Rankings(offsets, rankings.relevance[keep_p], above, tied, before, rankings.length)
 
 
 def measure_by_stratum(
@@ -548,7 +553,7 @@ def measure_by_stratum(
     ks: Sequence[int],
     definition: Definition,
 ) -> tuple[dict[str, Floats], Ints]:
-    """Each metric within each stratum, (u, s, c), and truth items of each user by stratum, (u, s).
+    """Return each metric within each stratum, (u, s, c), and each user's truth items by stratum, (u, s).
 
     Within a stratum only its own positives count; NaN for users without one there. Any metric.
     Averaged over users these are M(Q_s) and summed |Q_s|, for `combine_strata`.
@@ -562,16 +567,16 @@ def measure_by_stratum(
 
 
 def combine_strata(mean_sc: Floats, size_s: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-    """V = sum_s |Q_s| / |Q| M(Q_s), and the share of |Q| it rests on, (..., c) each.
+    """Return V = sum_s |Q_s| / |Q| M(Q_s), and the share of |Q| behind it, (..., c) each.
 
-    mean_sc: (..., s, c), NaN for a stratum where no user has a positive; it is left out and the
-    others' weights grow. size_s: (..., s). Leading axes are bootstrap replicates, whose sizes are
+    mean_sc: (..., s, c), NaN for a stratum without positives; it is left out and the others' weights
+    grow. size_s: (..., s). Leading axes are bootstrap replicates, whose sizes are
     resampled with their means.
     """
-    known = ~np.isnan(mean_sc)
-    size = np.where(known, np.asarray(size_s, dtype=np.float64)[..., None], 0.0)
+    valid = ~np.isnan(mean_sc)
+    size = np.where(valid, np.asarray(size_s, dtype=np.float64)[..., None], 0.0)
     total = size.sum(axis=-2)
-    value = divide_sums((size * np.where(known, mean_sc, 0.0)).sum(axis=-2), total)
+    value = divide_sums((size * np.where(valid, mean_sc, 0.0)).sum(axis=-2), total)
     every = np.asarray(np.sum(size_s, axis=-1, dtype=np.float64))
     whole = np.broadcast_to(every[..., None], total.shape)
     return value, divide_sums(total, whole)
@@ -579,8 +584,11 @@ def combine_strata(mean_sc: Floats, size_s: npt.NDArray[Any]) -> tuple[Floats, F
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What an estimate rests on: rows, (sum w)^2 / sum w^2 of them, the largest weight, the share of
-    all weight that the largest 1 % of the rows hold."""
+    """Basis of an estimate: its rows, their weights and their effective number.
+
+    rows: number of rows. effective: (sum w)^2 / sum w^2. largest: the largest weight. top_share: share of
+    all weight in the 1 % of rows with the largest weights.
+    """
 
     rows: int
     effective: float
@@ -589,9 +597,10 @@ class Diagnostics:
 
 
 def diagnostics(weight_x: npt.NDArray[Any], rows_x: npt.NDArray[Any], top: float = 0.01) -> Diagnostics:
-    """From a histogram: different weights and the rows with each; top rows are rounded up.
+    """Compute diagnostics from a histogram: different weights and the rows with each.
 
-    Effective size: Kong 1992, "A note on importance sampling using standardized weights".
+    The number of top rows is rounded up. Effective size: Kong 1992, "A note on importance sampling using
+    standardized weights".
     """
     order = np.argsort(-np.asarray(weight_x, dtype=np.float64), kind="stable")
     weight: Floats = np.asarray(weight_x, dtype=np.float64)[order]
@@ -612,7 +621,7 @@ def _ones(value: Floats) -> Floats:
 
 
 def _sum_by(index: Ints, amount: Floats, count: int) -> Floats:
-    """Sums of the amounts, (n,) or (n, c), of each index, in the order given."""
+    """Sum the amounts, (n,) or (n, c), of each index, in input order."""
     if amount.ndim == 1:
         return np.bincount(index, weights=amount, minlength=count).astype(np.float64, copy=False)
     by_column = [np.bincount(index, weights=column, minlength=count) for column in amount.T]

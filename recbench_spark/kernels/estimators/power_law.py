@@ -1,4 +1,4 @@
-"""Power law of item counts, from how many items have each count.
+"""Power law of item counts, from the number of items with each count.
 
 P(n) = n^-alpha / zeta(alpha, xmin) for n >= xmin. The state is a histogram, (count, items), so that
 the work grows with the number of different counts: a log of 10^9 interactions has at most 45,000.
@@ -24,25 +24,25 @@ from recbench_spark.kernels.arrays import Floats, Ints
 Method = Literal["approximate", "exact"]
 
 DIRECT = 12
-"""Terms of zeta added one by one before Euler and Maclaurin's series."""
+"""Number of terms of zeta before Euler and Maclaurin's series starts."""
 
 BERNOULLI = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160)
 """B_2j / (2 j)!, j = 1, 2, ..."""
 
 STEPS = 40
-"""Most steps of Newton's method; it takes about six."""
+"""Largest number of steps of Newton's method; it takes about six."""
 
 COARSE = 64
-"""Points at which every tail is looked at, before the promising ones are looked at wholly."""
+"""Points at which every tail is measured first; only promising tails are then measured in full."""
 
 SMALLEST_TAIL = 50
-"""Items of the smallest tail tried: below, estimates are unreliable (Clauset et al. 2009, section 3.5)."""
+"""Items of the smallest tail: smaller ones give unreliable estimates (Clauset et al. 2009, section 3.5)."""
 
 STEEPEST = 10.0
-"""Exponents above it are believed only where no thinner tail is as likely; published ones lie in 1.5..7."""
+"""Larger exponents are accepted only if no thinner tail is as likely; published ones lie in 1.5..7."""
 
 SURE = 1.645
-"""Vuong's statistic from which the power law counts as more likely: one-sided 5 %."""
+"""Vuong's statistic above which the power law counts as more likely: one-sided 5 %."""
 
 TABLE = 1 << 14
 """Counts of a simulated tail drawn together; the few beyond are drawn one by one."""
@@ -50,10 +50,10 @@ TABLE = 1 << 14
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another law of the same tail.
+    """Another law for the same tail.
 
-    ratio: ln of the power law's likelihood less that of this law; z: Vuong's statistic, ratio over its
-    standard deviation: positive where the power law is more likely, NaN where both are alike.
+    ratio: ln of the power law's likelihood minus that of this law; z: Vuong's statistic, ratio over its
+    standard deviation: positive if the power law is more likely, NaN if both are the same.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Alternative:
 class PowerLaw:
     """A fitted power law.
 
-    alpha, error: the exponent and its standard error, xmin taken as known
+    alpha, error: the exponent and its standard error for this xmin
     xmin: smallest count of the tail; tail, items: items in the tail and in all
     distance: Kolmogorov and Smirnov's, between the tail and the law
-    method: how alpha was found (see `exponents`)
-    against: the law beside others (see `alternatives`), where they were asked for
+    method: estimator of alpha (see `exponents`)
+    against: comparisons with other laws (see `alternatives`), if requested
     """
 
     alpha: float
@@ -93,14 +93,14 @@ class Tails:
 
 
 def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "approximate") -> PowerLaw:
-    """The law whose xmin gives the least distance; the largest count is not an xmin, ties: smallest.
+    """Return the law whose xmin gives the least distance; the largest count is not an xmin, ties: smallest.
 
-    A tail holds at least 50 items, or all where there are no more. Exact, although only a few tails are
-    looked at wholly: the distance at some points of a tail is a lower bound of its distance. Raises
+    A tail has at least 50 items, or all if there are fewer. The result is exact, although only a few tails
+    are measured in full: the distance at some points of a tail is a lower bound of its distance. Raises
     DataError for fewer than two different positive counts.
 
     Args:
-        count_x: counts in any order; items with 0 take no part.
+        count_x: counts in any order; items with count 0 are ignored.
         items_x: items with each count.
         method: `approximate` (Clauset's eq. 3.7) or `exact` (the zeta likelihood).
     """
@@ -119,7 +119,7 @@ def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "
 
 
 def exponents(tails: Tails, method: Method, tried: int) -> Floats:
-    """Alpha for each of the first `tried` xmin, (t,); the largest count is none.
+    """Return alpha for each of the first `tried` xmin, (t,); the largest count is no xmin.
 
     approximate: 1 + m / sum ln(n / (xmin - 1/2)), good for xmin of about 6 and more
     exact: the maximum of -m ln zeta(alpha, xmin) - alpha sum ln n
@@ -131,7 +131,7 @@ def exponents(tails: Tails, method: Method, tried: int) -> Floats:
 
 
 def log_zeta(alpha: npt.ArrayLike, q: npt.ArrayLike) -> Floats:
-    """ln sum_{k >= 0} (q + k)^-alpha for alpha > 1, q >= 1: Euler and Maclaurin, about 1e-14.
+    """Return ln sum_{k >= 0} (q + k)^-alpha for alpha > 1, q >= 1: Euler and Maclaurin, about 1e-14.
 
     Scaled by q^-alpha within, so that large exponents do not underflow.
     """
@@ -152,11 +152,11 @@ def log_zeta(alpha: npt.ArrayLike, q: npt.ArrayLike) -> Floats:
 def goodness(
     count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], law: PowerLaw, replicates: int, seed: int
 ) -> float:
-    """Share of simulated histograms farther from their own fit than this one; small: no power law.
+    """Return the share of simulated histograms farther from their own fit; small: no power law.
 
-    Semi-parametric: each item is in the tail with the chance it has here, and then follows the law,
-    else it follows the counts below xmin; xmin and alpha are fitted anew. With the +1 of a
-    randomisation test. Clauset et al. 2009, section 4.1; 2,500 replicates give two digits.
+    Semi-parametric: an item is in the tail with the same chance as here and then follows the law, else it
+    follows the counts below xmin; xmin and alpha are fitted anew. With the +1 of a randomisation test.
+    Clauset et al. 2009, section 4.1; 2,500 replicates give two digits.
     """
     rng = np.random.default_rng(seed)
     count, items = np.asarray(count_x, dtype=np.int64), np.asarray(items_x, dtype=np.int64)
@@ -171,10 +171,10 @@ def goodness(
 def alternatives(
     count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], law: PowerLaw
 ) -> tuple[Alternative, ...]:
-    """The law's likelihood beside those of a geometric and a lognormal law of the same tail.
+    """Compare the law's likelihood with those of a geometric and a lognormal law of the same tail.
 
-    Both are of whole numbers from xmin on, at their own most likely parameters. Vuong 1989, "Likelihood
-    ratio tests for model selection"; Clauset et al. 2009, section 5.
+    Both are laws of whole numbers from xmin on, at their own most likely parameters. Vuong 1989,
+    "Likelihood ratio tests for model selection"; Clauset et al. 2009, section 5.
     """
     keep = np.asarray(count_x) >= law.xmin
     count = np.asarray(count_x, dtype=np.float64)[keep]
@@ -194,14 +194,14 @@ def _against(name: str, gap_x: Floats, items_x: Floats) -> Alternative:
 
 
 def _geometric(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
-    """Log-likelihoods of (1 - q) q^(n - xmin), q from the mean."""
+    """Return log-likelihoods of (1 - q) q^(n - xmin), q from the mean."""
     excess = float(items_x @ (count_x - xmin)) / float(items_x.sum())
     stay = excess / (1.0 + excess)
     return np.asarray(np.log1p(-stay) + (count_x - xmin) * np.log(stay))
 
 
 def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
-    """Log-likelihoods of a lognormal number rounded to n, given that it is at least xmin - 1/2."""
+    """Return log-likelihoods of a lognormal number rounded to n, given that it is at least xmin - 1/2."""
     from scipy.optimize import minimize  # noqa: PLC0415 (half a second that few need)
     from scipy.special import log_ndtr  # noqa: PLC0415
 
@@ -215,8 +215,8 @@ def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
         upper = log_ndtr(-(edges - at[0]) / scale)
         start = float(log_ndtr(-(np.log(xmin - 0.5) - at[0]) / scale))
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            found = upper[0] + np.log(-np.expm1(upper[1] - upper[0])) - start
-        return np.asarray(np.nan_to_num(found, nan=-1e300, neginf=-1e300))
+            log_mass = upper[0] + np.log(-np.expm1(upper[1] - upper[0])) - start
+        return np.asarray(np.nan_to_num(log_mass, nan=-1e300, neginf=-1e300))
 
     best = minimize(
         lambda at: -float(items_x @ likelihoods(at)) / float(items_x.sum()),
@@ -228,7 +228,7 @@ def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
 
 
 def check(law: PowerLaw) -> None:
-    """DataError for a law that is none: a steep one where a thinner tail is as likely, or more.
+    """Raise DataError for a law that is no power law: a steep one if a thinner tail is at least as likely.
 
     Counts that lie close together (every item shown to thousands) are fitted by exponents of hundreds,
     under which propensities are not numbers. law: with its `alternatives`.
@@ -239,7 +239,7 @@ def check(law: PowerLaw) -> None:
 
 
 def no_law(law: PowerLaw, why: str) -> DataError:
-    """The error that names the fit."""
+    """Return the error that names the fit."""
     return DataError(
         f"the counts follow no power law: alpha {law.alpha:.6g} from xmin {law.xmin} on, a tail of "
         f"{law.tail} of {law.items} items; {why}",
@@ -248,7 +248,7 @@ def no_law(law: PowerLaw, why: str) -> DataError:
 
 
 def draw(alpha: float, xmin: int, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Histogram of `size` draws from the law: counts ascending, and how many of each."""
+    """Return a histogram of `size` draws from the law: counts ascending, and the number of each."""
     end = np.arange(xmin, xmin + TABLE + 1)
     survival = np.exp(log_zeta(alpha, end) - log_zeta(alpha, xmin))
     times = rng.multinomial(size, np.append(-np.diff(survival), survival[-1]))
@@ -273,7 +273,7 @@ def _tails(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any]) -> Tails:
 
 
 def _exact(start_t: Floats, xmin_t: Floats, mean_log_t: Floats) -> Floats:
-    """Newton's method on the mean of ln n, in ln(alpha - 1), where it is nearly linear."""
+    """Use Newton's method on the mean of ln n, in ln(alpha - 1), where it is nearly linear."""
     y = np.log(start_t - 1)
     for _ in range(STEPS):
         slope, curve = _log_zeta_slopes(1 + np.exp(y), xmin_t)
@@ -288,7 +288,7 @@ def _exact(start_t: Floats, xmin_t: Floats, mean_log_t: Floats) -> Floats:
 
 
 def _log_zeta_slopes(alpha: Floats, xmin: Floats) -> tuple[Floats, Floats]:
-    """First and second derivative of ln zeta by alpha: minus the mean, and the variance of ln n."""
+    """Return first and second derivative of ln zeta by alpha: minus the mean, and the variance of ln n."""
     h = 2e-3 * (alpha - 1)
     far, near, mid, up, top = (log_zeta(alpha + j * h, xmin) for j in (-2, -1, 0, 1, 2))
     first = (far - 8 * near + 8 * up - top) / (12 * h)
@@ -297,13 +297,13 @@ def _log_zeta_slopes(alpha: Floats, xmin: Floats) -> tuple[Floats, Floats]:
 
 
 def _distance(tails: Tails, t: int, alpha: float) -> float:
-    """max |P(X < n) of the tail - of the law| over the counts of the tail."""
+    """Return max |P(X < n) of the tail - of the law| over the counts of the tail."""
     law = np.exp(log_zeta(alpha, tails.count[t:]) - log_zeta(alpha, tails.count[t]))
     return float(np.abs(law - tails.tail[t:] / tails.tail[t]).max())
 
 
 def _bounds(tails: Tails, alpha_t: Floats) -> Floats:
-    """The same over at most COARSE counts of each tail, (t,), less what rounding may change."""
+    """Return the distance over at most COARSE counts of each tail, (t,), minus possible roundings."""
     t = np.arange(len(alpha_t))
     last = len(tails.count) - 1
     # Dense at the start of a tail, where laws and tails differ most.
@@ -338,7 +338,7 @@ def _simulate(body_x: Ints, items_x: Ints, law: PowerLaw, rng: np.random.Generat
 
 
 def _beyond(alpha: float, xmin: int, chance_n: Floats) -> Ints:
-    """The n with P(X > n) < chance <= P(X >= n), by doubling and halving, at most 2^53."""
+    """Return the n with P(X > n) < chance <= P(X >= n), by doubling and halving, at most 2^53."""
     target = np.log(chance_n) + log_zeta(alpha, xmin)
     low = np.full(len(chance_n), xmin, dtype=np.int64)
     step = np.int64(1) << 52

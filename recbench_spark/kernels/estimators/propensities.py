@@ -1,7 +1,7 @@
-"""Chances that an item was shown, from how often it was: exposure propensities.
+"""Exposure propensities: chances that an item was shown, from its count in the log.
 
 All of them but naive Bayes are functions of an item's count n in the log, so that one value for each
-different count serves any number of items. Only some are chances; the others are proportional to
+different count is enough for any number of items. Only some are chances; the others are proportional to
 one up to an unknown factor, which self-normalised estimators cancel and plain IPS needs: `scale`
 turns one into the other, and `clip` bounds the weights. Axes: x different counts or propensities,
 n items, r ratings.
@@ -24,21 +24,22 @@ Scale = Literal["as_is", "largest", "interactions"]
 
 
 def power_law(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
-    """n^((alpha + 1) / 2), up to a factor (Yang et al. 2018, section 3; alpha is their gamma)."""
+    """Return n^((alpha + 1) / 2), up to a factor (Yang et al. 2018, section 3; alpha is their gamma)."""
     return np.asarray(count_n, dtype=np.float64) ** ((law.alpha + 1) / 2)
 
 
 def power_above_xmin(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
-    """n^alpha where n > xmin, else n, up to a factor: what the code of Jadidinejad et al. runs.
+    """Return n^alpha if n > xmin, else n, up to a factor: the formula in the code of Jadidinejad et al.
 
-    Not what their paper says (`power_law`), and a leap at xmin; kept to stand beside their figures.
+    It differs from the formula in their paper (`power_law`) and has a jump at xmin; it exists for
+    comparisons with their figures.
     """
     n = np.asarray(count_n, dtype=np.float64)
     return np.where(n > law.xmin, n**law.alpha, n)
 
 
 def steck(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
-    """n^beta with beta = gamma / (gamma + 1), up to a factor: the inverse of his weights n^-beta.
+    """Return n^beta with beta = gamma / (gamma + 1), up to a factor: the inverse of his weights n^-beta.
 
     Source: Steck 2011, "Item popularity and recommendation accuracy", section 3.
     """
@@ -46,7 +47,7 @@ def steck(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
 
 
 def relative_frequency(count_n: npt.NDArray[Any], users: int) -> Floats:
-    """n / users: the chance that a user of the log has the item, which ignores how good it is."""
+    """Return n / users: the chance that a user of the log has the item; it ignores the item's quality."""
     if users < 1:
         raise DataError(f"relative frequencies of {users} users", "the training part is empty")
     chance: Floats = np.asarray(count_n, dtype=np.float64) / users
@@ -61,13 +62,13 @@ POWERS: dict[str, Callable[[npt.NDArray[Any], PowerLaw], Floats]] = {
 """Propensities up to a factor, from a fitted law."""
 
 CHANCES = ("relative_frequency", "naive_bayes", "logistic_regression", "given")
-"""Methods whose values are chances as they are."""
+"""Methods whose values are chances without scaling."""
 
 
 def naive_bayes(logged_r: npt.NDArray[Any], sample_r: npt.NDArray[Any], cells: int) -> Floats:
-    """P(shown | rating) = P(rating | shown) P(shown) / P(rating), for each rating, (r,).
+    """Return P(shown | rating) = P(rating | shown) P(shown) / P(rating), for each rating, (r,).
 
-    NaN for a rating that the sample lacks; above 1 where the sample is too small, so clip. Source:
+    NaN for a rating that the sample lacks; above 1 if the sample is too small, so clip the result. Source:
     Schnabel et al. 2016, "Recommendations as treatments", section 5.1 (eq. 18).
 
     Args:
@@ -85,10 +86,10 @@ def naive_bayes(logged_r: npt.NDArray[Any], sample_r: npt.NDArray[Any], cells: i
 
 
 def scale(propensity_x: Floats, items_x: npt.NDArray[Any], how: Scale, per_user: float = 0.0) -> float:
-    """The factor that makes propensities as asked; multiply them by it, then clip.
+    """Return the factor of this scaling; multiply propensities by it, then clip.
 
     as_is: 1. largest: the largest becomes 1. interactions: their sum over items becomes `per_user`,
-    the interactions of a mean user, as it is for chances.
+    the interactions of a mean user, as chances have it.
     """
     if how == "as_is":
         return 1.0
@@ -99,7 +100,7 @@ def scale(propensity_x: Floats, items_x: npt.NDArray[Any], how: Scale, per_user:
 
 @dataclass(frozen=True)
 class Clipped:
-    """Clipped propensities and how many items each bound changed."""
+    """Clipped propensities and the number of items that each bound changed."""
 
     propensity: Floats
     raised: int
@@ -107,7 +108,7 @@ class Clipped:
 
 
 def clip(propensity_x: Floats, items_x: npt.NDArray[Any], low: float, high: float = 1.0) -> Clipped:
-    """Propensities within low..high; raising small ones trades variance for bias.
+    """Clip propensities to low..high; raising small ones trades variance for bias.
 
     Raises ConfigError unless 0 < low <= high, DataError for propensities that are not positive.
     """

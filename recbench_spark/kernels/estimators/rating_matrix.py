@@ -1,4 +1,4 @@
-"""Errors of predicted ratings over all cells of a rating matrix, of which a biased part is known.
+"""Errors of predicted ratings over all cells of a rating matrix; a biased part of them is known.
 
 The error of a cell is (prediction - rating)^2 or |prediction - rating|. Users add sums (SUMS), the
 estimates follow from totals, and a bootstrap reweights users. Axes: u users, n known ratings, s sums.
@@ -20,13 +20,13 @@ from recbench_spark.kernels.estimators.propensities import check
 Loss = Literal["squared", "absolute"]
 
 SUMS = ("known", "cells", "loss", "weighted", "weight", "correction", "imputed")
-"""Ratings known, cells of the user, errors d, d / p, 1 / p, (d - imputed d) / p, imputed d of all cells."""
+"""Known ratings, cells of the user, errors d, d / p, 1 / p, (d - imputed d) / p, imputed d of all cells."""
 
 ESTIMATES = ("naive", "ips", "snips", "dr")
 
 
 def losses(prediction: Floats, rating: Floats, loss: Loss) -> Floats:
-    """The error of each cell."""
+    """Return the error of each cell."""
     difference = prediction - rating
     return difference**2 if loss == "squared" else np.abs(difference)
 
@@ -39,12 +39,12 @@ def user_sums(
     imputed_n: Floats | None = None,
     imputed_u: Floats | None = None,
 ) -> Floats:
-    """What each user adds: float64 (u, s), columns SUMS; the last two NaN without a model of ratings.
+    """Return each user's sums: float64 (u, s), columns SUMS; the last two NaN without a model of ratings.
 
     Args:
         offsets: (u + 1,), the known ratings of user u are `offsets[u]:offsets[u + 1]`.
         loss_n: the error of each known rating.
-        propensity_n: chances that these ratings became known, clipped before.
+        propensity_n: chances that these ratings became known, already clipped.
         items: cells of a user.
         imputed_n: the error that a model of ratings expects of each known rating.
         imputed_u: the sum of its expected errors over all cells of each user.
@@ -63,7 +63,7 @@ def user_sums(
 
 
 def parts(sums: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-    """Numerators and denominators of ESTIMATES from sums (..., s): (..., 4) each.
+    """Return numerators and denominators of ESTIMATES from sums (..., s): (..., 4) each.
 
     For `ratios.ratio_moments` (of users) or a bootstrap; an estimate is a ratio of their totals.
     """
@@ -75,11 +75,11 @@ def parts(sums: npt.NDArray[Any]) -> tuple[Floats, Floats]:
 
 
 def from_totals(totals: npt.NDArray[Any]) -> dict[str, Floats]:
-    """Every estimate of the mean error over all cells from totals (..., s): (...), NaN: undefined.
+    """Return every estimate of the mean error over all cells from totals (..., s): (...), NaN: undefined.
 
     naive: over the known ratings. ips: sum d / p over all cells, needs chances. snips: divided by
-    sum 1 / p, of any scale. dr: imputed errors of all cells, corrected where ratings are known: right
-    where either the propensities or the model are.
+    sum 1 / p, of any scale. dr: imputed errors of all cells, corrected by the known ratings: right if
+    the propensities or the model are right.
     """
     numerator, denominator = parts(totals)
     value: Floats = np.full(numerator.shape, np.nan)

@@ -2,8 +2,8 @@
 
 An item with rank r among n candidates, ranked again among 1 + m of them (itself and m drawn
 negatives), has a sampled rank j = 1 .. m + 1 with a chance P(j | r) that depends on n, m and the kind
-of draw alone. A raw sampled metric averages f(j), which is another number than the f(r) wanted. A
-correction averages a table f^(j) instead, made once for (f, n, m, draw): a value is a look-up.
+of draw alone. A raw sampled metric averages f(j), which is not the wanted f(r). A correction averages a
+table f^(j) instead, made once for (f, n, m, draw): a value is a look-up.
 
 Axes: r ranks, j sampled ranks (index 0 is rank 1), c cut-offs, u users, p truth items, b histograms.
 
@@ -25,20 +25,20 @@ import numpy.typing as npt
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.arrays import Floats, Ints
-from recbench_spark.kernels.metrics.accuracy import Chunk
+from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 Ks = Sequence[int | None]
 """Cut-offs; None: uncut."""
 
 MOST_DRAWS = 4096
-"""Largest m: tables take O(m^3) at worst, and so many draws hardly spare anything."""
+"""Largest m: tables take up to O(m^3) time, and so many draws save hardly anything."""
 
 ONE_BY_ONE = 256
-"""Ranks at either end of the catalogue that are never put together."""
+"""Ranks at either end of the catalogue that are never merged into panels."""
 
 POINTS = 24
-"""Points at which a panel of ranks is looked at (see `representative_ranks`)."""
+"""Number of points that represent a panel of ranks (see `representative_ranks`)."""
 
 CONDITION = 1e-10
 """Directions of the least squares that shrink by more than this are left out."""
@@ -47,24 +47,24 @@ GAMMA = 0.01
 """Weight of the variance in `bias_variance`."""
 
 PLAIN = Definition()
-"""The definition of tables where none is given."""
+"""Default definition of tables."""
 
 DISCOUNTS: dict[str, Callable[[Floats], Floats]] = {
     "log2": lambda r: 1.0 / np.log2(r + 1.0),
     "log2_max2": lambda r: 1.0 / np.log2(np.maximum(r, 2.0)),
     "ln": lambda r: 1.0 / np.log(r + 1.0),
 }
-"""The discounts of `ranking.Chunk`, of real ranks."""
+"""The discounts of `chunk.Chunk`, for real ranks."""
 
 ITERATIONS = 200
-"""Steps of expectation and maximisation in `maximum_likelihood`."""
+"""Number of EM steps in `maximum_likelihood`."""
 
 
 @dataclass(frozen=True)
 class NegativeDraw:
     """m negatives drawn from the n - 1 candidates that are not the item itself.
 
-    A stored draw by hash is without replacement. Raises ConfigError where it cannot be made.
+    A stored draw by hash is without replacement. Raises ConfigError for an impossible draw.
     """
 
     n: int
@@ -80,7 +80,7 @@ class NegativeDraw:
             )
 
     def chances(self, rank_r: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> Floats:
-        """P(j | r), float64 (r, m + 1): binomial with replacement, else hypergeometric.
+        """Return P(j | r), float64 (r, m + 1): binomial with replacement, else hypergeometric.
 
         P(j | r) ~ C(m, j - 1) prod_{i < j - 1} (r - 1 - s i) prod_{i < m - j + 1} (n - r - s i), s = 0
         with replacement and 1 without; relative error about 1e-12. Ranks may lie between whole
@@ -92,14 +92,14 @@ class NegativeDraw:
         below = _log_products((self.n - rank_r[:, None] - step) / (self.n - 1))
         ways = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, self.m + 1)))])
         log_rj = above + below[:, ::-1] - ways - ways[::-1]
-        # The factors without j are left to the division: the chances of a rank add up to 1.
+        # The division supplies the factors without j: the chances of a rank add up to 1.
         chance_rj = np.exp(log_rj - log_rj.max(axis=1, keepdims=True))
         normal: Floats = chance_rj / chance_rj.sum(axis=1, keepdims=True)
         return normal
 
 
 def _log_products(factor_ri: Floats) -> Floats:
-    """Logarithms of the products of the first 0, 1, .. m factors, -inf from a factor <= 0 on."""
+    """Return logarithms of the products of the first 0, 1, .. m factors, -inf from a factor <= 0 on."""
     with np.errstate(divide="ignore"):
         logs = np.log(np.maximum(factor_ri, 0.0))
     return np.concatenate([np.zeros((len(logs), 1)), np.cumsum(logs, axis=1)], axis=1)
@@ -110,9 +110,10 @@ def _log_products(factor_ri: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Cut:
-    """Ranks r, cut-offs k (uncut: the n ranked candidates), where values are not 0, and the definition.
+    """Ranks and cut-offs of values under a definition.
 
-    rank, k, listed: (r, c); n: candidates
+    rank, k, listed: (r, c): ranks, cut-offs (uncut: n), and true if the value is not 0
+    n: number of ranked candidates
     """
 
     rank: Floats
@@ -122,12 +123,12 @@ class Cut:
     definition: Definition
 
     def discount(self, rank: Floats) -> Floats:
-        """The definition's discount."""
+        """Return the definition's discount of a rank."""
         return np.asarray(DISCOUNTS[self.definition.discount](rank))
 
     @property
     def ideal(self) -> Floats:
-        """DCG of the best list of one relevant item, (c,)."""
+        """Return the DCG of the best list of one relevant item, (c,)."""
         first = self.discount(np.ones(1))
         if self.definition.ideal != "k":
             return np.broadcast_to(first, self.k.shape[1:])
@@ -144,7 +145,7 @@ def _precision(cut: Cut) -> Floats:
 
 
 def _average_precision(cut: Cut) -> Floats:
-    """1 / r; as a mean of precisions sum_{i = r}^k 1 / i / k, continued by the digamma function."""
+    """Return 1 / r; as a mean of precisions sum_{i = r}^k 1 / i / k, continued by the digamma function."""
     whole = cut.definition.map_cut == "uncut"
     k = np.full_like(cut.k, cut.n) if whole else cut.k
     shown = cut.rank <= cut.n if whole else cut.listed
@@ -174,16 +175,15 @@ RANK_METRICS: dict[str, Callable[[Cut], Floats]] = {
     "mrr": _reciprocal_rank,
     "ndcg": _ndcg,
 }
-"""f(r), (r, c), of a user with one relevant item, as the definition has it.
+"""Functions f(r), (r, c), of a user with one relevant item, under the definition.
 
-At whole ranks what `kernels.metrics.accuracy` gives for such a user; between whole ranks, where
-corrections look
-too, the same formula of a real r.
+At whole ranks they equal `kernels.metrics.accuracy` for such a user; between whole ranks, which
+corrections need, they use the same formula with a real r.
 """
 
 
 def no_value(metric: str, definition: Definition) -> str | None:
-    """Why a metric under this definition does not follow from the rank of one item; None where it does."""
+    """Return the reason why a metric does not follow from the rank of one item; None if it does."""
     if metric not in RANK_METRICS:
         return "it does not follow from the rank of one item"
     if definition.ties == "expected":
@@ -205,9 +205,9 @@ def rank_values(
     n: float,
     definition: Definition = PLAIN,
 ) -> Floats:
-    """f(r) of one relevant item among n candidates at each cut-off: (r,) -> float64 (r, c).
+    """Return f(r) of one relevant item among n candidates at each cut-off: (r,) -> float64 (r, c).
 
-    Raises ConfigError for a metric or definition for which a single rank does not say it (`no_value`).
+    Raises ConfigError for a metric or definition that a single rank does not determine (`no_value`).
     """
     if metric not in RANK_METRICS:
         raise ConfigError(f"'{metric}' has no value of a single rank", nearest(metric, RANK_METRICS))
@@ -222,17 +222,17 @@ def rank_values(
 
 
 def rank_definition(metric: str, definition: Definition) -> Definition:
-    """The definition whose rule for ties gives the rank that a metric looks at."""
+    """Return the definition whose rule for ties gives the rank that a metric uses."""
     if metric == "map" and definition.ap_ties == "last_rank" and definition.ap == "precision_at_hits":
         return definition.model_copy(update={"ties": "pessimistic"})
     return definition
 
 
 def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
-    """The rank of each truth item among itself and the drawn negatives, int64 (p,); 0: not ranked.
+    """Return the rank of each truth item among itself and the drawn negatives, int64 (p,); 0: not ranked.
 
-    Other truth items of the user among the candidates are taken out: each is measured against
-    negatives alone. Ties by the definition's rule (see `rank_definition`).
+    Other truth items of the user among the candidates are removed: each is measured against negatives
+    alone. Ties follow the definition's rule (see `rank_definition`).
     """
     chunk = Chunk(rankings, (1,), definition)
     rank = chunk.rank_p
@@ -246,7 +246,7 @@ def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
 
 
 def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
-    """The mean of the table over each user's truth items, float64 (u, c); NaN for users without any.
+    """Return the mean of the table over each user's truth items, float64 (u, c); NaN for users without any.
 
     offsets: (u + 1,), the truth items of each user; rank_p: as `sampled_ranks` gives them
     """
@@ -254,7 +254,7 @@ def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
     count = np.diff(offsets)
     mean: Floats = np.full((len(count), table_jc.shape[1]), np.nan)
     some = count > 0
-    if some.any():  # each user's rows by themselves: no bit of it hangs on who else is in the batch
+    if some.any():  # each user's rows by themselves: no bit depends on other users of the batch
         total = np.add.reduceat(lookup, offsets[:-1][some], axis=0)
         mean[some] = total / count[some, None]
     return mean
@@ -272,13 +272,13 @@ class Ranks:
 
 
 def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
-    """A few thousand ranks that stand for all n.
+    """Return a few thousand ranks that represent all n.
 
-    The first and last max(k, m, 256) ranks stand for themselves. Between, panels that double in
+    The first and last max(k, m, 256) ranks represent themselves. Between, panels that double in
     length up to n / sqrt(m), each with the 24 Gauss points of its whole numbers, which are exact for
     polynomials up to degree 47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones
     by less than 1e-13 of the largest (measured at n = 200,000). Up to
-    about 1,000 items every rank is there.
+    about 1,000 items all ranks are returned.
     """
     ends = max(ONE_BY_ONE, draw.m, *(k or 1 for k in ks), 1)
     if draw.n <= 4 * ends:
@@ -293,7 +293,7 @@ def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
 
 
 def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
-    """Bounds (a, b] of panels from `ends` to n - `ends`, the same from both sides."""
+    """Yield bounds (a, b] of panels from `ends` to n - `ends`, the same from both sides."""
     half, widest = draw.n // 2, max(POINTS, draw.n // isqrt(draw.m) // 2)
     edges = [ends]
     while edges[-1] < half:
@@ -302,17 +302,17 @@ def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
 
 
 def _panel(a: int, b: int) -> tuple[Floats, Floats]:
-    """Gauss points and weights for the sum over a + 1 .. b."""
+    """Return Gauss points and weights for the sum over a + 1 .. b."""
     node, weight = _gauss(b - a)
     return a + 1 + node, weight
 
 
 @lru_cache(maxsize=256)
 def _gauss(length: int) -> tuple[Floats, Floats]:
-    """Points in [0, length - 1] and weights exact for sums of polynomials over 0 .. length - 1.
+    """Return points in [0, length - 1] and weights exact for sums of polynomials over 0 .. length - 1.
 
-    From the recurrence of the discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) / (4 (4 i^2 -
-    1)) (Gautschi 2004, "Orthogonal polynomials", table 1.2), by Golub and Welsch.
+    They follow from the recurrence of the discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) /
+    (4 (4 i^2 - 1)) (Gautschi 2004, "Orthogonal polynomials", table 1.2), by Golub and Welsch.
     """
     i = np.arange(1.0, min(POINTS, length))
     side = np.sqrt(i**2 * (length**2 - i**2) / (4 * (4 * i**2 - 1)))
@@ -324,16 +324,16 @@ def _gauss(length: int) -> tuple[Floats, Floats]:
 
 
 def raw(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
-    """f(j): the sampled metric as it is, (m + 1, c). Not an estimate of the metric over all items."""
+    """Return f(j): the plain sampled metric, (m + 1, c). It does not estimate the metric over all items."""
     return rank_values(metric, np.arange(1, draw.m + 2), ks, draw.m + 1, definition)
 
 
 def rank_estimate(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
-    """f(1 + (n - 1) (j - 1) / m), (m + 1, c): f of the unbiased estimate of the rank.
+    """Return f(1 + (n - 1) (j - 1) / m), (m + 1, c): f of the unbiased estimate of the rank.
 
-    Blind to all ranks from 2 to (n - 1) / m: below that cut-off all depends on whether j = 1. Krichene
-    and Rendle round the estimated rank down to a whole number; that is left out, since the rounded rank
-    is biased. Between whole ranks f falls, so that the values lie below theirs, by up to 8e-4 in
+    It cannot distinguish ranks from 2 to (n - 1) / m: below that cut-off all depends on j = 1. Krichene
+    and Rendle round the estimated rank down to a whole number; this function does not, since the rounded
+    rank is biased. Between whole ranks f falls, so that its values lie below theirs, by up to 8e-4 in
     NDCG at n = 1,000 with 99 negatives.
     """
     j = np.arange(1, draw.m + 2)
@@ -343,11 +343,11 @@ def rank_estimate(metric: str, ks: Ks, draw: NegativeDraw, definition: Definitio
 def least_squares(
     metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, monotone: bool = False
 ) -> Floats:
-    """The table of least bias, (m + 1, c): minimises sum_r (E[f^(j) | r] - f(r))^2.
+    """Return the table of least bias, (m + 1, c): it minimises sum_r (E[f^(j) | r] - f(r))^2.
 
-    Every rank counts alike. With few draws from many items f^ takes huge values of either sign, and
-    a mean over users is noise; directions that sampling shrinks by more than 1e-10 are left out.
-    `monotone` asks that f^ does not rise with j, which tames it at the price of some bias.
+    Every rank has the same weight. With few draws from many items f^ takes huge values of either sign,
+    and a mean over users is noise; directions that sampling shrinks by more than 1e-10 are left out.
+    `monotone` requires that f^ does not rise with j, which limits the values at the price of some bias.
     """
     ranks = representative_ranks(draw, ks)
     root = np.sqrt(ranks.weight / draw.n)[:, None]
@@ -359,7 +359,7 @@ def least_squares(
 
 
 def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
-    """f^(j) = level + sum of the falls from j on, falls >= 0, by non-negative least squares."""
+    """Return f^(j) = level + sum of the falls from j on, falls >= 0, by non-negative least squares."""
     q_ri, r_ij = np.linalg.qr(a_rj)
     size = r_ij.shape[1]
     falls = np.triu(np.ones((size, size)))[:, :-1]
@@ -374,10 +374,10 @@ def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
 def bias_variance(
     metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, gamma: float = GAMMA
 ) -> Floats:
-    """Minimises sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r], (m + 1, c).
+    """Minimise sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r]; return the table (m + 1, c).
 
     f^ = ((1 - gamma) A'A + gamma diag(c))^-1 A'b, A = P(j | r), b = f(r), c_j = sum_r P(j | r); with
-    gamma = 1 the mean of f(r) given j where every rank is as likely. Raises ConfigError unless
+    gamma = 1 it is the mean of f(r) given j if all ranks are equally likely. Raises ConfigError unless
     0 < gamma <= 1.
     """
     if not 0 < gamma <= 1:
@@ -386,7 +386,7 @@ def bias_variance(
     a_rj = draw.chances(ranks.rank)
     weighted = (a_rj * ranks.weight[:, None]).T
     normal = (1 - gamma) * (weighted @ a_rj) + gamma * np.diag(weighted.sum(axis=1))
-    # Not solve(): of 2 items drawn from again and again, some sampled ranks never come.
+    # Not solve(): if draws repeat from 2 items, some sampled ranks never occur.
     b_rc = rank_values(metric, ranks.rank, ks, draw.n, definition)
     table = np.linalg.lstsq(normal, weighted @ b_rc, rcond=None)[0]
     return np.asarray(table, dtype=np.float64)
@@ -399,27 +399,27 @@ ESTIMATORS: dict[str, Callable[[str, Ks, NegativeDraw, Definition], Floats]] = {
     "monotone_least_squares": partial(least_squares, monotone=True),
     "bias_variance": bias_variance,
 }
-"""Tables that need nothing but the draw, by the name that stands in the column `estimator`."""
+"""Tables that need only the draw, by their name in the column `estimator`."""
 
 
 def histogram(rank_p: Ints, m: int) -> Ints:
-    """Truth items at each sampled rank, int64 (m + 1,); to be added over users. Unranked: left out."""
+    """Count truth items at each sampled rank, int64 (m + 1,), to be added over users, without unranked."""
     return np.bincount(rank_p, minlength=m + 2)[1:].astype(np.int64)
 
 
 def rank_distribution(
     count_bj: Ints | Floats, draw: NegativeDraw, ks: Ks = (), steps: int = ITERATIONS
 ) -> tuple[Ranks, Floats]:
-    """The shares of true ranks under which these sampled ranks are most likely, by EM.
+    """Return the shares of true ranks under which these sampled ranks are most likely, by EM.
 
     pi_r <- pi_r sum_j (h_j / N) P(j | r) / sum_q pi_q P(j | q), from pi_r = 1 / n. Shares of ranks are
-    not identified where n > m + 1: the result depends on the start and the number of steps, which
-    are therefore the same for all models. The grid of `representative_ranks` changes no more than its sums do.
+    not identified if n > m + 1: the result depends on the start and the number of steps, which are
+    therefore the same for all models. The grid of `representative_ranks` changes no more than its sums do.
 
     Args:
         count_bj: counts of each sampled rank, one histogram per row (e.g. one per bootstrap replicate).
-        draw: how negatives were drawn.
-        ks: cut-offs up to which ranks must stand one by one.
+        draw: the draw of the negatives.
+        ks: cut-offs up to which each rank is its own point.
         steps: of EM.
 
     Returns:
@@ -437,9 +437,9 @@ def rank_distribution(
 def maximum_likelihood(
     count_bj: Ints, metric: str, ks: Ks, draw: NegativeDraw, steps: int = ITERATIONS
 ) -> Floats:
-    """sum_r pi_r f(r) for each histogram, float64 (b, c): mean over truth items, not over users.
+    """Return sum_r pi_r f(r) for each histogram, float64 (b, c): mean over truth items, not over users.
 
-    Its variance over users: bootstrap the users, one histogram per replicate. NaN without any item.
+    For its variance over users bootstrap the users, one histogram per replicate. NaN without items.
     """
     ranks, share = rank_distribution(count_bj, draw, ks, steps)
     value = share @ rank_values(metric, ranks.rank, ks, draw.n)

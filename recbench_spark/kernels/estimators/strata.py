@@ -1,8 +1,9 @@
-"""Items cut into strata by propensity, and the number of strata that a table of estimates proposes.
+"""Strata of items by propensity, and the number of strata that a table of estimates proposes.
 
 The state is a histogram: for each different propensity its items and interactions. Propensities from
-counts have few different values; others are first rounded up (`round_propensities`), which keeps them in order,
-so that equal mass and equal count, cut at rounded values, hold for the values themselves too.
+counts have few different values; others are first rounded up (`round_propensities`), which does not
+change their order, so that equal mass and equal count, cut at rounded values, hold for the values
+themselves too.
 Axes: x different propensities, ascending; s strata, stratum 0 the least shown; n items.
 """
 
@@ -21,15 +22,15 @@ from recbench_spark.kernels.arrays import Floats, Ints
 Kind = Literal["equal_width", "equal_mass", "equal_count"]
 
 FEWEST, MOST = 2, 10
-"""Numbers of strata that are offered."""
+"""Smallest and largest number of strata."""
 
 
 @dataclass(frozen=True)
 class StratumEdges:
-    """Where propensities are cut: stratum s holds edges[s - 1] < propensity <= edges[s].
+    """Edges of the strata: stratum s holds edges[s - 1] < propensity <= edges[s].
 
-    edges: (s - 1,); items, interactions: (s,), what lies in each stratum
-    kind: what is equal; asked: strata asked for, of which a few large values can leave fewer
+    edges: (s - 1,); items, interactions: (s,), their numbers in each stratum
+    kind: the equal quantity; asked: requested number of strata; a few large values can leave fewer
     """
 
     kind: Kind
@@ -39,17 +40,17 @@ class StratumEdges:
     interactions: Ints
 
     def assign(self, propensity_n: npt.NDArray[Any]) -> Ints:
-        """The stratum of each propensity, (n,)."""
+        """Return the stratum of each propensity, (n,)."""
         return assign(propensity_n, self.edges)
 
     @property
     def labels(self) -> list[str]:
-        """Q1, Q2, ..., the most shown last."""
+        """Return Q1, Q2, ..., the most shown last."""
         return [f"Q{s + 1}" for s in range(len(self.items))]
 
 
 def assign(propensity_n: npt.NDArray[Any], edges: npt.NDArray[Any]) -> Ints:
-    """Number of edges below each propensity, int64 (n,)."""
+    """Return the number of edges below each propensity, int64 (n,)."""
     return np.searchsorted(edges, propensity_n, side="left").astype(np.int64)
 
 
@@ -60,11 +61,11 @@ def cut(
     items_x: npt.NDArray[Any],
     interactions_x: npt.NDArray[Any],
 ) -> StratumEdges:
-    """Strata of equal width of propensity, of equal mass (interactions) or of equal count (items).
+    """Make strata of equal width of propensity, of equal mass (interactions) or of equal count (items).
 
-    Equal width is what the code of Jadidinejad et al. 2021 does; nearly all items lie in its first
-    stratum, and a stratum may be empty. Equal mass and count cut where the running total is nearest
-    to j / s of the whole (ties: lower); items of one propensity stay together.
+    The code of Jadidinejad et al. 2021 has equal width; nearly all items lie in its first stratum, and
+    a stratum may be empty. Equal mass and count cut where the running total is nearest to j / s of
+    the whole (ties: lower); items of one propensity stay together.
     """
     if not FEWEST <= n_strata <= MOST:
         raise ConfigError(f"{n_strata} strata", f"ask for {FEWEST} to {MOST}")
@@ -80,9 +81,9 @@ def cut(
 
 
 def round_propensities(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats:
-    """Positive propensities rounded up to `bits` bits of mantissa: relative change below 2^-bits.
+    """Round positive propensities up to `bits` bits of mantissa: relative change below 2^-bits.
 
-    Ascending order is kept: p <= q gives rounded(p) <= rounded(q), and p <= e exactly where
+    The order does not change: p <= q gives rounded(p) <= rounded(q), and p <= e exactly if
     rounded(p) <= e for each rounded e. At most 2^bits different values between two powers of two.
     """
     low = np.int64((1 << (52 - bits)) - 1)
@@ -91,11 +92,11 @@ def round_propensities(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats
 
 
 def propose(strata_k: Sequence[int], low_k: Sequence[float], high_k: Sequence[float]) -> int | None:
-    """The smallest number of strata from which on two more steps change nothing that can be seen.
+    """Return the smallest number of strata after which two more steps make no visible change.
 
     For each k of strata_k, ascending, low and high are the interval of V(next k) - V(k), from one
-    paired bootstrap. k is proposed where this interval and the next one hold 0 (at the end, this
-    one); None: none does.
+    paired bootstrap. k is proposed if this interval and the next one contain 0 (at the end, this one);
+    None: no k is proposed.
     """
     agree = [low <= 0 <= high for low, high in zip(low_k, high_k, strict=True)]
     for place, k in enumerate(strata_k[: len(agree)]):
@@ -120,7 +121,7 @@ def _histogram(
 
 
 def _nearest_cuts(amount_x: Ints, n_strata: int) -> Ints:
-    """Last value of each stratum but the highest, by whole numbers; coinciding cuts become one."""
+    """Return the last value of each stratum but the highest; cuts that coincide become one."""
     running = np.cumsum(amount_x)[:-1] * n_strata
     wanted = np.arange(1, n_strata) * int(amount_x.sum())
     places = [int(np.argmin(np.abs(running - goal))) for goal in wanted]

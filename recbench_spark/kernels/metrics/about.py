@@ -1,7 +1,7 @@
-"""What is known of a metric beside its value: which end is best, where a report shows it, what it can be.
+"""Facts about metrics: which end is best, their place in reports, and their range of values.
 
-A metric says so once, where its function is registered; reports, comparisons, the ranges of published
-figures and `tests/test_sql_files.py`, which holds the views against it, look it up here.
+A metric declares them once, where its function is registered. Reports, comparisons, the ranges of
+published figures and `tests/test_sql_files.py`, which compares the views with it, read them here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 Best = Literal["large", "small", "near 0", "none"]
-"""Which values are best; `none`: a fact to be read beside others, such as a base rate."""
+"""The best values; `none`: a fact to be read beside others, such as a base rate."""
 
 Function = TypeVar("Function")
 
@@ -23,12 +23,14 @@ ANY = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class About:
-    """What a metric says of itself.
+    """Facts about a metric.
 
+    best: the best end of its values.
     place: in reports, ascending; without one it comes last, by name. Tens, so that another fits between.
-    bounds: the least and the largest value under any definition.
-    wide: whether the view `metrics_wide` has columns of it.
-    of_base_rate: whether its scale is set by the mean outcome, so that data of another one do not compare.
+    bounds: the smallest and the largest value under any definition.
+    wide: true if the view `metrics_wide` has columns of it.
+    depends_on_base_rate: true if the mean outcome sets its scale, so that data with another mean outcome
+    do not compare.
     """
 
     best: Best = "large"
@@ -38,7 +40,7 @@ class About:
     depends_on_base_rate: bool = False
 
     def sort_key(self, value: float) -> float:
-        """A number that is smaller for the better value; NaN is worst. Without a best end: descending."""
+        """Return a number that is smaller for better values; NaN is worst. No best end: descending."""
         if math.isnan(value):
             return math.inf
         if self.best == "near 0":
@@ -51,13 +53,13 @@ ABOUT: dict[str, About] = {}
 
 
 def register(name: str, about: About) -> Callable[[Function], Function]:
-    """Let a metric be known; returns a decorator that leaves its function as it is."""
+    """Register a metric; return a decorator that does not change its function."""
     ABOUT[name] = about
     return lambda function: function
 
 
 def about_metric(name: str) -> About:
-    """What a metric says of itself; one that nobody registered is best when large, and can be anything.
+    """Return the facts about a metric; an unregistered one is best when large and has no bounds.
 
     >>> about_metric("rmse").best, about_metric("from a paper").best
     ('small', 'large')
@@ -66,7 +68,7 @@ def about_metric(name: str) -> About:
 
 
 def best_when(best: Best) -> tuple[str, ...]:
-    """The metrics with this direction.
+    """Return the metrics with this direction.
 
     >>> best_when("near 0")
     ('pe',)
@@ -75,7 +77,7 @@ def best_when(best: Best) -> tuple[str, ...]:
 
 
 def place_in_reports(name: str) -> float:
-    """Ascending in the order of reports; infinite for a metric without a place.
+    """Return a sort key in the order of reports; infinite for a metric without a place.
 
     >>> sorted(["pe", "recall", "ndcg"], key=place_in_reports)
     ['ndcg', 'recall', 'pe']
@@ -85,9 +87,9 @@ def place_in_reports(name: str) -> float:
 
 
 def figure_range(figure: str) -> tuple[float, float]:
-    """The values that `ndcg@10` or `rmse` can take; unknown metrics: any; `hit` at k: up to k.
+    """Return the range of `ndcg@10` or `rmse`; unknown metrics: no bounds; `hit` at k: up to k.
 
-    >>> range_of("hit@10"), range_of("ndcg"), range_of("rmse")
+    >>> figure_range("hit@10"), figure_range("ndcg"), figure_range("rmse")
     ((0.0, 10.0), (0.0, 1.0), (0.0, inf))
     """
     metric, _, k = figure.partition("@")

@@ -1,6 +1,6 @@
-"""What lists are like beside being right: new, popular, varied; and how evenly items get a place.
+"""Novelty, popularity and diversity of lists, and coverage and evenness of the items in them.
 
-Axes: u users, n list entries laid end to end, best first (`lists.UserItems`), i items of the catalogue,
+Axes: u users, n list entries, user after user, best first (`lists.UserItems`), i items of the catalogue,
 k places, c cut-offs, d dimensions, g categories. A value at k is that of the first min(k, length)
 entries, NaN where they do not define it; sums run along a list, so that a user's value does not
 depend on the batch.
@@ -19,16 +19,16 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
 
 CELLS = 1 << 20
-"""Numbers worked on at once: users x places x (dimensions or places)."""
+"""Number of cells computed at once: users x places x (dimensions or places)."""
 
 PopularityMetric = Callable[[Ints, Ints, int, Sequence[int]], Floats]
 OverallMetric = Callable[[Sequence[int], Sequence[int], int], float]
 
 POPULARITY: dict[str, PopularityMetric] = {}
-"""Metrics of each user that follow from how many training users have each listed item."""
+"""Metrics of each user that follow from the number of training users of each listed item."""
 
 OVERALL: dict[str, OverallMetric] = {}
-"""Metrics of all lists together, from how many items are listed how often."""
+"""Metrics of all lists together, from the histogram of the items' numbers of lists."""
 
 
 def popularity_metric(name: str, about: About) -> Callable[[PopularityMetric], PopularityMetric]:
@@ -81,7 +81,7 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
 
 
 def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
-    """The mean of the first min(k, length) values of each list, float64 (u, c); NaN for empty ones."""
+    """Return the mean of the first min(k, length) values of each list, float64 (u, c); NaN if empty."""
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, 1):
@@ -95,8 +95,8 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
     """1 - mean cosine of the pairs among the first k entries, float64 (u, c), in [0, 2].
 
     NaN for fewer than two entries; a vector of zeros has cosine 0 with all. sum_{a < b} v_a v_b is
-    summed as v_b (v_1 + .. + v_{b-1}), all k in one pass. Depends on whose vectors these are: vectors
-    of the model itself call its own lists alike. Source: Ziegler et al. 2005, "Improving
+    summed as v_b (v_1 + .. + v_{b-1}), all k in one pass. The value depends on the source of the vectors:
+    by the model's own vectors its lists look uniform. Source: Ziegler et al. 2005, "Improving
     recommendation lists through topic diversification"; Zhang and Hurley 2008.
 
     Args:
@@ -120,21 +120,21 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
 def _one_minus_pairs(
     offsets: Ints, items: Ints, similar: Callable[[Ints], Floats], width: int, ks: Sequence[int]
 ) -> Floats:
-    """1 - mean over pairs; `similar` sums, for each place, its similarities to earlier places."""
+    """Return 1 - mean over pairs; `similar` sums, for each place, its similarities to earlier places."""
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, width):
         running = np.cumsum(similar(np.where(place >= 0, items[place], -1)), axis=1)
         shown = np.minimum(length[rows, None], ks)
         pairs = shown * (shown - 1) / 2
-        # _at divides by the entries shown; a mean over pairs wants their number instead.
+        # _at divides by the number of shown entries; a mean over pairs needs the number of pairs.
         total = _at(running, length[rows], ks, at_least=2) * shown
         out[rows] = 1.0 - np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
     return out
 
 
 def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slice, Ints]]:
-    """Users with the positions of their first max(k) entries, (u, k), -1 beyond the list."""
+    """Yield users with the positions of their first max(k) entries, (u, k), -1 beyond the list."""
     length = np.diff(offsets)
     depth = int(min(max(ks), length.max(initial=0)))
     step = max(1, CELLS // max(1, depth * width))
@@ -145,7 +145,7 @@ def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slic
 
 
 def _at(running_uk: Floats, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
-    """Running sums at min(k, length), divided by it; NaN below `at_least` entries."""
+    """Return running sums at min(k, length), divided by it; NaN below `at_least` entries."""
     shown = np.minimum(length_u[:, None], np.asarray(ks, dtype=np.int64))
     total = np.take_along_axis(running_uk, np.maximum(shown, 1) - 1, axis=1)
     mean: Floats = np.full(total.shape, np.nan)
@@ -154,7 +154,7 @@ def _at(running_uk: Floats, length_u: Ints, ks: Sequence[int], *, at_least: int)
 
 @overall_metric("coverage", About(place=80, wide=True))
 def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
-    """Share of the catalogue in at least one list; args as for `gini`.
+    """Return the share of the catalogue in at least one list; args as for `gini`.
 
     Blind to how often an item is shown: one list in a million is enough.
 
@@ -166,17 +166,17 @@ def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> fl
 
 @overall_metric("gini", About("small", place=160))
 def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
-    """How unevenly places in lists fall on the items of the catalogue, 0 .. 1 - 1 / n_items.
+    """Return the inequality of the items' numbers of lists, 0 .. 1 - 1 / n_items.
 
     With the n counts in ascending order, G = sum_j (2 j - n - 1) t_j / (n sum t); items_x items were
-    listed times_x times, and items never listed count 0. 0: all equally often. Ints numbers until the
-    division. NaN where nothing was listed. Blind to which items are favoured, and to demand: lists
-    that follow it are uneven. Source: Fleder and Hosanagar 2009, "Blockbuster culture's next rise or
-    fall", section 4.
+    listed times_x times, and items never listed count 0. 0: all equally often. The arithmetic is in whole
+    numbers until the division. NaN if nothing was listed. Blind to which items are favoured, and to
+    demand: lists that follow it are uneven. Source: Fleder and Hosanagar 2009, "Blockbuster culture's next
+    rise or fall", section 4.
 
     Args:
         times_x: different numbers of lists, in any order.
-        items_x: items that stand in so many lists.
+        items_x: number of items in that many lists.
         n_items: items of the catalogue, at least sum(items_x).
     """
     known = sorted((int(t), int(h)) for t, h in zip(times_x, items_x, strict=True))
@@ -189,9 +189,9 @@ def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
 
 
 def gini_from_counts(times_i: npt.NDArray[Any]) -> float:
-    """The same from the number of lists of every item of the catalogue, (i,).
+    """Return the same from the number of lists of every item of the catalogue, (i,).
 
-    >>> gini_of(np.array([0, 0, 0, 4])), gini_of(np.array([2, 2]))
+    >>> gini_from_counts(np.array([0, 0, 0, 4])), gini_from_counts(np.array([2, 2]))
     (0.75, 0.0)
     """
     times, items = np.unique(times_i, return_counts=True)

@@ -1,4 +1,4 @@
-"""Value metrics: how near predictions p come to outcomes y, from sums that add up in any order.
+"""Value metrics: distances of predictions p from outcomes y, from sums that add up in any order.
 
 Axes: u users, n rows, s sums (see SUMS). The terms of a user's rows are added as whole numbers, 72 binary
 digits from the user's largest term down, so that sums are right to float64 at any scale and do not
@@ -33,21 +33,21 @@ wrong costs the same on both sides, 52 ln 2 = 36.04 nats.
 """
 
 LARGEST = 2.0**500
-"""No prediction or outcome may be larger: its square would leave float64 (as below 1e-146 it fades)."""
+"""Largest prediction or outcome: larger squares leave float64 (and those below 1e-146 become inexact)."""
 
 HALF_BITS = 36
 """A term is high 2^-36 + low 2^-72 of the user's largest: both add up below 2^62 over MOST_ROWS rows."""
 
 MOST_ROWS = 1 << 26
-"""Rows of one user."""
+"""Largest number of rows of one user."""
 
 
 def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) -> Floats:
-    """The additive sums of each user: float64 (u, s), columns `names`, the same in any order of rows.
+    """Return the additive sums of each user: float64 (u, s), columns `names`, equal in any order of rows.
 
     offsets: (u + 1,), the rows of user u are `offsets[u]:offsets[u + 1]`; p, y: (n,)
-    Sums of terms of one sign are right to a few 2^-53 of their value, whatever their scale; others to so
-    much of their largest term. Raises DataError for predictions or outcomes that are NaN or infinite,
+    Sums of terms of one sign are right to a few 2^-53 of their value, at any scale; others to as much of
+    their largest term. Raises DataError for predictions or outcomes that are NaN or infinite,
     above LARGEST and for users of more than MOST_ROWS rows.
     """
     _check_finite(p, "predictions")
@@ -63,7 +63,7 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
 
 @compile_with_python_errors
 def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
-    """The sum of each user's terms, in any order of them the same bits."""
+    """Add each user's terms, with the same bits in any order of them."""
     one = 2.0**HALF_BITS
     for u in range(len(offsets) - 1):
         largest = 0.0
@@ -72,7 +72,7 @@ def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
         sum_u[u] = 0.0
         if largest == 0.0:
             continue
-        # In two steps: one power of two for the smallest and the largest numbers is none of float64.
+        # In two steps: a single power of two for the smallest and the largest numbers exceeds float64.
         power = HALF_BITS - math.frexp(largest)[1]
         first, second = 2.0 ** (power // 2), 2.0 ** (power - power // 2)
         high, low = np.int64(0), np.int64(0)
@@ -87,12 +87,12 @@ def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
 
 
 def _has_logloss(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
-    """Whether the log-loss of a row is defined."""
+    """Return true if the log-loss of a row is defined."""
     return np.asarray(((y == 0) | (y == 1)) & (p >= 0) & (p <= 1))
 
 
 def _logloss(p: Floats, y: Floats) -> Floats:
-    """-y ln p - (1 - y) ln(1 - p), 0 where it is undefined."""
+    """Return -y ln p - (1 - y) ln(1 - p), 0 where it is undefined."""
     q = np.clip(p, CLIP, 1 - CLIP)
     loss: Floats = np.where(_has_logloss(p, y), -np.where(y == 1, np.log(q), np.log1p(-q)), 0.0)
     return loss
@@ -107,7 +107,7 @@ TERMS: dict[str, Callable[[Floats, Floats], npt.NDArray[Any]]] = {
     "logloss": _logloss,
     "unfit": lambda p, y: ~_has_logloss(p, y),
 }
-"""What a row adds to each of SUMS."""
+"""A row's term of each of SUMS."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def value_metric(name: str, about: About, *, binary: bool = False) -> Callable[[
 
 
 def from_totals(totals: Floats) -> dict[str, Floats]:
-    """Every metric of VALUE_METRICS from totals (..., s): (...), NaN where it is undefined."""
+    """Return every metric of VALUE_METRICS from totals (..., s): (...), NaN if it is undefined."""
     t = _by_name(totals)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {name: metric.function(t) for name, metric in VALUE_METRICS.items()}
@@ -145,7 +145,7 @@ def from_totals(totals: Floats) -> dict[str, Floats]:
 
 
 def reasons(totals: Floats) -> dict[str, str]:
-    """Why a metric of these totals (s,) is NaN, by name; metrics with a value are absent."""
+    """Return the reasons why metrics of these totals (s,) are NaN; metrics with a value are absent."""
     t = dict(zip(SUMS, totals.tolist(), strict=True))
     missing = [name for name, value in from_totals(totals).items() if np.isnan(value)]
     return {name: _reason(t, VALUE_METRICS[name].binary) for name in missing}
@@ -234,7 +234,7 @@ def rig(t: dict[str, Floats]) -> Floats:
 # ------------------------------------------------------------------------------ by the prediction
 
 RATES = ("tpr", "fnr", "tnr", "fpr")
-"""Rates of `threshold_rates`: of the positives and of the negatives, right and wrong ones."""
+"""Rates of `threshold_rates`: right and wrong ones of the positives and of the negatives."""
 
 
 def equal_mass_edges(p: Floats, bins: int) -> Floats:
@@ -254,8 +254,8 @@ def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
     Bin b holds the rows with exactly b edges <= p. Bins of users add up as their totals do (`sums`).
     `from_totals` of bins shows where predictions are wrong: a PE of 0 can hide a low range
     estimated too high and a high range too low. The RIG of a bin is against the bin's own base rate:
-    blind to what the order between bins is worth, near 0 even for perfect predictions, and not
-    averaging to the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
+    it ignores the order between bins, is near 0 even for perfect predictions, and does not average to
+    the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
     and online evaluations". Raises DataError for predictions or outcomes that are NaN or infinite.
     """
     sums: Floats = user_bin_sums(np.array([0, len(p)]), edges, p, y)[0]
@@ -265,7 +265,7 @@ def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
 def user_bin_sums(
     offsets: Ints, edges: Floats, p: Floats, y: Floats, names: Sequence[str] = SUMS
 ) -> Floats:
-    """`bin_sums` of each user, float64 (u, edges + 1, s); the others as in `user_sums`."""
+    """Return `bin_sums` of each user, float64 (u, edges + 1, s); other arguments as in `user_sums`."""
     _check_finite(p, "predictions")
     users, bins = len(offsets) - 1, len(edges) + 1
     cell_n = np.repeat(np.arange(users), np.diff(offsets)) * bins + np.searchsorted(edges, p, side="right")
@@ -330,7 +330,7 @@ def _divide(numerator: Floats, denominator: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Ints-number parts of the AUC of one chunk of rows, or of several combined.
+    """Whole-number parts of the AUC of one chunk of rows, or of several combined.
 
     Of each positive, x = 2 #{negatives below} + #{negatives tied}; of each negative, z = 2
     #{positives above} + #{positives tied}. Python integers: squares of 10^9 rows need 90 bits.
@@ -339,7 +339,7 @@ class PairCounts:
     positives: int
     negatives: int
     wins: int
-    """sum of x = sum of z"""
+    """Sum of x, which is the sum of z."""
     squares_x: int
     squares_z: int
 
@@ -347,7 +347,7 @@ class PairCounts:
 def pair_counts(p: Floats, y: Floats) -> PairCounts:
     """Count the ordered pairs within a chunk of rows, in any order: p (n,), y (n,) in {0, 1}.
 
-    Where chunks are combined, rows of equal p must share a chunk.
+    If chunks are combined, rows of equal p must be in one chunk.
     """
     _check_finite(p, "predictions")
     _check_binary(y)
@@ -367,7 +367,7 @@ def pair_counts(p: Floats, y: Floats) -> PairCounts:
 
 
 def combine(chunks: Sequence[PairCounts]) -> PairCounts:
-    """The counts of all rows from those of chunks in ascending order of prediction.
+    """Combine the counts of chunks, in ascending order of prediction, into those of all rows.
 
     With N negatives in lower chunks each x grows by 2 N; with P positives in higher ones each z
     grows by 2 P: sum (x + 2N)^2 = sum x^2 + 4 N sum x + 4 N^2 positives.
@@ -403,7 +403,7 @@ def auc_error(counts: PairCounts) -> float:
     m, n = counts.positives, counts.negatives
     if m < 2 or n < 2:
         return math.nan
-    # Ints numbers until the division, since the two terms nearly cancel.
+    # In whole numbers until the division, since the two terms nearly cancel.
     spread_x = (m * counts.squares_x - counts.wins**2) / (m * m * (m - 1) * 4 * n * n)
     spread_z = (n * counts.squares_z - counts.wins**2) / (n * n * (n - 1) * 4 * m * m)
     return math.sqrt(spread_x + spread_z)
@@ -455,12 +455,12 @@ def roc_area(
 
 
 def area_share(twice: int, cut: Sequence[float], pairs: int, rates: tuple[float, float]) -> float:
-    """Partial AUC from the areas of all ranges (`roc_area`); NaN without pairs."""
+    """Return the partial AUC from the areas of all ranges (`roc_area`); NaN without pairs."""
     return (twice / 2 + math.fsum(cut)) / (pairs * (rates[1] - rates[0])) if pairs else math.nan
 
 
 def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
-    """AUC and number of positives of each user: (u,), (u,); NaN with no positive or no negative.
+    """Return AUC and number of positives of each user: (u,), (u,); NaN without positives or negatives.
 
     By mid-ranks: AUC_u = (sum of the positives' ranks - P (P + 1) / 2) / (P N).
     """
@@ -487,7 +487,7 @@ def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
 
 
 def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
-    """AUC_u P_u and P_u of each user, (u, 2), NaN for users without an AUC."""
+    """Return AUC_u P_u and P_u of each user, (u, 2), NaN for users without an AUC."""
     value, positives = user_aucs(offsets, p, y)
     weight = np.where(np.isnan(value), np.nan, positives)
     return np.column_stack([value * weight, weight])
@@ -505,7 +505,7 @@ def gauc(sums: Floats) -> float:
 
 
 def _exact_weighted_sum(*factors: Ints) -> int:
-    """Sum of products of whole numbers >= 0, exact: Python integers where int64 could overflow."""
+    """Return the sum of products of whole numbers >= 0, exact: Python integers if int64 could overflow."""
     bound = math.prod(float(factor.max(initial=0)) for factor in factors) * len(factors[0])
     if bound < 2.0**62:
         return int(np.prod(np.stack(factors), axis=0).sum())

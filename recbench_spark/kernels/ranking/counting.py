@@ -20,7 +20,7 @@ more than it has proven, so the counts do not depend on how the product was comp
 Source of the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
 |fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
 
-torch is loaded by what multiplies tiles: small work that scores whole rows does without its two seconds.
+Only functions that multiply tiles import torch: small jobs that score whole rows save its two seconds.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ from recbench_spark.kernels.ranking.tiles import FloatTile, scan_tile
 from recbench_spark.kernels.ranking.top import TopCandidates, make_work, sort_best, top_lists
 
 USER_TILE, ITEM_TILE = 128, 2048
-"""Scores of one tile: 1 MB, so that they are compared before they leave the cache."""
+"""Users and items of one tile: its scores take 1 MB, so that they are compared while in the cache."""
 
 
 @dataclass(frozen=True)
 class CountingSettings:
-    """What is asked for, and how the work is cut; the cut never changes a number.
+    """Settings of the counting: the wanted output and the size of tiles; tiles never change a number.
 
-    `top_k` 0: no lists. `cutoff` K: positives beyond rank K are only known to be there (above = K,
-    no ties) and are no longer compared, nor are users multiplied who have no others. `reduced`: up to
-    a cut-off, 8-bit products and bounds decide what they can (`kernels.ranking.cutoff`); None: where
-    that pays.
+    `top_k` 0: no lists. `cutoff` K: of positives beyond rank K only the fact is known (above = K, no
+    ties); they are no longer compared, and users without other positives are no longer multiplied.
+    `reduced`: up to a cut-off, 8-bit products and bounds decide what they can (`kernels.ranking.cutoff`);
+    None: where that is faster.
     """
 
     top_k: int = 0
@@ -82,7 +82,7 @@ class CountingSettings:
 
     @property
     def may_reduce(self) -> bool:
-        """Whether 8-bit products can answer what is asked for."""
+        """True if 8-bit products can give the wanted output."""
         return self.cutoff is not None and not self.top_k and self.reduced is not False
 
 
@@ -99,7 +99,7 @@ class PreparedBlock(NamedTuple):
 def prepare_products(
     products: Products, vectors_ud: Floats32, truth: ItemLists, masked: ItemLists
 ) -> PreparedBlock:
-    """Order the lists, score the positives in float64, compare them with each other."""
+    """Sort the lists, score the positives in float64, compare them with each other."""
     pairing = make_pairing(products, vectors_ud)
     plan = make_positives(products.scored_i, truth, masked)
     if truth.users != len(vectors_ud):
@@ -115,9 +115,9 @@ def prepare_products(
 def count_products(
     prepared: PreparedBlock, settings: CountingSettings, users_u: Ints | None = None
 ) -> tuple[Ints, Floats] | None:
-    """Count all tiles on the CPU into `prepared.tally`; returns the first K if asked for.
+    """Count all tiles on the CPU into `prepared.tally`; return the first K if `top_k` is set.
 
-    `users_u`: only these of the block, by default all.
+    `users_u`: users of the block to count; None: all.
     """
     if users_u is None:
         users_u = np.arange(len(prepared.pairing.length_u))
@@ -147,7 +147,7 @@ def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> No
 
 @contextmanager
 def plain_products() -> Iterator[None]:
-    """float32 products without TF32 or bfloat16 inside: the bound is one of float32."""
+    """Forbid TF32 and bfloat16 within float32 products, since the error bound is one of float32."""
     import torch  # noqa: PLC0415
 
     before = torch.get_float32_matmul_precision()
@@ -159,7 +159,7 @@ def plain_products() -> Iterator[None]:
 
 
 def _bounds_u(prepared: PreparedBlock) -> Floats:
-    """The error bound of each user over all items."""
+    """Return the error bound of each user over all items."""
     length, bias = prepared.products.size(0, len(prepared.products.scored_i))
     return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
 
@@ -167,7 +167,7 @@ def _bounds_u(prepared: PreparedBlock) -> Floats:
 def _count_users(
     users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
 ) -> None:
-    """Tiles of items outside, so that each is read once; tiles of users inside."""
+    """Loop over tiles of items outside, so that each is read once, and over tiles of users inside."""
     import torch  # noqa: PLC0415
 
     products, items = prepared.products, len(prepared.products.scored_i)
@@ -207,7 +207,7 @@ def _cutoff(settings: CountingSettings) -> int:
 def _still_open(
     users_u: Ints, operand_ud: Floats32, prepared: PreparedBlock, settings: CountingSettings
 ) -> tuple[Ints, Floats32]:
-    """Users with a positive that may still be within the cut-off, once enough others are done."""
+    """Return users with a positive that may still be within the cut-off, once enough others are done."""
     if settings.cutoff is None or settings.top_k:
         return users_u, operand_ud
     open_u = _open_users(users_u, prepared.plan.slot_offsets, prepared.tally.above, settings.cutoff)
@@ -227,7 +227,7 @@ def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -
 
 @compile_kernel
 def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positives, tally: Tally) -> None:
-    """Count float64 rows of the users from `first_user`; what is not ranked becomes NaN in place."""
+    """Count float64 rows of the users from `first_user`; set scores that are not ranked to NaN in place."""
     for r in range(scores_ri.shape[0]):
         u, row = first_user + r, scores_ri[r]
         for i in range(len(row)):
@@ -244,7 +244,7 @@ def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positi
 def count_lists(
     slot_p: Ints, offsets_u: Ints, scores_c: Floats, truth_offsets: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """above, tied, before of each truth entry among its user's scored list."""
+    """Return above, tied, before of each truth entry among its user's scored list."""
     above, tied, before = np.full(len(slot_p), -1), np.zeros_like(slot_p), np.zeros_like(slot_p)
     for u in range(len(offsets_u) - 1):
         first = offsets_u[u]
@@ -256,7 +256,7 @@ def count_lists(
 
 
 def count_scored_lists(truth: ItemLists, listed: Positives, scores_c: Floats, top_k: int) -> RankCounts:
-    """Counts among given candidates, whose lists a plan has put in order."""
+    """Count among given candidates, whose lists a plan has sorted."""
     slot_p = find_slots(*list_arrays(truth), listed.slot_offsets, listed.slot_items)
     offsets = listed.slot_offsets
     counted = count_lists(slot_p, offsets, scores_c, readonly(truth.offsets_u))

@@ -1,7 +1,7 @@
-"""Ranks up to a cut-off K: whole-number products decide almost everything, bounds leave tiles out.
+"""Ranks up to a cut-off K: whole-number products decide almost all pairs, and bounds skip tiles.
 
-A positive that K candidates beat is of no further interest, so few comparisons have to be exact.
-Items go in tiles by falling length. Users and items of a tile are rounded to 8-bit whole numbers,
+The exact rank of a positive that K candidates beat is not needed, so few comparisons have to be exact.
+Items are in tiles by falling length. Users and items of a tile are rounded to 8-bit whole numbers,
 
     u = a q_u + e_u        w_i = c q_i + e_i        w_i = v_i / n_i
 
@@ -11,8 +11,8 @@ whose product q_u'q_i is exact in 32 bits, on any hardware. With P = q_u'q_i + r
 
 where L and e are the largest |w_i| and |e_i| of the tile (triangle and Cauchy-Schwarz inequalities;
 the errors are measured, not assumed). Then P decides where it differs by more than E / (a c) from
-s_p / (a c), and the rest is scored in float64 by the function that defines the score. A user all of
-whose open positives have s_p > |u| L + B, with B the largest bias from this tile on, is multiplied no more.
+s_p / (a c), and the rest is scored in float64 by the function that defines the score. If all open
+positives of a user have s_p > |u| L + B, with B the largest bias from this tile on, the user is done.
 
 Source: items by length as in C. Teflioudi, R. Gemulla, O. Mykytiuk 2015, "LEMP: fast retrieval of
 large entries in a matrix product" (length-based pruning); whole numbers that bound a product as in
@@ -38,16 +38,16 @@ from recbench_spark.kernels.ranking.products import Order, Pairing, exact_score
 Bytes = npt.NDArray[np.int8]
 
 USER_TILE, ITEM_TILE = 128, 4096
-"""Products of one tile: 2 MB; the fastest of those tried, at 20,000 and at 100,000 items."""
+"""Users and items of one tile: 2 MB of products, the fastest size at 20,000 and at 100,000 items."""
 
-_BLOCK = 64  # products looked at together; fewer than _ROOM
-_TOGETHER = 1 << 14  # users for whom undecided pairs are kept (64 MB) and items rounded once
-_ROOM = 512  # undecided pairs of a user that are put off
-_MANY = 256  # products of a row that are looked at one by one
+_BLOCK = 64  # products compared together; fewer than _ROOM
+_TOGETHER = 1 << 14  # users whose undecided pairs are stored (64 MB) and whose items are rounded once
+_ROOM = 512  # undecided pairs of a user that are deferred
+_MANY = 256  # products of a row that are compared one by one
 LEVELS = 127
-_MOST_DIMS = 2**30 // LEVELS**2  # products stay below 2^30, and leave as much for the bias
+_MOST_DIMS = 2**30 // LEVELS**2  # products stay below 2^30, with the same room for the bias
 _MOST_BIAS = 2.0**30 - 2.0
-_PAYS = 2**16  # coordinates of items for one positive
+_PAYS = 2**16  # coordinates of items per positive from which reduced products are faster
 _NEVER, _ALWAYS = np.int32(-(2**31)), np.int32(2**31 - 1)  # below, above every product
 _ROUNDING = 2.0**-20  # of |u| L + |b|: float32 rounding of w_i, float64 roundings of score and bounds
 TINY = 2.0**-1000
@@ -55,7 +55,7 @@ _FAST = 2.0**-50  # of (dims + 4) (|u| |w| + |b|): float64 sums in any order
 
 
 class RoundedRows(NamedTuple):
-    """Rows rounded to whole numbers; of users each has a scale and error, of a tile of items there is one.
+    """Rows rounded to whole numbers; each user has a scale and error, a tile of items has one of each.
 
     `rows` int8 (n, dims); `scale` a (n,) or c (1,); `error` |e|, of a tile the largest; `length` |u|,
     or the largest |w| of the tile.
@@ -68,10 +68,10 @@ class RoundedRows(NamedTuple):
 
 
 def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
-    """Whether ranks are counted here: up to a cut-off, without lists, where it pays and can be done.
+    """Return true if ranks are counted here: up to a cut-off, without lists, if it is possible and faster.
 
-    It pays where a user's positives, each compared with some hundred items, cost less than the
-    product saves: measured from 3,706 items and 17 positives (no) to 100,000 items and 5 (yes).
+    It is faster if a user's positives, each compared with some hundred items, cost less than the product
+    saves: measured from 3,706 items and 17 positives (no) to 100,000 items and 5 (yes).
     """
     if not settings.may_reduce:
         return False
@@ -82,13 +82,13 @@ def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
 
 
 def fits(prepared: PreparedBlock) -> bool:
-    """Whether vectors are neither empty nor too long."""
+    """Return true if vectors are neither empty nor too long."""
     return 0 < prepared.products.dims <= _MOST_DIMS
 
 
 @cache
 def int8_is_exact() -> bool:
-    """Whether this machine multiplies 8-bit numbers exactly, extremes included.
+    """Return true if this machine multiplies 8-bit numbers exactly, extremes included.
 
     Processors before AVX512-VNNI add pairs of products in 16 bits, which can saturate.
     """
@@ -97,10 +97,10 @@ def int8_is_exact() -> bool:
     right = draws.choice([-LEVELS, LEVELS, 1], (128, 256)).astype(np.int8)
     left[:8], right[:16] = LEVELS, LEVELS
     try:
-        found = torch._int_mm(torch.from_numpy(left), torch.from_numpy(right).t()).numpy()
+        product = torch._int_mm(torch.from_numpy(left), torch.from_numpy(right).t()).numpy()
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
-    return bool(np.array_equal(found, left.astype(np.int64) @ right.T.astype(np.int64)))
+    return bool(np.array_equal(product, left.astype(np.int64) @ right.T.astype(np.int64)))
 
 
 # ------------------------------------------------------------------------------------ whole numbers
@@ -108,7 +108,7 @@ def int8_is_exact() -> bool:
 
 @compile_kernel
 def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> RoundedRows:
-    """Users r, each with a scale of their own."""
+    """Round the vectors of users r, each with a scale of its own."""
     dims = vectors_ud.shape[1]
     rows = np.zeros((len(users_r), dims), np.int8)
     scale, error = np.zeros(len(users_r)), np.zeros(len(users_r))
@@ -124,20 +124,20 @@ def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Rounde
 
 @compile_kernel
 def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float:
-    """Nearest whole numbers of row / divisor / scale; returns the length of what they leave out."""
-    left, one = 0.0, np.float64(1.0) / (divisor * scale)
+    """Round row / divisor / scale to whole numbers; return the length of the rounding errors."""
+    squares, one = 0.0, np.float64(1.0) / (divisor * scale)
     for d in range(len(row)):
         whole = np.rint(np.float64(row[d]) * one)
         whole = min(max(whole, -np.float64(LEVELS)), np.float64(LEVELS))
         out[d] = np.int8(whole)
         rest = np.float64(row[d]) / divisor - whole * scale
-        left += rest * rest
-    return float(np.sqrt(left))
+        squares += rest * rest
+    return float(np.sqrt(squares))
 
 
 @compile_kernel
 def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items_t: Ints) -> RoundedRows:
-    """The items of a tile with one scale; `error` and `length` hold their largest."""
+    """Round the items of a tile with one scale; `error` and `length` hold their largest."""
     dims = vectors_id.shape[1]
     rows = np.zeros((len(items_t), dims), np.int8)
     largest, error, length = 0.0, 0.0, 0.0
@@ -160,7 +160,7 @@ def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items
 
 @compile_kernel
 def _find_hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
-    """Places of each user's masked items and positives, rows in order of tiles: tiles leave them out."""
+    """Return places of each user's masked items and positives by tile: tiles leave them out."""
     users = len(plan.slot_offsets) - 1
     offsets = plan.masked_offsets + plan.slot_offsets
     places = np.empty(offsets[users], np.int32)
@@ -190,7 +190,7 @@ def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> N
 def _fill_by_tile(
     masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
 ) -> None:
-    """One counting pass, one filling pass: within a tile the order does not matter."""
+    """Fill in two passes, count and write: within a tile the order does not matter."""
     starts[:] = 0
     for items in (masked, positives):
         for n in range(len(items)):
@@ -208,7 +208,7 @@ def _fill_by_tile(
 
 
 def _sum_products(user_d: Floats32, item_d: Floats32) -> float:
-    """The dot product in float64, added in any order."""
+    """Return the dot product in float64, added in any order."""
     total = 0.0
     for d in range(len(user_d)):
         total += np.float64(user_d[d]) * np.float64(item_d[d])
@@ -223,7 +223,7 @@ _fast_score = compile_kernel(_sum_products, fastmath={"reassoc", "contract"})
 
 @compile_kernel
 def _limits(score: float, scale: float, bound: float) -> tuple[np.int32, np.int32]:
-    """Products from `high` on are above the score for certain, those below `low` are below it.
+    """Return limits: products from `high` on are certainly above the score, those below `low` below it.
 
     Rounded outward by a whole unit.
     """
@@ -236,7 +236,7 @@ def _limits(score: float, scale: float, bound: float) -> tuple[np.int32, np.int3
 
 
 class RoundedTile(NamedTuple):
-    """Items at places from `start`: their rounded side, and their bias, (0,) where there is none."""
+    """Items at places from `start`: their rounded rows, and their bias, (0,) without biases."""
 
     start: int
     items_t: Ints
@@ -244,12 +244,12 @@ class RoundedTile(NamedTuple):
     side: RoundedRows
     bias: float
     reach: float
-    """Largest |b| of the tile; largest b of this and all later ones."""
+    """Largest |b| of the tile (`bias`); largest b of this and all later tiles (`reach`)."""
 
 
 @compile_kernel
 def _scale_and_bound(r: int, users: RoundedRows, tile: RoundedTile) -> tuple[float, float]:
-    """a c and E of the module's equation; E is infinite where whole numbers cannot hold the bias."""
+    """Return a c and E of the module's equation; E is infinite if whole numbers cannot hold the bias."""
     own, error, length = users.length[r], users.error[r], tile.side.length[0]
     scale = users.scale[r] * tile.side.scale[0]
     if scale == 0.0:  # all products are 0, on any scale
@@ -262,7 +262,7 @@ def _scale_and_bound(r: int, users: RoundedRows, tile: RoundedTile) -> tuple[flo
 
 @compile_kernel
 def _add_bias(row: Ints32, bias_t: Floats, scale: float) -> None:
-    """round(b / scale) to each product."""
+    """Add round(b / scale) to each product."""
     one = 1.0 / scale
     for t in range(len(bias_t)):
         row[t] += np.int32(np.rint(bias_t[t] * one))
@@ -270,7 +270,7 @@ def _add_bias(row: Ints32, bias_t: Floats, scale: float) -> None:
 
 @compile_kernel
 def _count_from(block: Ints32, threshold: np.int32) -> int:
-    """#{P >= threshold}."""
+    """Return #{P >= threshold}."""
     count = np.int32(0)
     for c in range(len(block)):
         count = np.int32(count + (block[c] >= threshold))
@@ -278,9 +278,9 @@ def _count_from(block: Ints32, threshold: np.int32) -> int:
 
 
 class State(NamedTuple):
-    """What tiles leave behind: the next hidden place of each user, and pairs nobody has decided yet.
+    """State between tiles: the next hidden place of each user, and pairs that are still undecided.
 
-    `pending` int32 (users from `base`, room, 2): slot less the user's first, item.
+    `pending` int32 (users from `base`, room, 2): slot minus the user's first slot, item.
     """
 
     hidden_at: Ints
@@ -292,7 +292,7 @@ class State(NamedTuple):
 
 
 def make_state(plan: Positives, place_i: Ints, tile: int) -> State:
-    """Before the first tile."""
+    """Return the state before the first tile."""
     offsets, places = _find_hidden_places(plan, place_i, tile)
     users = len(offsets) - 1
     pending = np.empty((min(users, _TOGETHER), _ROOM, 2), np.int32)
@@ -300,7 +300,7 @@ def make_state(plan: Positives, place_i: Ints, tile: int) -> State:
 
 
 class Users(NamedTuple):
-    """The side of the users: vectors, lists, scores of the positives, and how far to count."""
+    """Data of the users: vectors, lists, scores of the positives, and the cut-off of the counts."""
 
     pairing: Pairing
     plan: Positives
@@ -310,7 +310,7 @@ class Users(NamedTuple):
 
 @compile_kernel
 def _settle(u: int, users: Users, tally: Tally, state: State) -> None:
-    """Score the pairs of positives that are still open, in float64, and count them."""
+    """Score the user's undecided pairs in float64 and count them."""
     pairing, plan = users.pairing, users.plan
     near, own = _FAST * (pairing.vectors_ud.shape[1] + 4), pairing.length_u[u]
     mine = state.pending[u - state.base]
@@ -338,24 +338,24 @@ def _settle_all(users_u: Ints, users: Users, tally: Tally, state: State) -> None
 
 @compile_kernel
 def _find_from(row: Ints32, low: np.int32, out: Ints32) -> int:
-    """Where P >= low: fills `out`, as long as the row and one more; returns how many."""
-    found, whole = np.uint64(0), len(row) // _BLOCK * _BLOCK
+    """Fill `out` with the places of P >= low (room: the row and one more); return their number."""
+    count, whole = np.uint64(0), len(row) // _BLOCK * _BLOCK
     for begin in range(0, whole, _BLOCK):
         reached = np.int32(0)
         for c in range(_BLOCK):
             reached = np.int32(reached + (row[begin + c] >= low))
         if reached:
-            for c in range(_BLOCK):  # without a branch: written over where it does not count
-                out[found] = begin + c
-                found += np.uint64(row[begin + c] >= low)
+            for c in range(_BLOCK):  # without a branch: a place that does not count is overwritten
+                out[count] = begin + c
+                count += np.uint64(row[begin + c] >= low)
     for c in range(whole, len(row)):
-        out[found] = c
-        found += np.uint64(row[c] >= low)
-    return int(found)
+        out[count] = c
+        count += np.uint64(row[c] >= low)
+    return int(count)
 
 
 class OpenPositives(NamedTuple):
-    """Positives of one user that are still compared, and what their products lie between; (n,).
+    """Positives of one user that are still compared, with the limits of undecided products; (n,).
 
     `places`, `values`: products that reach any of them, room for a row and one more.
     """
@@ -376,7 +376,7 @@ def _open_slots(
     above_s: Ints,
     out: OpenPositives,
 ) -> int:
-    """Fills `out` with the positives that this tile may push down; returns how many."""
+    """Fill `out` with the positives that this tile may push down; return their number."""
     count, (first, last), (scale, bound) = 0, slots, on
     for s in range(first, last):
         if above_s[s] < users.cutoff and users.scores_s[s] <= reach:
@@ -388,15 +388,15 @@ def _open_slots(
 
 @compile_kernel
 def _close_certain(row: Ints32, open_: OpenPositives, count: int, cutoff: int, above_s: Ints) -> int:
-    """Count what is certain over the whole row; keeps the positives that stay open, as counted."""
-    kept = 0
+    """Count certain pairs over the whole row; move open positives to the front and return their number."""
+    left = 0
     for n in range(count):
         s = open_.slots[n]
         above_s[s] += _count_from(row, open_.high[n])
         if above_s[s] < cutoff:
-            open_.slots[kept], open_.low[kept], open_.high[kept] = s, open_.low[n], open_.high[n]
-            kept += 1
-    return kept
+            open_.slots[left], open_.low[left], open_.high[left] = s, open_.low[n], open_.high[n]
+            left += 1
+    return left
 
 
 @compile_kernel
@@ -409,7 +409,7 @@ def _defer_pairs(
     mine: Ints32,
     at: int,
 ) -> int:
-    """Put off the pairs of a positive that lie between; `mine` has room. Returns its new length."""
+    """Defer the undecided pairs of a positive; `mine` has room. Return its new length."""
     low, high = between
     end = np.uint64(at)
     for n in range(len(values_n)):
@@ -429,7 +429,7 @@ def _scan_row(
     tally: Tally,
     state: State,
 ) -> None:
-    """What reaches any open positive is found once, and compared with each of them."""
+    """Find the products that reach any open positive once, and compare them with each of these."""
     lowest = open_.low[:count].min()
     reached = _count_from(row, lowest)
     many = reached > _MANY
@@ -443,7 +443,7 @@ def _scan_row(
         open_.values[n] = row[open_.places[n]]
     if not many:
         count = _close_certain(open_.values[:reached], open_, count, users.cutoff, tally.above)
-    if count:  # only a positive that stays open is owed anything
+    if count:  # only positives that stay open need their undecided pairs
         _defer_open(u, reached, items_t, open_, count, users, tally, state)
 
 
@@ -458,7 +458,7 @@ def _defer_open(
     tally: Tally,
     state: State,
 ) -> None:
-    """Owe each open positive what lies between; where there may be no room, decide all of the user's."""
+    """Defer the undecided pairs of each open positive; decide all of the user's if there may be no room."""
     mine, first, at = state.pending[u - state.base], users.plan.slot_offsets[u], state.pending_count[u]
     for n in range(count):
         between, slot = (open_.low[n], open_.high[n]), open_.slots[n] - first
@@ -508,7 +508,7 @@ def _make_open(most: int, width: int) -> OpenPositives:
 
 @compile_kernel
 def _reach(own: float, length: float, bias: float) -> float:
-    """No item of this length and bias scores more."""
+    """Return the highest score that an item of this length and bias can have."""
     return own * length + bias + _ROUNDING * (own * length + abs(bias))
 
 
@@ -516,7 +516,7 @@ def _reach(own: float, length: float, bias: float) -> float:
 def _hide_places(row: Ints32, start: int, u: int, state: State) -> None:
     at, last = state.hidden_at[u], state.hidden_offsets[u + 1]
     while at < last and state.hidden[at] < start + len(row):
-        if state.hidden[at] >= start:  # earlier ones were passed while the user was not multiplied
+        if state.hidden[at] >= start:  # earlier ones belong to tiles that this user skipped
             row[state.hidden[at] - start] = _NEVER
         at += 1
     state.hidden_at[u] = at
@@ -527,7 +527,7 @@ def _hide_places(row: Ints32, start: int, u: int, state: State) -> None:
 
 @compile_kernel
 def _still_open(users_u: Ints, users: Users, length: float, bias: float, tally: Tally) -> Bools:
-    """Users with a positive that items of this length and bias may still push down."""
+    """Return users with a positive that items of this length and bias may still push down."""
     out = np.zeros(len(users_u), np.bool_)
     for r in range(len(users_u)):
         u = users_u[r]
@@ -558,7 +558,7 @@ def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
 def _count_users(
     users_u: Ints, users: Users, tally: Tally, state: State, settings: CountingSettings, order: Order
 ) -> None:
-    """Tiles of items outside, by falling length; tiles of open users inside."""
+    """Loop over tiles of items outside, by falling length, and over tiles of open users inside."""
     pairing = users.pairing
     sides, first = round_users(pairing.vectors_ud, pairing.length_u, users_u), users_u[:1]
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE

@@ -1,10 +1,10 @@
-"""The same counts on a GPU (or any torch device), and which device a task is to use.
+"""The same counts on a GPU (or any torch device), and the choice of a task's device.
 
-Products, comparisons and counts run on the device with the bounds of `counting`; pairs they leave
-undecided come back and are scored in float64 by the function that defines the score, so the counts
-are those of the CPU, bit for bit. Needs no GPU to be tested: "cpu" is a torch device too. Up to a
-cut-off, without lists, a GPU counts by the kernels of `fused`. Copies to the device overlap with work
-on it (`memory.prefetch`); blocks of users fit into what memory is free, and are halved where they do not.
+Products, comparisons and counts run on the device with the bounds of `counting`. Undecided pairs come
+back and are scored in float64 by the function that defines the score, so the counts are those of the CPU,
+bit for bit. Tests need no GPU: "cpu" is a torch device too. Up to a cut-off, without lists, a GPU counts
+by the kernels of `fused`. Copies to the device overlap with work on it (`memory.prefetch`). Blocks of
+users are sized by free memory, and halved if they do not fit.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from recbench_spark.kernels.ranking.products import Products, error_bounds, unce
 from recbench_spark.kernels.ranking.tiles import FloatTile
 
 USER_TILE, ITEM_TILE = 4096, 16384
-"""Scores of one tile on a device, at most: 256 MB."""
+"""Largest numbers of users and items of one tile on a device: 256 MB of scores."""
 
-_MOST_USERS = 2**20  # at once, where only counts stay on the device
+_MOST_USERS = 2**20  # at once, if only counts stay on the device
 
-_SPARE = 64  # candidates kept beyond K, so that rounding seldom leaves a list undecided
+_SPARE = 64  # candidates beyond K, so that rounding seldom leaves a list undecided
 
 
 class RecbenchWarning(UserWarning):
-    """Something works otherwise than asked for, and the numbers are the same."""
+    """Warning that something works otherwise than requested, with the same numbers."""
 
 
 def choose_device(addresses: Sequence[str]) -> torch.device:
-    """The device of a task, given the GPU addresses Spark assigned to it (none: CPU).
+    """Return the device of a task, given the GPU addresses that Spark assigned to it (none: CPU).
 
-    Where CUDA_VISIBLE_DEVICES hides or reorders GPUs, torch counts within it: an address listed
-    there becomes its place in the list, any other is taken as a place.
+    If CUDA_VISIBLE_DEVICES hides or reorders GPUs, torch counts within it: an address in that list
+    becomes its place there, and any other is taken as a place.
     """
     if not addresses:
         return torch.device("cpu")
@@ -71,9 +71,9 @@ def _place(address: str, count: int) -> int:
 def count_products(
     prepared: PreparedBlock, settings: CountingSettings, device: str | torch.device
 ) -> tuple[Ints, Floats] | None:
-    """Count all tiles on `device` into `prepared.tally`; returns the first K if asked for.
+    """Count all tiles on `device` into `prepared.tally`; return the first K if `top_k` is set.
 
-    Users go in blocks; a block that does not fit into the device's memory is halved.
+    Users are in blocks; a block that does not fit into the device's memory is halved.
     """
     users, device = len(prepared.pairing.length_u), torch.device(device)
     tops = _no_lists(users, settings.top_k)
@@ -99,7 +99,7 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class _CountMethod(NamedTuple):
-    """How a block of users is put on the device and counted there, and how many users at once."""
+    """Functions that move a block of users to the device and count it, and the number of users at once."""
 
     make: Callable[[Ints], Any]
     scan: Callable[[Ints, Any], None]
@@ -109,11 +109,11 @@ class _CountMethod(NamedTuple):
 def _count_from(
     start: int, step: int, users: int, way: _CountMethod, device: torch.device
 ) -> tuple[int, bool]:
-    """Count blocks from user `start`; returns where it ended, and whether memory ran out there."""
+    """Count blocks from user `start`; return the end, and true if memory ran out there."""
     blocks = (np.arange(at, min(at + step, users)) for at in range(start, users, step))
     try:
-        with closing(memory.prefetch(way.make, blocks, device)) as made:
-            for users_u, block in made:
+        with closing(memory.prefetch(way.make, blocks, device)) as blocks_made:
+            for users_u, block in blocks_made:
                 way.scan(users_u, block)
                 start = int(users_u[-1]) + 1
     except torch.OutOfMemoryError:
@@ -126,7 +126,7 @@ def _choose_method(
 ) -> _CountMethod:
     fused = _load_fused(device) if settings.may_reduce and cutoff.fits(prepared) else None
     if fused is not None:
-        items = fused.items_on(prepared.products, device, settings.item_tile)
+        items = fused.load_items(prepared.products, device, settings.item_tile)
         if items is not None:
             make = partial(fused.make_block, prepared=prepared, items=items)
             scan = partial(fused.count_block, prepared=prepared, settings=settings, items=items)
@@ -139,7 +139,7 @@ def _choose_method(
 
 
 def _load_fused(device: torch.device) -> ModuleType | None:
-    """The kernels for this device; also without a GPU, where Triton is told to interpret them."""
+    """Return the kernels for this device; without a GPU only if Triton is set to interpret them."""
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return None
     try:
@@ -158,7 +158,7 @@ def _warn(message: str) -> None:
 
 
 def _step(device: torch.device, bytes_a_user: float, most: int) -> int:
-    """Users at once: twice as many are in memory, since the next are copied meanwhile."""
+    """Return the users at once: twice as many are in memory, since the next block is copied meanwhile."""
     room = memory.device_room(device)
     return most if room is None else min(most, memory.users_at_once(room, 2 * bytes_a_user))
 
@@ -168,12 +168,12 @@ def _no_lists(users: int, top_k: int) -> tuple[Ints, Floats]:
 
 
 class _OperandBlock(NamedTuple):
-    """A block of users on the device; rows run by falling number of positives."""
+    """A block of users on the device; rows are sorted by falling number of positives."""
 
     users_r: Ints
     operand_rd: torch.Tensor
     slots_n: list[Ints]
-    """The n-th positive of each row that has so many: rows 0, 1, ... in order."""
+    """The n-th positive of each row with at least n: rows 0, 1, ... in order."""
     slot_rows: Ints
     slots: Ints
     masked_rows: Ints
@@ -195,7 +195,7 @@ def _make_block(users_u: Ints, prepared: PreparedBlock, device: torch.device) ->
 
 
 def _entries(users_r: Ints, offsets_u: Ints) -> tuple[Ints, Ints]:
-    """Row and place of every entry of these users."""
+    """Return row and place of every entry of these users."""
     count_r = offsets_u[users_r + 1] - offsets_u[users_r]
     rows = np.repeat(np.arange(len(users_r)), count_r)
     first_r = np.cumsum(count_r) - count_r
@@ -209,7 +209,7 @@ def _count_block(
     settings: CountingSettings,
     tops: tuple[Ints, Floats],
 ) -> None:
-    """All items against one block of users; nothing is kept of a block that breaks off."""
+    """Count all items against one block of users; a block that breaks off leaves no counts."""
     device, tally = block.operand_rd.device, positives.make_tally(prepared.plan)
     best = _Best(len(users_u), settings.top_k, device)
     for start, operand_id in _operands(prepared.products, settings.item_tile or ITEM_TILE, device):
@@ -228,7 +228,7 @@ def _count_block(
 
 
 def _operands(products: Products, step: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
-    """First item and rows of each tile of items, copied while the tile before is counted."""
+    """Yield the first item and the rows of each tile of items, copied while the tile before is counted."""
     items = len(products.scored_i)
 
     def make(start: int) -> tuple[torch.Tensor]:
@@ -242,7 +242,7 @@ def _operands(products: Products, step: int, device: torch.device) -> Iterator[t
 def _multiply(
     block: _OperandBlock, operand_id: torch.Tensor, prepared: PreparedBlock, tile: FloatTile
 ) -> torch.Tensor:
-    """float32 products; rows that may have overflowed are 0, with an infinite bound."""
+    """Return float32 products; rows that may have overflowed are 0, with an infinite bound."""
     device = block.operand_rd.device
     x_ri = torch.mm(block.operand_rd, operand_id.t())
     bound_r = _bounds(block.users_r, prepared, tile)
@@ -260,7 +260,7 @@ def _bounds(users_r: Ints, prepared: PreparedBlock, tile: FloatTile) -> Floats:
 
 
 def _hide(x_ri: torch.Tensor, rows: Ints, items: Ints, start: int) -> None:
-    """NaN is neither above nor below anything."""
+    """Set products to NaN, which is neither above nor below anything."""
     inside = (items >= start) & (items < start + x_ri.shape[1])
     at = torch.from_numpy(rows[inside]), torch.from_numpy(items[inside] - start)
     x_ri[at[0].to(x_ri.device), at[1].to(x_ri.device)] = torch.nan
@@ -309,7 +309,7 @@ def _finish_lists(
     settings: CountingSettings,
     tops: tuple[Ints, Floats],
 ) -> None:
-    """Exact order of the candidates; users whose cut rounding leaves open are listed on the CPU."""
+    """Sort the candidates exactly; list users on the CPU if rounding leaves their last place open."""
     everything = FloatTile(0, *prepared.products.size(0, len(prepared.products.scored_i)))
     x_rk = best.x_rk.cpu().numpy()
     kth_r = x_rk[:, settings.top_k - 1].astype(np.float64)
@@ -332,7 +332,7 @@ def _put(tops: tuple[Ints, Floats], users_u: Ints, lists: tuple[Ints, Floats] | 
 def _list_on_cpu(
     users_u: Ints, prepared: PreparedBlock, settings: CountingSettings
 ) -> tuple[Ints, Floats] | None:
-    """Lists alone: with a cut-off of 0 no positive is compared."""
+    """Make lists only: with a cut-off of 0 no positive is compared."""
     if len(users_u) == 0:
         return None
     alone = prepared._replace(tally=positives.make_tally(prepared.plan))

@@ -1,17 +1,17 @@
 """Ranks up to a cut-off on a GPU: 8-bit products on tensor cores, compared where they arise.
 
 The equation and its bounds are those of `kernels.ranking.cutoff`: users and items rounded to 8-bit whole
-numbers, products exact in 32 bits on any hardware, E the proven bound on what rounding hides. Here a
-row is one positive that is still open, not one user: with n dimensions a product costs n / 2 tensor-core
-instructions' worth less than the comparison of it with one positive, so multiplying a user once for
-each open positive is the cheap side, no row is padded to the user with most positives, and rows
-that are settled leave no holes. Items go in tiles by falling length; for each tile
+numbers, products exact in 32 bits on any hardware, E the proven bound of the rounding errors. Here a
+row is one positive that is still open, not one user. On tensor cores a product costs less than its
+comparison with one positive, so it is cheap to multiply a user once for each open positive. Then no row
+is padded to the user with most positives, and decided rows leave no holes. Items are in tiles by falling
+length; for each tile
 
     1. rows that K candidates beat, or that no item from here on can reach, are dropped;
     2. a kernel multiplies and counts, #{P >= high} and #{P >= low}: no product is ever written to
        memory, two numbers per row are;
-    3. the products of masked items and of the user's positives are made once more, pair by pair, and
-       taken off the counts: whole numbers, so exactly what was added;
+    3. the products of masked items and of the user's positives are computed again, pair by pair, and
+       subtracted from the counts: they are whole numbers, so exactly what was added;
     4. a second kernel writes down the undecided pairs of the rows that are still open. Their number is
        known from the counts, so the buffer has the right size and cannot overflow;
     5. these pairs are scored in float64 in index order: products of float32 are exact in float64, so
@@ -48,28 +48,28 @@ from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products, make_products
 
 ROWS, ITEMS = 128, 128
-"""Products of one program at a time: accumulators of 64 registers a thread."""
+"""Rows and items of one program at a time: accumulators of 64 registers per thread."""
 
 FIRST_TILE, LAST_TILE = 1024, 16384
-"""Items of a tile: few at first, since most positives are settled by the longest items."""
+"""Items of the first and of the last tile: few at first, since the longest items decide most positives."""
 
 PAIRS_AT_ONCE = 2**22
-"""Undecided or hidden pairs in memory at a time, about 60 bytes each."""
+"""Largest number of undecided or hidden pairs in memory, about 60 bytes each."""
 
-_PROGRAMS = 1024  # wanted at a time, so that no multiprocessor idles
+_PROGRAMS = 1024  # number at a time at which no multiprocessor idles
 _PAIRS = 128  # of one program
 _WRITE_ROWS, _WRITE_ITEMS = 64, 32  # running sums need room: 100 registers, 33 KB of shared memory
 _MOST_BIAS = 2.0**29  # in products, which stay below 2^30
 _NEVER, _ALWAYS = -(2**31), 2**31 - 1
-_ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and as much for the bias in float32
+_ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and the same for the bias in float32
 
 
 @cache
 def try_kernels(device: torch.device) -> str:
-    """Why the kernels cannot be used on this device, empty where they can: asked once per process.
+    """Return the reason why the kernels fail on this device, empty if they work; checked once per process.
 
-    They are compiled where they run, for hardware nobody has tried them on: they count a small world
-    whose counts the CPU knows.
+    They are compiled on first use, for hardware that may be new to them: they count a small world whose
+    counts the CPU knows.
     """
     draws = np.random.default_rng(0)
     products = make_products(draws.integers(-9, 10, (300, 40)).astype(np.float32), np.arange(300) % 5 / 4)
@@ -84,7 +84,7 @@ def try_kernels(device: torch.device) -> str:
         count_block(users_u, make_block(users_u, there, items), there, settings, items)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever compilers and drivers raise
+    except Exception as error:  # compilers and drivers raise anything
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     inside = here.tally.above < 40
     same = np.array_equal(np.minimum(here.tally.above, 40), np.minimum(there.tally.above, 40)) and all(
@@ -99,7 +99,7 @@ def try_kernels(device: torch.device) -> str:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_rows(rows_ptr, row_n, d, dims: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(n, d) of a matrix with `dims` columns."""
+    """Return (n, d) rows of a matrix with `dims` columns."""
     return tl.load(rows_ptr + row_n.to(tl.int64)[:, None] * dims + d[None, :])
 
 
@@ -108,7 +108,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, bias_ptr, user_r, one_r, item_t,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """P of the module's equation, int32 (rows, items)."""
+    """Return P of the module's equation, int32 (rows, items)."""
     found_rt = tl.zeros((rows, items), dtype=tl.int32)
     for at in range(0, dims, depth):
         d = at + tl.arange(0, depth)
@@ -123,7 +123,7 @@ def _multiply(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The rows of this program, which of them there are, their users, B / (a c) and limits."""
+    """Return the rows of this program, their mask, their users, B / (a c) and limits."""
     row_r = tl.program_id(0) * rows + tl.arange(0, rows)
     inside_r = row_r < count
     user_r = tl.load(user_ptr + row_r, mask=inside_r, other=0)
@@ -139,7 +139,7 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     count, start, stop, span,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """#{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop)."""
+    """Count #{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop)."""
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
     )
@@ -169,7 +169,7 @@ def _write_kernel(  # type: ignore[no-untyped-def]
     count, start, stop, span,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """The places with low <= P < high of each row, from where its `next` points, in any order."""
+    """Write the places with low <= P < high of each row, from its `next` on, in any order."""
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
     )
@@ -196,7 +196,7 @@ def _subtract_hidden_kernel(  # type: ignore[no-untyped-def]
     row_ptr, place_ptr, count,
     dims: tl.constexpr, depth: tl.constexpr, pairs: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Take pairs (row, place) off the counts that `_count_kernel` made."""
+    """Subtract pairs (row, place) from the counts of `_count_kernel`."""
     pair_c = tl.program_id(0) * pairs + tl.arange(0, pairs)
     inside_c = pair_c < count
     row_c = tl.load(row_ptr + pair_c, mask=inside_c, other=0)
@@ -221,7 +221,7 @@ def _subtract_hidden_kernel(  # type: ignore[no-untyped-def]
 def _sum_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, user_ptr, item_ptr, sum_ptr, count, dims, pairs: tl.constexpr
 ):
-    """sum_d u_d v_d of pairs in float64, in index order: one thread per pair."""
+    """Compute sum_d u_d v_d of pairs in float64, in index order: one thread per pair."""
     pair_c = tl.program_id(0) * pairs + tl.arange(0, pairs)
     inside_c = pair_c < count
     user_c = tl.load(user_ptr + pair_c, mask=inside_c, other=0).to(tl.int64) * dims
@@ -255,7 +255,7 @@ class DeviceItems(NamedTuple):
     """The items on a device: as stored, and by falling length as whole numbers (places t, padded).
 
     `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64; `rows_td` int8; `share_t`
-    float32, b / B of the item's tile, (0,) where there are no biases.
+    float32, b / B of the item's tile, (0,) without biases.
     """
 
     vectors_id: torch.Tensor
@@ -273,9 +273,9 @@ class DeviceItems(NamedTuple):
 
 
 def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
-    """The items on `device`, 5 bytes per dimension and about 40 per item; None where they do not fit.
+    """Return the items on `device`, 5 bytes per dimension and about 40 per item; None if they do not fit.
 
-    Put there, or found to be too many, once.
+    They are moved there once; the result that they do not fit is also stored.
     """
     key = f"{device} {item_tile}"
     if key not in products.on_devices:
@@ -283,14 +283,14 @@ def load_items(products: Products, device: torch.device, item_tile: int | None) 
             products.on_devices[key] = _put_items(products, device, item_tile)
         except torch.OutOfMemoryError:
             products.on_devices[key] = None
-    found: DeviceItems | None = products.on_devices[key]
-    return found
+    items: DeviceItems | None = products.on_devices[key]
+    return items
 
 
 def _put_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems:
     order, dims = products.order, products.dims
     vectors_id = torch.empty(products.vectors_id.shape, dtype=torch.float32, device=device)
-    for start in range(0, len(vectors_id), LAST_TILE):  # in pieces: pinned memory is not for whole files
+    for start in range(0, len(vectors_id), LAST_TILE):  # in pieces, since pinned memory is scarce
         cut = slice(start, start + LAST_TILE)
         vectors_id[cut] = to_device(products.vectors_id[cut], device)
     places = len(order.items_t)
@@ -311,12 +311,12 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
 
 
 def _depth(dims: int) -> int:
-    """A power of 2, as kernels need; the tensor cores take 32 bytes at a time."""
+    """Return a power of 2, as kernels need; the tensor cores take 32 bytes at a time."""
     return int(min(128, max(32, 2 ** (dims - 1).bit_length())))
 
 
 def _cuts(places: int, item_tile: int | None) -> Iterator[tuple[int, int]]:
-    """Tiles of whole blocks of items: of one size if asked for, else growing."""
+    """Yield tiles of whole blocks of items: of one size if `item_tile` is set, else growing."""
     step, start = item_tile or FIRST_TILE, 0
     while start < places:
         stop = min(start + -(-step // ITEMS) * ITEMS, places)
@@ -338,7 +338,7 @@ def _round_tile(items: DeviceItems, start: int, stop: int, length: float, reach:
 
 
 def _round_rows(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Nearest whole numbers of float64 rows / scale, int8, and the length of what they leave out."""
+    """Round float64 rows / scale to int8; return them and the length of the rounding errors."""
     whole_nd = (rows_nd / torch.where(scale > 0.0, scale, 1.0)).round_().clamp_(-LEVELS, LEVELS)
     rest_nd = rows_nd - whole_nd * scale
     return whole_nd.to(torch.int8), rest_nd.square_().sum(1).sqrt_()
@@ -368,7 +368,10 @@ class DeviceBlock(NamedTuple):
 
 
 def bytes_a_user(prepared: PreparedBlock) -> float:
-    """What a block takes on the device, about: vectors, and 200 bytes a positive, 40 a hidden item."""
+    """Return the approximate bytes of a user on the device.
+
+    They are its vectors, 200 bytes per positive and 40 per hidden item.
+    """
     plan, users = prepared.plan, max(1, len(prepared.pairing.length_u))
     hidden = len(plan.masked_items) + len(plan.slot_items)
     return 32 * prepared.products.dims + (200 * len(plan.slot_items) + 40 * hidden) / users
@@ -402,7 +405,7 @@ def make_block(
 
 
 def _entries(cut: slice, offsets_u: np.typing.NDArray[np.int64]) -> slice:
-    """Entries of consecutive users."""
+    """Return the entries of consecutive users."""
     return slice(offsets_u[cut.start], offsets_u[cut.stop])
 
 
@@ -423,7 +426,7 @@ def count_block(
     settings: CountingSettings,
     items: DeviceItems,
 ) -> None:
-    """Count all items against a block of users; nothing is kept of a block that breaks off."""
+    """Count all items against a block of users; a block that breaks off leaves no counts."""
     assert settings.cutoff is not None
     above_s = block.tally[0]
     slot_r = torch.arange(len(above_s), device=above_s.device)
@@ -441,18 +444,18 @@ def count_block(
         for part in _portions(raw_r[owed_r]):
             _settle(rows.take(owed_r[part]), raw_r[owed_r[part]], block, items, tile)
     cut = _entries(slice(users_u[0], users_u[-1] + 1), prepared.plan.slot_offsets)
-    for total, found in zip(prepared.tally, block.tally.cpu().numpy(), strict=True):
-        total[cut] = found
+    for total, counts in zip(prepared.tally, block.tally.cpu().numpy(), strict=True):
+        total[cut] = counts
 
 
 def _reach(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> torch.Tensor:
-    """No item from this tile on scores more."""
+    """Return the highest score that an item from this tile on can have."""
     size_r = block.length_u[block.user_s[slot_r]] * tile.length
     return size_r + tile.reach + _ROUNDING * (size_r + abs(tile.reach))
 
 
 class _Rows(NamedTuple):
-    """Open positives against a tile: thresholds of P, and what a bias of the tile's largest is in P.
+    """Open positives against a tile: thresholds of P, and the tile's largest bias in units of P.
 
     `slot_r`, `user_r` int64; `low_r`, `high_r` int32; `one_r` float32.
     """
@@ -464,16 +467,16 @@ class _Rows(NamedTuple):
     one_r: torch.Tensor
 
     def take(self, at: torch.Tensor) -> _Rows:
-        """Some of them."""
+        """Return some of the rows."""
         return _Rows(*(part[at] for part in self))
 
 
 def _make_rows(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> _Rows:
-    """P from `high` on is above the score for certain, P below `low` below it; a whole unit outward."""
+    """Make limits: P from `high` on is certainly above the score, P below `low` below it (whole units)."""
     user_r, score_r = block.user_s[slot_r], block.score_s[slot_r]
     own_r, error_r = block.length_u[user_r], block.error_u[user_r]
     scale_r = block.scale_u[user_r] * tile.scale
-    # Where all products are 0 any scale will do.
+    # If all products are 0, any scale is valid.
     scale_r = torch.where(scale_r > 0.0, scale_r, max(tile.bias / _MOST_BIAS, TINY))
     bound_r = error_r * tile.length + (own_r + error_r) * tile.error + scale_r
     bound_r = bound_r + _ROUNDING * (own_r * tile.length + tile.bias)
@@ -495,7 +498,7 @@ def _whole(limit_r: torch.Tensor) -> torch.Tensor:
 
 
 def _sides(rows: _Rows, block: DeviceBlock, items: DeviceItems) -> tuple[torch.Tensor, ...]:
-    """What every kernel reads first."""
+    """Return the arguments that every kernel reads first."""
     return (block.rows_ud, items.rows_td, items.share_t, rows.user_r, rows.one_r, rows.low_r, rows.high_r)
 
 
@@ -504,7 +507,7 @@ def _shape(items: DeviceItems) -> dict[str, Any]:
 
 
 def _grid(count: int, tile: DeviceTile, rows: int, items: int) -> tuple[tuple[int, int], int]:
-    """Programs over rows, and over parts of the tile where rows are few; items of a part."""
+    """Return programs over rows, and over parts of the tile if rows are few; and the items of a part."""
     over_rows, blocks = -(-count // rows), -(-(tile.stop - tile.start) // items)
     span = -(-blocks // min(blocks, max(1, _PROGRAMS // over_rows)))
     return (over_rows, -(-blocks // span)), span * items
@@ -513,7 +516,7 @@ def _grid(count: int, tile: DeviceTile, rows: int, items: int) -> tuple[tuple[in
 def _count_tile(
     rows: _Rows, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """#{P >= high}, #{P >= low} of each row, hidden items among them."""
+    """Return #{P >= high}, #{P >= low} of each row, with hidden items."""
     above_r, reached_r = torch.zeros_like(rows.low_r), torch.zeros_like(rows.low_r)
     grid, span = _grid(len(above_r), tile, ROWS, ITEMS)
     sides, counts = _sides(rows, block, items), (above_r, reached_r)
@@ -530,7 +533,7 @@ def _subtract_hidden(
     items: DeviceItems,
     tile: DeviceTile,
 ) -> None:
-    """Hidden items count for nothing."""
+    """Subtract the hidden items from the counts."""
     first_r = rows.user_r * len(items.items_t)
     begin_r = torch.searchsorted(block.hidden, first_r + tile.start)
     count_r = torch.searchsorted(block.hidden, first_r + tile.stop) - begin_r
@@ -546,14 +549,14 @@ def _subtract_hidden(
 
 
 def _spread(count_r: torch.Tensor, begin_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row and place of each entry of rows that begin there and have so many."""
+    """Return row and place of each entry of rows that begin there and have this number of entries."""
     row_c = torch.repeat_interleave(count_r)
     first_r = count_r.cumsum(0) - count_r
     return row_c, torch.arange(len(row_c), device=row_c.device) + (begin_r - first_r)[row_c]
 
 
 def _portions(count_r: torch.Tensor) -> Iterator[slice]:
-    """Consecutive rows with at most `PAIRS_AT_ONCE` pairs together, or one row."""
+    """Yield consecutive rows with at most `PAIRS_AT_ONCE` pairs together, or one row."""
     if not len(count_r):
         return
     end_r = count_r.cumsum(0, dtype=torch.int64).cpu().numpy()
@@ -567,7 +570,7 @@ def _portions(count_r: torch.Tensor) -> Iterator[slice]:
 def _settle(
     rows: _Rows, count_r: torch.Tensor, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
 ) -> None:
-    """Score the undecided pairs of these rows and count them; `count_r` of them, hidden ones among them."""
+    """Score the undecided pairs of these rows and count them; `count_r` of them, hidden ones included."""
     row_c = torch.repeat_interleave(count_r.to(torch.int64))
     place_c = _find_undecided(rows, count_r, len(row_c), block, items, tile)
     known_c = _is_hidden(rows.user_r[row_c] * len(items.items_t) + place_c, block.hidden)
@@ -584,7 +587,7 @@ def _settle(
 def _find_undecided(
     rows: _Rows, count_r: torch.Tensor, total: int, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
 ) -> torch.Tensor:
-    """Places of the undecided pairs, row after row."""
+    """Return the places of the undecided pairs, row after row."""
     next_r = count_r.cumsum(0, dtype=torch.int64) - count_r
     place_c = torch.empty(total, dtype=torch.int32, device=count_r.device)
     grid, span = _grid(len(count_r), tile, _WRITE_ROWS, _WRITE_ITEMS)
@@ -595,7 +598,7 @@ def _find_undecided(
 
 
 def _is_hidden(key_c: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Where there are rows there are positives, which are hidden: `hidden` is never empty."""
+    """Return true for hidden keys. Rows have positives, which are hidden, so `hidden` is never empty."""
     at_c = torch.searchsorted(hidden, key_c).clamp_(max=len(hidden) - 1)
     return hidden[at_c] == key_c
 
@@ -603,7 +606,7 @@ def _is_hidden(key_c: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 def _scores(
     user_c: torch.Tensor, item_c: torch.Tensor, block: DeviceBlock, items: DeviceItems
 ) -> torch.Tensor:
-    """`counting.exact_score` of pairs; division and addition are rounded once each, as IEEE 754 has it."""
+    """Score pairs as `counting.exact_score` does; division and addition round once each (IEEE 754)."""
     sum_c = torch.empty(len(user_c), dtype=torch.float64, device=user_c.device)
     if len(user_c):
         sides = block.vectors_ud, items.vectors_id, user_c, item_c

@@ -1,7 +1,7 @@
-"""From given lists (or score tables) to `Rankings`: sort, drop duplicates, find the truth items.
+"""`Rankings` from given lists (or score tables): sort, drop duplicates, find the truth items.
 
 Axes: u users, n list entries, p truth items, m masked items; b users of a block x l places of their
-longest list. Lists of like length are padded to one matrix and sorted row by row, which stays in
+longest list. Lists of similar length are padded to one matrix and sorted row by row, which stays in
 the cache; one sort of all entries at once is several times slower.
 """
 
@@ -22,18 +22,18 @@ from recbench_spark.kernels.ranking.rankings import Rankings
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 
 CELLS = 1 << 17
-"""Padded list entries sorted at once."""
+"""Number of padded list entries that are sorted at once."""
 
 EXACT = 1 << 53
-"""From here on float64 does not tell whole numbers apart."""
+"""Smallest whole number whose successor float64 cannot represent."""
 
 NO_KEY = np.iinfo(np.int64).max
-"""Pads the key matrix; no item has this key."""
+"""Padding of the key matrix; no item has this key."""
 
 
 @dataclass(frozen=True)
 class UserItems:
-    """Items of u users laid end to end; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
+    """Items of u users, user after user; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
 
     keys: int64, in the order in which equal scores are ranked
     """
@@ -44,9 +44,9 @@ class UserItems:
 
 @dataclass(frozen=True)
 class InputLists(UserItems):
-    """The items a system gave each user, with `rank` (from 1) or `score` (higher first).
+    """The items that a system gave each user, with `rank` (from 1) or `score` (higher first).
 
-    Where both are given rank wins. rank: int64 (n,) or None; score: float64 (n,) or None
+    If both are given, rank is used. rank: int64 (n,) or None; score: float64 (n,) or None
     """
 
     rank: Ints | None = None
@@ -62,13 +62,13 @@ class HeldOutItems(UserItems):
 
 @dataclass(frozen=True)
 class RankedLists:
-    """What `rank_lists` returns.
+    """Result of `rank_lists`.
 
     rankings: truth items of each user sorted by key, duplicates dropped
     keys: int64 (p,), their keys
-    duplicates_in_lists, duplicates_in_truth: rows dropped, the best of each kept
+    duplicates_in_lists, duplicates_in_truth: dropped rows; the best of each stays
     train_items: list entries that are items of the user's training part (dropped if masked)
-    top: the first K items of each cleaned list, best first, where asked for
+    top: the first K items of each cleaned list, best first, if requested
     """
 
     rankings: Rankings
@@ -81,7 +81,7 @@ class RankedLists:
 
 @dataclass
 class _RankBuffers:
-    """Arrays the blocks write to, and counters."""
+    """Arrays that blocks fill, and counters."""
 
     above: Ints
     tied: Ints
@@ -111,7 +111,7 @@ def rank_lists(
     train: the users' training items; counted, and with `mask_train` dropped from the lists
     top: also return the first `top` items of each list, for coverage, novelty and export
 
-    Under `candidates=rated` only truth items stay in the lists. Raises DataError for NaN or infinite
+    With `candidates=rated` only truth items stay in the lists. Raises DataError for NaN or infinite
     scores, ranks below 1 and, under `duplicates=error`, duplicates.
     """
     cost = _cost(lists)
@@ -165,14 +165,14 @@ class _ListBlock:
         work.duplicates += count
 
     def find(self, items: UserItems) -> tuple[Ints, Ints, Ints]:
-        """Where these users' items stand: (index into items, row, place); place -1: not listed."""
+        """Return the places of these users' items: (index into items, row, place); place -1: not listed."""
         count = np.diff(items.offsets)[self.users]
         row = np.repeat(np.arange(len(count)), count)
         shift = np.repeat(items.offsets[self.users] - np.cumsum(count) + count, count)
         index = np.arange(len(row)) + shift
         key = items.keys[index]
         low, width = np.zeros_like(row), self.keys_bl.shape[1]
-        # The first place whose key is not smaller, by halving all rows' intervals at once.
+        # Binary search in all rows at once for the first place whose key is not smaller.
         step = 1 << (width.bit_length() - 1)
         while step:
             probe = low + step - 1
@@ -180,8 +180,8 @@ class _ListBlock:
             low += np.where(smaller, step, 0)
             step >>= 1
         place = np.minimum(low, width - 1)
-        found = (self.keys_bl[row, place] == key) & np.isfinite(self.cost_bl[row, place])
-        return index, row, np.where(found, place, -1)
+        listed = (self.keys_bl[row, place] == key) & np.isfinite(self.cost_bl[row, place])
+        return index, row, np.where(listed, place, -1)
 
     def remove_train(self, train: UserItems | None, mask: bool, work: _RankBuffers) -> None:
         if train is None:
@@ -195,13 +195,13 @@ class _ListBlock:
 
     def keep_only(self, items: UserItems) -> None:
         _, row, place = self.find(items)
-        kept = np.zeros(self.keys_bl.shape, dtype=bool)
-        kept[row[place >= 0], place[place >= 0]] = True
-        self.cost_bl[~kept] = np.inf
+        allowed = np.zeros(self.keys_bl.shape, dtype=bool)
+        allowed[row[place >= 0], place[place >= 0]] = True
+        self.cost_bl[~allowed] = np.inf
 
     def place(self, truth: HeldOutItems, work: _RankBuffers) -> None:
         """Write the counts above, tied and before of the truth items, and the first items."""
-        # Stable, so that equal costs stay in the order of keys.
+        # A stable sort, so that equal costs stay in the order of keys.
         order = np.argsort(self.cost_bl, axis=1, kind="stable")
         cost_bl = _take(self.cost_bl, order)
         position = np.empty_like(order)
@@ -225,7 +225,7 @@ class _ListBlock:
 
 
 def _cost(lists: InputLists) -> Floats:
-    """What lists are sorted by, lower first: the rank, else minus the score."""
+    """Return the sort key of lists, lower first: the rank, else minus the score."""
     if lists.rank is not None:
         if (lists.rank < 1).any():
             raise DataError(
@@ -250,7 +250,7 @@ def _cost(lists: InputLists) -> Floats:
 
 
 def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems, int]:
-    """Truth sorted by key within users, of equal keys the highest relevance; rows dropped."""
+    """Return the truth sorted by key within users, each key once (best relevance); and dropped rows."""
     wrong = ~np.isfinite(truth.relevance)
     if wrong.any():
         raise DataError(
@@ -279,7 +279,7 @@ def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:
 
 
 def _blocks(offsets: Ints) -> Iterator[Ints]:
-    """Users of like list length, so that little is padded."""
+    """Yield users with lists of similar length, so that padding is small."""
     count = np.diff(offsets)
     users = np.argsort(count, kind="stable")
     start = 0
@@ -293,7 +293,7 @@ def _blocks(offsets: Ints) -> Iterator[Ints]:
 
 
 def _runs(cost_bl: Floats) -> tuple[Ints, Ints]:
-    """First and last place of the run of equal costs around each place of sorted rows."""
+    """Return first and last place of the run of equal costs around each place of sorted rows."""
     place = np.broadcast_to(np.arange(cost_bl.shape[1]), cost_bl.shape)
     step = cost_bl[:, 1:] != cost_bl[:, :-1]
     first, last = place.copy(), place.copy()

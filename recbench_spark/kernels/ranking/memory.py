@@ -1,6 +1,6 @@
-"""Memory of a device: how much of it a task may take, and how arrays get there while it works.
+"""Memory of a device: the part that a task may take, and copies of arrays that overlap with work.
 
-Nothing here needs a GPU: the arithmetic is plain functions, and on "cpu" copies are copies.
+Nothing here needs a GPU: the arithmetic is in plain functions, and on "cpu" copies are plain copies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 CONTEXT = 600 * 2**20
 """Bytes of a GPU that a process takes before its first array (CUDA context, libraries)."""
 
-_USED = 0.8  # of the room: the rest is for temporaries that no estimate knows
+_USED = 0.8  # of the room: the rest is for temporary arrays that no estimate includes
 _SHARES: dict[torch.device, float] = {}
 
 _In = TypeVar("_In")
@@ -29,9 +29,10 @@ _Prefetched: TypeAlias = tuple[_In, _Out, torch.cuda.Event | None]
 
 
 def memory_fraction(amount: float, total: int) -> float:
-    """What torch may allocate of a GPU of `total` bytes where a task has `amount` of it (0, 1].
+    """Return the fraction of a GPU of `total` bytes that torch may allocate for a task with `amount` of it.
 
-    Each process keeps a context beside what it allocates; it never gets less than half its part.
+    `amount` is in (0, 1]. Each process has a context beside its allocations; it never gets less than half
+    its part.
     """
     if amount >= 1.0:
         return 1.0
@@ -39,21 +40,21 @@ def memory_fraction(amount: float, total: int) -> float:
 
 
 def free_room(free: int, total: int, share: float, reserved: int, allocated: int) -> int:
-    """Bytes a process can still allocate.
+    """Return the bytes that a process can still allocate.
 
-    `free`: of the device, as the driver sees it. `reserved`, `allocated`: by this process; what it has
-    reserved and not in use is free for it alone. `share` of `total` is the most it may hold.
+    `free`: of the device, as the driver reports it. `reserved`, `allocated`: by this process; reserved
+    bytes that are not in use are free for it alone. `share` of `total` is the most that it may hold.
     """
     return max(0, min(free + reserved - allocated, int(share * total) - allocated))
 
 
 def users_at_once(room: int, bytes_a_user: float, fixed: int = 0) -> int:
-    """How many users fit into `room` bytes beside `fixed` ones; at least one."""
+    """Return how many users fit into `room` bytes beside `fixed` ones; at least one."""
     return max(1, int((_USED * room - fixed) / max(1.0, bytes_a_user)))
 
 
 def limit_memory(device: torch.device, amount: float) -> None:
-    """Keep this process to its part of a GPU, so that tasks that share one do not starve each other."""
+    """Limit this process to its part of a GPU, so that tasks on one GPU do not starve each other."""
     if device.type != "cuda" or amount >= 1.0:
         return
     _, total = torch.cuda.mem_get_info(device)
@@ -62,7 +63,7 @@ def limit_memory(device: torch.device, amount: float) -> None:
 
 
 def device_room(device: torch.device) -> int | None:
-    """`free_room` of a GPU now; None where torch does not count (CPU)."""
+    """Return `free_room` of a GPU now; None if torch does not count (CPU)."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -74,7 +75,7 @@ def device_room(device: torch.device) -> int | None:
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A copy on the device, through pinned memory and without waiting where it is a GPU."""
+    """Copy to the device; to a GPU through pinned memory and without waiting."""
     if device.type != "cuda":
         return torch.from_numpy(np.array(array)).to(device)
     dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
@@ -86,14 +87,14 @@ def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 def prefetch(
     make: Callable[[_In], _Out], inputs: Iterable[_In], device: torch.device
 ) -> Generator[tuple[_In, _Out], None, None]:
-    """Each input and what `make` makes of it, made while the one before is in use.
+    """Yield each input with the result of `make`, which is computed while the one before is in use.
 
-    Made in one thread, on a GPU in a stream of its own, so that preparing, copying and computing
-    overlap. Two of them are in memory at a time.
+    `make` runs in one thread, on a GPU in a stream of its own, so that preparing, copying and computing
+    overlap. Two results are in memory at a time.
     """
     stream = _side_stream(device)
 
-    def made(one: _In) -> _Prefetched[_In, _Out]:
+    def make_one(one: _In) -> _Prefetched[_In, _Out]:
         with torch.inference_mode(), _in_stream(stream):
             parts = make(one)
             return one, parts, stream.record_event() if stream is not None else None
@@ -101,7 +102,7 @@ def prefetch(
     with ThreadPoolExecutor(1) as pool:
         coming: Future[_Prefetched[_In, _Out]] | None = None
         for one in inputs:
-            current, coming = coming, pool.submit(made, one)
+            current, coming = coming, pool.submit(make_one, one)
             if current is not None:
                 yield _wait_for_copy(current.result(), device)
         if coming is not None:
@@ -120,12 +121,12 @@ def _in_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-def _wait_for_copy(made: _Prefetched[_In, _Out], device: torch.device) -> tuple[_In, _Out]:
-    one, parts, event = made
+def _wait_for_copy(prefetched: _Prefetched[_In, _Out], device: torch.device) -> tuple[_In, _Out]:
+    one, parts, event = prefetched
     if event is not None:
         here = torch.cuda.current_stream(device)
         here.wait_event(event)
         for part in parts:
             if isinstance(part, torch.Tensor):
-                part.record_stream(here)  # else its memory could be given away while it is read here
+                part.record_stream(here)  # else its memory could be reused while it is read here
     return one, parts

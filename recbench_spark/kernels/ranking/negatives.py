@@ -1,7 +1,7 @@
 """Sampled candidates: items drawn by hash, without replacement, the same for every model and night.
 
 Draw j of user u is a hash of (user key, j, seed); items that the user knows or that were drawn before
-are passed over. So a user's candidates depend on nothing but the user, the catalogue and the seed:
+are skipped. So a user's candidates depend on the user, the catalogue and the seed alone:
 not on the batch, the partition, the model or the night. Axes: u users, i items, n draws.
 """
 
@@ -17,19 +17,19 @@ from recbench_spark.kernels.hashing import mix, stream
 from recbench_spark.kernels.ranking.positives import ItemLists
 
 ROUNDS = 32
-"""Draws tried per item wanted, before a user's remaining items are taken in hash order."""
+"""Draws per wanted item before a user's remaining items are taken in hash order."""
 
 
 def draw(keys_u: Ints, known: ItemLists, wanted_u: Ints, cumulative_i: Ints, seed: int) -> ItemLists:
-    """Items for each user, in the order drawn; fewer where fewer are left to draw.
+    """Draw items for each user, in the order of the draws; fewer if fewer items are left.
 
     Args:
         keys_u: int64, hashes of the user ids.
         known: items never drawn for a user (training and truth).
-        wanted_u: how many items each user gets.
+        wanted_u: number of items per user.
         cumulative_i: int64 (i + 1,), running sum from 0 of the items' weights: ones for uniform draws,
             training counts for draws by popularity. Items of weight 0 are never drawn.
-        seed: another seed, other items.
+        seed: of the hash; another seed gives other items.
 
     Raises:
         ConfigError: no item has any weight.
@@ -89,7 +89,7 @@ def _fill(
 
 @compile_kernel
 def _item_at(cumulative_i: Ints, place: np.int64) -> int:
-    """The item whose stretch of the running sum holds the place."""
+    """Return the item whose interval of the running sum contains the place."""
     low, high = 0, len(cumulative_i) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -102,7 +102,7 @@ def _item_at(cumulative_i: Ints, place: np.int64) -> int:
 
 @compile_kernel
 def _take_rest(taken_i: Ints, u: int, start: np.uint64, cumulative_i: Ints, items: Ints) -> None:
-    """Where draws rarely meet a free item any more: the free ones by falling hash of the item."""
+    """Take the free items by falling hash of the item, once draws rarely hit a free item."""
     if len(items) == 0:
         return
     free = np.array(

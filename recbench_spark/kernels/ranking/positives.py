@@ -1,4 +1,4 @@
-"""Truth items and masked items in order, and the counts that ranks follow from."""
+"""Sorted truth items and masked items, and the counts from which ranks follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.compiling import compile_kernel, readonly
 
-_FEW = 12  # positives of a user that are compared each with each
+_FEW = 12  # positives of a user up to which all pairs are compared
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class ItemLists:
 
     @classmethod
     def empty(cls, users: int) -> ItemLists:
-        """No items for any of so many users."""
+        """Return lists without items for this number of users."""
         return cls(np.zeros(users + 1, np.int64), np.zeros(0, np.int64))
 
     @property
     def users(self) -> int:
-        """How many users there are."""
+        """Number of users."""
         return len(self.offsets_u) - 1
 
-    def checked(self, items: int, name: str) -> ItemLists:
-        """Itself as int64 arrays; a DataError where it is not a CSR of indices in [-1, items)."""
+    def check_indices(self, items: int, name: str) -> ItemLists:
+        """Return the lists as int64 arrays; raise DataError unless they are a CSR within [-1, items)."""
         offsets_u = np.ascontiguousarray(self.offsets_u, np.int64)
         items_p = np.ascontiguousarray(self.items_p, np.int64)
         ends = (len(offsets_u) > 0 and offsets_u[0] == 0) and offsets_u[-1] == len(items_p)
@@ -56,13 +56,13 @@ class ItemLists:
 
 @dataclass(frozen=True)
 class RankCounts:
-    """What the ranks of the truth items follow from; p runs over the truth entries as given.
+    """Counts that give the ranks of the truth items; p runs over the truth entries in input order.
 
-    `above_p`: candidates with a higher score, -1 where the truth item is not ranked (unknown, not
+    `above_p`: candidates with a higher score, -1 if the truth item is not ranked (unknown, not
     scored, masked or no candidate). `tied_p`: other candidates with an equal score. `before_p`:
     those of them with a smaller index. `candidates_u`: ranked candidates of the user.
     `top_items_uk`, `top_scores_uk`: the first K candidates by score, then smaller index, padded
-    with -1 and NaN; None unless asked for. Rank by item id: `1 + above_p + before_p`.
+    with -1 and NaN; None unless requested. Rank by item id: `1 + above_p + before_p`.
     """
 
     above_p: Ints
@@ -74,9 +74,9 @@ class RankCounts:
 
 
 class Positives(NamedTuple):
-    """Positives to rank and items to leave out: ascending, without duplicates, a row per user.
+    """Positives to rank and items to leave out: ascending, without duplicates, one row per user.
 
-    A slot is one ranked positive of one user; `slot_p` leads from a truth entry to its slot, or -1.
+    A slot is one ranked positive of one user; `slot_p` maps a truth entry to its slot, or -1.
     """
 
     slot_offsets: Ints
@@ -88,9 +88,9 @@ class Positives(NamedTuple):
 
 
 def make_positives(scored_i: Bools, truth: ItemLists, masked: ItemLists) -> Positives:
-    """Sort both lists, drop duplicates and what is never ranked; ranked = scored and not masked."""
+    """Sort both lists, drop duplicates and items that are never ranked; ranked = scored and not masked."""
     items = len(scored_i)
-    truth, masked = truth.checked(items, "truth"), masked.checked(items, "masked items")
+    truth, masked = truth.check_indices(items, "truth"), masked.check_indices(items, "masked items")
     if truth.users != masked.users:
         raise DataError(
             f"truth of {truth.users} users, masked items of {masked.users}",
@@ -105,7 +105,7 @@ def make_positives(scored_i: Bools, truth: ItemLists, masked: ItemLists) -> Posi
 
 
 def list_arrays(lists: ItemLists) -> tuple[Ints, Ints]:
-    """Offsets and entries."""
+    """Return offsets and entries."""
     return readonly(lists.offsets_u), readonly(lists.items_p)
 
 
@@ -113,16 +113,16 @@ def list_arrays(lists: ItemLists) -> tuple[Ints, Ints]:
 def _order_rows(
     offsets_u: Ints, items_p: Ints, left_offsets: Ints, left_items: Ints, scored_i: Bools
 ) -> tuple[Ints, Ints]:
-    """Rows ascending and without duplicates, unscored items, unknown items and those left out."""
+    """Sort rows without duplicates, unscored items, unknown items and items that are left out."""
     users = len(offsets_u) - 1
     out_offsets, out_items = np.zeros(users + 1, np.int64), np.empty(len(items_p), np.int64)
     end = 0
     for u in range(users):
-        left = left_items[left_offsets[u] : left_offsets[u + 1]]
+        excluded = left_items[left_offsets[u] : left_offsets[u + 1]]
         last = -1
         for item in _ascending(items_p[offsets_u[u] : offsets_u[u + 1]]):
-            kept = item > last and scored_i[item]
-            if kept and (len(left) == 0 or _position(left, item) < 0):
+            allowed = item > last and scored_i[item]
+            if allowed and (len(excluded) == 0 or _position(excluded, item) < 0):
                 out_items[end] = item
                 end += 1
             last = max(last, item)
@@ -140,15 +140,15 @@ def _ascending(items: Ints) -> Ints:
 
 @compile_kernel
 def _position(ascending: Ints, item: int) -> int:
-    """Index of `item`, -1 where it is not there."""
+    """Return the index of `item`, -1 if it is not there."""
     at = np.searchsorted(ascending, item)
-    found = at < len(ascending) and ascending[at] == item
-    return int(at) if found else -1
+    present = at < len(ascending) and ascending[at] == item
+    return int(at) if present else -1
 
 
 @compile_kernel
 def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: Ints) -> Ints:
-    """The slot of each truth entry, or -1."""
+    """Return the slot of each truth entry, or -1."""
     slot_p = np.full(len(items_p), -1, np.int64)
     for u in range(len(offsets_u) - 1):
         row = slot_items[slot_offsets[u] : slot_offsets[u + 1]]
@@ -160,7 +160,7 @@ def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: I
 
 
 class Tally(NamedTuple):
-    """Counts of the slots, while they grow."""
+    """Running counts of the slots."""
 
     above: Ints
     tied: Ints
@@ -168,7 +168,7 @@ class Tally(NamedTuple):
 
 
 def make_tally(plan: Positives) -> Tally:
-    """All counts at 0."""
+    """Return counts of 0."""
     slots = len(plan.slot_items)
     return Tally(np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64))
 
@@ -188,14 +188,14 @@ def count_among_positives(plan: Positives, scores_s: Floats, tally: Tally) -> No
 
 @compile_kernel
 def _rank_sorted(scores_s: Floats, first: int, last: int, tally: Tally) -> None:
-    """The same by sorting: where there are many, comparing each with each takes longer."""
+    """Compare by sorting: with many positives, comparing all pairs takes longer."""
     order = first + np.argsort(-scores_s[first:last], kind="mergesort")
     start = 0
     while start < len(order):
         stop = start
         while stop < len(order) and scores_s[order[stop]] == scores_s[order[start]]:
             stop += 1
-        for at in range(start, stop):  # stable: equal scores are in order of items
+        for at in range(start, stop):  # stable sort: equal scores are in order of items
             s = order[at]
             tally.above[s], tally.tied[s], tally.before[s] = start, stop - start - 1, at - start
         start = stop
@@ -208,7 +208,10 @@ def gather_counts(
     cutoff: int | None,
     top: tuple[Ints, Floats] | None,
 ) -> RankCounts:
-    """From slots to truth entries. Beyond a cut-off: above = cutoff and no ties, however found."""
+    """Map counts from slots to truth entries.
+
+    Beyond a cut-off: above = cutoff and no ties, for any method.
+    """
     above, tied, before = tally
     if cutoff is not None:
         beyond = above >= cutoff
@@ -226,13 +229,13 @@ def gather_counts(
 
 
 def count_candidates(scored_i: Bools, plan: Positives) -> Ints:
-    """Scored items less the user's masked ones, int64 (u,)."""
+    """Count scored items minus the user's masked ones, int64 (u,)."""
     return np.count_nonzero(scored_i) - np.diff(plan.masked_offsets)
 
 
 @compile_kernel
 def count_exact(scores: Floats, at: int) -> tuple[int, int, int]:
-    """#{higher}, #{others equal}, #{equal and earlier} than the score at place `at`."""
+    """Return #{higher}, #{others equal}, #{equal and earlier} than the score at place `at`."""
     score = scores[at]
     above, before, after = 0, 0, 0
     for c in range(at):

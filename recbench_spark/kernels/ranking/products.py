@@ -1,4 +1,4 @@
-"""Vectors ready to be multiplied: exact float64 scores, and the error bound of float32 products."""
+"""Vectors for multiplication: exact float64 scores, and the error bound of float32 products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.kernels.compiling import compile_kernel, readonly
 
 _UNIT = 2.0**-24  # unit roundoff of float32
-_TINY = 2.0**-126  # smallest normal float32: what flushing to zero may lose
+_TINY = 2.0**-126  # smallest normal float32: the largest loss by flushing to zero
 _HUGE = 2.0**126  # above this a float32 product may overflow
 _SLACK = 1.0 + 2.0**-20  # covers the float64 roundings of norms, bound and score itself
 
@@ -22,8 +22,8 @@ _SLACK = 1.0 + 2.0**-20  # covers the float64 roundings of norms, bound and scor
 class Order(NamedTuple):
     """Scored items by falling length; places t.
 
-    `items_t`, `length_t`; `bias_t`: the largest bias from this place on; `place_i` leads from an item
-    to its place, -1 where it is not scored.
+    `items_t`, `length_t`; `bias_t`: the largest bias from this place on; `place_i` maps an item to its
+    place, -1 if it is not scored.
     """
 
     items_t: Ints
@@ -37,7 +37,7 @@ class Products:
     """Item side of scores that are products of vectors; see the module for the equation.
 
     `vectors_id` float32, may be memory-mapped; `divisor_i`, `bias_i` float64; `scored_i` bool;
-    `length_i` float64, the length of the row that is multiplied (0 where not scored).
+    `length_i` float64, the length of the multiplied row (0 if not scored).
     """
 
     vectors_id: Floats32
@@ -46,7 +46,7 @@ class Products:
     scored_i: Bools
     length_i: Floats
     widened: bool
-    """The bias is one more dimension of the product; NaN in it takes an item out."""
+    """True if the bias is one more dimension of the product; NaN in it excludes an item."""
 
     @property
     def dims(self) -> int:
@@ -55,7 +55,7 @@ class Products:
 
     @cached_property
     def order(self) -> Order:
-        """Found once. Stable, so items of one length stay in order."""
+        """Order of the items, computed once. The sort is stable, so items of one length stay in order."""
         items_t = np.flatnonzero(self.scored_i)
         items_t = items_t[np.argsort(-self.length_i[items_t], kind="stable")]
         bias_t = np.maximum.accumulate(self.bias_i[items_t][::-1])[::-1]
@@ -65,11 +65,11 @@ class Products:
 
     @cached_property
     def on_devices(self) -> dict[str, Any]:
-        """What `kernels.ranking.fused` has put on devices, by device."""
+        """Items that `kernels.ranking.fused` has moved to devices, by device."""
         return {}
 
     def item_operand(self, start: int, stop: int) -> Floats32:
-        """Rows of the float32 product, (items, dims or dims + 1)."""
+        """Return rows of the float32 product, (items, dims or dims + 1)."""
         cut = slice(start, stop)
         operand = np.empty((stop - start, self.dims + self.widened), np.float32)
         operand[:, : self.dims] = self.vectors_id[cut]
@@ -82,13 +82,13 @@ class Products:
         return operand
 
     def user_operand(self, vectors_ud: Floats32) -> Floats32:
-        """The users' vectors, with a 1 for the bias where the product is widened."""
+        """Return the users' vectors, with a 1 for the bias if the product is widened."""
         if not self.widened:
             return vectors_ud
         return np.hstack([vectors_ud, np.ones((len(vectors_ud), 1), np.float32)])
 
     def size(self, start: int, stop: int) -> tuple[float, float]:
-        """Largest length and largest |bias| among these items."""
+        """Return the largest length and the largest |bias| among these items."""
         if start == stop:
             return 0.0, 0.0
         return float(self.length_i[start:stop].max()), float(np.abs(self.bias_i[start:stop]).max())
@@ -100,7 +100,7 @@ def make_products(
     scored_i: Bools | None = None,
     kind: Literal["dot", "cosine"] = "dot",
 ) -> Products:
-    """One pass over the item vectors: lengths, and a DataError for numbers that are not finite."""
+    """Measure the item vectors in one pass; raise DataError for numbers that are not finite."""
     items, dims = vectors_id.shape
     vectors_id = readonly(np.ascontiguousarray(vectors_id, np.float32))
     scored = np.ones(items, np.bool_) if scored_i is None else np.array(scored_i, np.bool_)
@@ -116,7 +116,7 @@ def make_products(
 
 
 def check_finite(values: Floats | Floats32, name: str, hint: str) -> None:
-    """A DataError that says how many rows are not finite."""
+    """Raise DataError with the number of rows that are not finite."""
     wrong = int(np.count_nonzero(~np.isfinite(values)))
     if wrong:
         raise DataError(f"{wrong} {name} hold NaN or infinite numbers", hint)
@@ -124,7 +124,7 @@ def check_finite(values: Floats | Floats32, name: str, hint: str) -> None:
 
 @compile_kernel
 def lengths(vectors_nd: Floats32) -> Floats:
-    """Euclidean length of each row, float64, summed in index order."""
+    """Return the Euclidean length of each row, float64, summed in index order."""
     out = np.empty(vectors_nd.shape[0])
     for n in range(vectors_nd.shape[0]):
         total = 0.0
@@ -147,7 +147,7 @@ class Pairing(NamedTuple):
 
 
 def make_pairing(products: Products, vectors_ud: Floats32) -> Pairing:
-    """Check the users' vectors and set them beside the items'."""
+    """Check the users' vectors and combine them with the items'."""
     if vectors_ud.ndim != 2 or vectors_ud.shape[1] != products.dims:
         raise DataError(
             f"user vectors of shape {vectors_ud.shape}, item vectors of {products.dims} dimensions",
@@ -162,7 +162,7 @@ def make_pairing(products: Products, vectors_ud: Floats32) -> Pairing:
 
 @compile_kernel
 def exact_score(pairing: Pairing, u: int, i: int) -> float:
-    """s_ui of the module's equation: the definition of the score."""
+    """Return s_ui of the module's equation: the definition of the score."""
     total = 0.0
     if pairing.length_u[u] > 0.0 and pairing.length_i[i] > 0.0:  # else the sum is 0
         for d in range(pairing.vectors_ud.shape[1]):
@@ -172,7 +172,7 @@ def exact_score(pairing: Pairing, u: int, i: int) -> float:
 
 @compile_kernel
 def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
-    """s_ui of pairs, float64 (c,); NaN for an unknown (-1) or unscored item."""
+    """Return s_ui of pairs, float64 (c,); NaN for an unknown (-1) or unscored item."""
     out = np.full(len(items_c), np.nan)
     for c in range(len(items_c)):
         if items_c[c] >= 0 and pairing.scored_i[items_c[c]]:
@@ -182,10 +182,10 @@ def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
 
 @compile_kernel
 def error_bound(length_u: float, length: float, bias: float, dims: int) -> float:
-    """E with |x - s| <= E for a float32 product x, in any order and with flushing to zero.
+    """Return E with |x - s| <= E for a float32 product x, in any order and with flushing to zero.
 
     n = dims + 2: the bias is one more term, and rounding operands to float32 (unit vectors of the
-    cosine, bias) costs at most one more factor 1 + u. Infinite where x may overflow.
+    cosine, bias) costs at most one more factor 1 + u. E is infinite if x may overflow.
     """
     n = dims + 2
     size = length_u * length + bias
@@ -198,7 +198,7 @@ def error_bound(length_u: float, length: float, bias: float, dims: int) -> float
 
 @compile_kernel
 def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Floats:
-    """`error_bound` of each user."""
+    """Return `error_bound` of each user."""
     out = np.empty(len(length_u))
     for u in range(len(length_u)):
         out[u] = error_bound(length_u[u], length, bias, dims)
@@ -207,7 +207,7 @@ def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Flo
 
 @compile_kernel
 def uncertainty_range(score: float, bound: float) -> tuple[np.float32, np.float32]:
-    """Smallest and largest float32 product that `score` cannot be told from, rounded outward.
+    """Return the smallest and largest float32 product that may equal `score`, rounded outward.
 
     One step beyond the nearest float32 also covers the float64 rounding of score -+ bound.
     """
@@ -218,7 +218,7 @@ def uncertainty_range(score: float, bound: float) -> tuple[np.float32, np.float3
 
 @compile_kernel
 def uncertainty_limits(scores_s: Floats, bound_s: Floats) -> tuple[Floats32, Floats32]:
-    """`uncertainty_range` of each score."""
+    """Return `uncertainty_range` of each score."""
     low, high = np.empty(len(scores_s), np.float32), np.empty(len(scores_s), np.float32)
     for s in range(len(scores_s)):
         low[s], high[s] = uncertainty_range(scores_s[s], bound_s[s])

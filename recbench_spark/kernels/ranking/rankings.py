@@ -1,4 +1,4 @@
-"""Where truth items stand: the few whole numbers that every metric follows from."""
+"""Ranks of truth items as the few whole numbers from which every metric follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recbench_spark.kernels.arrays import Floats, Ints
 
 @dataclass(frozen=True)
 class Rankings:
-    """Where the truth items of u users stand among their candidates (users laid end to end).
+    """Ranks of the truth items of u users among their candidates, user after user.
 
     offsets: int64 (u + 1,), the truth items of user u are `offsets[u]:offsets[u + 1]`
     relevance: float64 (p,), the grade of each truth item, relevant or not
@@ -27,7 +27,7 @@ class Rankings:
     length: Ints
 
     def users(self, start: int, stop: int) -> Rankings:
-        """The rankings of users start..stop - 1."""
+        """Return the rankings of users start..stop - 1."""
         first, last = int(self.offsets[start]), int(self.offsets[stop])
         return Rankings(
             self.offsets[start : stop + 1] - first,

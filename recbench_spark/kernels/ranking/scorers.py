@@ -1,8 +1,8 @@
 """Models as scorers of (user, item), and the two ways to rank with any of them.
 
-A scorer is anything with the four members of `Scorer`. Where scores are products of vectors it
-says so in `products`, and ranks are counted by tiles on any device; else it gives whole float64
-rows, and one counting function serves all. Results depend on neither.
+A scorer is anything with the four members of `Scorer`. If its scores are products of vectors, it has
+them in `products`, and ranks are counted by tiles on any device; else it gives whole float64 rows,
+which one function counts. The result is the same.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ if TYPE_CHECKING:
     import torch
 
 WHOLE_ROWS = "whole rows"
-"""The device of small work: every score in float64, pair by pair, and no torch."""
+"""Device of small jobs: every score in float64, pair by pair, without torch."""
 
 _ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
 
 
 @dataclass(frozen=True)
 class UserBlock:
-    """What scorers may want to know of a block of users; each takes its own part.
+    """Inputs of scorers for a block of users; each scorer reads its own part.
 
-    `keys_u` int64: user ids or hashes of them. `vectors_ud` float32. `histories`: the items each
-    user is known by.
+    `keys_u` int64: user ids or hashes of them. `vectors_ud` float32. `histories`: items of each user.
     """
 
     keys_u: Ints
@@ -51,13 +50,13 @@ class UserBlock:
     histories: ItemLists | None = None
 
     def vectors(self, dims: int) -> Floats32:
-        """The vectors; none are needed where there are no dimensions (a bias alone)."""
+        """Return the vectors; none are needed without dimensions (a bias alone)."""
         if self.vectors_ud is None and dims == 0:
             return np.zeros((len(self.keys_u), 0), np.float32)
         return _require(self.vectors_ud, "vectors")
 
     def history(self) -> ItemLists:
-        """The histories; a DataError where there are none."""
+        """Return the histories; raise DataError if there are none."""
         return _require(self.histories, "histories")
 
 
@@ -71,21 +70,21 @@ def _require(value: _T | None, name: str) -> _T:
 
 
 class Scorer(Protocol):
-    """A model, as far as ranking needs it; i are all items of its catalogue."""
+    """The interface of a model for ranking; i are all items of its catalogue."""
 
     @property
     def scored_i(self) -> Bools:
-        """Items the model can score; others are never candidates."""
+        """Items that the model can score; others are never candidates."""
 
     @property
     def products(self) -> Products | None:
         """The item side of scores that are products, None for others."""
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """float64 (stop - start, i): users `start` to `stop` of the block against all items."""
+        """Return float64 (stop - start, i): users `start` to `stop` of the block against all items."""
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
-        """float64 (entries): each user's listed items, in the order given."""
+        """Return float64 (entries): scores of each user's listed items, in input order."""
 
 
 def count_ranks(
@@ -97,18 +96,18 @@ def count_ranks(
     device: str | torch.device = "cpu",
     settings: CountingSettings | None = None,
 ) -> RankCounts:
-    """Ranks of the truth items among all scored items that are not masked.
+    """Count ranks of the truth items among all scored items that are not masked.
 
-    "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64; any other torch device, "cpu:0"
-    among them, the one of `devices`.
-    A truth item that is masked, unscored or unknown (-1) stays unranked: `above_p` is -1. Equal
-    bits for every tile, block of users, number of threads and device. DataError: numbers that are
-    not finite, lists that do not fit the catalogue or each other.
+    "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64; any other torch device, also
+    "cpu:0", is one of `devices`. A truth item that is masked, unscored or unknown (-1) stays unranked:
+    `above_p` is -1. The bits are equal for every tile, block of users, number of threads and device.
+    Raises DataError for numbers that are not finite, and for lists that do not fit the catalogue or each
+    other.
     """
     settings = settings or CountingSettings()
     if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings)
-    # Here: they load torch.
+    # Imported here, because they load torch.
     from recbench_spark.kernels.ranking import cutoff, devices  # noqa: PLC0415
 
     vectors_ud = users.vectors(scorer.products.dims)
@@ -148,14 +147,15 @@ def _stack_tops(tops: list[tuple[Ints, Floats]], top_k: int) -> tuple[Ints, Floa
 def count_listed(
     scorer: Scorer, users: UserBlock, truth: ItemLists, candidates: ItemLists, *, top_k: int = 0
 ) -> RankCounts:
-    """Ranks of the truth items among each user's given candidates, scored in float64.
+    """Count ranks of the truth items among each user's given candidates, scored in float64.
 
-    A truth item that is not a candidate (or unscored, unknown) stays unranked. DataError as above.
+    A truth item that is not a candidate (or unscored, unknown) stays unranked. Raises DataError as
+    `count_ranks` does.
     """
     items = len(scorer.scored_i)
     nothing = ItemLists.empty(candidates.users)
     listed = positives.make_positives(scorer.scored_i, candidates, nothing)
-    truth = truth.checked(items, "truth")
+    truth = truth.check_indices(items, "truth")
     if truth.users != candidates.users:
         raise DataError(
             f"truth of {truth.users} users, candidates of {candidates.users}",
@@ -183,8 +183,8 @@ class DotScorer:
     """Matrix factorisation and popularity: user vector times item vector, plus the item's bias.
 
     `vectors_id` float32, may be a memory-mapped file; `bias_i` float64; `scored_i` bool. Kind
-    "cosine" divides by the item's length. A user's own bias is constant in his ranking: add it to
-    reported scores. Popularity is a bias on vectors of 0 dimensions.
+    "cosine" divides by the item's length. A user's own bias is constant in the user's ranking: add it
+    to reported scores. Popularity is a bias on vectors of 0 dimensions.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class DotScorer:
         self.scored_i = self.products.scored_i
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """The definition of the score, pair by pair; NaN where an item is not scored."""
+        """Return scores by their definition, pair by pair; NaN for items that are not scored."""
         items = len(self.scored_i)
         every = ItemLists(np.arange(stop - start + 1) * items, np.tile(np.arange(items), stop - start))
         vectors_ud = users.vectors(self.products.dims)[start:stop]
@@ -206,14 +206,14 @@ class DotScorer:
         return self.score_listed(part, every).reshape(stop - start, items)
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
-        """float64 (entries)."""
+        """Return float64 (entries)."""
         pairing = make_pairing(self.products, users.vectors(self.products.dims))
         users_c = np.repeat(np.arange(listed.users), np.diff(listed.offsets_u))
         return exact_scores(pairing, users_c, listed.items_p)
 
 
 def _score_listed_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> Floats:
-    """Scores of listed items for a scorer of whole rows, block by block."""
+    """Return scores of listed items for a scorer of whole rows, block by block."""
     out = np.empty(len(listed.items_p))
     for start, stop in _blocks(listed.users, len(scorer.scored_i)):
         scores_ui = scorer.score_rows(users, start, stop)
@@ -226,8 +226,8 @@ def _score_listed_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> F
 class NeighbourScorer:
     """Item-based neighbours and EASE: s_ui = sum_j s_ji over the user's history j, plus b_i.
 
-    Row j of the CSR (`offsets_j`, `items_n`, `weights_n`) holds the items i that item j speaks for
-    and the similarity s_ji; transpose the matrix where a model stores it by i. The sum is exact in two
+    Row j of the CSR (`offsets_j`, `items_n`, `weights_n`) holds the items i whose score item j raises
+    and the similarity s_ji; transpose the matrix if a model stores it by i. The sum is exact in two
     float64 numbers and rounded once (Knuth's two-sum), so that histories with equal similarities in another
     order tie; a repeated or unknown j counts once or not at all; the bias is added last.
     """
@@ -241,7 +241,7 @@ class NeighbourScorer:
         scored_i: Bools | None = None,
     ) -> None:
         items = len(offsets_j) - 1
-        rows = ItemLists(offsets_j, items_n).checked(items, "similarities")
+        rows = ItemLists(offsets_j, items_n).check_indices(items, "similarities")
         check_finite(weights_n, "similarities", "compute them again")
         self.products: Products | None = None
         self.rows = ItemLists(rows.offsets_u.copy(), rows.items_p.copy())
@@ -250,30 +250,30 @@ class NeighbourScorer:
         self.scored_i = np.ones(items, np.bool_) if scored_i is None else scored_i
 
     def knows(self, users: UserBlock) -> Bools:
-        """(u,) whether the model says anything of each user.
+        """Return (u,) true for users that the model can rank.
 
-        Without biases it does so where an item of the history speaks for another one; all other users'
-        scores are 0, and their order would be that of the item ids.
+        Without biases these are users with an item in their history that has neighbours. All scores of
+        other users are 0, and their order would be that of the item ids.
         """
         if self.bias_i.any():
             return np.ones(len(users.keys_u), np.bool_)
         history = users.history()
-        rows = np.append(np.diff(self.rows.offsets_u), 0)  # the last one: of items unknown, which are -1
+        rows = np.append(np.diff(self.rows.offsets_u), 0)  # the last one is for unknown items, which are -1
         speaking = np.concatenate([[0], np.cumsum(rows[history.items_p] > 0)])
         return np.asarray(np.diff(speaking[history.offsets_u]) > 0)
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """float64 (stop - start, i)."""
+        """Return float64 (stop - start, i)."""
         offsets_u, items_h = users.history().offsets_u, users.history().items_p
         part = ItemLists(
             offsets_u[start : stop + 1] - offsets_u[start],
             items_h[offsets_u[start] : offsets_u[stop]],
         )
         everything = np.ones(len(self.scored_i), np.bool_)
-        known = positives.make_positives(everything, part, ItemLists.empty(part.users))
+        histories = positives.make_positives(everything, part, ItemLists.empty(part.users))
         return _sum_neighbours(
-            known.slot_offsets,
-            known.slot_items,
+            histories.slot_offsets,
+            histories.slot_items,
             self.rows.offsets_u,
             self.rows.items_p,
             self.weights_n,
@@ -281,7 +281,7 @@ class NeighbourScorer:
         )
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
-        """float64 (entries)."""
+        """Return float64 (entries)."""
         return _score_listed_rows(self, users, listed)
 
 
@@ -327,12 +327,12 @@ class HashScorer:
         self.scored_i = np.ones(len(item_keys_i), np.bool_) if scored_i is None else scored_i
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """float64 (stop - start, i), in [0, 1)."""
+        """Return float64 (stop - start, i), in [0, 1)."""
         keys_u = np.ascontiguousarray(users.keys_u[start:stop], np.int64)
         return _hash_rows(keys_u.view(np.uint64), self.item_keys_i.view(np.uint64), self.seed)
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
-        """float64 (entries)."""
+        """Return float64 (entries)."""
         return _score_listed_rows(self, users, listed)
 
 

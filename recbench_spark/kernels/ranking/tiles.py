@@ -1,4 +1,4 @@
-"""One tile of users x items: multiplied, masked, compared, while it is in the cache."""
+"""One tile of users x items: multiply, mask and compare, while it is in the cache."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def scan_tile(
 
 @compile_kernel
 def _forget(row: Floats32, start: int, scored_i: Bools) -> None:
-    """Products that may have overflowed say nothing: 0, with an infinite bound."""
+    """Set products that may have overflowed to 0; their bound is infinite."""
     for c in range(len(row)):
         row[c] = 0.0 if scored_i[start + c] else np.nan
 
 
 @compile_kernel
 def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
-    """NaN is neither above nor below anything: take `items` out of the row."""
+    """Remove `items` from the row by NaN, which is neither above nor below anything."""
     while at < last and items[at] < start + len(row):
         row[items[at] - start] = np.nan
         at += 1
@@ -89,7 +89,7 @@ def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
 
 @compile_kernel
 def _count_limits(row: Floats32, low: np.float32, high: np.float32) -> tuple[int, int]:
-    """#{x > high}, #{x >= low}; the casts keep 32-bit counters, so 16 lanes instead of 8."""
+    """Return #{x > high}, #{x >= low}; the casts give 32-bit counters, so 16 lanes instead of 8."""
     above, not_below = np.int32(0), np.int32(0)
     for c in range(len(row)):
         above = np.int32(above + (row[c] > high))
@@ -107,22 +107,22 @@ def _resolve_slot(
     u: int,
     pairing: Pairing,
 ) -> tuple[int, int, int]:
-    """above, tied, before among the undecided items, scored in float64, each once per row."""
+    """Return above, tied, before among the undecided items, scored in float64, each once per row."""
     low, high = limits
     score, own_item = own
     above, tied, before = 0, 0, 0
     for begin in range(0, len(row), BLOCK):
-        block, known = row[begin : begin + BLOCK], scores_c[begin : begin + BLOCK]
+        block, scored = row[begin : begin + BLOCK], scores_c[begin : begin + BLOCK]
         if count_within(block, low, high) == 0:
             continue
         for c in range(len(block)):
             if block[c] >= low and block[c] <= high:
                 item = start + begin + c
-                if np.isnan(known[c]):
-                    known[c] = exact_score(pairing, u, item)
-                above += known[c] > score
-                tied += known[c] == score
-                before += known[c] == score and item < own_item
+                if np.isnan(scored[c]):
+                    scored[c] = exact_score(pairing, u, item)
+                above += scored[c] > score
+                tied += scored[c] == score
+                before += scored[c] == score and item < own_item
     return above, tied, before
 
 
@@ -130,7 +130,7 @@ def _resolve_slot(
 def count_pairs(
     slots_c: Ints, items_c: Ints, pairing: Pairing, plan: Positives, scores_s: Floats, tally: Tally
 ) -> None:
-    """Score (slot, item) pairs in float64 and count them: what a device left undecided."""
+    """Score (slot, item) pairs, which a device left undecided, in float64 and count them."""
     scores_c = exact_scores(pairing, plan.slot_users[slots_c], items_c)
     for c in range(len(slots_c)):
         s = slots_c[c]

@@ -11,11 +11,11 @@ from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.ranking.positives import Positives
 from recbench_spark.kernels.ranking.products import Pairing, exact_scores, uncertainty_range
 
-BLOCK = 64  # scores looked at together when a few of a tile are wanted
+BLOCK = 64  # scores compared together when a few of a tile are needed
 
 
 class TopCandidates(NamedTuple):
-    """What the tiles leave behind: places in the lists, best candidates."""
+    """State between tiles: places in the lists, best candidates."""
 
     masked_at: Ints
     slot_at: Ints
@@ -27,7 +27,7 @@ class TopCandidates(NamedTuple):
 
 
 def make_work(plan: Positives, bound_u: Floats, top_k: int) -> TopCandidates:
-    """Before the first tile. The candidates of a list have room for twice the list and some."""
+    """Return the state before the first tile; each list has room for twice its candidates and some."""
     users = len(plan.slot_offsets) - 1
     room = 2 * top_k + 4 * BLOCK if top_k else 0
     return TopCandidates(
@@ -43,7 +43,7 @@ def make_work(plan: Positives, bound_u: Floats, top_k: int) -> TopCandidates:
 
 @compile_kernel
 def count_within(block: Floats32, low: np.float32, high: np.float32) -> int:
-    """#{low <= x <= high}."""
+    """Return #{low <= x <= high}."""
     within = np.int32(0)
     for c in range(len(block)):
         within = np.int32(within + ((block[c] >= low) & (block[c] <= high)))
@@ -52,7 +52,7 @@ def count_within(block: Floats32, low: np.float32, high: np.float32) -> int:
 
 @compile_kernel
 def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
-    """Keep the candidates that may be among the first K: running threshold, then compaction."""
+    """Collect the candidates that may be among the first K: running threshold, then compaction."""
     items, x = work.best_items[u], work.best_x[u]
     count, cut = work.best_count[u], work.best_cut[u]
     for begin in range(0, len(row), BLOCK):
@@ -73,7 +73,7 @@ def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, wor
 
 @compile_kernel
 def _compact(u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
-    """Drop candidates that K others beat for certain; if many stay, those that K others beat.
+    """Drop candidates that K others certainly beat; if many stay, drop those that K others beat exactly.
 
     Items arrive by rising index and stay in this order, so a later item loses every tie.
     """
@@ -87,12 +87,12 @@ def _compact(u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
     count = work.best_count[u]
     if count > top_k + BLOCK:
         scores = exact_scores(pairing, np.full(count, u), work.best_items[u, :count])
-        kept = np.zeros(count, np.bool_)
+        best = np.zeros(count, np.bool_)
         order = np.argsort(-scores, kind="mergesort")[:top_k]
-        kept[order] = True
+        best[order] = True
         low, _ = uncertainty_range(scores[order[-1]], bound)
         cut = max(cut, low)
-        _keep(u, kept, work)
+        _keep(u, best, work)
     work.best_cut[u] = cut
 
 
@@ -111,7 +111,7 @@ def _keep(u: int, kept: Bools, work: TopCandidates) -> None:
 def sort_best(
     users_u: Ints, pairing: Pairing, items_uc: Ints, count_u: Ints, top_k: int
 ) -> tuple[Ints, Floats]:
-    """The first K of each user's candidates (ascending rows of `items_uc`), by exact score."""
+    """Return the first K of each user's candidates (ascending rows of `items_uc`), by exact score."""
     top_items = np.full((len(users_u), top_k), -1, np.int64)
     top_scores = np.full((len(users_u), top_k), np.nan)
     for r in range(len(users_u)):
@@ -125,7 +125,7 @@ def sort_best(
 
 @compile_kernel
 def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
-    """The first K of each row by score, then smaller index; NaN is not a candidate."""
+    """Return the first K of each row by score, then smaller index; NaN is not a candidate."""
     if top_k == 0:
         return np.empty((len(scores_ri), 0), np.int64), np.empty((len(scores_ri), 0))
     top_items = np.full((len(scores_ri), top_k), -1, np.int64)
@@ -144,7 +144,7 @@ def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
 
 @compile_kernel
 def top_lists(offsets_u: Ints, items_c: Ints, scores_c: Floats, top_k: int) -> tuple[Ints, Floats]:
-    """The first K of each ascending list by score, then smaller index."""
+    """Return the first K of each ascending list by score, then smaller index."""
     users = len(offsets_u) - 1
     top_items = np.full((users, top_k), -1, np.int64)
     top_scores = np.full((users, top_k), np.nan)

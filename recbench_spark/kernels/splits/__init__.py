@@ -1,1 +1,1 @@
-"""Which rows of a log are held out."""
+"""Rules that hold out rows of a log."""

@@ -1,4 +1,4 @@
-"""Places of rows in the order of their group, without a sort by several keys where one will do."""
+"""Places of rows in the order of their group, sorted by one combined key where possible."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from recbench_spark.kernels.arrays import Ints
 
 
 def positions_from_end(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> tuple[Ints, Ints, Ints]:
-    """The rows in order, with the place of each from the end of its group and the group's size.
+    """Return the rows in order, with the place of each from the end of its group and the group's size.
 
     Args:
         groups_r: (r,) group of each row, from 0.
-        keys_r: (r,) what rows are put in order by.
-        ties_r: (r,) what decides between equal keys.
+        keys_r: (r,) sort key of each row.
+        ties_r: (r,) second sort key, for equal keys.
 
     Returns:
         order_o, the rows in order of (group, key, tie); position_o from 1 and n_o, in that order.
@@ -30,10 +30,10 @@ def positions_from_end(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> tuple[Ints
 
 
 def ascending(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> Ints:
-    """The rows in order of (group, key, tie).
+    """Return the rows in order of (group, key, tie).
 
     Sorted by one word that holds the group and as many leading bits of the key as fit, which is an
-    order of magnitude faster than three keys; rows that this word does not tell apart are sorted again.
+    order of magnitude faster than three keys; rows with equal words are sorted again.
     """
     if not len(groups_r):
         return np.empty(0, np.int64)
@@ -49,12 +49,12 @@ def ascending(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> Ints:
 
 
 def last_per_group(groups_r: Ints, keys_r: Ints, values_r: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """The row of each group with the largest (key, value), and the rows of which it is not the only one.
+    """Return the row of each group with the largest (key, value), and rows that share it with another row.
 
     Returns:
         best_g, in the order of groups; equal_r, all that share the largest with another.
 
-    >>> best, equal = last_of_each(np.array([7, 7, 8, 8]), np.array([1, 2, 3, 3]), np.ones(4))
+    >>> best, equal = last_per_group(np.array([7, 7, 8, 8]), np.array([1, 2, 3, 3]), np.ones(4))
     >>> best[0].item(), equal.tolist()
     (1, [2, 3])
     """
@@ -70,18 +70,18 @@ def last_per_group(groups_r: Ints, keys_r: Ints, values_r: npt.NDArray[np.float6
 
 
 def mark_repeats(groups_r: Ints, values_r: Ints) -> npt.NDArray[np.bool_]:
-    """Whether another row has the same group and value (both below 2^31), (r,)."""
+    """Return (r,) true if another row has the same group and value (both below 2^31)."""
     pair_r = (groups_r << 32) | values_r
     order_r = np.argsort(pair_r)
-    found = np.empty(len(pair_r), np.bool_)
-    found[order_r] = _has_equal_neighbour(pair_r[order_r])
-    return found
+    repeated = np.empty(len(pair_r), np.bool_)
+    repeated[order_r] = _has_equal_neighbour(pair_r[order_r])
+    return repeated
 
 
 def _has_equal_neighbour(
     ascending_r: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.bool_]:
-    """Whether a neighbour in the order has the same value."""
+    """Return true if a neighbour in the order has the same value."""
     equal = ascending_r[1:] == ascending_r[:-1]
     alike: npt.NDArray[np.bool_] = np.append(equal, False) | np.insert(equal, 0, False)
     return alike[: len(ascending_r)]

@@ -1,1 +1,1 @@
-"""Models that predict ratings, on arrays. `contract` says what they share, `registry` lists them."""
+"""Models that predict ratings, on arrays. `interface` defines what they share, `registry` lists them."""

@@ -1,6 +1,6 @@
-"""Alternating least squares: each row solved exactly while all others stay, users, items, users, ...
+"""Alternating least squares: solves each row exactly while all other rows stay fixed, side by side in turn.
 
-Both learners are the conditional mean of `blocks`, with other priors: a row a minimises
+Both learners use the conditional mean of `blocks`, with different priors: a row a minimises
 sum_r (t_r - w_a - v_a . h_r)^2 + v_a' B v_a + c_a |v_a|^2.
 """
 
@@ -29,11 +29,11 @@ from recbench_spark.models.rating.simd import pad_dims, zero_rows
 from recbench_spark.models.rating.wishart import row_sums
 
 FIXING_RIDGE = 1e30
-"""A prior precision of the bias under which it stays 0."""
+"""Prior precision of a bias that must stay 0."""
 
 
 class AlsSettings(RatingSettings):
-    """ALS-WR: `regulariser` counts once for each rating of a row, for its factors and its bias."""
+    """Settings of ALS-WR: `regulariser` counts once per rating of a row, for its factors and its bias."""
 
     kind: Literal["als_wr"] = "als_wr"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -43,7 +43,7 @@ class AlsSettings(RatingSettings):
 
 
 class ImplicitAlsSettings(RatingSettings):
-    """iALS: which pairs there are is all that counts, not their ratings.
+    """Settings of iALS, which learns from the pairs alone and not from their ratings.
 
     Attributes:
         unobserved_weight: alpha_0, the weight of every pair's squared score.
@@ -63,10 +63,10 @@ class ImplicitAlsSettings(RatingSettings):
 def fit_als(
     train: Ratings, settings: AlsSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Minimise sum (r - mean - b_u - b_i - p_u q_i)^2 + reg sum_a n_a (b_a^2 + |v_a|^2).
+    """Fit ALS-WR: minimise sum (r - mean - b_u - b_i - p_u q_i)^2 + reg sum_a n_a (b_a^2 + |v_a|^2).
 
     Source: Zhou, Wilkinson, Schreiber and Pan, "Large-scale parallel collaborative filtering for the
-    Netflix Prize" (AAIM 2008), with biases, which are solved for together with the factors.
+    Netflix Prize" (AAIM 2008), with biases, which are solved together with the factors.
     """
     mean = float(train.ratings_r.mean())
     sides, groups = _start(train, settings, seed, (train.ratings_r - mean).astype(np.float32))
@@ -98,7 +98,7 @@ def fit_implicit_als(
     watched: Ratings | None = None,
     threads: int = 1,
 ) -> Fit:
-    """Minimise sum over pairs (1 - p q)^2 + alpha_0 sum over all (p q)^2 + sum_a c_a |v_a|^2.
+    """Fit iALS: minimise sum_pairs (1 - p q)^2 + alpha_0 sum_all (p q)^2 + sum_a c_a |v_a|^2.
 
     Source: Hu, Koren and Volinsky (ICDM 2008) in the form of Rendle, Krichene, Zhang and Koren, "Revisiting
     the performance of iALS on item recommendation benchmarks" (RecSys 2022), equations 1 and 6.
@@ -115,7 +115,7 @@ def fit_implicit_als(
 def _implicit_prior(
     sides: list[FactorSide], groups: list[Grouped], at: int, settings: ImplicitAlsSettings
 ) -> Prior:
-    """B = alpha_0 sum of v v' over the other side; the bias is held at 0."""
+    """Return the prior with B = alpha_0 sum of v v' over the other side; it fixes the bias at 0."""
     other, dims = sides[1 - at], settings.dims
     rated = np.arange(len(other.biases) - 1)
     products = row_sums(other.factors, other.biases, rated, dims)[1][1:, 1:]
@@ -130,7 +130,7 @@ def _implicit_prior(
 def _start(
     train: Ratings, settings: AlsSettings | ImplicitAlsSettings, seed: int, targets_r: Table
 ) -> tuple[list[FactorSide], list[Grouped]]:
-    """Factors by hash, zeros for who has no rating; and the ratings in the order of each side."""
+    """Return factors by hash (zeros for rows without ratings) and the ratings in the order of each side."""
     keys, sizes = (train.users_r, train.items_r), (train.n_users, train.n_items)
     sides = [_side(keys[at], sizes[at], settings, seed, at) for at in (0, 1)]
     groups = [group(keys[at], sizes[at], [keys[1 - at].astype(np.int32)], targets_r) for at in (0, 1)]

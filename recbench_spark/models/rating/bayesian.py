@@ -1,17 +1,17 @@
-"""Bayesian matrix factorisation by Gibbs sampling, with the feature sets that made the baselines strong.
+"""Bayesian matrix factorisation by Gibbs sampling, with the feature sets of the strong baselines.
 
-A rating is a factorisation machine of its features: the mean of all, a bias w_j for each feature j, and
-v_j . v_l for each pair. `u` is the user, `i` the item, `t` the day; `iu` the bag of all items the user has
-rated in the training part, `ii` the bag of all users who have rated the item, each with weight 1 /
-sqrt(size). u,i is matrix factorisation; u,i,t timeSVD; u,i,iu SVD++; u,i,t,iu timeSVD++; u,i,t,iu,ii
-its flipped form (Rendle, Zhang and Koren 2019, section 3.2).
+A rating is a factorisation machine of its features: the overall mean, a bias w_j for each feature j, and
+v_j . v_l for each pair. `u` is the user, `i` the item, `t` the day; `iu` is the bag of all items that the
+user rated in the training part, `ii` the bag of all users who rated the item, each with weight 1 /
+sqrt(size). u,i is matrix factorisation; u,i,t timeSVD; u,i,iu SVD++; u,i,t,iu timeSVD++; u,i,t,iu,ii its
+flipped form (Rendle, Zhang and Koren 2019, section 3.2).
 
-Priors: the (bias, factors) of each kind of feature are normal with a common mean and full precision matrix,
-normal-Wishart (Salakhutdinov and Mnih 2008), not independent numbers as in libFM (Rendle 2012): a row
-is drawn as a whole anyway, because it mixes faster, and then a full matrix costs nothing more. From
-libFM: biases, the precision of the noise drawn from a Gamma, features. Users, items and days are drawn
-as rows (`blocks`), bags number by number (`bags`). A prediction is the mean over samples, each clipped
-to the scale.
+Priors: the (bias, factors) of each kind of feature are normal with a common mean and full precision
+matrix, normal-Wishart (Salakhutdinov and Mnih 2008), not independent numbers as in libFM (Rendle 2012). A
+row is drawn as a whole anyway, because that mixes faster, and then a full matrix costs nothing more. From
+libFM come the biases, the Gamma prior of the noise's precision, and the features. Users, items and days
+are drawn as rows (`blocks`), bags number by number (`implicit_features`). A prediction is the mean over
+samples, each clipped to the scale.
 """
 
 from __future__ import annotations
@@ -67,24 +67,25 @@ from recbench_spark.models.rating.wishart import (
 
 SECONDS_A_DAY = 86_400
 CHUNK = 1 << 14
-"""Pairs that a thread predicts at a time."""
+"""Number of pairs that a thread predicts at a time."""
 
 ROWS, ROWS_PRIOR, BAGS, BAGS_PRIOR, PURPOSES = range(5)
 NOISE, START = 100, 200
-"""What draws are for, so that none is used twice."""
+"""Purposes of random draws: each has draws of its own."""
 
 
 class BayesianSettings(RatingSettings):
-    """All that can be set.
+    """Settings of the sampler.
 
     Attributes:
-        features: which features a rating has; see the module.
-        dims: factors a feature, beside its bias.
+        features: features of a rating; see the module.
+        dims: factors per feature, beside its bias.
         samples: sweeps whose predictions are averaged.
         burn_in: sweeps before them.
-        keep: samples spread evenly that the model keeps to predict other pairs than the watched ones.
+        keep: number of samples, spread evenly, that the model stores to predict other pairs than the
+            watched ones.
         init_sd: standard deviation of the factors at the start.
-        mean_strength: how many rows the prior mean 0 of a side's rows counts for.
+        mean_strength: weight of the prior mean 0, as a number of rows of a side.
         degrees: of the Wishart prior beyond the length of a row.
         precision: the Wishart prior's scale matrix is this times the unit matrix.
         noise_shape: shape of the Gamma prior of the noise's precision.
@@ -108,14 +109,14 @@ class BayesianSettings(RatingSettings):
 
 @dataclass(frozen=True)
 class BayesianModel:
-    """Samples of the factors of users, items and days, bags included.
+    """Samples of the factors of users, items and days, with the sums of their bags.
 
     Attributes:
         mean: of all training ratings.
         spread: their standard deviation, the unit in which factors and biases predict.
         scale: (2,) lowest and highest rating.
-        days_t: (t,) the days known, since 1970; of length 0 in a model without days.
-        factors_u: (samples, users + 1, d) the last row for who is unseen; likewise items and days.
+        days_t: (t,) the days of the training ratings, since 1970; of length 0 in a model without days.
+        factors_u: (samples, users + 1, d) the last row is for unseen users; likewise items and days.
         biases_u: (samples, users + 1); likewise items and days.
     """
 
@@ -133,7 +134,10 @@ class BayesianModel:
     kind: ClassVar[str] = "bayesian_samples"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """(p,) mean over the kept samples. Raises DataError where none are, or where times are missing."""
+        """Return (p,) the mean over the stored samples.
+
+        Raises DataError if no samples are stored, or if times are missing.
+        """
         if not len(self.biases_u):
             raise DataError("the model has kept no samples", "set keep, or watch the pairs during the fit")
         users = indices_with_unseen(users_p, self.biases_u.shape[1] - 1, "user")
@@ -152,18 +156,18 @@ class BayesianModel:
 
 @dataclass
 class SamplerSide:
-    """One side as it is sampled.
+    """State of one side in the sampler.
 
     Attributes:
         own: factors and biases of its rows.
-        fixed: what its bags add; a table of one row if it has none.
-        merged: both together: what other sides see.
-        ratings: in its order.
-        a_r: (r,) its row of each of these ratings.
+        fixed: sums that its bags add; a table of one row if it has no bags.
+        merged: `own` and `fixed` together, as other sides use them.
+        ratings: ratings in the order of this side.
+        a_r: (r,) row of each of these ratings.
         rated: rows that have ratings.
         bag: its bags, if any.
         z_jk: (j, 1 + d) factors of the bags' features.
-        mean: of its rows; the row of who is unseen.
+        mean: prior mean of its rows, which is the row of unseen ones.
     """
 
     own: FactorSide
@@ -177,7 +181,7 @@ class SamplerSide:
 
 
 class Sampler:
-    """The state of the chain; `sweep` takes it one step on."""
+    """State of the Markov chain; `sweep` makes one step."""
 
     def __init__(self, train: Ratings, settings: BayesianSettings, seed: int, threads: int = 1) -> None:
         self.settings, self.seed, self.threads = settings, as_unsigned(seed), threads
@@ -190,7 +194,7 @@ class Sampler:
             self._merge(part)
 
     def sweep(self, number: int) -> None:
-        """Draw every unknown once: of each side what its rows share, its rows, its bags; then the noise."""
+        """Draw every unknown once: for each side its prior, its rows and its bags, then the noise."""
         for at, part in enumerate(self.parts):
             self._draw_rows(part, at, number)
             if part.bag is not None:
@@ -198,19 +202,19 @@ class Sampler:
         self._draw_noise(number)
 
     def sides(self) -> list[FactorSide]:
-        """What predicts a rating: users, items, days."""
+        """Return users, items and days as they predict ratings."""
         merged = [part.merged for part in self.parts]
         return merged if len(merged) == 3 else [*merged, self.nothing]
 
     def prior(self) -> NormalWishart:
-        """Of the mean and precision of a side's rows."""
+        """Return the prior of the mean and precision of a side's rows."""
         k, settings = self.settings.dims + 1, self.settings
         return NormalWishart(
             np.zeros(k), settings.mean_strength, np.eye(k) / settings.precision, settings.degrees + k
         )
 
     def residuals(self, part: SamplerSide, others: list[FactorSide]) -> Floats:
-        """(r,) rating less prediction in units of the spread, in the order of a part."""
+        """Return (r,) rating minus prediction in units of the spread, in the order of a side."""
         out = np.zeros(len(part.a_r))
 
         def work(start: int) -> None:
@@ -220,7 +224,7 @@ class Sampler:
         return part.ratings.targets_r - out
 
     def others(self, at: int) -> list[FactorSide]:
-        """The two other sides of a part, as of now."""
+        """Return the current state of the two other sides."""
         sides = self.sides()
         return sides[:at] + sides[at + 1 :]
 
@@ -266,7 +270,7 @@ class Sampler:
         self.alpha = draw_gamma(shape, rate, np.uint64(draw_state(self.seed, NOISE, number, 0)))
 
     def _merge(self, part: SamplerSide) -> None:
-        """w + bias of the bag + v . s and v + s, or the rows themselves where nothing hangs on them."""
+        """Compute w + bag bias + v . s and v + s; without a bag they are the rows themselves."""
         if part.bag is None:
             return
         dims, rows = self.settings.dims, slice(0, len(part.bag.weight_a))
@@ -309,7 +313,7 @@ class Sampler:
         return SamplerSide(own, self.nothing, own, ratings, a_r, np.unique(keys[at]))
 
     def _attach_bag(self, part: SamplerSide, bag: Bag, at: int, seed: int) -> None:
-        """Give the rows of a part their bags."""
+        """Give the rows of a side their bags."""
         part.bag, features = bag, len(bag.starts_j) - 1
         part.z_jk = np.zeros((features, self.settings.dims + 1))
         shape, sd = (features, self.settings.dims), self.settings.init_sd
@@ -320,35 +324,35 @@ class Sampler:
 def fit_bayesian(
     train: Ratings, settings: BayesianSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Sample, average the predictions of the watched pairs over all samples, keep some samples.
+    """Sample; average the predictions of the watched pairs over all samples, and store some samples.
 
-    Raises DataError by the name of the features where they need times and the ratings have none.
+    Raises DataError if the features need times and the ratings have none.
     """
     sampler = Sampler(train, settings, seed, threads)
     days_t = (
         find_days(train, settings.features) if "t" in settings.features.split(",") else np.zeros(0, int)
     )
     follower = _RunningMean(train, watched, days_t, sampler)
-    kept, wanted = [], set(choose_samples(settings))
+    stored, wanted = [], set(choose_samples(settings))
     for number in range(settings.burn_in + settings.samples):
         sampler.sweep(number)
         if number >= settings.burn_in:
             follower.add(sampler)
         if number - settings.burn_in in wanted:
-            kept.append(_copy_sides(sampler, settings.dims))
-    tables = [np.stack(tables) for tables in zip(*kept, strict=True)] if kept else _no_samples()
+            stored.append(_copy_sides(sampler, settings.dims))
+    tables = [np.stack(tables) for tables in zip(*stored, strict=True)] if stored else _no_samples()
     model = BayesianModel(sampler.mean, sampler.spread, np.array(train.scale), days_t, *tables)
     return Fit(model, np.array(follower.rmse_s), follower.mean(), settings.burn_in + settings.samples)
 
 
 def choose_samples(settings: BayesianSettings) -> Iterator[int]:
-    """Which samples the model keeps: spread evenly, the last one among them."""
+    """Return the numbers of the samples that the model stores: evenly spread, with the last one."""
     keep = min(settings.keep, settings.samples)
     return (settings.samples * (n + 1) // keep - 1 for n in range(keep))
 
 
 def find_days(ratings: Ratings, features: str) -> Indices:
-    """The days on which there are ratings, since 1970, ascending."""
+    """Return the days that have ratings, since 1970, ascending."""
     if ratings.times_r is None:
         raise DataError(
             f"the features {features} need times, and this log has no timestamps",
@@ -358,12 +362,12 @@ def find_days(ratings: Ratings, features: str) -> Indices:
 
 
 def to_days(times_p: Indices | None) -> Indices:
-    """Whole days since 1970."""
+    """Convert seconds to whole days since 1970."""
     return np.asarray(times_p, np.int64) // SECONDS_A_DAY
 
 
 def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
-    """The row of each pair's day; a day without training ratings is the row behind the last."""
+    """Return the row of each pair's day; a day without training ratings has the row after the last."""
     if not len(days_t):
         return np.zeros(pairs, np.int64)
     if times_p is None:
@@ -375,7 +379,7 @@ def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
 
 
 class _PredictedPairs:
-    """Pairs whose ratings are predicted again and again."""
+    """Pairs whose ratings every sample predicts."""
 
     def __init__(
         self, users_p: Indices, items_p: Indices, days_p: Indices, unit: tuple[float, float], scale: Floats
@@ -384,7 +388,7 @@ class _PredictedPairs:
         (self.mean, self.spread), self.scale = unit, scale
 
     def scores(self, sides: list[FactorSide], threads: int = 1) -> Floats:
-        """(p,) predictions of one sample, clipped."""
+        """Return (p,) the clipped predictions of one sample."""
         out = np.zeros(len(self.keys[0]))
         sides = [FactorSide(_whole_vectors(side.factors), side.biases) for side in sides]
         in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
@@ -392,7 +396,7 @@ class _PredictedPairs:
 
 
 class _RunningMean:
-    """The running mean of the watched pairs' predictions, and its error after each sample."""
+    """Running mean of the watched pairs' predictions, and its error after each sample."""
 
     def __init__(self, train: Ratings, watched: Ratings | None, days_t: Indices, sampler: Sampler) -> None:
         self.watched, self.count, self.rmse_s = watched, 0, list[float]()
@@ -406,14 +410,14 @@ class _RunningMean:
             )
 
     def add(self, sampler: Sampler) -> None:
-        """One more sample."""
+        """Add the predictions of one more sample."""
         self.count += 1
         if self.watched is not None:
             self.total += self.pairs.scores(sampler.sides(), sampler.threads)
             self.rmse_s.append(rmse(self.mean(), self.watched.ratings_r))
 
     def mean(self) -> Floats:
-        """(p,) the mean so far."""
+        """Return (p,) the mean of the samples so far."""
         return np.asarray(self.total / max(self.count, 1))
 
 
@@ -425,7 +429,7 @@ def _scores(sides: list[FactorSide], keys: tuple[Keys, ...], start: int, out: Fl
 def _fill_scores(
     sides: tuple[FactorSide, FactorSide, FactorSide], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
 ) -> None:
-    """Sum of the biases and of the products of each two sides; for CHUNK pairs from `start` on."""
+    """Sum the biases and the products of each two sides, for CHUNK pairs from `start` on."""
     x, y, z = sides
     for p in range(start, min(start + CHUNK, len(out))):
         a, b, c = keys[0][p], keys[1][p], keys[2][p]
@@ -436,7 +440,7 @@ def _fill_scores(
 
 
 def _other_factors(part: SamplerSide, others: list[FactorSide], k: int) -> Floats:
-    """(r,) what number k of a bag's feature is multiplied with in each rating, the bag itself left out."""
+    """Return (r,) the factor that multiplies number k of a bag's feature, without the bag's own part."""
     if k == 0:
         return np.ones(len(part.a_r))
     b, c = (np.ascontiguousarray(side.factors[:, k - 1], np.float64) for side in others)
@@ -446,7 +450,7 @@ def _other_factors(part: SamplerSide, others: list[FactorSide], k: int) -> Float
 
 @compile_kernel
 def _sum_sides(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys]) -> Floats:
-    """(r,) the sum of one number of each side."""
+    """Return (r,) the sum of one number of each side."""
     (x, y, z), (a_r, b_r, c_r) = sides, keys
     out = np.empty(len(a_r))
     for r in range(len(out)):
@@ -459,13 +463,13 @@ def _zeros(rows: int, length: int) -> FactorSide:
 
 
 def _whole_vectors(factors: Table) -> Table:
-    """Rows as `lanes` reads them: contiguous and padded."""
+    """Return rows as `simd` reads them: contiguous and padded."""
     more = pad_dims(factors.shape[1]) - factors.shape[1]
     return np.ascontiguousarray(np.pad(factors, ((0, 0), (0, more))) if more else factors)
 
 
 def _copy_sides(sampler: Sampler, dims: int) -> list[Table]:
-    """Factors and biases of users, items and days, without the padding."""
+    """Copy factors and biases of users, items and days, without the padding."""
     return [
         table for side in sampler.sides() for table in (side.factors[:, :dims].copy(), side.biases.copy())
     ]

@@ -6,7 +6,7 @@ conditional has precision P = L + alpha sum_r (1, h_r)(1, h_r)' and mean P^-1 (L
 (1, h_r)) (Salakhutdinov and Mnih 2008, equations 11 to 13). Here P / alpha = U'U is factored row by
 row of U, the bias first; a draw is U^-1 (U'^-1 rhs + z / sqrt(alpha)) with z standard normal.
 
-Axes: a rows drawn, b and c rows of the two other sides, r ratings in the order of a, d factors (padded).
+Axes: a drawn rows, b and c rows of the two other sides, r ratings in the order of a, d factors (padded).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.int32]
 
 AHEAD = 16
-"""How many ratings before its turn a row of the second side is fetched."""
+"""Prefetch distance: number of ratings ahead for which rows of the second side are loaded."""
 
 BLOCK = 128
-"""Rows that a thread takes at a time."""
+"""Number of rows that a thread takes at a time."""
 
 
 class FactorSide(NamedTuple):
-    """Factors and biases of users, items or days, with what hangs on them (bags) included.
+    """Factors and biases of users, items or days, with the sums of their bags.
 
     Attributes:
-        factors: (a + 1, d) float32; the last row stands for who is unseen.
+        factors: (a + 1, d) float32; the last row is for unseen users, items or days.
         biases: (a + 1,) float32.
     """
 
@@ -58,11 +58,11 @@ class Grouped(NamedTuple):
     """Ratings in the order of one side.
 
     Attributes:
-        starts_a: (a + 1,) where the ratings of each row begin.
+        starts_a: (a + 1,) bounds of each row's ratings.
         b_r: (r,) row of the second side.
-        c_r: (r,) row of the third side; 0 where there is none.
-        targets_r: (r,) rating minus the mean of all.
-        order_r: (r,) which rating of the log it is.
+        c_r: (r,) row of the third side; 0 if there is none.
+        targets_r: (r,) rating minus the overall mean.
+        order_r: (r,) index of the rating in the log.
     """
 
     starts_a: npt.NDArray[np.int64]
@@ -73,16 +73,16 @@ class Grouped(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What the kernel takes of N(m, L^-1), divided by alpha; the bias comes first.
+    """The prior N(m, L^-1), divided by alpha, as the kernel reads it; the bias comes first.
 
     Attributes:
-        rows: (d + 2, d) what the matrix starts from: L_0., L_i. for each factor, L m, all without their
-            first column and divided by alpha.
-        dims: factors that are not padding.
+        rows: (d + 2, d) start of the matrix: L_0., L_i. for each factor, L m, all without their first
+            column and divided by alpha.
+        dims: number of factors without padding.
         bias: L_00 / alpha.
         rhs: (L m)_0 / alpha.
         spread: 1 / sqrt(alpha); 0 gives the conditional mean instead of a draw.
-        ridge_a: (a,) what each row adds to its diagonal, bias and all; empty if nothing.
+        ridge_a: (a,) value that each row adds to its diagonal, bias included; empty if nothing.
     """
 
     rows: Table
@@ -94,7 +94,7 @@ class Prior(NamedTuple):
 
 
 class DrawKey(NamedTuple):
-    """Which draws: those of a seed for a purpose in a sweep."""
+    """Key of random draws: a seed, a purpose and a sweep."""
 
     seed: np.uint64
     what: int
@@ -102,7 +102,7 @@ class DrawKey(NamedTuple):
 
 
 def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: Table) -> Grouped:
-    """Ratings sorted by side a (stable), for sampling it."""
+    """Sort ratings by side a (stable), so that its rows can be drawn."""
     order_r = np.argsort(a_r, kind="stable")
     starts_a = np.searchsorted(a_r[order_r], np.arange(n_a + 1))
     b_r = others[0][order_r]
@@ -111,7 +111,7 @@ def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: T
 
 
 def make_prior(mean: Floats, precision: Floats, alpha: float, length: int, spread: float = 1.0) -> Prior:
-    """The normal prior of a row, laid out for the kernel; `length` is that of a padded row."""
+    """Return the normal prior of a row in the kernel's form; `length` is that of a padded row."""
     d = len(mean) - 1
     rows, weighed = zero_rows(length + 2, length), precision @ mean / alpha
     rows[: d + 1, :d] = precision[:, 1:] / alpha
@@ -132,13 +132,13 @@ def draw_side(
     key: DrawKey,
     threads: int = 1,
 ) -> None:
-    """Draw all rows of `own` that have ratings, in place; the others stay.
+    """Draw all rows of `own` that have ratings, in place; the other rows stay.
 
     Args:
-        own: what is drawn.
-        fixed: what hangs on the same rows and stays (bags); an empty table if nothing does.
-        b: the second side, as of now.
-        c: the third side; a table of one row if there is none.
+        own: side to draw.
+        fixed: sums of the bags of the same rows, which stay; an empty table if there are none.
+        b: current state of the second side.
+        c: current state of the third side; a table of one row if there is none.
         ratings: in the order of `own`.
         prior: of a row.
         key: of the draws.
@@ -173,7 +173,7 @@ def _draw_rows(
     key: DrawKey,
     place: tuple[int, int, Table],
 ) -> None:
-    """Rows start to stop; `work` holds the matrix, right side, solution, h of DEEP ratings and z."""
+    """Draw rows start to stop; `work` holds the matrix, right side, solution, h of DEEP ratings and z."""
     start, stop, work = place
     length = work.shape[1]
     matrix, h = work[: length + 2 + DEEP], work[length + 2 + DEEP : length + 2 + 2 * DEEP]
@@ -203,7 +203,7 @@ def _add_ratings(
     ratings: Grouped,
     a: int,
 ) -> float:
-    """Add h_r' to the first row, h_r h_r' to the others and t_r h_r' to the last; give back sum of t_r."""
+    """Add h_r' to the first row, h_r h_r' to the others and t_r h_r' to the last; return sum of t_r."""
     total, zero, length = 0.0, np.float32(0), h.shape[1]
     t, ones = np.zeros(DEEP, np.float32), np.ones(DEEP, np.float32)
     last = ratings.starts_a[a + 1]
@@ -233,9 +233,9 @@ def _fill_fixed_part(
     ratings: Grouped,
     which: tuple[int, int],
 ) -> np.float32:
-    """Let h_n = b + c + what is fixed; give back t_r, the rating less what depends on the others alone."""
+    """Set h_n = b + c + fixed; return t_r, the rating minus the part of the other sides alone."""
     a, r = which
-    # Unsigned, so that no index is looked at twice for being negative.
+    # Unsigned, so that compiled code does not test each index for being negative.
     b, c = np.uint32(ratings.b_r[r]), np.uint32(ratings.c_r[r])
     second, third = others
     target = ratings.targets_r[r] - second.biases[b]
@@ -254,7 +254,7 @@ def _fill_fixed_part(
 
 @compile_kernel
 def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
-    """The rows of U in place, bias first, then in eights; U'^-1 rhs in the row behind the right side."""
+    """Compute the rows of U in place, bias first, then in eights; put U'^-1 rhs behind the right side."""
     rhs, spare = matrix.shape[1] + 1, matrix.shape[1] + 2
     _scale(matrix[0], np.float32(1) / pivot)
     _subtract(matrix[rhs], matrix[0], y0, 0)
@@ -280,19 +280,19 @@ def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None
 
 @compile_kernel
 def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np.float32) -> np.float32:
-    """U x = y + noise: the factors go to the row behind y, the bias comes back."""
+    """Solve U x = y + noise: put the factors into the row behind y, return the bias."""
     y, x, spread = matrix.shape[1] + 2, matrix.shape[1] + 3, np.float32(prior.spread)
     for n in range(matrix.shape[1]):
         matrix[x, n] = np.float32(0)
     for i in range(prior.dims - 1, -1, -1):
-        known = dot_rows(matrix, 1 + i, matrix, x, i)
-        matrix[x, i] = (matrix[y, i] + spread * z[1 + i] - known) / matrix[1 + i, i]
+        product = dot_rows(matrix, 1 + i, matrix, x, i)
+        matrix[x, i] = (matrix[y, i] + spread * z[1 + i] - product) / matrix[1 + i, i]
     return np.float32((y0 + spread * z[0] - dot_rows(matrix, 0, matrix, x, 0)) / pivot)
 
 
 @compile_kernel
 def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
-    """Add what the row asks for to the diagonal of the factors; give back what the bias gets."""
+    """Add the row's ridge to the diagonal of the factors; return the part of the bias."""
     if len(prior.ridge_a) == 0:
         return 0.0
     for d in range(prior.dims):
@@ -331,7 +331,7 @@ def _minus_eight(t: Table, k: int) -> tuple[np.float32, ...]:
 
 @compile_kernel
 def _before(matrix: Table, k: int, i: int) -> tuple[np.float32, ...]:
-    """Minus column i of U for the factors k to k + 7, of which only those before i are done; 0 else."""
+    """Return minus column i of U for the factors k to k + 7; 0 for those from i on."""
     zero = np.float32(0)
     return (
         -matrix[1 + k, i],

@@ -1,14 +1,14 @@
-"""Factors of bags: all items a user has rated, or all users who have rated an item, drawn one by one.
+"""Factors of bags: all items that a user rated, or all users who rated an item, drawn one by one.
 
 A bag belongs to a row a of a side (a user), holds features j (items), each with x_a = 1 / sqrt(size of
-the bag), and stands for s_a = sum_j x_a z_j in all ratings of that row: s_a interacts with whatever
-else the rating has, and the features of the bag with each other, 1/2 (s_a^2 - sum_j x_a^2 z_j^2) a
-factor. So a rating's derivative by z_j is x_a (o_r + s_a - x_a z_j), o_r being the rating's other
-factors, and all that the draw of z_j needs of the ratings of a row are five sums. They are made once a
-row and factor and kept up to date while features change: a sweep costs what the bags hold, not what
-they hold times the ratings of each row. Source: Rendle, "Scaling factorization machines to relational
-data" (VLDB 2013), section 4; single factors as in Freudenthaler, Schmidt-Thieme and Rendle, "Bayesian
-factorization machines" (2011).
+the bag), and adds s_a = sum_j x_a z_j to all ratings of that row. s_a interacts with all other features
+of the rating, and the features of the bag with each other, 1/2 (s_a^2 - sum_j x_a^2 z_j^2) per factor. So
+a rating's derivative by z_j is x_a (o_r + s_a - x_a z_j), where o_r are the rating's other factors, and
+the draw of z_j needs just five sums over the ratings of a row. They are computed once per row and factor
+and updated while features change: the cost of a sweep is the size of the bags, not their size times the
+ratings of each row. Source: Rendle, "Scaling factorization machines to relational data" (VLDB 2013),
+section 4; single factors as in Freudenthaler, Schmidt-Thieme and Rendle, "Bayesian factorization
+machines" (2011).
 
 Axes: a rows that have a bag, j features, r ratings in the order of a, k = 1 + d numbers of a feature,
 bias first.
@@ -30,13 +30,13 @@ Ints = npt.NDArray[np.int64]
 
 
 class Bag(NamedTuple):
-    """Which features are in whose bag.
+    """The features in the bag of each row.
 
     Attributes:
         starts_a: (a + 1,) bounds of each bag.
         features_n: (n,) the features, bag after bag.
         starts_j: (j + 1,) bounds of each feature's owners.
-        owners_n: (n,) the rows in whose bags it is, feature after feature.
+        owners_n: (n,) the rows whose bags have the feature, feature after feature.
         weight_a: (a,) x_a.
     """
 
@@ -48,7 +48,7 @@ class Bag(NamedTuple):
 
 
 class BagPrior(NamedTuple):
-    """N(mean, precision^-1) of a feature's numbers, and alpha."""
+    """Prior N(mean, precision^-1) of a feature's numbers, with alpha."""
 
     mean: Floats
     precision: Floats
@@ -65,11 +65,11 @@ class FeatureDraw(NamedTuple):
 
 
 COUNT, SUM_O, SUM_OO, SUM_E, SUM_EO, BAG = range(6)
-"""Columns of the sums of a row: ratings, o, o^2, residual e, e o; and s_a of the factor at hand."""
+"""Columns of the sums of a row: ratings, o, o^2, residual e, e o; and s_a of the current factor."""
 
 
 def make_bag(a_r: Ints, j_r: Ints, n_a: int, n_j: int) -> Bag:
-    """The bag of each row: all features it occurs with, each once."""
+    """Return the bag of each row: all features of its ratings, each once."""
     pairs = np.unique(a_r * n_j + j_r)
     a_n, j_n = pairs // n_j, pairs % n_j
     by_feature = np.argsort(j_n, kind="stable")
@@ -80,7 +80,7 @@ def make_bag(a_r: Ints, j_r: Ints, n_a: int, n_j: int) -> Bag:
 
 
 def bag_sums(bag: Bag, z_jk: Floats) -> tuple[Floats, Floats]:
-    """s_a (a, d), and the bias (a,): sum_j x_a w_j + 1/2 sum_d (s_ad^2 - sum_j x_a^2 z_jd^2)."""
+    """Return s_a (a, d) and the bias (a,): sum_j x_a w_j + 1/2 sum_d (s_ad^2 - sum_j x_a^2 z_jd^2)."""
     sums_ak, squares_a = _bag_sums(bag, z_jk)
     return sums_ak[:, 1:], sums_ak[:, 0] + (np.square(sums_ak[:, 1:]).sum(axis=1) - squares_a) / 2
 
@@ -111,17 +111,17 @@ def draw_bag_factor(
     prior: BagPrior,
     draw: FeatureDraw,
 ) -> None:
-    """Draw number k of every feature in place, and bring the residuals up to date.
+    """Draw number k of every feature in place, and update the residuals.
 
     Args:
-        bag: who owns which features.
+        bag: features of each row.
         starts_a: (a + 1,) bounds of each row's ratings.
-        o_r: (r,) the rating's other factors of this number; for the bias (k = 0) ones.
-        e_r: (r,) residuals: rating less prediction.
+        o_r: (r,) the rating's other factors of this number; ones for the bias (k = 0).
+        e_r: (r,) residuals: rating minus prediction.
         z_jk: (j, 1 + d) the features.
-        k: which number.
+        k: index of the number.
         prior: of a feature.
-        draw: of which seed.
+        draw: seed, purpose and sweep.
     """
     sums = _row_sums(bag, starts_a, o_r, e_r, z_jk, k)
     before = sums[:, BAG].copy()
@@ -161,7 +161,7 @@ def _row_sums(bag: Bag, starts_a: Ints, o_r: Floats, e_r: Floats, z_jk: Floats, 
 def _conditional(
     bag: Bag, sums: Floats, z_jk: Floats, j: int, k: int, prior: BagPrior, noise: float
 ) -> float:
-    """A draw of z_jk, h_r being its derivative.
+    """Draw z_jk, with h_r as its derivative.
 
     Precision p = L_kk + alpha sum h^2, mean
     (L_kk m_k - sum_{l != k} L_kl (z_jl - m_l) + alpha (sum h e + z_jk sum h^2)) / p.
@@ -184,7 +184,7 @@ def _conditional(
 
 @compile_kernel
 def _replace(bag: Bag, sums: Floats, change_a: Floats, z_jk: Floats, j: int, k: int, new: float) -> None:
-    """Put the new number in place and correct its owners' sums: e_r falls by x (new - old) (o_r + rest)."""
+    """Store the new number and correct its owners' sums: e_r falls by x (new - old) (o_r + rest)."""
     old = z_jk[j, k]
     z_jk[j, k] = new
     for n in range(bag.starts_j[j], bag.starts_j[j + 1]):

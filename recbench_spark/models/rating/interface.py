@@ -1,7 +1,7 @@
-"""What all rating models share: ratings in, a model of arrays out, predictions of pairs, one file.
+"""The common interface of rating models: ratings in, a model of arrays out, predictions of pairs, one file.
 
-A fit knows its arguments and nothing else: it can run as a task of its own, anywhere, with the same
-bits. Axes: r ratings, p pairs to predict, u users, i items, d dimensions, s steps (epochs, sweeps).
+A fit depends on its arguments alone, so it can run as a task of its own, anywhere, with the same bits.
+Axes: r ratings, p pairs to predict, u users, i items, d dimensions, s steps (epochs, sweeps).
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Indices = npt.NDArray[np.int64]
 Scale = tuple[float, float]
 
 UNSEEN = -1
-"""The index of a user or item that the training part does not know."""
+"""Index of a user or item without training ratings."""
 
 REAL = (-np.inf, np.inf)
-"""The scale of numbers that are not clipped."""
+"""Scale without bounds, for numbers that are not clipped."""
 
 
 @dataclass(frozen=True)
 class Ratings:
-    """Ratings by dense index, as `check_ratings` has found them sound.
+    """Ratings by dense index, validated by `check_ratings`.
 
     Attributes:
         users_r: (r,) user of each rating, below `n_users`.
         items_r: (r,) item of each rating, below `n_items`.
         ratings_r: (r,) the ratings, within `scale`.
-        n_users: users there are; some may have no rating.
-        n_items: items there are.
-        scale: lowest and highest rating possible; predictions are clipped to it.
-        times_r: (r,) seconds since 1970, where the log has them.
+        n_users: number of users; some may have no rating.
+        n_items: number of items.
+        scale: lowest and highest possible rating; predictions are clipped to it.
+        times_r: (r,) seconds since 1970, if the log has times.
     """
 
     users_r: Indices
@@ -50,11 +50,11 @@ class Ratings:
     times_r: Indices | None = None
 
     def __len__(self) -> int:
-        """How many ratings there are."""
+        """Return the number of ratings."""
         return len(self.ratings_r)
 
     def rows(self, chosen: npt.NDArray[Any]) -> Ratings:
-        """Some of the ratings, among the same users and items; `chosen`: a mask or row numbers."""
+        """Return some of the ratings, with the same users and items; `chosen`: a mask or row numbers."""
         times_r = None if self.times_r is None else self.times_r[chosen]
         parts = self.users_r[chosen], self.items_r[chosen], self.ratings_r[chosen]
         return Ratings(*parts, self.n_users, self.n_items, self.scale, times_r)
@@ -62,27 +62,27 @@ class Ratings:
 
 @runtime_checkable
 class RatingModel(Protocol):
-    """A fitted model: a frozen dataclass of arrays and numbers, so that `storage` can keep it."""
+    """A fitted model: a frozen dataclass of arrays and numbers, so that `storage` can write it."""
 
     kind: ClassVar[str]
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """(p,) predicted ratings, within the scale; an unseen user or item is `UNSEEN`.
+        """Return (p,) predicted ratings within the scale; an unseen user or item has index `UNSEEN`.
 
-        Raises DataError for an index out of range, and where the model needs times and has none.
+        Raises DataError for an index out of range, and if the model needs times and gets none.
         """
         ...
 
 
 class Fit(NamedTuple):
-    """What a fit brings home.
+    """Result of a fit.
 
     Attributes:
         model: the fitted model.
         rmse_s: (s,) RMSE on the watched ratings after each step; empty without them.
-        watched_p: (p,) predictions of the watched ratings; for a sampler the mean over all samples,
-            of which the model may keep only some. Empty without watched ratings.
-        steps: epochs or sweeps that were made.
+        watched_p: (p,) predictions of the watched ratings; for a sampler the mean over all samples, of
+            which the model may store only some. Empty without watched ratings.
+        steps: number of epochs or sweeps.
     """
 
     model: RatingModel
@@ -92,18 +92,18 @@ class Fit(NamedTuple):
 
 
 class RatingSettings(Strict):
-    """The settings of a learner; `kind` names it, the rest is its own."""
+    """Settings of a learner; `kind` names it, the other fields are its own."""
 
     kind: str
 
 
 class FitCall(Protocol):
-    """A learner is a function of this form; see `registry.FAMILIES`."""
+    """The signature of a learner; see `registry.FAMILIES`."""
 
     def __call__(
         self, train: Ratings, settings: Any, seed: int, watched: Ratings | None = None, threads: int = 1
     ) -> Fit:
-        """Fit to `train`; follow `watched` without learning from it; `threads` changes no bit."""
+        """Fit to `train`; measure `watched` without learning from it; `threads` changes no bit."""
         ...
 
 
@@ -116,10 +116,10 @@ def check_ratings(
     n_users: int | None = None,
     n_items: int | None = None,
 ) -> Ratings:
-    """Ratings a learner can take, or a DataError that says which row is wrong and why.
+    """Return ratings that a learner can take, or raise a DataError that names a wrong row and the reason.
 
-    `n_users` and `n_items` default to the largest index and one. Raises DataError for columns of
-    unequal length, no rating at all, NaN, a rating outside the scale, an index out of range.
+    `n_users` and `n_items` default to the largest index plus one. Raises DataError for columns of unequal
+    length, no rating at all, NaN, a rating outside the scale, an index out of range.
     """
     users, items = _whole(users_r, "users"), _whole(items_r, "items")
     ratings = np.asarray(ratings_r, np.float64)
@@ -136,12 +136,12 @@ def check_ratings(
 
 
 def rmse(predicted_p: Floats, ratings_p: Floats) -> float:
-    """sqrt(mean (predicted - rating)^2), NaN of no pairs."""
+    """Return sqrt(mean (predicted - rating)^2), NaN without pairs."""
     return float(np.sqrt(np.mean((predicted_p - ratings_p) ** 2))) if len(ratings_p) else float("nan")
 
 
 def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indices:
-    """Indices where `UNSEEN` becomes `size`, the row behind the last, which holds what is known of nobody.
+    """Replace `UNSEEN` by `size`, the row after the last, which holds the values of unseen users or items.
 
     Raises DataError for an index below -1 or from `size` on.
     """
@@ -156,7 +156,7 @@ def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indic
 
 
 def add_unseen_row(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
-    """The table with one row more, for users or items unseen: zeros unless given."""
+    """Append the row of unseen users or items to a table: zeros by default."""
     last = np.broadcast_to(np.asarray(row, table.dtype), (1, *table.shape[1:]))
     return np.concatenate([table, last])
 
@@ -164,7 +164,7 @@ def add_unseen_row(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
 def in_blocks(
     predict: Callable[[Indices, Indices], Floats], users_p: Indices, items_p: Indices, block: int = 1 << 16
 ) -> Floats:
-    """Predictions block by block, so that gathered rows of factors stay small."""
+    """Predict block by block, so that gathered rows of factors stay small."""
     starts = range(0, len(users_p), block)
     parts = [predict(users_p[at : at + block], items_p[at : at + block]) for at in starts]
     return np.concatenate(parts) if parts else np.zeros(0)

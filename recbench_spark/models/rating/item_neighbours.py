@@ -1,6 +1,7 @@
-"""Item neighbours for ratings: what a user gave to similar items, as deviations from shrunken means.
+"""Item neighbours for ratings: a user's ratings of similar items, as deviations from shrunken means.
 
-r_ui = c_ui + sum_j s_ij (r_uj - c_uj) / (sum_j |s_ij|) over the k items j that the user has rated and that
+r_ui = c_ui + sum_j s_ij (r_uj - c_uj) / (sum_j |s_ij|) over the k items j that the user has rated and
+that
 are most similar to i; s_ij = n_ij / (n_ij + shrinkage) times the correlation of the deviations over
 the n_ij users of both. Source: Koren, "Factor in the neighbors" (TKDD 2010), section 3.1.
 """
@@ -29,11 +30,11 @@ from recbench_spark.models.rating.interface import (
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 
 LARGEST = 40_000
-"""Items whose similarities are kept as one matrix: 6.4 GB of float32."""
+"""Largest number of items: their similarities are one matrix of 6.4 GB of float32."""
 
 
 class ItemNeighboursSettings(RatingSettings):
-    """How many neighbours, and what similarities and means are shrunk by."""
+    """Settings: the number of neighbours, and the shrinkage of similarities and means."""
 
     kind: Literal["item_neighbours"] = "item_neighbours"
     neighbours: Annotated[int, Field(ge=1)] = 40
@@ -47,7 +48,7 @@ class ItemNeighbours:
     """Similarities of all items and the deviations of all users.
 
     Attributes:
-        mean: of all ratings; with the two biases the centre c_ui.
+        mean: of all ratings; the centre c_ui is its sum with the two biases.
         bias_u: (users,).
         bias_i: (items,).
         starts_u: (users + 1,) bounds of each user's ratings.
@@ -71,14 +72,14 @@ class ItemNeighbours:
     kind: ClassVar[str] = "item_neighbours"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """(p,) predictions; the centre alone for who is unseen or has no rated neighbour."""
+        """Return (p,) predictions; without known ids or a rated neighbour, the centre alone."""
         centre = RatingMeans(self.mean, self.bias_u, self.bias_i, self.scale)
-        found_p = centre.baseline(users_p, items_p)
-        known = np.flatnonzero((np.asarray(users_p) != UNSEEN) & (np.asarray(items_p) != UNSEEN))
-        users, items = np.asarray(users_p)[known], np.asarray(items_p)[known]
+        predicted_p = centre.baseline(users_p, items_p)
+        seen = np.flatnonzero((np.asarray(users_p) != UNSEEN) & (np.asarray(items_p) != UNSEEN))
+        users, items = np.asarray(users_p)[seen], np.asarray(items_p)[seen]
         history = (self.starts_u, self.items_r, self.left_r)
-        found_p[known] += _predict_deviation(users, items, history, self.similarity_ij, self.neighbours)
-        return np.clip(found_p, self.scale[0], self.scale[1])
+        predicted_p[seen] += _predict_deviation(users, items, history, self.similarity_ij, self.neighbours)
+        return np.clip(predicted_p, self.scale[0], self.scale[1])
 
 
 def fit_item_neighbours(
@@ -88,9 +89,9 @@ def fit_item_neighbours(
     watched: Ratings | None = None,
     threads: int = 1,
 ) -> Fit:
-    """Means, then similarities of what they leave; neither seed nor threads matter.
+    """Fit means, then similarities of the remaining deviations; neither seed nor threads matter.
 
-    Raises DataError for more items than fit into one matrix of similarities.
+    Raises DataError for more items than one similarity matrix can hold.
     """
     if train.n_items > LARGEST:
         raise DataError(
@@ -117,16 +118,19 @@ def fit_item_neighbours(
 
 
 def similarities(left_ui: Any, shrinkage: float) -> npt.NDArray[np.float32]:
-    """(i, i) n_ij / (n_ij + shrinkage) sum e_ui e_uj / sqrt(sum e_ui^2 sum e_uj^2), over users of both."""
+    """Return (i, i) n_ij / (n_ij + shrinkage) sum e_ui e_uj / sqrt(sum e_ui^2 sum e_uj^2).
+
+    All sums are over the users of both items.
+    """
     there, squares = left_ui.copy(), left_ui.copy()
     there.data, squares.data = np.ones_like(left_ui.data), left_ui.data**2
     together = (there.T @ there).toarray()
     norms = (squares.T @ there).toarray()  # (i, j): sum of e_ui^2 over the users of both
     products = (left_ui.T @ left_ui).toarray()
     scale = np.sqrt(norms * norms.T) * (together + shrinkage)
-    found = np.divide(products * together, scale, out=np.zeros_like(products), where=scale > 0)
-    np.fill_diagonal(found, 0)
-    return np.asarray(found, np.float32)
+    similarity = np.divide(products * together, scale, out=np.zeros_like(products), where=scale > 0)
+    np.fill_diagonal(similarity, 0)
+    return np.asarray(similarity, np.float32)
 
 
 @compile_kernel
@@ -137,19 +141,19 @@ def _predict_deviation(
     similarity_ij: npt.NDArray[np.float32],
     neighbours: int,
 ) -> Floats:
-    """Sum of s (r - c) over sum of |s|, of the most similar items rated; equal ones: smaller item first."""
+    """Return sum s (r - c) / sum |s| over the most similar rated items; ties: smaller item first."""
     starts_u, items_r, left_r = history
     out = np.zeros(len(users_p))
     for p in range(len(users_p)):
         first, last = starts_u[users_p[p]], starts_u[users_p[p] + 1]
-        found = np.empty(last - first)
+        weights = np.empty(last - first)
         for r in range(first, last):
-            found[r - first] = similarity_ij[items_p[p], items_r[r]]
-        best = np.argsort(-found, kind="mergesort")[:neighbours]
+            weights[r - first] = similarity_ij[items_p[p], items_r[r]]
+        best = np.argsort(-weights, kind="mergesort")[:neighbours]
         total, weight = 0.0, 0.0
         for n in best:
-            if found[n] > 0:
-                total += found[n] * left_r[first + n]
-                weight += found[n]
+            if weights[n] > 0:
+                total += weights[n] * left_r[first + n]
+                weight += weights[n]
         out[p] = total / weight if weight > 0 else 0.0
     return out

@@ -1,7 +1,7 @@
-"""Rating models as models of a benchmark file: `{name: ours, kind: sgd_mf, dims: 64, seed: 1}`.
+"""Rating models as models of a benchmark file: `{name: my_model, kind: sgd_mf, dims: 64, seed: 1}`.
 
-A class of each learner of `registry`, its settings beside those that every model has. `means` stands in
-`models.means`, since a night fits it on the cluster.
+Each learner of `registry` has a class here: its settings and those that every model has. `means` is in
+`models.means`, because a night fits it on the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from recbench_spark.models.rating.registry import ALL_FAMILIES, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
 
 VECTORS = ("rating_vectors",)
-"""The revision of vectors that lists are made by, of kinds whose predicted ratings it leaves alone."""
+"""Revision of the vectors that rank; it does not change the ratings that these kinds predict."""
 
 
 class RatingModelConfig(ModelConfig):
@@ -39,19 +39,19 @@ class AlsWrModel(AlsSettings, RatingModelConfig):
 
 
 class BayesianMfModel(BayesianSettings, RatingModelConfig):
-    """Bayesian matrix factorisation by Gibbs sampling: timeSVD, SVD++ and their kin by `features`."""
+    """Bayesian matrix factorisation by Gibbs sampling: timeSVD, SVD++ and similar models by `features`."""
 
     kind: Literal["bayesian_mf"]
 
 
 class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
-    """Nearest items, for ratings."""
+    """Item neighbours, for ratings."""
 
     kind: Literal["item_neighbours"]
 
 
 class Nsvd1Model(NsvdSettings, RatingModelConfig):
-    """Users as sums of what they rated."""
+    """NSVD1: users as sums of the items that they rated."""
 
     revised: ClassVar[tuple[str, ...]] = VECTORS
     kind: Literal["nsvd1"]
@@ -83,17 +83,17 @@ class LogisticMfModel(LogisticSettings, RatingModelConfig):
 
 
 def learner_settings(model: ModelConfig) -> RatingSettings:
-    """What the learner of a model's kind is given. Raises ConfigError where it is no rating model."""
+    """Return the settings of a model's learner. Raise ConfigError if it is no rating model."""
     if model.kind not in ALL_FAMILIES:
         raise ConfigError(
             f"model {model.name}: kind '{model.kind}' is no rating model",
             f"kinds: {', '.join(sorted(ALL_FAMILIES))}",
         )
-    known = ALL_FAMILIES[model.kind].settings.model_fields
-    document: dict[str, Any] = {name: value for name, value in model.model_dump().items() if name in known}
+    fields = ALL_FAMILIES[model.kind].settings.model_fields
+    document: dict[str, Any] = {name: value for name, value in model.model_dump().items() if name in fields}
     return make_settings(document, f"model {model.name}")
 
 
 def model_seed(model: ModelConfig) -> int:
-    """The seed of a model; means draw nothing."""
+    """Return the seed of a model; 0 for means, which draw nothing."""
     return 0 if isinstance(model, MeansModel) else int(getattr(model, "seed", 0))

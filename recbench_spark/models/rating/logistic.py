@@ -1,7 +1,7 @@
 """Logistic matrix factorisation of pairs, by descent over pairs and drawn negatives.
 
-A pair that is there should have a high score s_ui = b + b_u + b_i + p_u . q_i, `negatives` items drawn
-uniformly for each a low one: sum over pairs of -log sigma(s_ui) - sum over negatives of log(1 -
+An observed pair should have a high score s_ui = b + b_u + b_i + p_u . q_i, and `negatives` items, drawn
+uniformly for each pair, a low one: sum over pairs of -log sigma(s_ui) - sum over negatives of log(1 -
 sigma(s_uj)), with an L2 regulariser at each step. A drawn item may be one of the user's own, as in the
 source. Source: Rendle, Krichene, Zhang and Anderson, "Neural collaborative filtering vs. matrix
 factorization revisited" (RecSys 2020), section 3.
@@ -24,11 +24,11 @@ from recbench_spark.models.rating.shuffling import hash_order, permutation
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, step_rows, zero_rows
 
 NEGATIVES = 3
-"""What the draws are for; 0 and 1 are those of the factors at the start."""
+"""Purpose of the draws of negatives; 0 and 1 are the draws of the factors at the start."""
 
 
 class LogisticSettings(RatingSettings):
-    """All that can be set."""
+    """Settings of logistic matrix factorisation."""
 
     kind: Literal["logistic_mf"] = "logistic_mf"
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
@@ -40,7 +40,7 @@ class LogisticSettings(RatingSettings):
 
 
 class Logistic(NamedTuple):
-    """What is learnt; the bias of all is an array of one."""
+    """The learnt numbers; the overall bias is an array of one."""
 
     bias: Table
     b_u: Table
@@ -69,7 +69,7 @@ def fit_logistic(
 
 
 def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
-    """Biases of 0 and factors by hash; who has no pair has no factors."""
+    """Return biases of 0 and factors by hash; users and items without pairs have zero factors."""
     tables = []
     for at, (key_r, rows) in enumerate(((train.users_r, train.n_users), (train.items_r, train.n_items))):
         table, seen = zero_rows(rows, pad_dims(settings.dims)), np.unique(key_r)
@@ -82,7 +82,7 @@ def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
 def descend(
     learnt: Logistic, users_r: Indices, items_r: Indices, settings: LogisticSettings, seed: int, epoch: int
 ) -> None:
-    """One epoch over the pairs in the order they come."""
+    """Run one epoch over the pairs in their order."""
     numbers = np.float32(settings.rate), np.float32(settings.regulariser)
     _descend(learnt, users_r, items_r, numbers, settings.negatives, (as_unsigned(seed), epoch))
 

@@ -1,4 +1,4 @@
-"""Means of users and items, shrunk towards the mean of all: what every rating model has to beat.
+"""Means of users and items, shrunk towards the overall mean: the baseline of every rating model.
 
 r_ui = mu + b_u + b_i, where the deviation of the side that comes first is
 b_i = sum_{u of i} (r_ui - mu) / (n_i + k_I), and of the other
@@ -27,7 +27,7 @@ from recbench_spark.models.rating.interface import (
 
 
 class MeansSettings(RatingSettings):
-    """Which means, in which order, and how many ratings at the mean of all they are mixed with."""
+    """Settings: the means, their order, and their shrinkage as a number of ratings at the overall mean."""
 
     kind: Literal["means"] = "means"
     means: Literal["global", "users", "items", "items_users", "users_items"] = "items_users"
@@ -37,11 +37,11 @@ class MeansSettings(RatingSettings):
 
 @dataclass(frozen=True)
 class RatingMeans:
-    """mu + b_u + b_i, clipped.
+    """The model mu + b_u + b_i, clipped to the scale.
 
     Attributes:
         mean: mu, the mean of all ratings.
-        bias_u: (users,) b_u; 0 for who has no rating.
+        bias_u: (users,) b_u; 0 for users without ratings.
         bias_i: (items,) b_i.
         scale: (2,) lowest and highest rating.
     """
@@ -54,11 +54,11 @@ class RatingMeans:
     kind: ClassVar[str] = "means"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """(p,) mu + b_u + b_i; an unseen user or item deviates by 0."""
+        """Return (p,) mu + b_u + b_i; an unseen user or item has deviation 0."""
         return np.clip(self.baseline(users_p, items_p), self.scale[0], self.scale[1])
 
     def baseline(self, users_p: Indices, items_p: Indices) -> Floats:
-        """(p,) the same, not clipped."""
+        """Return (p,) the same sum, not clipped."""
         users = indices_with_unseen(users_p, len(self.bias_u), "user")
         items = indices_with_unseen(items_p, len(self.bias_i), "item")
         return np.asarray(
@@ -69,7 +69,7 @@ class RatingMeans:
 def fit_means(
     train: Ratings, settings: MeansSettings, seed: int = 0, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Means of the training part; neither seed nor threads matter."""
+    """Fit the means of the training part; neither seed nor threads matter."""
     model = fit_deviations(train, settings)
     if watched is None:
         return Fit(model, np.zeros(0), np.zeros(0), 1)
@@ -78,7 +78,7 @@ def fit_means(
 
 
 def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
-    """The deviations one after the other, each of what the one before has left."""
+    """Fit the deviations of one side, then those of the other side from the remainder."""
     mean = float(train.ratings_r.mean())
     left_r = train.ratings_r - mean
     bias = {"users": np.zeros(train.n_users), "items": np.zeros(train.n_items)}
@@ -92,6 +92,6 @@ def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
 
 
 def _shrink_means(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) -> Floats:
-    """sum / (n + k) of each row; 0 where there is nothing."""
+    """Return sum / (n + k) of each row; 0 without ratings."""
     sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
     return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))

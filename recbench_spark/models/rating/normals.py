@@ -1,4 +1,4 @@
-"""Draws as a function of a counter: (seed, what, step, row, n) gives one number, whoever asks and when.
+"""Random draws as a function of a counter: (seed, what, step, row, n) always gives the same number.
 
 Uniform numbers are the upper 53 bits of splitmix64; normal ones come in pairs from two uniform ones (Box
 and Muller 1958). No draw depends on another: threads and the order of rows change no bit.
@@ -19,19 +19,19 @@ MASK = 2**64 - 1
 
 @compile_kernel
 def draw_state(seed: np.uint64, what: int, step: int, row: int) -> np.uint64:
-    """Where the draws of one row in one step for one purpose begin."""
+    """Return the state from which the draws of one row in one step for one purpose start."""
     return stream(stream(stream(seed, np.uint64(what)), np.uint64(step)), np.uint64(row))
 
 
 @compile_kernel
 def uniform(state: np.uint64, n: int) -> float:
-    """Draw n of a state, in (0, 1): never 0, so that its logarithm is finite."""
+    """Return draw n of a state, in (0, 1): never 0, so that its logarithm is finite."""
     return (np.float64(mix(state + np.uint64(n + 1) * GAMMA) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @compile_kernel
 def fill_normals(state: np.uint64, out: npt.NDArray[np.floating]) -> None:
-    """Independent standard normal numbers: x, y = sqrt(-2 log a) (cos, sin)(2 pi b)."""
+    """Fill an array with independent standard normal numbers: x, y = sqrt(-2 log a) (cos, sin)(2 pi b)."""
     for n in range(0, len(out), 2):
         radius = math.sqrt(-2.0 * math.log(uniform(state, n)))
         angle = 2.0 * math.pi * uniform(state, n + 1)
@@ -51,12 +51,12 @@ def _fill_table(seed: np.uint64, what: int, sd: float, table: npt.NDArray[np.flo
 def normal_table(
     shape: tuple[int, int], sd: float, seed: int, what: int, dtype: type[np.floating] = np.float32
 ) -> npt.NDArray[np.floating]:
-    """(rows, columns) normal numbers of this standard deviation; row n is the same whatever the shape."""
+    """Return (rows, columns) normal numbers with this deviation; row n does not depend on the shape."""
     table = np.zeros(shape, dtype)
     _fill_table(as_unsigned(seed), what, sd, table)
     return table
 
 
 def as_unsigned(seed: int) -> np.uint64:
-    """A seed as the hash takes it; negative ones wrap."""
+    """Convert a seed for the hash; negative seeds wrap."""
     return np.uint64(seed & MASK)

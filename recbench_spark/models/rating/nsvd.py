@@ -1,7 +1,7 @@
-"""NSVD1: a user is the sum of factors of the items rated, so a user costs no parameter but a bias.
+"""NSVD1: a user is the sum of factors of the rated items, so a user has no parameter but a bias.
 
 r_ui = mean + b_u + b_i + q_i . x_u with x_u = n_u^(-1/2) sum_{j of u} y_j. Descent user after user:
-the q_i and biases after each rating, the y_j once a user from the sum of its ratings' gradients.
+the q_i and biases after each rating, the y_j once per user from the sum of its ratings' gradients.
 Source: Paterek, "Improving regularized singular value decomposition" (KDD Cup 2007), section 3.3.
 """
 
@@ -30,7 +30,7 @@ from recbench_spark.models.rating.shuffling import permutation
 
 
 class NsvdSettings(RatingSettings):
-    """One learning rate and one regulariser for all."""
+    """Settings: one learning rate and one regulariser for all parameters."""
 
     kind: Literal["nsvd1"] = "nsvd1"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -42,7 +42,7 @@ class NsvdSettings(RatingSettings):
 
 
 class Nsvd(NamedTuple):
-    """What is learnt."""
+    """The learnt numbers."""
 
     b_u: Floats
     b_i: Floats
@@ -51,7 +51,7 @@ class Nsvd(NamedTuple):
 
 
 class Histories(NamedTuple):
-    """Ratings user after user, less the mean of all."""
+    """Ratings user after user, minus the overall mean."""
 
     starts_u: Indices
     items_r: Indices
@@ -61,9 +61,9 @@ class Histories(NamedTuple):
 def fit_nsvd(
     train: Ratings, settings: NsvdSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Descend over users in an order by hash, another one each epoch; one thread.
+    """Descend over users in an order by hash, a new one each epoch; one thread.
 
-    Raises DivergedError where the descent diverges.
+    Raises DivergedError if the descent diverges.
     """
     histories, mean = make_histories(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)
@@ -84,14 +84,14 @@ def fit_nsvd(
 
 
 def make_histories(train: Ratings) -> Histories:
-    """Sorted by user, then item."""
+    """Return the ratings sorted by user, then item."""
     order = np.lexsort((train.items_r, train.users_r))
     starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
     return Histories(starts_u, train.items_r[order], train.ratings_r[order] - train.ratings_r.mean())
 
 
 def start(train: Ratings, settings: NsvdSettings, seed: int) -> Nsvd:
-    """Biases 0, factors by hash."""
+    """Return biases of 0 and factors by hash."""
     shape = (train.n_items, settings.dims)
     q_id, y_id = (np.asarray(normal_table(shape, settings.init_sd, seed, n), np.float64) for n in (0, 1))
     return Nsvd(np.zeros(train.n_users), np.zeros(train.n_items), q_id, y_id)
@@ -101,7 +101,7 @@ def start(train: Ratings, settings: NsvdSettings, seed: int) -> Nsvd:
 def descend(
     learnt: Nsvd, histories: Histories, order_u: npt.NDArray[np.uint32], rate: float, regulariser: float
 ) -> None:
-    """One epoch."""
+    """Run one epoch of descent."""
     b_u, b_i, q_id, y_id = learnt
     starts_u, items_r, left_r = histories
     x, gradient = np.zeros(q_id.shape[1]), np.zeros(q_id.shape[1])
@@ -126,7 +126,7 @@ def descend(
 
 @compile_kernel
 def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Indices) -> None:
-    """Let x = n^(-1/2) sum of y over the items, and the gradient 0."""
+    """Set x = n^(-1/2) sum of y over the items, and the gradient to 0."""
     weight = 1 / math.sqrt(max(len(items_r), 1))
     for d in range(len(x)):
         x[d] = gradient[d] = 0.0

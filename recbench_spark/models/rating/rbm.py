@@ -1,10 +1,10 @@
 """A restricted Boltzmann machine of each user's ratings: softmax visible units, binary hidden ones.
 
 p(h_f = 1 | ratings) = sigma(c_f + sum_i W_(i, k_i, f)), p(rating of i is level k | h) = softmax over k of
-b_ik + sum_f W_ikf h_f; only rated items have units. Learnt by contrastive divergence of one step, user
+b_ik + sum_f W_ikf h_f; only rated items have units. It learns by contrastive divergence of one step, user
 after user; a prediction is the mean of the levels given the probabilities of the hidden units. Source:
-Salakhutdinov, Mnih and Hinton, "Restricted Boltzmann machines for collaborative filtering" (ICML
-2007), sections 2 and 3; without their conditional units, momentum and batches.
+Salakhutdinov, Mnih and Hinton, "Restricted Boltzmann machines for collaborative filtering" (ICML 2007),
+sections 2 and 3; without their conditional units, momentum and batches.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal
 from recbench_spark.models.rating.shuffling import permutation
 
 MOST_LEVELS = 64
-"""More distinct ratings than this are no levels but measurements."""
+"""Largest number of distinct ratings: with more they are measurements, not levels."""
 
 WEIGHTS, HIDDEN, VISIBLE = range(3)
-"""What draws are for."""
+"""Purposes of random draws: each has draws of its own."""
 
 
 class RbmSettings(RatingSettings):
-    """All that can be set."""
+    """Settings of the restricted Boltzmann machine."""
 
     kind: Literal["rbm"] = "rbm"
     dims: Annotated[int, Field(ge=1, le=2048)] = 100
@@ -51,7 +51,7 @@ class RbmSettings(RatingSettings):
 
 
 class Machine(NamedTuple):
-    """What is learnt: W (items, levels, d), b (items, levels), c (d,)."""
+    """The learnt numbers: W (items, levels, d), b (items, levels), c (d,)."""
 
     w_ikd: Floats
     b_ik: Floats
@@ -68,14 +68,14 @@ class Visible(NamedTuple):
 
 @dataclass(frozen=True)
 class Rbm:
-    """A machine and the hidden units of every user.
+    """A fitted machine with the hidden units of every user.
 
     Attributes:
-        levels_k: (levels,) the ratings there are, ascending.
+        levels_k: (levels,) the distinct ratings, ascending.
         w_ikd: (items, levels, d) weights, float32.
         b_ik: (items, levels) biases.
-        hidden_ud: (users + 1, d) probabilities given the user's ratings; the last row for who is unseen.
-        prior_k: (levels,) shares of the levels, for an item unseen.
+        hidden_ud: (users + 1, d) probabilities given the user's ratings; the last row for unseen users.
+        prior_k: (levels,) shares of the levels, for unseen items.
     """
 
     levels_k: Floats
@@ -87,7 +87,7 @@ class Rbm:
     kind: ClassVar[str] = "rbm"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """(p,) expected level; the mean of all ratings for an item unseen."""
+        """Return (p,) the expected level; the mean of all ratings for an unseen item."""
         users = indices_with_unseen(users_p, len(self.hidden_ud) - 1, "user")
         items = indices_with_unseen(items_p, len(self.b_ik), "item")
         return np.asarray(
@@ -100,9 +100,9 @@ class Rbm:
 def fit_rbm(
     train: Ratings, settings: RbmSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Users in an order by hash, another one each epoch; one thread.
+    """Learn user by user in an order by hash, a new one each epoch; one thread.
 
-    Raises DataError for ratings that are not levels, and where the weights diverge.
+    Raises DataError for ratings that are not levels, and if the weights diverge.
     """
     levels_k = np.unique(train.ratings_r)
     if len(levels_k) > MOST_LEVELS:
@@ -128,14 +128,14 @@ def fit_rbm(
 
 
 def make_visible(train: Ratings, levels_k: Floats) -> Visible:
-    """The ratings as numbers of levels."""
+    """Convert the ratings to numbers of levels."""
     order = np.lexsort((train.items_r, train.users_r))
     starts_u = np.searchsorted(train.users_r[order], np.arange(train.n_users + 1))
     return Visible(starts_u, train.items_r[order], np.searchsorted(levels_k, train.ratings_r[order]))
 
 
 def start(train: Ratings, levels_k: Floats, settings: RbmSettings, seed: int) -> Machine:
-    """Weights by hash; b the logarithm of each level's share of the item's ratings, one of each added."""
+    """Return weights by hash; b is the log of each level's share of the item's ratings, plus one each."""
     shape = train.n_items, len(levels_k)
     w = normal_table((shape[0] * shape[1], settings.dims), settings.init_sd, seed, WEIGHTS, np.float64)
     counts = np.ones(shape)
@@ -153,7 +153,7 @@ def learn(
     seed: np.uint64,
     epoch: int,
 ) -> None:
-    """One epoch: for each user the ratings' statistics less those of one reconstruction."""
+    """Run one epoch: for each user the statistics of the ratings minus those of one reconstruction."""
     rate, regulariser = numbers
     w, b, c = machine
     for u in order_u:
@@ -181,7 +181,7 @@ def learn(
 
 @compile_kernel
 def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
-    """(d,) probabilities of the hidden units given ratings."""
+    """Return (d,) probabilities of the hidden units given ratings."""
     h = machine.c_d.copy()
     for n in range(len(items)):
         for d in range(len(h)):
@@ -193,25 +193,25 @@ def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats
 
 @compile_kernel
 def sample_levels(machine: Machine, items: Indices, h: Floats, state: np.uint64) -> Indices:
-    """(n,) a level of each item, drawn given the hidden units."""
+    """Draw (n,) a level of each item given the hidden units."""
     levels = np.zeros(len(items), np.int64)
     for n in range(len(items)):
         weights = np.exp(_energies(machine.w_ikd[items[n]], machine.b_ik[items[n]], h))
-        left = uniform(state, n) * weights.sum()
-        while levels[n] < len(weights) - 1 and left >= weights[levels[n]]:
-            left -= weights[levels[n]]
+        remaining = uniform(state, n) * weights.sum()
+        while levels[n] < len(weights) - 1 and remaining >= weights[levels[n]]:
+            remaining -= weights[levels[n]]
             levels[n] += 1
     return levels
 
 
 @compile_kernel
 def _energies(w_kd: npt.NDArray[np.floating], b_k: Floats, h: npt.NDArray[np.floating]) -> Floats:
-    """(k,) b_k + sum_d W_kd h_d, less the largest."""
-    found = b_k.copy()
+    """Return (k,) b_k + sum_d W_kd h_d, minus the largest."""
+    energy = b_k.copy()
     for k in range(len(b_k)):
         for d in range(len(h)):
-            found[k] += w_kd[k, d] * h[d]
-    return np.asarray(found - found.max())
+            energy[k] += w_kd[k, d] * h[d]
+    return np.asarray(energy - energy.max())
 
 
 @compile_kernel

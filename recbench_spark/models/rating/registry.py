@@ -1,7 +1,7 @@
 """All rating models by kind: settings from a file, a fit from settings, a model from a file.
 
-To add one: a module with settings (a `kind`), a function of the form of `contract.FitCall` and a frozen
-dataclass that predicts, and one line here.
+To add one, write a module with settings (a `kind`), a function with the signature of `interface.FitCall`
+and a frozen dataclass that predicts, and add one line here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit
 
 
 class Family(NamedTuple):
-    """What belongs to a kind of learner."""
+    """The settings, learner and model of a kind."""
 
     settings: type[RatingSettings]
     fit: FitCall
@@ -56,13 +56,13 @@ IMPLICIT: dict[str, Family] = {
     "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, RatingFactorModel),
     "logistic_mf": Family(LogisticSettings, fit_logistic, RatingFactorModel),
 }
-"""Learners of scores to rank by: they see which pairs there are, not their ratings."""
+"""Learners of ranking scores; they learn from the pairs and not from their ratings."""
 
 ALL_FAMILIES = FAMILIES | IMPLICIT
 
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
-    """Checked settings from what a file says; `kind` chooses the learner.
+    """Return checked settings from a document of a file; `kind` chooses the learner.
 
     Raises ConfigError with the path of the key and the nearest known one.
     """
@@ -75,7 +75,7 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
 def fit(
     train: Ratings, settings: RatingSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit the learner that the settings belong to."""
+    """Fit the learner of these settings."""
     return ALL_FAMILIES[settings.kind].fit(train, settings, seed, watched, threads)
 
 
@@ -85,7 +85,7 @@ def save(model: RatingModel, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> RatingModel:
-    """Read a model of any kind. Raises DataError where the file holds none."""
+    """Read a model of any kind. Raise DataError if the file holds none."""
     kinds = {family.model.kind: family.model for family in ALL_FAMILIES.values()}
     model: RatingModel = storage.load(path, kinds)
     return model

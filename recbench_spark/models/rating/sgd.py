@@ -2,8 +2,8 @@
 
 r_ui ~ c_ui + b_u + b_i + p_u . q_i with c_ui the centre. For each rating, with its error e,
 b_u += rate (e - reg b_u) and p_u, q_i += rate (e q_i - reg p_u), rate (e p_u - reg q_i).
-Source: Koren, Bell and Volinsky, "Matrix factorization techniques" (IEEE Computer 2009); the settings that
-are rarely searched are those named by Rendle, Zhang and Koren (2019), section 4.
+Source: Koren, Bell and Volinsky, "Matrix factorization techniques" (IEEE Computer 2009). The settings
+that are rarely searched are those that Rendle, Zhang and Koren (2019) name in section 4.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]
 
 AHEAD = 12
-"""How many ratings before its turn the rows of a rating are fetched."""
+"""Prefetch distance: number of ratings ahead for which rows are loaded."""
 
 USER_FACTORS, ITEM_FACTORS, ORDER, STOPPING = range(4)
-"""What draws are for, so that none is used twice."""
+"""Purposes of random draws: each has draws of its own."""
 
 
 class Steps(Strict):
-    """One number for each kind of parameter: a learning rate or a regulariser."""
+    """One number for each kind of parameter: learning rates or regularisers."""
 
     user_biases: Positive
     item_biases: Positive
@@ -54,33 +54,33 @@ class Steps(Strict):
     item_factors: Positive
 
     def as_float32(self, by: float = 1.0) -> tuple[np.float32, ...]:
-        """The four numbers, multiplied, in the order above."""
+        """Return the four numbers times `by`, in the order above."""
         four = (self.user_biases, self.item_biases, self.user_factors, self.item_factors)
         return tuple(np.float32(number * by) for number in four)
 
 
 def equal_steps(number: float) -> Steps:
-    """The same number for all four."""
+    """Return the same number for all four."""
     return Steps(user_biases=number, item_biases=number, user_factors=number, item_factors=number)
 
 
 class Stopping(Strict):
-    """Stop when the error on a part of the training ratings, drawn by hash, rises; keep the best epoch."""
+    """Early stopping: end when the error on a part of the ratings rises; return the best epoch."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.05
     patience: Annotated[int, Field(ge=1)] = 3
 
 
 class SgdSettings(RatingSettings):
-    """All that can be set, and thus searched.
+    """Settings of stochastic gradient descent; all of them can be searched.
 
     Attributes:
         rates: learning rates; a single number in a file stands for all four.
         regularisers: likewise.
-        rate_decay: the rates of each epoch are those of the one before, times this.
-        centring: what is subtracted from the ratings before learning and added to the predictions.
-        biases: whether b_u and b_i are learnt.
-        order: `given` as the rows lie; `shuffled` anew each epoch; `shuffled_once`; both by hash.
+        rate_decay: factor of the rates from each epoch to the next.
+        centring: means that are subtracted from the ratings before learning and added to the predictions.
+        biases: true if b_u and b_i are learnt.
+        order: `given`: the order of the rows; `shuffled`: anew each epoch; `shuffled_once`; both by hash.
         init_sd: standard deviation of the factors at the start.
         stopping: early stopping, or none.
     """
@@ -100,7 +100,7 @@ class SgdSettings(RatingSettings):
     @model_validator(mode="before")
     @classmethod
     def _one_for_all(cls, given: Any) -> Any:
-        """`rates: .003` is short for four equal rates."""
+        """Accept `rates: .003` as short for four equal rates."""
         if isinstance(given, dict):
             names = [n for n in ("rates", "regularisers") if isinstance(given.get(n), int | float)]
             given = given | {name: dict.fromkeys(Steps.model_fields, given[name]) for name in names}
@@ -109,10 +109,10 @@ class SgdSettings(RatingSettings):
 
 @dataclass(frozen=True)
 class RatingFactorModel:
-    """c_ui + b_u + b_i + p_u . q_i, clipped: c is the centre, here folded into mean and biases.
+    """The model c_ui + b_u + b_i + p_u . q_i, clipped; mean and biases include the centre c.
 
     Attributes:
-        mean: what everybody starts from.
+        mean: start of every prediction.
         bias_u: (users,) deviation of each user.
         bias_i: (items,) deviation of each item.
         p_ud: (users, d) factors of users, float32.
@@ -130,21 +130,21 @@ class RatingFactorModel:
     kind: ClassVar[str] = "factors"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """(p,) predictions in float64; an unseen user or item has bias 0 and no factors."""
+        """Return (p,) predictions in float64; an unseen user or item has bias 0 and no factors."""
         users = indices_with_unseen(users_p, len(self.bias_u), "user")
         items = indices_with_unseen(items_p, len(self.bias_i), "item")
         bias_u, bias_i = add_unseen_row(self.bias_u), add_unseen_row(self.bias_i)
         p_ud, q_id = add_unseen_row(self.p_ud), add_unseen_row(self.q_id)
 
-        def of_block(u: Indices, i: Indices) -> Floats:
+        def score_block(u: Indices, i: Indices) -> Floats:
             product_p = np.einsum("pd,pd->p", p_ud[u].astype(np.float64), q_id[i].astype(np.float64))
             return np.asarray(self.mean + bias_u[u] + bias_i[i] + product_p)
 
-        return np.clip(in_blocks(of_block, users, items), self.scale[0], self.scale[1])
+        return np.clip(in_blocks(score_block, users, items), self.scale[0], self.scale[1])
 
 
 class Parameters(NamedTuple):
-    """What an epoch changes; rows of factors are padded with zeros, which stay zero."""
+    """The numbers that an epoch changes; rows of factors are padded with zeros, which stay zero."""
 
     b_u: Table
     b_i: Table
@@ -152,16 +152,16 @@ class Parameters(NamedTuple):
     q_id: Table
 
     def copy(self) -> Parameters:
-        """Apart from what the next epochs do."""
+        """Return a copy that later epochs do not change."""
         return Parameters(*(table.copy() for table in self))
 
 
 def fit_sgd(
     train: Ratings, settings: SgdSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """One pass after the other over the training ratings; one thread, whatever is offered.
+    """Pass over the training ratings epoch by epoch; it uses one thread, whatever `threads` says.
 
-    Raises DivergedError where the factors grow beyond all bounds, naming the epoch and the learning rates.
+    Raises DivergedError if the factors grow beyond all bounds; it names the epoch and the learning rates.
     """
     learnt, stopping = _parts(train, settings, seed)
     centre = _centre(learnt, settings)
@@ -179,7 +179,7 @@ def fit_sgd(
 
 
 def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
-    """Biases of 0 and factors drawn by hash of (seed, row)."""
+    """Return biases of 0 and factors drawn by hash of (seed, row)."""
     p_ud = _draw_rows(train.n_users, settings, seed, USER_FACTORS)
     q_id = _draw_rows(train.n_items, settings, seed, ITEM_FACTORS)
     biases = np.zeros(train.n_users, np.float32), np.zeros(train.n_items, np.float32)
@@ -187,13 +187,13 @@ def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
 
 
 def subtract_centre(ratings: Ratings, centre: RatingMeans) -> Triples:
-    """What is left to be learnt of each rating."""
+    """Subtract the centre from each rating."""
     left_r = ratings.ratings_r - centre.baseline(ratings.users_r, ratings.items_r)
     return make_triples(ratings.users_r, ratings.items_r, left_r)
 
 
 def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
-    """One step of descent for each rating, row after row; the sum of the squared errors met."""
+    """Make one step of descent for each rating, row after row; return the sum of the squared errors."""
     rates = settings.rates.as_float32(settings.rate_decay**epoch)
     if not settings.biases:
         rates = (np.float32(0), np.float32(0), *rates[2:])
@@ -234,7 +234,7 @@ def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
 
 
 def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
-    """What is learnt from, and what decides when to stop."""
+    """Return the ratings to learn from, and those that decide when to stop."""
     if settings.stopping is None:
         return train, None
     out_r = draw_held_out(train, settings.stopping.share, seed + STOPPING)
@@ -259,7 +259,7 @@ def _draw_rows(rows: int, settings: SgdSettings, seed: int, what: int) -> Table:
 
 
 class _EpochMonitor:
-    """Errors after each epoch, the best epoch where there is a part to stop on, and when to stop."""
+    """Measures the errors after each epoch, stores the best epoch and decides when to stop."""
 
     def __init__(
         self, settings: SgdSettings, centre: RatingMeans, train: Ratings, watched: Ratings | None,
@@ -275,7 +275,7 @@ class _EpochMonitor:
         self.least, self.best_epoch, self.epoch = math.inf, 0, 0
 
     def should_stop(self, parameters: Parameters, epoch: int) -> bool:
-        """Look at the parameters after an epoch; true if no further epoch is wanted."""
+        """Measure the parameters after an epoch; return true if no further epoch is needed."""
         self.epoch, last = epoch, epoch + 1 == self.settings.epochs
         if self.watched is None and self.stopping is None and not last:
             return False
@@ -288,7 +288,7 @@ class _EpochMonitor:
         return epoch - self.best_epoch >= patience
 
     def result(self) -> Fit:
-        """The model of the best epoch."""
+        """Return the model of the best epoch."""
         assert self.best is not None
         if self.watched is not None:
             self.watched_p = self.best.predict(self.watched.users_r, self.watched.items_r)
@@ -305,7 +305,7 @@ class _EpochMonitor:
         return rmse(model.predict(self.stopping.users_r, self.stopping.items_r), self.stopping.ratings_r)
 
     def _model(self, parameters: Parameters) -> RatingFactorModel:
-        """Copies without the padding; who has no rating has no factors, not those of the start."""
+        """Copy without the padding; rows without ratings get zero factors, not those of the start."""
         d, centre = self.settings.dims, self.centre
         p_ud = np.where(self.seen_u[:, None], parameters.p_ud[:, :d], np.float32(0))
         q_id = np.where(self.seen_i[:, None], parameters.q_id[:, :d], np.float32(0))

@@ -1,4 +1,4 @@
-"""Ratings in an order by hash: which row comes when is a function of the seed, not of how the rows lay."""
+"""Orders of ratings by hash: the order depends on the seed and not on the order of the input rows."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from recbench_spark.models.rating.simd import fetch_number
 TRIPLE = np.dtype(
     {"names": ["user", "item", "target"], "formats": [np.uint32, np.uint32, np.float32], "itemsize": 16}
 )
-"""A rating as an epoch reads it: the three numbers beside one another, so that one jump fetches them."""
+"""A rating as an epoch reads it: its three numbers are adjacent, so that one memory access loads them."""
 
 AHEAD = 64
-"""How many steps before its turn the place that a row goes to is fetched."""
+"""Prefetch distance: number of steps ahead for which the target places of rows are loaded."""
 
 Triples = npt.NDArray[np.void]
-"""(r,) of TRIPLE."""
+"""Array (r,) of TRIPLE."""
 
 
 def make_triples(
     users_r: npt.NDArray[Any], items_r: npt.NDArray[Any], targets_r: npt.NDArray[Any]
 ) -> Triples:
-    """Ratings in the order of an epoch."""
+    """Return ratings as records in the order of an epoch."""
     triples = np.empty(len(users_r), TRIPLE)
     triples["user"], triples["item"], triples["target"] = users_r, items_r, targets_r
     return triples
 
 
 def shuffle(triples: Triples, seed: int, step: int) -> None:
-    """Shuffle in place by draws of (seed, step): row r is what row `permutation(...)[r]` was."""
+    """Shuffle in place by draws of (seed, step): row r becomes the former row `permutation(...)[r]`."""
     halves_h = triples.view(np.uint64)
     _shuffle_halves(halves_h, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
 
 
 def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
-    """(r,) row numbers by hash of (user, item): the same ratings in any order give the same sequence.
+    """Return (r,) row numbers by hash of (user, item): any input order gives the same sequence.
 
-    Ratings of one user for one item twice come in the order of their values.
+    Two ratings of one user for one item are sorted by value.
     """
     keys_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return np.lexsort((ratings.ratings_r, keys_r))
 
 
 def draw_held_out(ratings: Ratings, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """(r,) true for the ratings held out: those whose hash of (user, item) is in the lowest `share`."""
+    """Return (r,) true for held-out ratings: those whose hash of (user, item) is in the lowest `share`."""
     hashes_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return (hashes_r >> np.uint64(11)).astype(np.float64) < share * 2.0**53
 
 
 def permutation(rows: int, seed: int, step: int) -> npt.NDArray[np.uint32]:
-    """(r,) 0 .. r - 1 shuffled (Fisher and Yates; Durstenfeld 1964) by draws of (seed, step)."""
+    """Return (r,) 0 .. r - 1 shuffled (Fisher and Yates; Durstenfeld 1964) by draws of (seed, step)."""
     order_r = np.arange(rows, dtype=np.uint32)
     _shuffle(order_r, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
     return order_r
@@ -74,7 +74,7 @@ def _hashes(
 
 @compile_kernel
 def _place(state: np.uint64, last: int) -> np.uint64:
-    """The upper 32 bits of a draw times last + 1, over 2^32: a place from 0 to last."""
+    """Return the upper 32 bits of a draw times last + 1, over 2^32: a place from 0 to last."""
     return ((mix(state) >> np.uint64(32)) * np.uint64(last + 1)) >> np.uint64(32)
 
 

@@ -1,9 +1,9 @@
-"""Loops over rows of factors in vectors of 16 numbers, in an order that is written down.
+"""Loops over rows of factors in vectors of 16 numbers, in a defined order of additions.
 
-A compiler may add the terms of a dot product in any order only where it is told that bits do not matter.
-Here they do: sixteen sums, one for each position modulo 16, are added in halves (16, 8, 4, 2), with no
-fused multiply-add, so plain Python gives the same bits (`tests/models/rating/test_sgd.py`). Tables are
-contiguous float32 whose rows have a length that is a multiple of 16, the numbers behind the last zero.
+A compiler may add the terms of a dot product in any order only if it is allowed to change bits. Here bits
+matter: sixteen sums, one for each position modulo 16, are added in halves (16, 8, 4, 2), with no fused
+multiply-add, so plain Python gives the same bits (`tests/models/rating/test_sgd.py`). Tables are
+contiguous float32; the length of their rows is a multiple of 16, padded with zeros.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ LANES = 16
 """Rows of factors are zero-padded to a multiple of this."""
 
 DEEP = 8
-"""Rows that `add_rows` adds at once: each number of the sum is then loaded and stored once for eight."""
+"""Rows that `add_rows` adds at once: each number of the sum is then loaded and stored once per eight."""
 
 WIDE = 8
-"""Rows of the sum that `add_gram` holds at once, so that each row of the table is loaded once for eight."""
+"""Rows of the sum that `add_gram` updates at once: each row of the table is then loaded once per eight."""
 
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
 def pad_dims(dims: int) -> int:
-    """The length of a stored row of factors."""
+    """Return the length of a stored row of factors."""
     return -(-dims // LANES) * LANES
 
 
 def zero_rows(rows: int, length: int) -> npt.NDArray[np.float32]:
-    """A float32 table that begins on a cache line: a vector that straddles two is loaded twice."""
+    """Return a float32 table that begins on a cache line: a vector across two lines is loaded twice."""
     line = LANES * 4
     memory = np.zeros(rows * length + LANES, np.float32)
     first = -memory.ctypes.data % line // 4
@@ -43,7 +43,7 @@ def zero_rows(rows: int, length: int) -> npt.NDArray[np.float32]:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> Any:
-    """p_u . q_i from position `first` on, which is rounded down to a multiple of 16; as float32."""
+    """Return p_u . q_i from position `first` on, which is rounded down to a multiple of 16; as float32."""
     signature = types.float32(p_ud, types.int64, q_id, types.int64, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -60,7 +60,7 @@ def dot_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, first: Any) -> A
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fetch_row(typing: Any, table: Any, row: Any) -> Any:
-    """Ask for a row that will be needed soon: it comes from memory while others are worked on."""
+    """Prefetch a row that is needed soon, so that it is loaded during other work."""
     signature = types.void(table, types.int64)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -75,7 +75,7 @@ def fetch_row(typing: Any, table: Any, row: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fetch_number(typing: Any, array: Any, at: Any) -> Any:
-    """As `fetch_row`, of an element of a one-dimensional array."""
+    """Prefetch an element of a one-dimensional array; see `fetch_row`."""
     signature = types.void(array, at)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -88,7 +88,7 @@ def fetch_number(typing: Any, array: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any:
-    """p_u, q_i = a p_u + b q_i, c q_i + d p_u, both from the old rows; `by` is (a, b, c, d) in float32."""
+    """Set p_u, q_i = a p_u + b q_i, c q_i + d p_u from the old rows; `by`: (a, b, c, d) in float32."""
     signature = types.void(p_ud, types.int64, q_id, types.int64, by)
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -106,10 +106,10 @@ def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any
 
 @intrinsic  # type: ignore[untyped-decorator]
 def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by: Any) -> Any:
-    """out_o += sum_n by_n table_(row + n), n below 8, from `first` rounded down to a multiple of 16.
+    """Compute out_o += sum_n by_n table_(row + n), n < 8, from `first` rounded down to a multiple of 16.
 
-    Multiplied and added in one rounding (fma), the even and the odd n apart: two short chains, not a
-    long one.
+    Multiplies and adds in one rounding (fma), the even and the odd n apart: two short chains, not a long
+    one.
     """
     signature = types.void(out, types.int64, table, types.int64, types.int64, by)
 
@@ -128,17 +128,17 @@ def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by
 
 @intrinsic  # type: ignore[untyped-decorator]
 def add_gram(typing: Any, out: Any, o: Any, table: Any, row: Any) -> Any:
-    """out_(o + i) += sum_n x_ni x_n for all i, x_n = table_(row + n), n below 8: the upper half of X'X.
+    """Compute out_(o + i) += sum_n x_ni x_n for all i, x_n = table_(row + n), n < 8: the upper half of X'X.
 
-    Below the diagonal only what shares a vector with it is written, and means nothing. Rounded as by
-    `add_rows`.
+    Below the diagonal it writes only the rest of vectors that reach above it, and this rest means
+    nothing. Rounds as `add_rows` does.
     """
     return _gram(out, table, minus=False)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def subtract_gram(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any) -> Any:
-    """out_(o + i) -= sum_n x_ni x_n for i from `first`, a multiple of 8, on; else as `add_gram`."""
+    """Compute out_(o + i) -= sum_n x_ni x_n for i from `first`, a multiple of 8, on; see `add_gram`."""
     return _gram(out, table, minus=True)
 
 
@@ -168,7 +168,7 @@ def _gram(out: Any, table: Any, minus: bool) -> Any:
 
 
 class _TableRows:
-    """Where rows of the tables among the arguments begin."""
+    """Addresses of the rows of the tables among the arguments."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, given: Any) -> None:
         self.context, self.builder, self.types, self.given = context, builder, signature.args, given
@@ -184,7 +184,7 @@ class _TableRows:
 
 
 class _VectorLoop:
-    """`with _Lanes(builder, length, first) as at:` a loop over the first position of each vector."""
+    """`with _VectorLoop(builder, length, first) as at:` loops over the first position of each vector."""
 
     def __init__(self, builder: Any, length: Any, first: Any = None) -> None:
         self.builder, self.width = builder, length.type(LANES)
@@ -206,7 +206,7 @@ def _fetch(builder: Any, place: Any) -> None:
     byte, kind = ir.IntType(8).as_pointer(), ir.IntType(32)
     form = ir.FunctionType(ir.VoidType(), [byte, kind, kind, kind])
     fetch = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
-    # To be read, to be kept in all caches, data: the three numbers of llvm.prefetch.
+    # Arguments of llvm.prefetch: for reading, into all caches, data.
     builder.call(fetch, [builder.bitcast(place, byte), kind(0), kind(3), kind(1)])
 
 
@@ -233,7 +233,7 @@ def _sum_products(builder: Any, by: list[Any], x: list[Any], start: Any) -> Any:
 
 
 def _multiply_add(builder: Any, a: Any, x: Any, y: Any) -> Any:
-    """a x + y in one rounding, where the machine can."""
+    """Return a x + y in one rounding, if the machine can."""
     may = ("contract",)
     return builder.fadd(builder.fmul(a, x, flags=may), y, flags=may)
 

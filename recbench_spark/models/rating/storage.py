@@ -26,9 +26,9 @@ def save(model: RatingModel, path: str | Path) -> Path:
 
 
 def load(path: str | Path, kinds: Mapping[str, type[Any]]) -> Any:
-    """The model that `save` wrote, of one of these kinds.
+    """Read a model that `save` wrote, of one of these kinds.
 
-    Raises DataError where the file is no such model or lacks a field.
+    Raises DataError if the file holds no such model or lacks a field.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -45,13 +45,13 @@ def _make_model(model: type[Any], arrays: dict[str, Any], path: str | Path) -> A
     fields = dataclasses.fields(model)
     missing = [f.name for f in fields if f.name not in arrays and f.default is dataclasses.MISSING]
     if missing or not set(arrays) <= {f.name for f in fields}:
-        known = ", ".join(f.name for f in fields)
-        raise DataError(f"{path} has fields {sorted(arrays)}", f"a model of kind {model.kind} has {known}")
+        names = ", ".join(f.name for f in fields)
+        raise DataError(f"{path} has fields {sorted(arrays)}", f"a model of kind {model.kind} has {names}")
     return model(**{name: _plain(array) for name, array in arrays.items()})
 
 
 def _plain(array: Any) -> Any:
-    """Numbers and pairs of numbers as they were; arrays stay arrays."""
+    """Convert arrays without dimensions to numbers; other arrays stay arrays."""
     if array.ndim == 0:
         return array.item()
     return array

@@ -1,8 +1,8 @@
-"""Draws of what the rows of a side have in common, their mean and precision, and of the noise's precision.
+"""Draws of the common mean and precision of a side's rows, and of the noise's precision.
 
-Rows theta ~ N(m, L^-1), L ~ Wishart(W0, n0), m ~ N(m0, (b0 L)^-1). Given N rows the conditional has
-the same form (Salakhutdinov and Mnih 2008, equation 14). All matrices are of the size of a row; the
-loops are written out so that no linear algebra library with threads of its own decides about the bits.
+Rows theta ~ N(m, L^-1), L ~ Wishart(W0, n0), m ~ N(m0, (b0 L)^-1). Given N rows the conditional has the
+same form (Salakhutdinov and Mnih 2008, equation 14). All matrices are of the size of a row. The loops are
+explicit, so that the threads of a linear algebra library cannot change bits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Floats = npt.NDArray[np.float64]
 
 
 class NormalWishart(NamedTuple):
-    """The prior of mean and precision of rows of k numbers, or what it has become.
+    """A prior or posterior of the mean and precision of rows of k numbers.
 
     Attributes:
         mean: (k,) m0.
-        strength: b0: how many rows the prior mean counts for.
+        strength: b0: weight of the prior mean, as a number of rows.
         inverse_scale: (k, k) W0^-1.
         degrees: n0, at least k.
     """
@@ -36,7 +36,7 @@ class NormalWishart(NamedTuple):
 
 
 def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Floats) -> NormalWishart:
-    """The conditional given rows: how many, their sum (k,) and sum of outer products (k, k)."""
+    """Return the conditional given rows: their number, their sum (k,) and sum of outer products (k, k)."""
     mean = sums / max(count, 1)
     scatter = products - count * np.outer(mean, mean)
     away, strength = mean - prior.mean, prior.strength + count
@@ -50,7 +50,7 @@ def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Float
 
 
 def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
-    """A mean (k,) and a precision (k, k), by the decomposition of Bartlett (1933)."""
+    """Draw a mean (k,) and a precision (k, k), by the decomposition of Bartlett (1933)."""
     return _draw(given, np.uint64(state))
 
 
@@ -61,7 +61,7 @@ def row_sums(
     chosen_n: npt.NDArray[np.int64],
     dims: int,
 ) -> tuple[Floats, Floats]:
-    """Sum (k,) and sum of outer products (k, k) of chosen rows (bias, factors); k = dims + 1; float64."""
+    """Return sum (k,) and sum of outer products (k, k) of rows (bias, factors); k = dims + 1; float64."""
     sums, products, row = np.zeros(dims + 1), np.zeros((dims + 1, dims + 1)), np.zeros(dims + 1)
     for n in chosen_n:
         row[0] = biases[n]
@@ -78,7 +78,7 @@ def row_sums(
 
 @compile_kernel
 def draw_gamma(shape: float, rate: float, state: np.uint64) -> float:
-    """Gamma(shape, rate) by rejection (Marsaglia and Tsang 2000, section 6 below a shape of 1)."""
+    """Draw Gamma(shape, rate) by rejection (Marsaglia and Tsang 2000, section 6 below a shape of 1)."""
     if shape < 1:
         return float(_gamma(shape + 1, state) * uniform(state, 0) ** (1 / shape) / rate)
     return float(_gamma(shape, state) / rate)
@@ -100,7 +100,7 @@ def _gamma(shape: float, state: np.uint64) -> float:
 
 @compile_kernel
 def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
-    """W = R^-T R^-1 with R R' = W^-1, so L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b)."""
+    """Draw with W = R^-T R^-1, R R' = W^-1: L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b)."""
     k = len(given.mean)
     r = _cholesky(given.inverse_scale)
     a = _bartlett(k, given.degrees, state)
@@ -119,7 +119,7 @@ def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
 
 @compile_kernel
 def _bartlett(k: int, degrees: float, state: np.uint64) -> Floats:
-    """Lower triangle: standard normal numbers, and roots of chi square with degrees - i on the diagonal."""
+    """Return the lower triangle: normal draws, and on the diagonal roots of chi square with degrees - i."""
     a = np.zeros((k, k))
     for i in range(k):
         fill_normals(np.uint64(draw_state(state, 0, 0, i)), a[i, :i])
@@ -129,20 +129,20 @@ def _bartlett(k: int, degrees: float, state: np.uint64) -> Floats:
 
 @compile_kernel
 def _cholesky(m: Floats) -> Floats:
-    """R lower with R R' = m."""
+    """Return R lower with R R' = m."""
     r = np.zeros_like(m)
     for i in range(len(m)):
         for j in range(i + 1):
-            left = m[i, j]
+            rest = m[i, j]
             for n in range(j):
-                left -= r[i, n] * r[j, n]
-            r[i, j] = math.sqrt(left) if i == j else left / r[j, j]
+                rest -= r[i, n] * r[j, n]
+            r[i, j] = math.sqrt(rest) if i == j else rest / r[j, j]
     return r
 
 
 @compile_kernel
 def _solve_transposed(lower: Floats, b: Floats) -> Floats:
-    """X with lower' X = b."""
+    """Return X with lower' X = b."""
     x = b.copy()
     for i in range(len(lower) - 1, -1, -1):
         for n in range(i + 1, len(lower)):

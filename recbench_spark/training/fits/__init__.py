@@ -1,1 +1,1 @@
-"""Many fits as tasks of Spark: the log as files of a host, what a task does, how tasks are dealt out."""
+"""Many fits as tasks of Spark: the log as files of a host, the work of a task, the start of tasks."""

@@ -1,4 +1,4 @@
-"""Fits that Spark itself distributes: MLlib's ALS on the same folds, a row of `fits` like all others."""
+"""Fits that Spark itself distributes: MLlib's ALS on the same folds, with rows of `fits`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NO_BOOTSTRAP = Bootstrap(replicates=0)
 
 
 def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog) -> Row:
-    """Fit with all executors, measure as a night does; a failure is a row too.
+    """Fit with all executors and measure as a night does; a failure gives a row too.
 
-    A pair whose user or item training has not seen is predicted as the mean rating; nothing is clipped.
-    Peak memory and seconds of all threads are spread over executors, and not known here.
+    A pair with a user or item that training does not know is predicted as the mean rating; nothing is
+    clipped. Peak memory and CPU seconds are spread over executors, so the row has none.
 
     Raises:
         Interrupted: Spark's jobs were cancelled.
@@ -87,5 +87,5 @@ def _predict_pairs(watched: DataFrame, users: DataFrame, items: DataFrame, mean:
 
 
 def _errors(pairs: DataFrame) -> dict[str, float]:
-    found = rating_metrics(group_by_user(pairs), ["rmse", "mae"], NO_BOOTSTRAP)
-    return {str(row["metric"]): float(row["value"] or 0.0) for row in found}
+    metrics = rating_metrics(group_by_user(pairs), ["rmse", "mae"], NO_BOOTSTRAP)
+    return {str(row["metric"]): float(row["value"] or 0.0) for row in metrics}

@@ -1,4 +1,4 @@
-"""Folders of fits: as the table `fits` keeps them, and where they lie today."""
+"""Folders of fits: their paths as the table `fits` stores them, and where the folders are today."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from recbench_spark.training.fits.tasks import FIT_FILES, ROW
 
 
 def store_place(store: Store, stored: str) -> str:
-    """Return the folder of a fit as new rows keep it, from a row of any version."""
+    """Return the path of a fit's folder in the form of new rows, from a row of any version."""
     return store.format_path(read_tail(stored, FIT_FILES))
 
 
 def find_place(store: Store, stored: str) -> str:
-    """Return where the folder of a fit lies today.
+    """Return the path of a fit's folder today.
 
-    An absolute path of an older row is never opened: the warehouse may be a copy. Older versions kept
-    fits in scratch where `spark.recbench.scratch` was set, so that folder comes second.
+    An absolute path of an older row is never opened, because the warehouse may be a copy. Older versions
+    wrote fits to the scratch folder if `spark.recbench.scratch` was set, so that folder comes second.
 
     Args:
         store: the warehouse.

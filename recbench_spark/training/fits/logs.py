@@ -1,7 +1,7 @@
-"""A log of ratings as arrays that all fits of a host map: written once, never sent through the driver.
+"""A log of ratings as arrays that all fits of a host map; written once, never sent through the driver.
 
-Rows stand by (user, item, part), ids in the order that rankings have (numeric where all are whole numbers,
-else by UTF-8 bytes), so the arrays are a function of the log, whatever files and partitions it came in.
+Rows are sorted by (user, item, part), and ids as rankings sort them (as numbers if all are whole numbers,
+else by UTF-8 bytes). So the arrays depend on the log alone, not on its files and partitions.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True)
 class SharedRatingLog:
-    """Where a labelled log lies, and what the driver knows of it; small, travels with every task.
+    """A labelled log in shared files, with the few facts that the driver knows; sent with every task.
 
     Attributes:
         shared: Parquet of `COLUMNS`.
-        parts: names of the parts; a row's code is the place of its own.
-        scale: lowest and highest rating that there can be.
-        has_times: whether every row has a time.
-        rows: of the log.
+        parts: names of the parts; the code of a row's part is its place here.
+        scale: lowest and highest possible rating.
+        has_times: true if every row has a time.
+        rows: number of rows of the log.
     """
 
     shared: SharedRows
@@ -48,20 +48,20 @@ class SharedRatingLog:
     rows: int
 
     def open(self) -> RatingLog:
-        """The arrays, mapped; built by the first task of a host that asks for them."""
+        """Map the arrays; the first task of a host builds them."""
         build = partial(_build, parts=self.parts, has_times=self.has_times)
         return RatingLog(self.shared.arrays(build), self.parts, self.scale)
 
 
 @dataclass(frozen=True)
 class RatingLog:
-    """The arrays of a log.
+    """The mapped arrays of a log.
 
     Attributes:
-        arrays: `users`, `items`, `ratings`, `parts` and, where there are times, `times` (seconds), a value
-            a row; `user_ids`, `item_ids`, one a user and item.
+        arrays: `users`, `items`, `ratings`, `parts` and, if the log has times, `times` (seconds), one value
+            per row; `user_ids`, `item_ids`, one per user and item.
         parts: names of the parts.
-        scale: lowest and highest rating that there can be.
+        scale: lowest and highest possible rating.
     """
 
     arrays: shared_arrays.Arrays
@@ -69,7 +69,7 @@ class RatingLog:
     scale: Scale
 
     def find_rows(self, parts: tuple[str, ...]) -> npt.NDArray[np.int64]:
-        """The numbers of the rows of these parts, ascending. DataError for a part that the log has not."""
+        """Return the row numbers of these parts, ascending. Raise DataError for a part not in the log."""
         unknown = set(parts) - set(self.parts)
         if unknown:
             raise DataError(f"the log has no part '{min(unknown)}'", f"its parts: {', '.join(self.parts)}")
@@ -77,42 +77,42 @@ class RatingLog:
         return np.flatnonzero(np.isin(self.arrays["parts"], codes))
 
     def ratings(self, rows: npt.NDArray[np.int64]) -> Ratings:
-        """Some rows as a learner takes them, among all users and items of the log."""
-        found = self.arrays
-        times = found["times"][rows] if "times" in found else None
-        sizes = len(found["user_ids"]), len(found["item_ids"])
-        users, items, ratings = (found[name][rows] for name in ("users", "items", "ratings"))
+        """Return some rows as learners need them, with the users and items of the whole log."""
+        arrays = self.arrays
+        times = arrays["times"][rows] if "times" in arrays else None
+        sizes = len(arrays["user_ids"]), len(arrays["item_ids"])
+        users, items, ratings = (arrays[name][rows] for name in ("users", "items", "ratings"))
         return check_ratings(users, items, ratings, self.scale, times, *sizes)
 
     def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-        """user_id, item_id, part, rating of some rows, with the ids that the log has."""
-        found = self.arrays
-        parts = pa.DictionaryArray.from_arrays(pa.array(found["parts"][rows]), pa.array(self.parts))
+        """Return user_id, item_id, part, rating of some rows, with the original ids."""
+        arrays = self.arrays
+        parts = pa.DictionaryArray.from_arrays(pa.array(arrays["parts"][rows]), pa.array(self.parts))
         return {
-            "user_id": as_text(found["user_ids"][found["users"][rows]]),
-            "item_id": as_text(found["item_ids"][found["items"][rows]]),
+            "user_id": as_text(arrays["user_ids"][arrays["users"][rows]]),
+            "item_id": as_text(arrays["item_ids"][arrays["items"][rows]]),
             "part": parts.cast(pa.string()),
-            "rating": pa.array(found["ratings"][rows]),
+            "rating": pa.array(arrays["ratings"][rows]),
         }
 
 
 def collect_facts(rows: DataFrame) -> dict[str, Any]:
-    """`rows`, how many are `timed`, `low` and `high` of their ratings, their `parts`: one pass, one row."""
-    (found,) = rows.agg(
+    """Return `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`, by one pass."""
+    (facts,) = rows.agg(
         F.count("*").alias("rows"),
         F.count("event_time").alias("timed"),
         F.min("rating").alias("low"),
         F.max("rating").alias("high"),
         F.sort_array(F.collect_set("part")).alias("parts"),
     ).collect()
-    return found.asDict()
+    return facts.asDict()
 
 
 def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
-    """The scale that ratings are on: `dataset.scale`, else from the lowest to the highest of the log.
+    """Return the rating scale: `dataset.scale`, else the lowest and highest rating of the log.
 
     Raises:
-        DataError: a rating outside the given one.
+        DataError: a rating outside the given scale.
     """
     low, high = float(facts["low"]), float(facts["high"])
     scale = given or (low, high)
@@ -126,7 +126,7 @@ def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
 
 
 def require_times(files: SharedRatingLog, model: str, settings: RatingSettings) -> None:
-    """ConfigError where a model of days is given a log without times: it would learn from nothing."""
+    """Raise ConfigError if a model with day features gets a log without times: it could learn nothing."""
     features = str(getattr(settings, "features", ""))
     if "t" in features.split(",") and not files.has_times:
         raise ConfigError(
@@ -136,12 +136,12 @@ def require_times(files: SharedRatingLog, model: str, settings: RatingSettings) 
 
 
 def as_text(ids: npt.NDArray[Any]) -> pa.Array:
-    """Ids as text again."""
+    """Convert ids to text."""
     return pa.array(ids).cast(pa.string())
 
 
 def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times: bool) -> None:
-    """The arrays of a log, from its Parquet. Holds the log once, and its order."""
+    """Write the arrays of a log from its Parquet. Memory: the log once, and its sort order."""
     names = [name for name in COLUMNS if name != "event_time" or has_times]
     table = dataset.to_table(columns=names)
     users_r, user_ids = index_ids(table.column("user_id"))
@@ -159,7 +159,7 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
 
 
 def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
-    """(r,) the place of each id among all, and these in order, as UTF-8 bytes."""
+    """Return (r,) the index of each row's id, and the sorted distinct ids as UTF-8 bytes."""
     encoded = ids.combine_chunks().dictionary_encode()
     values = encoded.dictionary
     whole = bool(pc.all(pc.match_substring_regex(values, CANONICAL_INTEGER)).as_py())

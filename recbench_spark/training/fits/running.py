@@ -1,7 +1,6 @@
-"""Many tasks at once: each a job of one task of Spark, so that one that dies takes nothing with it.
+"""Many tasks at once, each in a Spark job of its own, so a task that dies takes no other with it.
 
-The machinery knows nothing of models: a task is whatever `work` takes, and its outcome a row. Fits of
-ratings are the first to use it; models of graphs and of the zoo are to follow.
+This module knows nothing of models: a task is any input of `work`, and its result is a row.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Task = TypeVar("Task")
 
 
 class TaskResult(NamedTuple):
-    """What came of a task: its row, or why its process ended before it could write one."""
+    """Result of a task: its row, or the error that ended its process before it could write one."""
 
     place: int
     row: Row | None
@@ -33,21 +32,22 @@ class TaskResult(NamedTuple):
 
 
 def count_slots(spark: SparkSession, threads: int = 1) -> int:
-    """How many tasks run at once, each with so many threads."""
+    """Return the number of tasks with this number of threads that can run at once."""
     return max(1, spark.sparkContext.defaultParallelism // threads)
 
 
 def run_tasks(
     spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Row], at_once: int
 ) -> Generator[TaskResult, None, None]:
-    """Outcomes as they come, tasks begun in their order; `place` is that of the task.
+    """Yield the results of tasks as they end; tasks start in order, and `place` is the index of the task.
 
-    The driver holds tasks and rows. Whoever stops reading stops what has not begun.
+    The driver holds all tasks and rows. If the caller stops reading, tasks that have not started are
+    cancelled.
 
     Args:
         spark: the session.
-        tasks: anything that can be pickled.
-        work: what to do with each, in a worker.
+        tasks: any objects that can be pickled.
+        work: runs a task in a worker and returns its row.
         at_once: tasks at a time.
 
     Raises:

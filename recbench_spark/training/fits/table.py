@@ -1,4 +1,4 @@
-"""Rows of tasks as rows of the table `fits`."""
+"""Writes the rows of tasks to the table `fits`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
 
 ROW_KEY = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
-"""Columns that say which fit a row is of, what for, and what is left of it.
+"""Columns that identify a row: the fit, its purpose, and its state.
 
-`files` counts by whether it is there: the folder has the name of the fit, and older versions stored its
+Of `files` only NULL or not counts: the folder has the name of the fit, and older versions stored its
 absolute path.
 """
 
 
 def append_fits(store: Store, rows: Sequence[Row], facts: Row) -> None:
-    """Append rows that are not there; `facts`: log_id, suite, dataset, split and purpose of all of them.
+    """Append missing rows; `facts`: log_id, suite, dataset, split and purpose of all of them.
 
-    Two jobs that end the same fits at once leave one row a fit. Each attempt that failed is a row.
+    If two jobs end the same fits at once, one row per fit remains. Each failed attempt is a row.
     """
-    known = {**facts, "code_version": __version__}
+    shared = {**facts, "code_version": __version__}
     full = [
-        {name: _to_arrow_value(name, {**known, **row}.get(name)) for name in FITS.names} for row in rows
+        {name: _to_arrow_value(name, {**shared, **row}.get(name)) for name in FITS.names} for row in rows
     ]
     failed = [row for row in full if row["status"] == "failed"]
     store.append_missing([row for row in full if row["status"] != "failed"], FITS, ROW_KEY)
@@ -37,17 +37,17 @@ def append_fits(store: Store, rows: Sequence[Row], facts: Row) -> None:
 
 
 class BackgroundCommits:
-    """Rows are written some at a time and beside what makes them; left, the rest is.
+    """Writes rows in batches by a background thread; leaving the context writes the remaining rows.
 
-    A commit is a few small jobs of Spark, and each waits for a slot while fits hold them all: whoever
-    waited for it would tell of no fit for as long as some fits take.
+    A commit is a few small Spark jobs, and each of them waits for a free slot while fits hold all slots.
+    A caller that waited for commits could report no fit for as long as some fits take.
 
     Args:
-        write: takes the rows of one commit; called from one thread at a time.
+        write: writes the rows of one commit; called from one thread at a time.
         every: seconds between commits.
 
     Raises:
-        Exception: what `write` raises, with a later row or at the end.
+        Exception: an error of `write`, at a later row or at the end.
     """
 
     def __init__(self, write: Callable[[list[Row]], None], every: float) -> None:
@@ -57,11 +57,11 @@ class BackgroundCommits:
         self.pending, self.since = list[Row](), time.monotonic()
 
     def __enter__(self) -> BackgroundCommits:
-        """Itself."""
+        """Return this object."""
         return self
 
     def add(self, row: Row) -> None:
-        """One more row; begins a commit where the last one has ended and is long ago."""
+        """Add a row; start a commit if the last one has ended and was long enough ago."""
         self.pending.append(row)
         if self.running.done() and time.monotonic() - self.since > self.every:
             self._begin()
@@ -72,7 +72,7 @@ class BackgroundCommits:
         self.pending, self.since = [], time.monotonic()
 
     def __exit__(self, kind: object, *_error: object) -> None:
-        """Write the rest, unless an error ends it all."""
+        """Write the remaining rows, unless an error ends the context."""
         try:
             if kind is None:
                 self._begin()
@@ -82,7 +82,7 @@ class BackgroundCommits:
 
 
 def _to_arrow_value(name: str, value: Any) -> Any:
-    """Return a value as Arrow takes it; a moment without a zone is one that Spark gave, of this host's."""
+    """Return a value as Arrow takes it. A time without a zone is Spark's, in the zone of this host."""
     if not name.endswith("_at") or value is None:
         return value
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value

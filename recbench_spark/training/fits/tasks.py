@@ -1,8 +1,8 @@
-"""One fit: what a task is told, what it does, and the row of `fits` that it brings home.
+"""One fit as a task: its arguments, its work, and the row of `fits` that it returns.
 
-A task knows its arguments and the log, so it gives the same bits wherever and beside whatever it runs. It
-writes what it made, and last its row, into a folder named by its hash: a second attempt finds the row there
-and does nothing.
+A task depends on its arguments and the log alone, so it gives the same bits on any host and beside any
+other task. It writes its files, and its row last, into a folder that is named by its hash. A second
+attempt reads the row there and does nothing.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ Row = dict[str, Any]
 Rows = npt.NDArray[np.int64]
 
 VALIDATION = 7919
-"""Added to a search's seed for the draw of its validation rows, which is no other draw."""
+"""Added to a search's seed for the draw of validation rows, so that this draw equals no other one."""
 
 FIT_FILES = "fit_files"
-"""Folder of a warehouse: files of fits, a folder each."""
+"""Folder of the warehouse with the files of fits, one folder per fit."""
 
 VALIDATION_PART = "validation"
 MODEL, PREDICTIONS, USERS, ITEMS, ROW = (
     "model.npz", "predictions.parquet", "users.parquet", "items.parquet", "fit.json",
 )  # fmt: skip
-"""Files of a fit's folder."""
+"""Names of the files in a fit's folder."""
 
 
 @dataclass(frozen=True)
 class FitTask:
-    """One (model, setting, fold, seed).
+    """One fit of a model: a setting, a fold and a seed.
 
     Attributes:
-        fit_id: hash of all that its numbers depend on.
+        fit_id: hash of everything that the numbers depend on.
         model: name in the benchmark file.
-        settings: of the learner, `kind` among them.
-        seed: of all draws.
-        fold: number of the fold held out; None where the log says which part is.
-        train: parts learnt from.
-        watched: parts predicted, of which nothing is learnt; empty where a share of `train` is.
-        share: of the training rows, drawn by hash and held out to validate on; 0: none.
-        share_seed: of that draw.
-        threshold: rating from which a row counts for learners that see pairs alone; None: above 0.
+        settings: of the learner, with `kind`.
+        seed: of all random draws.
+        fold: number of the held-out fold; None if the parts of the log say what is held out.
+        train: parts to learn from.
+        watched: parts to predict, of which nothing is learnt; empty if a share of `train` is predicted.
+        share: share of the training rows that a hash holds out for validation; 0: none.
+        share_seed: seed of that hash.
+        threshold: lowest rating of a pair for learners of pairs; None: every rating above 0.
         threads: of the fit; they change no bit.
-        folder: where it writes what it made; None: it brings home its row alone.
-        stored: that folder as the table `fits` keeps it: relative to the root that holds it.
-        keep: whether it writes the model and its predictions, beside the row.
+        folder: for the files of the fit; None: the task returns its row and writes nothing.
+        stored: that folder as the table `fits` stores it, relative to its root.
+        keep: true if the model and its predictions are written, beside the row.
     """
 
     fit_id: str
@@ -91,29 +91,29 @@ class FitTask:
 
     @property
     def kind(self) -> str:
-        """The learner."""
+        """Kind of the learner."""
         return str(self.settings["kind"])
 
     @property
     def dims(self) -> int | None:
-        """Factors, where the learner has any."""
-        found = self.settings.get("dims")
-        return None if found is None else int(found)
+        """Number of factors, if the learner has any."""
+        dims = self.settings.get("dims")
+        return None if dims is None else int(dims)
 
     def place(self, name: str) -> str:
-        """A file of this fit."""
+        """Return the path of a file of this fit."""
         return f"{self.folder}/{self.fit_id}/{name}"
 
     @property
     def files(self) -> str | None:
-        """The fit's folder as its row names it; None where it keeps nothing but its row."""
+        """The fit's folder as its row stores it; None if only the row is stored."""
         return f"{self.stored}/{self.fit_id}" if self.folder is not None and self.keep else None
 
 
 def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
-    """The row of a fit that was made here, or earlier; never an exception, for a failure is a row too.
+    """Return the row of a fit made now or earlier; it raises nothing, because a failure is a row too.
 
-    Where another run is making the same fit in a folder that both see, this task waits for it.
+    If another run is making the same fit in a folder that both see, this task waits for it.
     """
     if task.folder is None or "://" in task.folder:
         return read_earlier_row(task) or _make_row(task, files.open)
@@ -130,7 +130,7 @@ def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
             facts |= run_fit(task, log) | {"status": "succeeded"}
         except (
             Exception
-        ) as error:  # a task that raises would lose its seconds, its memory and its neighbours
+        ) as error:  # an exception would lose the task's seconds and memory, and end tasks beside it
             facts |= {"status": _status(error), "error": _describe_error(error)}
     facts |= {"started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat()}
     if task.folder is not None and facts["status"] != "failed":
@@ -139,11 +139,11 @@ def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
 
 
 def run_fit(task: FitTask, log: RatingLog) -> Row:
-    """Fit, measure, write: the numbers of a row.
+    """Fit, measure and write files; return the numbers of a row.
 
     Raises:
-        DataError: an empty part, ratings outside the scale, a learner that cannot take them.
-        DivergedError: numbers that left all bounds.
+        DataError: an empty part, ratings outside the scale, or ratings that the learner cannot take.
+        DivergedError: the fit gave numbers that are not finite.
     """
     train_r, watched_r = choose_rows(task, log)
     if not len(train_r) or not len(watched_r):
@@ -165,12 +165,12 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     return {
         "n_train": len(train), "n_watched": len(watched), "steps": fit.steps, "rmse_by_step": curve,
         "rmse": whole["rmse"], "mae": whole["mae"],
-        "rmse_by_part": {part: found["rmse"] for part, found in by_part.items()},
+        "rmse_by_part": {part: error["rmse"] for part, error in by_part.items()},
     }  # fmt: skip
 
 
 def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
-    """The rows learnt from and those predicted; they never meet."""
+    """Return the row numbers to learn from and those to predict; no row is in both."""
     train_r = log.find_rows(task.train)
     if task.kind in registry.IMPLICIT:
         ratings_r = log.arrays["ratings"][train_r]
@@ -185,22 +185,22 @@ def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
 def measure_errors(
     predicted_p: npt.NDArray[np.float64], watched: Ratings, chosen: Rows
 ) -> dict[str, float]:
-    """rmse and mae, by the sums of a night: exact by user, and over users."""
+    """Return rmse and mae, summed as in a night: exactly by user, then over users."""
     p, y, u = predicted_p[chosen], watched.ratings_r[chosen], watched.users_r[chosen]
     offsets = np.concatenate([np.flatnonzero(np.diff(u, prepend=-1)), [len(u)]]).astype(np.int64)
     totals = sums.exact_sums(values.user_sums(offsets, p, y)).nearest()
-    found = values.from_totals(totals)
-    return {name: float(found[name]) for name in ("rmse", "mae")}
+    metrics = values.from_totals(totals)
+    return {name: float(metrics[name]) for name in ("rmse", "mae")}
 
 
 # ------------------------------------------------------------------------------------------ files
 
 
 def _write(task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows) -> None:
-    """Write the model and its predictions; where it is made of vectors, those of who has training rows.
+    """Write the model and its predictions, and vectors of the users and items that have training rows.
 
-    Users and items without any have zeros in the model, which predictions of pairs are made of. In a
-    ranking zeros would pass for what was learnt, so these users get no vector, and thus no list.
+    Users and items without training rows have zero vectors in the model; predictions of pairs need them.
+    In a ranking zeros would look like learnt vectors, so these users get no vector and thus no list.
     """
     with tempfile.TemporaryDirectory() as folder:
         place = registry.save(fit.model, Path(folder) / MODEL)
@@ -228,24 +228,24 @@ def _vectors(
 
 
 def write_table(place: str, table: pa.Table) -> None:
-    """A Parquet file, whole or not there."""
+    """Write a Parquet file, whole or not at all."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     write_bytes(place, buffer.getvalue())
 
 
 def read_earlier_row(task: FitTask) -> Row | None:
-    """The row that an earlier attempt left; None where it left none, or a piece of one."""
-    found = read_bytes(task.place(ROW)) if task.folder is not None else None
+    """Return the row of an earlier attempt; None if it left none, or an incomplete one."""
+    content = read_bytes(task.place(ROW)) if task.folder is not None else None
     with suppress(ValueError, TypeError):
-        row = json.loads(found) if found else {}
+        row = json.loads(content) if content else {}
         if row.get("files") or not task.keep or row.get("status") == "diverged":
             return {**row, "model": task.model, **_current_files(task, row)} if row else None
     return None
 
 
 def _current_files(task: FitTask, row: Row) -> Row:
-    """Return where the files of an earlier attempt lie; older versions wrote an absolute path."""
+    """Return the path of an earlier attempt's files today; older versions wrote an absolute path."""
     return {"files": task.files} if row.get("files") else {}
 
 
@@ -253,12 +253,12 @@ def _current_files(task: FitTask, row: Row) -> Row:
 
 
 def _facts(task: FitTask) -> Row:
-    known = asdict(task)
-    row = {name: known[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
+    fields = asdict(task)
+    row = {name: fields[name] for name in ("fit_id", "model", "seed", "fold", "threads")}
     settings = json.dumps(task.settings, sort_keys=True)
     parts = [VALIDATION_PART] if task.share else list(task.watched)
-    told = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
-    return row | told | {"files": task.files, "host": socket.gethostname()}
+    learner = {"kind": task.kind, "dims": task.dims, "settings_json": settings, "parts": parts}
+    return row | learner | {"files": task.files, "host": socket.gethostname()}
 
 
 def _status(error: Exception) -> str:
@@ -282,7 +282,7 @@ def _clock() -> _Clock:
 
 @contextmanager
 def measure_resources(facts: Row) -> Iterator[None]:
-    """Put seconds, seconds of all threads, and the largest memory of the process into the facts."""
+    """Add wall seconds, CPU seconds of all threads and peak memory of the process to the facts."""
     _forget_peak()
     before = _clock()
     yield
@@ -293,13 +293,13 @@ def measure_resources(facts: Row) -> Iterator[None]:
 
 
 def _forget_peak() -> None:
-    """A worker makes one fit after another: Linux forgets the largest memory so far when told to."""
+    """Reset the process's peak memory (Linux only): a worker makes one fit after another."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_bytes() -> int:
-    """Largest resident memory of this process since it was forgotten, mapped files included."""
+    """Return the largest resident memory of this process since the last reset, with mapped files."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):

@@ -48,7 +48,7 @@ from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.schemas import ITEMS, PROPENSITIES, SPLITS
 from recbench_spark.storage.shared_rows import share_rows
-from recbench_spark.training.popular import train_popular
+from recbench_spark.training.baselines import train_popular
 from tests.nights import SMALL, Ran, models, run, small
 
 ALL = estimators.ESTIMATORS[1:]

@@ -11,6 +11,7 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import about, accuracy, predictions
 from recbench_spark.kernels.metrics.about import ABOUT, ANY, About
+from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.reports.facts import ReportedMeasure
 
@@ -71,7 +72,7 @@ def test_a_new_metric_is_known_everywhere_from_its_registration(monkeypatch: pyt
     monkeypatch.setattr(accuracy, "METRICS", dict(accuracy.METRICS))
 
     @accuracy.metric("miss", about=About("small", place=15, bounds=(0.0, 1.0)))
-    def miss(chunk: accuracy.Chunk) -> Floats:
+    def miss(chunk: Chunk) -> Floats:
         return (chunk.hits == 0).astype(np.float64)
 
     offsets, above, none, length = (np.array(column) for column in ([0, 1], [2], [0], [9]))

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from recbench_spark.definitions import Definition
-from recbench_spark.kernels.metrics import accuracy
-from recbench_spark.kernels.metrics.accuracy import Chunk, cutoffs, measure
+from recbench_spark.kernels.metrics import chunk
+from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
+from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.ranking import lists
 from recbench_spark.kernels.ranking.lists import HeldOutItems, InputLists, UserItems, rank_lists
 from recbench_spark.kernels.ranking.rankings import Rankings
@@ -143,13 +144,13 @@ MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         Chunk, "_user_mask", lambda c, axis: c.length > 0
     ),
     "relevance is any grade": lambda m: m.setattr(
-        accuracy, "_is_relevant", lambda relevance, definition: np.ones(len(relevance), dtype=bool)
+        chunk, "is_relevant", lambda relevance, definition: np.ones(len(relevance), dtype=bool)
     ),
     "k looks one rank further": lambda m: m.setattr(
         Chunk, "_last_k", property(lambda c: np.minimum(np.asarray(c.ks), c.depth - 1))
     ),
     "lists are as long as the batch's first": lambda m: m.setattr(
-        accuracy, "_depth", lambda r, ks: int(max(1, min(max(ks), r.length[0] or 1)))
+        chunk, "max_depth", lambda r, ks: int(max(1, min(max(ks), r.length[0] or 1)))
     ),
     "sums in the order of the input": lambda m: m.setattr(Chunk, "_make_groups", _keep_input_order),
     "duplicates of the truth are kept": lambda m: m.setattr(

@@ -272,11 +272,11 @@ def test_kernels_that_fail_or_err_are_not_used(fused, monkeypatch):
         raise RuntimeError("no compiler\nand much else")
 
     for fault, told in ((wrong, "counts differ"), (broken, r"RuntimeError: no compiler\)")):
-        fused.trial.cache_clear()
+        fused.try_kernels.cache_clear()
         monkeypatch.setattr(fused, "_count_tile", fault)
         with pytest.warns(devices.RecbenchWarning, match=told):
             check(world, (3,))
-    fused.trial.cache_clear()
+    fused.try_kernels.cache_clear()
 
 
 def test_tiles_grow_and_cover_everything(fused, monkeypatch):
@@ -304,16 +304,16 @@ def test_limits_that_products_meet_count_as_reached(fused):
     products = users.astype(int) @ items.astype(int).T
     low, high = products[:, 7], products[:, 7] + 4
     empty, whole = torch.empty(0), {"dtype": torch.int32}
-    of_items = fused.Items(empty[:, None], empty, empty, empty, torch.from_numpy(items), empty, [])
-    block = fused.Block(empty, torch.from_numpy(users), *[empty] * 8)
+    of_items = fused.DeviceItems(empty[:, None], empty, empty, empty, torch.from_numpy(items), empty, [])
+    block = fused.DeviceBlock(empty, torch.from_numpy(users), *[empty] * 8)
     user = torch.arange(5)
     rows = fused._Rows(user, user, torch.tensor(low, **whole), torch.tensor(high, **whole), torch.zeros(5))
-    tile = fused.Tile(0, 64, 1.0, 0.0, 1.0, 0.0, 0.0)
+    tile = fused.DeviceTile(0, 64, 1.0, 0.0, 1.0, 0.0, 0.0)
     above, reached = fused._count_tile(rows, block, of_items, tile)
     assert above.tolist() == (products >= high[:, None]).sum(1).tolist()
     assert reached.tolist() == (products >= low[:, None]).sum(1).tolist()
     between = (products >= low[:, None]) & (products < high[:, None])
-    found = fused._undecided(rows, reached - above, int(between.sum()), block, of_items, tile)
+    found = fused._find_undecided(rows, reached - above, int(between.sum()), block, of_items, tile)
     assert [sorted(some) for some in np.split(found.numpy(), between.sum(1).cumsum()[:-1])] == [
         np.flatnonzero(row).tolist() for row in between
     ]
@@ -330,7 +330,8 @@ scorer = DotScorer(rng.standard_normal((50, 4)).astype("f4"))
 truth = ItemLists(np.array([0, 1, 2]), np.array([3, 4]))
 block = UserBlock(np.arange(2), rng.standard_normal((2, 4)).astype("f4"))
 for device in ("cpu", "cpu:0"):
-    count_ranks(scorer, block, truth, ItemLists.empty(2), device=device, settings=CountingSettings(cutoff=2))
+    settings = CountingSettings(cutoff=2)
+    count_ranks(scorer, block, truth, ItemLists.empty(2), device=device, settings=settings)
 print([name for name in ("triton", "pyspark") if name in sys.modules])
 """
 
@@ -379,7 +380,7 @@ for capability in (80, 86, 89, 90, 100):
         for kernel, constants, warps, stages in (
             (fused._count_kernel, count, 8, 3),
             (fused._write_kernel, write, 4, 2),
-            (fused._take_off_kernel, pairs, 4, 3),
+            (fused._subtract_hidden_kernel, pairs, 4, 3),
         ):
             made = built(kernel, constants, capability, warps, stages)
             print(json.dumps([kernel.__name__, capability, made.metadata.shared, made.asm["ptx"]]))

@@ -1,0 +1,56 @@
+"""Models without learning: popularity, random scores, and the true factors of the generated world.
+
+No model of the generated world can be better than its true factors.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import PopularModel, RandomModel, TruthModel
+from recbench_spark.data import worlds
+from recbench_spark.evaluation.ranking.sources import HashSource
+from recbench_spark.storage.shared_rows import share_rows
+from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+
+
+class PopularAdapter(Behaviour[PopularModel]):
+    """Adapter of popularity: an item's bias is its number of training interactions."""
+
+    def fit(self, data: SplitData) -> Trained:
+        """Take the counts of the catalogue; see `train_popular`."""
+        return train_popular(data.items)
+
+
+def train_popular(items: DataFrame) -> Trained:
+    """Return one row per item from the catalogue's counts (item_id, n_train)."""
+    empty = F.array().cast("array<float>")
+    bias = F.col("n_train").cast("double")
+    return Trained(items=items.select("item_id", empty.alias("vector"), bias.alias("bias")))
+
+
+class RandomAdapter(Behaviour[RandomModel]):
+    """Adapter of random scores: a uniform score per (user, item) by hash."""
+
+    learns: ClassVar[bool] = False
+
+    def load(self, data: SplitData) -> Trained:
+        """Return a model without tables: there is nothing to load."""
+        return Trained()
+
+    def source(self, trained: Trained, data: SplitData) -> HashSource:
+        """Return the source that hashes the ids of users and items."""
+        shared = share_rows(data.store.scratch, data.items.select("item_index", "item_id"))
+        return HashSource(shared, data.n_items, self.settings.seed)
+
+
+class TruthAdapter(Behaviour[TruthModel]):
+    """Adapter of the users' true preferences in the generated world."""
+
+    def fit(self, data: SplitData) -> Trained:
+        """Return the true factors of users and items."""
+        users, items = worlds.true_factors(data.spark, data.world)
+        return Trained(users=users, items=items)
