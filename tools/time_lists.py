@@ -48,7 +48,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     from recbench_spark import __version__
-    from recbench_spark.adhoc.spark_engine import make_truth_tables, convert_log
+    from recbench_spark.adhoc.spark_engine import convert_log, make_truth_tables
     from recbench_spark.data.external_inputs import convert_rows
     from recbench_spark.definitions import make_definition
     from recbench_spark.evaluation.metrics.accuracy import MetricPlan

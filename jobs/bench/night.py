@@ -42,7 +42,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import cli, schemas
-from recbench_spark.storage import delta_files
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.config.models import ModelConfig
@@ -59,6 +58,7 @@ from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.night import make_metric_plan, open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
+from recbench_spark.storage import delta_files
 from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 

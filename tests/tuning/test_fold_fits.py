@@ -253,7 +253,7 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
         .query("method == 'matrix factorisation by SGD'")
         .itertuples()
     )
-    assert gap.rival - gap.run_pass == pytest.approx(0.5)
+    assert gap.rival - gap.ours == pytest.approx(0.5)
 
 
 def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -> None:
