@@ -1,8 +1,8 @@
-"""Retention of the files that fits leave: checkpoints, models, predictions, logs that they learnt from.
+"""Retention of the files of fits: checkpoints, models, predictions, and the logs that they learnt from.
 
-What a night fitted goes with its split. What `jobs/benchmark.py` and `jobs/tune.py` fitted, and files of
-bundles, go when nothing has written to them since the first night that is kept. Rows of `fits` and `trials`
-stay.
+Files that a night fitted are removed with its split. Files of `jobs/benchmark.py`, `jobs/tune.py` and of
+bundles are removed if nothing has written to them since the first night that is kept. Rows of `fits` and
+`trials` stay.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from recbench_spark.training.fits.tasks import FIT_FILES
 def find_old_fits(
     store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
 ) -> tuple[Path, ...]:
-    """Folders that no kept night needs.
+    """Return the folders that no kept night needs.
 
     Args:
-        store: the warehouse; one that is no folder keeps nothing that is found here.
+        store: the warehouse; one that is no folder has no such files.
         before: the first night that is kept.
         keep: earlier nights that are kept.
-        splits: those that are about to be removed.
+        splits: splits that will be removed.
     """
     if store.folder is None:
         return ()

@@ -1,4 +1,4 @@
-"""Explaining why each model's numbers moved since its night before."""
+"""Explain why the numbers of each model moved since its previous night."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USER_SLICES = ("cold_user", "users")
 
 
 def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
-    """Append to `changes` where the benchmark file compares nights; once for the same runs."""
+    """Append to `changes` if the benchmark file compares nights; the same runs are explained once."""
     settings = night.benchmark.comparisons
     plan = make_plan(night, settings) if settings else None
     if plan is None:
@@ -55,7 +55,7 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
 
 
 def add_code_changes(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
-    """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
+    """Add `code_change` and `code_alone`; both are NULL where the two nights ran the same code."""
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:
         owners.setdefault(number.run_id, set()).add(number.owner)
@@ -72,7 +72,7 @@ def add_code_changes(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFra
 
 
 def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:
-    """Each model of this night with its last night before; None where no model has one."""
+    """Pair each model of this night with its previous night; None where no model has one."""
     visible = list_runs(night)
     runs = visible.runs
     before = [(find_previous_run(run, runs, None), run) for run in select_tonight_runs(night, runs)]

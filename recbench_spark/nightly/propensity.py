@@ -1,4 +1,5 @@
-"""Writing propensities: of items to `propensities`, of ratings to `rating_propensities`, fitted laws."""
+"""Write propensities of items to `propensities`, of ratings to `rating_propensities`, and fitted power
+laws."""
 
 from __future__ import annotations
 
@@ -26,12 +27,20 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.store import Store
 
 SEED = 42
-"""Of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
+"""Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
 
 
 @dataclass(frozen=True)
 class ExposureLog:
-    """The rows propensities are fitted to, under which name, and the catalogue (None: items with rows)."""
+    """Rows that propensities are fitted to.
+
+    Attributes:
+        store: the warehouse.
+        split_id: name of the rows in the tables.
+        rows: the rows.
+        items: the catalogue; None: the items that have rows.
+        sample: ratings of items drawn at random, for naive Bayes.
+    """
 
     store: Store
     split_id: str
@@ -43,13 +52,13 @@ class ExposureLog:
 def write_propensities(
     exposed: ExposureLog, settings: Propensities, replicates: int = 0, *, cells: bool = False
 ) -> PowerLaw | None:
-    """Fit and append under `asked.name`, once for each name; returns the fitted power law.
+    """Fit and append propensities once for each name (`method_name`); return the fitted power law, if any.
 
     Args:
         exposed: the log.
         settings: method, scale, clipping.
         replicates: simulated laws behind the goodness of fit; 0: none.
-        cells: by logistic regression also write a propensity for every user and item.
+        cells: with logistic regression also write a propensity for every user and item.
     """
     if settings.method == "naive_bayes":
         _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
@@ -74,7 +83,8 @@ def write_propensities(
 
 
 def method_name(store: Store, settings: Propensities) -> str:
-    """Return the name in the column `method`: the settings, and the content of tables that they name."""
+    """Return the value of the column `method`: the settings, and the content of the tables that they
+    name."""
     paths = [settings.path, settings.item_features, settings.user_features]
     given = [identity(store.spark, path) for path in paths if path]
     return f"{settings.name};content={digest(given, length=8)}" if given else settings.name
@@ -94,7 +104,7 @@ def _fit_ratings(exposed: ExposureLog) -> DataFrame:
 
 
 def _fit_features(exposed: ExposureLog, settings: Propensities, cells: bool) -> None:
-    """Over the catalogue, else the items that have features, else those shown."""
+    """Fit over the catalogue; without one over the items that have features, else over the items shown."""
     spark = exposed.store.spark
     tables = {
         key: read_table(spark, path, [key], "features") if path else None
@@ -107,10 +117,10 @@ def _fit_features(exposed: ExposureLog, settings: Propensities, cells: bool) -> 
         for key, rows in ids.items()
     )
     odds = logistic.fit_odds(exposed.rows, users, items, settings.rate, SEED)
-    found = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
+    frames = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
     if cells:
-        found.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
-    for rows, table in found:
+        frames.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
+    for rows, table in frames:
         raised = F.greatest(F.col("propensity"), F.lit(settings.floor or 0.0))
         _append_rows(exposed, settings, table, rows.withColumn("propensity", raised))
 

@@ -1,4 +1,4 @@
-"""What a night tells in the end: one HTML file, the leaderboard, and lines of SQL to go on with."""
+"""The report of a night: one HTML file, the leaderboard, and queries to continue with."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from recbench_spark.storage.store import Store, view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """The report as one HTML file (where the warehouse is a local folder) and the leaderboard."""
+    """Write the report as one HTML file if the warehouse is a folder; return its path and the
+    leaderboard."""
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
         path = None
@@ -39,7 +40,7 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
 
 
 def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
-    """The facts of one suite's night. The driver holds published numbers, none a user."""
+    """Return the facts of one suite's night. The driver holds published numbers, no row for a user."""
     if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
         store.install_views()
     ask = make_query_runner(store)
@@ -49,7 +50,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
             f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
         )
     if len(latest):
-        # A dataset that no longer runs, or has another name now, is no matter of this night.
+        # Datasets that no longer run, or have another name now, do not belong to this night.
         last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
         latest = latest[last == latest.logical_date.max()]
     ids = latest.run_id.unique().tolist()
@@ -77,29 +78,30 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
 
 
 def view_until(day: date) -> str:
-    """The view `latest_metrics` as of a night: what was measured for later ones is not looked at."""
+    """Return the SQL of the view `latest_metrics` for a night: numbers of later nights are left out."""
     view = view_files()["latest_metrics"]
     bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
     return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
 
 
 def read_graph_runs(store: Store, split_id: str) -> pd.DataFrame:
-    """Passes of the models over this split's graphs, on whatever night they were computed."""
+    """Return the passes of the models over this split's graphs, of any night."""
     return store.read(GRAPH_RUNS).where(F.col("model_id").startswith(f"{split_id}-")).toPandas()
 
 
 def read_disagreements(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The plainest rows of `current_paradoxes` of these runs, and how many there are of each kind."""
-    found = store.spark.table("current_paradoxes").where(of_runs)
-    disagree = found.where("kind <> 'none'")
+    """Return the clearest rows of `current_paradoxes` of these runs, and the number of rows of each
+    kind."""
+    paradoxes = store.spark.table("current_paradoxes").where(of_runs)
+    disagree = paradoxes.where("kind <> 'none'")
     severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
     order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
     plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
-    return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
+    return plainest.toPandas(), paradoxes.groupBy("kind", "certain").count().toPandas()
 
 
 def describe_regressions(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
-    """The regressions of these runs on a night in words, those of models that could be shipped first."""
+    """Return the regressions of these runs on a night in words; models that can be deployed come first."""
     kinds = store.read(RUNS).select("run_id", "model_kind")
     fallen = of_runs & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
     rows = store.spark.table("current_comparisons").where(fallen).join(kinds, "run_id")
@@ -108,24 +110,28 @@ def describe_regressions(store: Store, of_runs: Column, logical_date: date) -> t
 
 
 def read_changes(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
-    """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
+    """Return rows of `current_changes` of these runs at the headline: some groups for each model and
+    part."""
     return store.spark.table("current_changes").where(of_runs & headline_filter(benchmark)).toPandas()
 
 
 def read_multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
-    """The view `read_multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
+    """Return the view `multiverse_pairs` of some suites: a row for each pair of models, metric and
+    protocol."""
     store.install_views()
     pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
     return pairs.toPandas()
 
 
 def _sql_list(names: Sequence[str]) -> str:
-    """Names as SQL lists them."""
     return ", ".join(f"'{name}'" for name in names) or "NULL"
 
 
 def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
-    """Lines to paste: with Spark, and without. Each names what makes a number one of many."""
+    """Return commands to paste, with Spark and without it.
+
+    Each names suite, dataset, metric, estimator and definition, so that it selects one number of many.
+    """
     metric, k = parse_headline(benchmark)
     at = f"k = {k}" if k else "k IS NULL"
     chosen = {
@@ -150,7 +156,7 @@ def _sql_string(value: str) -> str:
 
 
 def _pandas_command(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
-    """Python that prints one night's numbers, of several attempts the last one's, without Spark.
+    """Return Python code that prints one night's numbers without Spark; the last attempt of several counts.
 
     `deltalake` alone opens no table in a folder whose name holds `%20`, so the code goes by `delta_tables`.
     """

@@ -1,8 +1,8 @@
-"""What may be asked of the results: a query over our tables and views, judged by Spark's own parse of it.
+"""Guard of SQL queries: it accepts a query over the product's tables and views, by Spark's own parser.
 
-A plan holds only nodes of queries (no command, no change of a table, no script), only relations that are
-tables or views of this warehouse or names that the query gives itself, and only functions of Spark that
-compute from their arguments.
+A plan may hold only nodes of queries (no command, no change of a table, no script), only relations that are
+tables or views of this warehouse or names that the query defines, and only functions of Spark that compute
+from their arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUERY_NODES = frozenset(
         *("UnresolvedRelation", "UnresolvedTableValuedFunction"),
     )
 )
-"""Nodes of a query."""
+"""Plan nodes of a query."""
 
 REFUSED_FUNCTIONS = frozenset(
     (
@@ -59,10 +59,10 @@ TABLE_FUNCTIONS = frozenset(
 """Functions that make a table and read none; Delta adds some that read any table by its path."""
 
 UNRESOLVED = ("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter")
-"""Expressions whose meaning the text does not say."""
+"""Expressions whose meaning is not in the text."""
 
 LEAVES = ("UnresolvedAttribute", "UnresolvedStar", "Literal")
-"""Expressions that hold names and values alone; most are."""
+"""Expressions that hold only names and values; most expressions are of this kind."""
 
 VALUE_KINDS = {
     "plan": f"{CATALYST}plans.logical.LogicalPlan",
@@ -71,13 +71,13 @@ VALUE_KINDS = {
     "many": "scala.collection.Iterable",
     "one": "scala.Product",
 }
-"""What parts of a plan are, the first that fits."""
+"""Kinds of parts of a plan and their Java classes; the first class that fits counts."""
 
 HINT = "ask by a SELECT over the tables and views that --list names"
 
 
 def check_query(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
-    """Refuse what is not a query over known tables and views.
+    """Refuse SQL that is not a query over known tables and views.
 
     Args:
         spark: the session in which the query will run.
@@ -87,20 +87,20 @@ def check_query(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
     """
-    if "${" in sql:  # Spark would put settings and the environment in its place, before it parses
+    if "${" in sql:  # Spark would insert settings and environment variables there before it parses
         raise ConfigError("'${' is not taken in SQL", "write the value out")
-    _PlanChecker(spark, known).plan(_parse_plan(spark, sql), frozenset())
+    _PlanChecker(spark, known).check_plan(_parse_plan(spark, sql), frozenset())
 
 
 def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
     try:
-        found: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+        plan: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     except ParseException as error:
-        told = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"no SQL: {told[:300]}", HINT) from None
+        message = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"no SQL: {message[:300]}", HINT) from None
     except Py4JError:
         raise ConfigError("no SQL that Spark can parse: is it too deep?", HINT) from None
-    return found
+    return plan
 
 
 class _PlanChecker:
@@ -115,8 +115,8 @@ class _PlanChecker:
         self.functions = {name.rpartition(".")[2] for name in known_there} - REFUSED_FUNCTIONS
         self.kinds: dict[str, str] = {}
 
-    def plan(self, node: JavaObject, named: frozenset[str]) -> None:
-        """A node of a plan; `named`: what queries around it have given a name (WITH)."""
+    def check_plan(self, node: JavaObject, named: frozenset[str]) -> None:
+        """Check a node of a plan; `named`: names that the queries around it define (WITH)."""
         kind = _node_kind(node)
         if kind not in QUERY_NODES:
             raise ConfigError(
@@ -135,9 +135,9 @@ class _PlanChecker:
         recursive = bool(node.allowRecursion())
         for relation in _iterate(node.cteRelations()):
             name = str(relation.productElement(0)).lower()
-            self.plan(relation.productElement(1), named | ({name} if recursive else set()))
+            self.check_plan(relation.productElement(1), named | ({name} if recursive else set()))
             named |= {name}
-        self.plan(node.child(), named)
+        self.check_plan(node.child(), named)
 
     def _check_relation(self, parts: list[str], named: frozenset[str]) -> None:
         if len(parts) == 1 and parts[0].lower() in self.known | named:
@@ -147,8 +147,8 @@ class _PlanChecker:
     def _check_function(self, parts: list[str], allowed: Iterable[str]) -> None:
         if len(parts) != 1 or parts[0].lower() not in allowed:
             name = ".".join(parts)[:200]
-            told = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
-            raise ConfigError(told, HINT)
+            message = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
+            raise ConfigError(message, HINT)
 
     def _check_expression(self, node: JavaObject, named: frozenset[str]) -> None:
         kind = _node_kind(node)
@@ -162,36 +162,38 @@ class _PlanChecker:
             self._check_children(node, named)
 
     def _check_children(self, node: JavaObject, named: frozenset[str]) -> None:
-        """Whatever a node is made of, in lists, pairs and maps too."""
+        """Check all parts of a node, in lists, pairs and maps too."""
         values = node if self._value_kind(node) == "many" else node.productIterator()
         for value in _iterate(values):
             sort = self._value_kind(value) if isinstance(value, JavaObject) else ""
             if sort == "plan":
-                self.plan(value, named)
+                self.check_plan(value, named)
             elif sort == "expression":
                 self._check_expression(value, named)
             elif sort in ("many", "one"):
                 self._check_children(value, named)
 
     def _value_kind(self, value: JavaObject) -> str:
-        """What holds a value, by its class: asked of Java once a class."""
+        """Return the kind of a value by its class; Java is called once for each class."""
         name = str(value.getClass().getName())
         if name not in self.kinds:
-            of = (sort for sort, java in VALUE_KINDS.items() if is_instance_of(self.gateway, value, java))
-            self.kinds[name] = next(of, "")
+            kinds = (
+                sort for sort, java in VALUE_KINDS.items() if is_instance_of(self.gateway, value, java)
+            )
+            self.kinds[name] = next(kinds, "")
         return self.kinds[name]
 
 
 def _node_kind(node: JavaObject) -> str:
-    """The class of a node by its last name; empty where it is not one of Spark's parser."""
+    """Return the last name of a node's class; empty if it is not a class of Spark's parser."""
     name = str(node.getClass().getName())
-    ours = name.startswith(
+    is_parser = name.startswith(
         tuple(CATALYST + part for part in ("plans.logical.", "analysis.", "expressions."))
     )
-    return name.rpartition(".")[2].rstrip("$") if ours else ""
+    return name.rpartition(".")[2].rstrip("$") if is_parser else ""
 
 
 def _iterate(values: JavaObject) -> Iterator[Any]:
-    found = values.iterator()
-    while found.hasNext():
-        yield found.next()
+    iterator = values.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

@@ -1,4 +1,4 @@
-"""Many fits of a benchmark: which ones, what is done already, their rows of `fits` as they come."""
+"""Run the fits of a benchmark: plan them, skip those that are done, and append rows of `fits`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one,
 from recbench_spark.tuning.folds import FoldedLog
 
 COMMIT_SECONDS = 20.0
-"""Rows wait so long for one another: each commit costs the driver a second."""
+"""Longest time that rows wait for a common commit: each commit takes the driver a second."""
 
 FINAL_STATES = ("succeeded", "diverged")
 """States that another attempt would only repeat."""
@@ -38,14 +38,14 @@ FINAL_STATES = ("succeeded", "diverged")
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Fits on one log, and what they are for.
+    """Fits on one log, and their purpose.
 
     Attributes:
         log: the log.
         suite: name of the benchmark file.
         purpose: benchmark, search, or figure.
         tasks: the fits.
-        threads: of each.
+        threads: threads of each fit.
     """
 
     log: FoldedLog
@@ -56,7 +56,7 @@ class FitPlan:
 
     @property
     def facts(self) -> Row:
-        """What all rows of the plan say."""
+        """Values that all rows of the plan have in common."""
         log = self.log
         facts = {"log_id": log.log_id, "dataset": log.dataset, "split": log.split}
         return {**facts, "suite": self.suite, "purpose": self.purpose}
@@ -64,7 +64,8 @@ class FitPlan:
 
 @dataclass(frozen=True)
 class ValidationDraw:
-    """Validation rows drawn by hash from what would be learnt from: this fold's test rows stay unseen."""
+    """Validation rows that are drawn by hash from the training rows; the test rows of the fold stay
+    unseen."""
 
     share: float
     seed: int
@@ -72,14 +73,14 @@ class ValidationDraw:
 
 @dataclass(frozen=True)
 class FitPlanner:
-    """What all fits of a benchmark share.
+    """Data and settings that all fits of a benchmark share.
 
     Attributes:
         store: the warehouse.
         benchmark: its name and definition.
-        log: what it is about.
-        threads: of each fit.
-        purpose: as in `fits`.
+        log: the log that fits are over.
+        threads: threads of each fit.
+        purpose: purpose as in `fits`.
     """
 
     store: Store
@@ -91,7 +92,10 @@ class FitPlanner:
     def over_folds(
         self, models: Sequence[ModelConfig], seeds: Sequence[int] = (), folds: Sequence[int] = ()
     ) -> FitPlan:
-        """Every model on every fold from every seed; without seeds from its own, without folds on all."""
+        """Plan every model on every fold with every seed.
+
+        Without `seeds` each model has its own seed; without `folds` all folds are taken.
+        """
         places: Sequence[int | None] = folds or self.log.folds or (None,)
         return self.plan(
             self.task(model, seed, fold)
@@ -101,7 +105,7 @@ class FitPlanner:
         )
 
     def make_distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
-        """One fit of a model that Spark distributes; nothing but its row is kept."""
+        """Make the fit of a model that Spark distributes; only its row is stored."""
         train, held_out = self.log.divide_parts(fold)
         document = model.model_dump(exclude={"name", "version", "provenance", "seed"})
         hashed = (
@@ -116,7 +120,7 @@ class FitPlanner:
         return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False)
 
     def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
-        """The longest first, so that none is waited for at the end."""
+        """Make a plan with the longest fits first, so that none is waited for at the end."""
         ordered = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
         return FitPlan(self.log, self.benchmark.name, self.purpose, ordered, self.threads)
 
@@ -128,10 +132,10 @@ class FitPlanner:
         drawn: ValidationDraw | None = None,
         keep: bool = True,
     ) -> FitTask:
-        """One fit, named by the hash of all that its numbers depend on; threads are none of it.
+        """Make one fit, named by the hash of all that its numbers depend on (threads are not among it).
 
         Raises:
-            ConfigError: no rating model, or one that needs times on a log without.
+            ConfigError: no rating model, or one that needs times on a log without them.
         """
         settings, log = learner_settings(model), self.log
         require_times(log.files, model.name, settings)
@@ -150,7 +154,7 @@ class FitPlanner:
 
 
 def estimate_cost(task: FitTask, log: FoldedLog) -> float:
-    """About how long a fit takes, in any unit: rows times steps times numbers a row."""
+    """Estimate the duration of a fit in any unit: rows times steps times numbers in a row."""
     settings = task.settings
     steps = sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "samples", "burn_in")) or 1
     dims = task.dims or 8
@@ -159,50 +163,51 @@ def estimate_cost(task: FitTask, log: FoldedLog) -> float:
 
 
 def run_plan(store: Store, plan: FitPlan, journal: Journal) -> list[Row]:
-    """The row of every task of the plan, in its order; those of earlier attempts are not made again."""
+    """Return the row of every task of the plan in its order; fits of earlier attempts are not repeated."""
     known = read_done_rows(store, plan)
     _append_under_plan(store, plan, known)
     todo = [task for task in plan.tasks if task.fit_id not in known]
     todo = list({task.fit_id: task for task in todo}.values())
     journal.say(_describe_done(plan, todo))
-    found = dict(known)
+    rows = dict(known)
     for row in _run_fits(store, plan, todo, journal):
-        found[row["fit_id"]] = row
-    return [{**found[task.fit_id], "model": task.model} for task in plan.tasks]
+        rows[row["fit_id"]] = row
+    return [{**rows[task.fit_id], "model": task.model} for task in plan.tasks]
 
 
 def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
-    """How many fits need not be made: rows of the table, and files of a start that was killed."""
+    """Describe how many fits are done: rows of the table, and files of a start that was killed."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         uncommitted = sum(row is not None for row in pool.map(read_earlier_row, todo))
     made = len(plan.tasks) - len(todo) + uncommitted
-    told = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
-    return f"{len(plan.tasks)} fits, {made} of them made before{told}"
+    note = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
+    return f"{len(plan.tasks)} fits, {made} of them made before{note}"
 
 
 def read_done_rows(store: Store, plan: FitPlan) -> dict[str, Row]:
-    """Rows of earlier attempts that another one would only repeat, by fit."""
+    """Return the rows of earlier attempts in a final state, by fit."""
     wanted = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
         *FINAL_STATES
     )
     rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & wanted).collect()
-    kept = {task.fit_id for task in plan.tasks if task.keep}
-    found: dict[str, Row] = {}
+    kept_fits = {task.fit_id for task in plan.tasks if task.keep}
+    rows_by_fit: dict[str, Row] = {}
     for row in rows:
-        if row.files is not None or row.status != "succeeded" or row.fit_id not in kept:
-            entered = found.get(row.fit_id, {}).get(ENTERED, set())
+        if row.files is not None or row.status != "succeeded" or row.fit_id not in kept_fits:
+            entered = rows_by_fit.get(row.fit_id, {}).get(ENTERED, set())
             files = None if row.files is None else store_place(store, row.files)
             more = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
-            found[row.fit_id] = row.asDict() | more
-    return found
+            rows_by_fit[row.fit_id] = row.asDict() | more
+    return rows_by_fit
 
 
 ENTERED = "entered"
-"""Key of a known row: under which (suite, model, purpose) the table has it."""
+"""Key of a known row: each (suite, model, purpose) that the table has it under."""
 
 
 def _append_under_plan(store: Store, plan: FitPlan, known: Mapping[str, Row]) -> None:
-    """Fits that were made under another name or for another purpose, under the plan's as well."""
+    """Append rows under the plan's names for fits that were made under another name or for another
+    purpose."""
     lacking = {}
     for task in plan.tasks:
         row = known.get(task.fit_id)
@@ -218,9 +223,9 @@ def run_distributed(
     folds: Sequence[int],
     journal: Journal,
 ) -> list[Row]:
-    """Models that are tasks of Spark themselves, one fit after the other on all executors.
+    """Fit models that use Spark themselves, one after the other on all executors.
 
-    Each row is committed as it comes; those of earlier starts are not made again.
+    Each row is committed when its fit ends; fits of earlier starts are not repeated.
     """
     log, places = fits.log, folds or fits.log.folds or (None,)
     rows = []
@@ -239,7 +244,8 @@ def run_distributed(
 
 
 def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
-    """Rows as they come, committed some at a time; after an interruption the next start finds the rest."""
+    """Yield rows as fits end and commit them in groups; after an interruption the next start finds the
+    rest."""
     if not todo:
         return
     at_once = count_slots(store.spark, plan.threads)
@@ -249,20 +255,20 @@ def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Jou
     with (
         BackgroundCommits(write, COMMIT_SECONDS) as commits,
         closing(outcomes),
-    ):  # no fit begins after an error
+    ):  # so no fit starts after an error
         for outcome in outcomes:
             row = _outcome_row(todo[outcome.place], outcome)
-            progress.tell(row)
+            progress.report(row)
             commits.add(row)
             yield row
 
 
 def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
-    """The task's own row, or that of one whose process died."""
+    """Return the row of a task, or a row for a task whose process died."""
     if outcome.row is not None:
         return outcome.row
     error = outcome.error
-    told = (
+    message = (
         str(error)
         if isinstance(error, RecbenchError)
         else explain_spark_error(error or Exception("no outcome"))
@@ -270,20 +276,20 @@ def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
     return {
         "fit_id": task.fit_id, "model": task.model, "kind": task.kind, "settings_json": None,
         "seed": task.seed, "fold": task.fold, "dims": task.dims, "threads": task.threads,
-        "status": "failed", "error": f"its process ended: {told}",
+        "status": "failed", "error": f"its process ended: {message}",
     }  # fmt: skip
 
 
 class _Progress:
-    """A line a fit: which, how good, how long, and how long the rest will take."""
+    """Reports a line for each fit: its name, error and seconds, and the time that is left."""
 
     def __init__(self, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> None:
         self.left = {task.fit_id: estimate_cost(task, plan.log) for task in todo}
         self.journal, self.started = journal, time.monotonic()
         self.all, self.spent, self.since = len(todo), 0.0, datetime.now(UTC).isoformat()
 
-    def tell(self, row: Row) -> None:
-        """A line for a finished fit. One that an earlier start made says nothing of the pace."""
+    def report(self, row: Row) -> None:
+        """Report a finished fit. A fit of an earlier start does not count for the time that is left."""
         cost_of_it = self.left.pop(row["fit_id"])
         self.spent += cost_of_it if (row.get("started_at") or self.since) >= self.since else 0.0
         self.journal.say(
@@ -310,7 +316,7 @@ def _describe_fit(row: Row) -> str:
 
 
 def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
-    """The rows of seeds that have every fold: a mean over folds in which some count twice is none."""
+    """Return the rows of seeds that have every fold, so that no fold counts twice in a mean."""
     wanted: set[int | None] = set(folds) or {None}
     of_seed: dict[int, set[int | None]] = {}
     for row in rows:
@@ -319,10 +325,11 @@ def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row
 
 
 def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:
-    """Mean and spreads of each model's succeeded fits, of all rows predicted or of one part."""
-    found: dict[str, dict[tuple[int | None, int], float]] = {}
+    """Summarise each model's succeeded fits by mean and spreads, over all predicted rows or over one
+    part."""
+    values_by_model: dict[str, dict[tuple[int | None, int], float]] = {}
     for row in rows:
         value = row.get("rmse") if part is None else (row.get("rmse_by_part") or {}).get(part)
         if row["status"] == "succeeded" and value is not None:
-            found.setdefault(row["model"], {})[row["fold"], row["seed"]] = value
-    return {model: summarise_folds(values) for model, values in found.items()}
+            values_by_model.setdefault(row["model"], {})[row["fold"], row["seed"]] = value
+    return {model: summarise_folds(values) for model, values in values_by_model.items()}

@@ -1,4 +1,4 @@
-"""Settings of rating models, tried on rows drawn from the training part: fits as Spark tasks."""
+"""Trials of rating models on rows drawn from the training part: fits as Spark tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 
 class RatingTrials:
-    """`tuning.Trials` by RMSE; a setting is a fit a seed."""
+    """`search.Trials` by RMSE; each setting has one fit for each seed."""
 
     metric = "rmse"
 
@@ -24,11 +24,11 @@ class RatingTrials:
         self.credited_log_id = compute_credited_log_id(fits.store, fits.benchmark)
 
     def settings(self, model: ModelConfig) -> Row:
-        """Those of its learner."""
+        """Return the settings of the model's learner."""
         return learner_settings(model).model_dump()
 
-    def outcomes(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
-        """By as many fits as the search has seeds, all of them planned together."""
+    def run_trials(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
+        """Fit every setting with all seeds of the search, in one plan."""
         tasks = [self._tasks(making.model) for making in makings]
         plan = self.fits.plan(task for some in tasks for task in some)
         rows = {row["fit_id"]: row for row in run_plan(self.store, plan, journal)}

@@ -95,9 +95,9 @@ def test_fits_of_an_earlier_start_say_nothing_of_the_pace(monkeypatch) -> None:
     journal = SimpleNamespace(say=said.append, record=lambda *_, **__: None)
     progress = fold_fits._Progress(SimpleNamespace(log=None), tasks, journal)
     told = {"model": "m", "fold": 1, "seed": 0, "status": "succeeded", "rmse": 0.5, "seconds": 1.0}
-    progress.tell({**told, "fit_id": "a", "started_at": "2026-01-01T00:00:00+00:00"})
+    progress.report({**told, "fit_id": "a", "started_at": "2026-01-01T00:00:00+00:00"})
     progress.started -= 10.0
-    progress.tell({**told, "fit_id": "b", "started_at": "2999-01-01T00:00:00+00:00"})
+    progress.report({**told, "fit_id": "b", "started_at": "2999-01-01T00:00:00+00:00"})
     assert said[0] == "fit 1/3 m fold 1 seed 0: RMSE 0.5000 in 1.0 s, 0 MB"
     assert said[1].endswith("; about 20 s left")
 
