@@ -1,7 +1,7 @@
-"""What a night found: facts as frozen dataclasses first, pictures last.
+"""Reports of a night: tables become facts (frozen dataclasses), and facts become text and pages.
 
-`make_report` turns the rows of four tables into facts; `leaderboard_text` and `render_html` only lay
-facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
+`make_report` turns the rows of four tables into facts; `leaderboard_text` and `render_html` show facts.
+Nothing here needs Spark: the tables are pandas frames, from Spark or `deltalake`.
 """
 
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text

@@ -1,4 +1,4 @@
-"""From rows of the result tables to facts. No Spark: pandas frames, from Spark or `deltalake`."""
+"""Make facts of a report from rows of the result tables (pandas frames, from Spark or `deltalake`)."""
 
 from __future__ import annotations
 
@@ -54,12 +54,15 @@ def make_report(
     pairs: pd.DataFrame | None = None,
     regressions: Sequence[str] = (),
 ) -> Report:
-    """The facts of one suite's latest night.
+    """Return the facts of one suite's latest night.
 
-    `latest` has the columns of the view `latest_metrics`, the other frames those of their tables;
-    rows that belong to other runs or splits are passed over. `headline` is `metric@k` or `metric`.
-    `pairs` has the columns of `multiverse_pairs`; `regressions`: a sentence each, without a full stop.
-    Raises SchemaError for a missing column, DataError where `latest` holds more than one suite.
+    `latest` has the columns of the view `latest_metrics`, the other frames those of their tables; rows of
+    other runs or splits are ignored. `headline` is `metric@k` or `metric`. `pairs` has the columns of
+    `multiverse_pairs`. `regressions` has one sentence for each, without a full stop.
+
+    Raises:
+        SchemaError: a column is missing.
+        DataError: `latest` holds more than one suite.
     """
     numbers = read_numbers(latest)
     plain = [number for number in numbers if not is_corrected(number)]
@@ -92,13 +95,13 @@ def make_report(
 
 
 def make_multiverse(pairs: pd.DataFrame) -> tuple[MultiverseFacts, ...]:
-    """The shares of each part, from rows of the view `multiverse_pairs`."""
+    """Return the shares of each part, from rows of the view `multiverse_pairs`."""
     parts = sorted(pairs.part.unique(), key=lambda part: _order_index(part, PART_ORDER))
     return tuple(_make_part_multiverse(part, pairs[pairs.part == part]) for part in parts)
 
 
 def _make_part_multiverse(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
-    """Models in the order of the worlds they win; several protocols count as their worlds do."""
+    """Return the shares of a part, with models sorted by the worlds they win, over all protocols."""
     counted = pairs.astype({"won": float, "worlds": float})
     counted["share"] = counted.won / counted.worlds
     wins = counted.groupby("model").won.sum().sort_values(ascending=False, kind="stable")
@@ -119,13 +122,13 @@ def _make_part_multiverse(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
 
 
 def make_pairs(pairs: pd.DataFrame) -> tuple[PairFacts, ...]:
-    """Each pair once, the least certain first, with its share in each suite."""
+    """Return each pair once with its share in each suite; the least certain pair comes first."""
     counted = pairs[pairs.model < pairs.other].astype({"won": float, "worlds": float})
-    found = [
+    facts = [
         _make_pair(str(part), str(model), str(other), rows)
         for (part, model, other), rows in counted.groupby(["part", "model", "other"])
     ]
-    return tuple(sorted(found, key=lambda pair: (abs(pair.share - 0.5), pair.part, pair.model, pair.other)))
+    return tuple(sorted(facts, key=lambda pair: (abs(pair.share - 0.5), pair.part, pair.model, pair.other)))
 
 
 def _make_pair(part: str, model: str, other: str, rows: pd.DataFrame) -> PairFacts:
@@ -135,7 +138,7 @@ def _make_pair(part: str, model: str, other: str, rows: pd.DataFrame) -> PairFac
 
 
 def read_numbers(latest: pd.DataFrame) -> tuple[Number, ...]:
-    """Rows of `latest_metrics` that may be ranked: those of the splits of the last night."""
+    """Read the rows of `latest_metrics` that may be ranked: those of the splits of the last night."""
     numbers = [_read_number(row) for row in _records(latest, "latest_metrics", _NUMBER_COLUMNS)]
     suites = sorted({number.suite for number in numbers})
     if len(suites) > 1:
@@ -181,7 +184,7 @@ def _read_number(row: dict[str, Any]) -> Number:
 
 
 def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int | None, tuple[str, ...]]:
-    """Metric and cut-off that models are ranked by, with a note where `headline` was not measured."""
+    """Choose metric and cut-off that models are ranked by, with a note if `headline` was not measured."""
     name, _, cut = headline.partition("@")
     wanted = (name, int(cut) if cut.isdecimal() else None)
     there = {(n.measure.metric, n.measure.k) for n in numbers if n.slice_key is None}
@@ -194,7 +197,7 @@ def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int 
 
 
 def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> tuple[Leaderboard, ...]:
-    """One board for each split, part, definition and estimator under which the metric is known."""
+    """Return one board for each split, part, definition and estimator that has values of the metric."""
     whole = [number for number in numbers if number.slice_key is None]
     chosen = [n for n in whole if (n.measure.metric, n.measure.k) == (metric, k)]
     keys = {(n.split_id, n.part, n.measure) for n in chosen}
@@ -211,21 +214,21 @@ def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> 
 
 
 def add_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderboard:
-    """The board with the rows of training items of each model's lists, where other models have none."""
+    """Add the number of training items in each model's lists, for models whose lists are not filtered."""
     if all(row.model_kind in UNFILTERED_KINDS for row in board.rows):
         return board
-    found = {
+    rows_by_model = {
         model: int(check.observed or 0)
         for check in checks
         if check.check == TRAINING_ROWS
         for model in check.models
     }
-    rows = tuple(replace(row, training_rows=found.get(row.model, 0)) for row in board.rows)
+    rows = tuple(replace(row, training_rows=rows_by_model.get(row.model, 0)) for row in board.rows)
     return replace(board, rows=rows)
 
 
 UNFILTERED_KINDS = ("lists", "published")
-"""Kinds of models whose lists nobody takes training items out of."""
+"""Kinds of models whose lists are not filtered: training items stay in them."""
 
 
 def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
@@ -233,7 +236,7 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
     bad = {number.model: measure.sort_key(number.estimate.value) for number in chosen}
     ordered = sorted(chosen, key=lambda number: (bad[number.model], number.model))
     others = _other_measures(measure, same_part)
-    found = {(number.model, number.measure): number.estimate for number in same_part}
+    estimates = {(number.model, number.measure): number.estimate for number in same_part}
     overlaps = [a.estimate.overlaps(b.estimate) for a, b in pairwise(ordered)]
     rows = tuple(
         LeaderboardRow(
@@ -242,7 +245,7 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
             model_kind=number.model_kind,
             source=number.source,
             estimate=number.estimate,
-            others=tuple(found.get((number.model, other)) for other in others),
+            others=tuple(estimates.get((number.model, other)) for other in others),
             overlaps_next=overlap,
         )
         for number, overlap in zip(ordered, [*overlaps, None], strict=True)
@@ -252,7 +255,8 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
 
 
 def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tuple[ReportedMeasure, ...]:
-    """One measure for each other metric: at the headline's cut-off, and defined as near to it."""
+    """Return one measure for each other metric, at the headline's cut-off and with the most similar
+    definition."""
     there = {n.measure for n in numbers if n.measure.metric != headline.metric}
     fitting = [m for m in there if m.k in (headline.k, None) and m.estimator == headline.estimator]
     fitting.sort(
@@ -268,7 +272,7 @@ def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tup
 
 
 def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
-    """The held-out part `test` against the uniformly exposed `open_loop`, where both are there."""
+    """Compare the part `test` with the uniformly exposed part `open_loop`, if both are there."""
     return tuple(
         _make_agreement(held_out, uniform)
         for held_out in boards
@@ -280,22 +284,21 @@ def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
 
 
 def _finite_models(board: Leaderboard) -> set[str]:
-    """The models that have a value."""
     return {row.model for row in board.rows if math.isfinite(row.estimate.value)}
 
 
 def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
-    theirs = {row.model: row for row in other.rows}
+    others = {row.model: row for row in other.rows}
     rows = tuple(
         AgreementRow(
-            mine.model,
-            mine.position,
-            theirs[mine.model].position,
-            mine.estimate,
-            theirs[mine.model].estimate,
+            row.model,
+            row.position,
+            others[row.model].position,
+            row.estimate,
+            others[row.model].estimate,
         )
-        for mine in one.rows
-        if mine.model in theirs and math.isfinite(mine.estimate.value + theirs[mine.model].estimate.value)
+        for row in one.rows
+        if row.model in others and math.isfinite(row.estimate.value + others[row.model].estimate.value)
     )
     pairs = list(combinations(rows, 2))
     opposite = [
@@ -312,7 +315,7 @@ def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
 
 
 def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[CurveFacts, ...]:
-    """Metrics by cut-off for each board: its own metric first, then the board's other columns."""
+    """Return metrics by cut-off for each board: its own metric first, then the board's other columns."""
     whole = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
     curves: list[CurveFacts] = []
     for board in boards:
@@ -347,7 +350,7 @@ def _make_curve(numbers: list[Number], board: Leaderboard, measure: ReportedMeas
 
 
 def make_slices(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[SliceFacts, ...]:
-    """The measure of each board within each kind of slice; of many values, the largest."""
+    """Return the measure of each board within each kind of slice; of many slices the largest ones."""
     sliced = [number for number in numbers if number.slice_key is not None]
     return tuple(
         _make_slices(board, key, [n for n in of_board if n.slice_key == key])
@@ -369,21 +372,21 @@ def _make_slices(board: Leaderboard, key: str, numbers: list[Number]) -> SliceFa
         size[n.slice_value or ""] = max(size.get(n.slice_value or "", 0), n.estimate.n)
     largest = sorted(size, key=lambda value: (-size[value], value))[:SLICES_PER_KEY]
     values = tuple(sorted(largest, key=lambda value: _order_key(value, SLICE_ORDER)))
-    found = {(n.model, n.slice_value or ""): n.estimate for n in numbers}
+    estimates = {(n.model, n.slice_value or ""): n.estimate for n in numbers}
     rows = tuple(
-        (row.model, tuple(found.get((row.model, value)) for value in values)) for row in board.rows
+        (row.model, tuple(estimates.get((row.model, value)) for value in values)) for row in board.rows
     )
     return SliceFacts(board.part, board.measure, key, values, rows, len(size) - len(values))
 
 
 def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckRow, ...]:
-    """Findings of the shown runs: failed ones first, then by severity; equal ones in one row."""
+    """Return the checks of the shown runs, failed ones first, then by severity; equal ones share a row."""
     model_of = {number.run_id: number.model for number in numbers}
     columns = ("run_id", "check", "severity", "observed", "threshold", "passed", "detail")
     merged: dict[CheckRow, set[str]] = {}
     for row in _records(checks, "checks", columns):
         if row["run_id"] in model_of:
-            found = CheckRow(
+            check = CheckRow(
                 check=_text(row["check"]),
                 severity=_text(row["severity"]),
                 passed=bool(row["passed"]),
@@ -392,8 +395,8 @@ def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckR
                 detail=_text(row["detail"]),
                 models=(),
             )
-            merged.setdefault(found, set()).add(model_of[row["run_id"]])
-    rows = [replace(found, models=tuple(sorted(models))) for found, models in merged.items()]
+            merged.setdefault(check, set()).add(model_of[row["run_id"]])
+    rows = [replace(check, models=tuple(sorted(models))) for check, models in merged.items()]
     return tuple(
         sorted(
             rows,
@@ -409,7 +412,7 @@ def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckR
 
 
 def make_manifests(manifests: pd.DataFrame, numbers: Iterable[Number]) -> tuple[ManifestFacts, ...]:
-    """What the shown splits consist of."""
+    """Return the counts of the shown splits."""
     splits = {n.split_id: (n.dataset, n.split) for n in sorted(numbers, key=lambda n: n.split_id)}
     rows = _records(manifests, "manifests", ("split_id", "part", "fact", "value", "detail"))
     return tuple(
@@ -427,15 +430,15 @@ def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str,
     parts = tuple(sorted({part for _, part in counts}, key=lambda part: _order_key(part, order)))
     facts = tuple(sorted({fact for fact, _ in counts}, key=lambda fact: _order_key(fact, FACT_ORDER)))
     values = tuple(tuple(counts.get((fact, part)) for part in parts) for fact in facts)
-    said = [(_text(row["part"]), _text(row["fact"]), _text(row["detail"])) for row in rows]
-    texts = sorted(text for text in said if text[2] and text[1] not in facts)
-    about = {fact: detail for _, fact, detail in sorted(said) if detail}
+    entries = [(_text(row["part"]), _text(row["fact"]), _text(row["detail"])) for row in rows]
+    texts = sorted(text for text in entries if text[2] and text[1] not in facts)
+    about = {fact: detail for _, fact, detail in sorted(entries) if detail}
     notes = tuple(about.get(fact, "") for fact in facts)
     return ManifestFacts(split_id, dataset, split, parts, facts, notes, values, tuple(texts))
 
 
 def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, ...]:
-    """The runs shown, and the night's failed attempts after them, or at models without a number."""
+    """Return the runs shown and then the failed attempts of the night that have no later success."""
     shown = {number.run_id for number in numbers}
     nights = {(number.suite, number.logical_date) for number in numbers}
     rows = _records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status"))
@@ -458,12 +461,13 @@ def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, 
 
 
 def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
-    """Model and dataset of a row of `runs`: an attempt on other data is later than none of this."""
+    """Return model and dataset of a row of `runs`; attempts on other data are not compared in time."""
     return _text(row["model"]), _text(row.get("dataset"))
 
 
 def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
-    """A sentence a model whose last attempt failed, and whose figures are those of one before it."""
+    """Return a sentence for each model whose last attempt failed, so that its figures are of an earlier
+    one."""
     known = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
     return tuple(
@@ -499,7 +503,7 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
 
 
 def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
-    """Every definition in use, with the metrics under it and its differences in words."""
+    """Return every definition in use, with its metrics and its differences from the defaults in words."""
     metrics: dict[str, set[str]] = {}
     for number in numbers:
         metrics.setdefault(number.measure.definition, set()).add(number.measure.metric)
@@ -519,30 +523,30 @@ def _list_models(boards: Iterable[Leaderboard], numbers: Iterable[Number]) -> tu
 
 
 def _interval_level(runs: Iterable[RunFacts]) -> float | None:
-    """The level all intervals share, from the settings of the runs; None where they do not say."""
+    """Return the level that all intervals share, by the settings of the runs; None if they do not agree."""
     levels = {
-        float(found["level"])
+        float(section["level"])
         for run in runs
-        for found in _find_settings("bootstrap", run.config)
-        if "level" in found
+        for section in _find_settings("bootstrap", run.config)
+        if "level" in section
     }
     return levels.pop() if len(levels) == 1 else None
 
 
 def _find_settings(name: str, config: str) -> list[dict[str, Any]]:
-    """Every group of settings of this name, wherever it stands in the JSON."""
-    found: list[dict[str, Any]] = []
+    """Return every group of settings with this name, anywhere in the JSON."""
+    sections: list[dict[str, Any]] = []
 
     def keep(group: dict[str, Any]) -> dict[str, Any]:
         if isinstance(group.get(name), dict):
-            found.append(group[name])
+            sections.append(group[name])
         return group
 
     try:
         json.loads(config, object_hook=keep)
     except json.JSONDecodeError:
         return []
-    return found
+    return sections
 
 
 # ------------------------------------------------------------------------------- values out of pandas

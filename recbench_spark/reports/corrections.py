@@ -1,4 +1,4 @@
-"""The models as each estimator of exposure bias sees them, beside the holdout and the open loop."""
+"""Compare the models by each estimator for exposure bias with the holdout and the open loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOLDOUT, OPEN_LOOP = "holdout", "open_loop"
 
 
 def is_corrected(number: Number) -> bool:
-    """Whether a number corrects for exposure, or is DCG, which only stands beside such: no leaderboard."""
+    """Return True if a number corrects for exposure, or is DCG, which has no leaderboard of its own."""
     estimator = number.measure.estimator
     return (estimator in ESTIMATORS and estimator != HOLDOUT) or number.measure.metric == "dcg"
 
@@ -32,7 +32,8 @@ def is_corrected(number: Number) -> bool:
 def make_corrections(
     numbers: Iterable[Number], boards: Sequence[Leaderboard]
 ) -> tuple[CorrectionFacts, ...]:
-    """For each board with corrected numbers: the same measure by all estimators that have a value."""
+    """Return, for each board with corrected numbers, the same measure by all estimators that have a
+    value."""
     corrected = [
         number
         for number in numbers
@@ -43,7 +44,7 @@ def make_corrections(
 
 
 def _find_reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
-    """The open loop's board of the same measure and split."""
+    """Return the open loop's board of the same measure and split."""
     same = (b for b in boards if (b.split_id, b.measure) == (board.split_id, board.measure))
     return next((b for b in same if b.part == OPEN_LOOP and board.part != OPEN_LOOP), None)
 
@@ -76,16 +77,16 @@ def _board_estimates(board: Leaderboard) -> dict[str, MetricEstimate]:
 def _group_by_estimator(
     board: Leaderboard, corrected: Sequence[Number]
 ) -> dict[str, dict[str, MetricEstimate]]:
-    """Estimator (with the strata) -> model -> estimate, in the order of the estimators."""
+    """Return estimator (with its strata) -> model -> estimate, in the order of the estimators."""
     wanted = (board.split_id, board.part, board.measure.metric, board.measure.k)
-    found: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
+    estimates: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
     for n in corrected:
         if (n.split_id, n.part, n.measure.metric, n.measure.k) == wanted:
             strata = n.measure.definition.partition(";strata=")[2]
             name = f"{n.measure.estimator} {strata}".strip().replace("_", " ")
             place = ESTIMATORS.index(n.measure.estimator), name
-            found.setdefault(place, {})[n.model] = n.estimate
-    return {name: found[place, name] for place, name in sorted(found)}
+            estimates.setdefault(place, {})[n.model] = n.estimate
+    return {name: estimates[place, name] for place, name in sorted(estimates)}
 
 
 def _make_column(
@@ -107,7 +108,7 @@ def _make_column(
 
 
 def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]) -> float | None:
-    """Kendall's tau-b between two rankings of the models that both know; None below two."""
+    """Return Kendall's tau-b between two rankings of their common models; None below two models."""
     pairs = _common_values(values, truth)
     return _none_if_nan(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
 
@@ -115,19 +116,19 @@ def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimat
 def _agreement_p_value(
     values: dict[str, MetricEstimate], holdout: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]
 ) -> float | None:
-    """How likely as large a lead over the holdout's agreement with the truth is, were there none."""
+    """Return the probability of so large a lead over the holdout's agreement with the truth by chance."""
     known = _common_values(values, holdout, truth)
     if len(known) < 2:
         return None
     own, other, open_loop = known.T
-    own_tau, other_tau = (kendall_tau_b(open_loop, mine) for mine in (own, other))
+    own_tau, other_tau = (kendall_tau_b(open_loop, ranking) for ranking in (own, other))
     return _none_if_nan(
         dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1]
     )
 
 
 def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.float64]:
-    """The values of the models that all know, (m, estimators)."""
+    """Return the values of the models that all estimators have, (m, estimators)."""
     names = sorted(set.intersection(*(set(values) for values in estimates)))
     table = np.array([[values[m].value for values in estimates] for m in names])
     table = table.reshape(len(names), len(estimates))
