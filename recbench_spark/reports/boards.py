@@ -79,8 +79,8 @@ def make_board(
 ) -> BoardFacts:
     """Return the facts of a board.
 
-    Positions are among all rows of a part; a number beside a table has none. `held_back`: the reason why a row
-    is held back, by entry id; such a row has no position either.
+    Positions are among all rows of a part; a number beside a table has none. `held_back`: the reason why a
+    row is held back, by entry id; such a row has no position either.
     """
     rows, places = [], dict[str | None, int]()
     for entry in entries:
