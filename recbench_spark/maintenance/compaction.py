@@ -30,18 +30,20 @@ def find_old_results(store: Store, before: date, keep: Sequence[date] = ()) -> O
 
     The driver holds names of runs and splits, no row for a user.
     """
-    kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
-    runs = store.read(RUNS).select("run_id", "split_id", kept.alias("kept"))
+    is_kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
+    runs = store.read(RUNS).select("run_id", "split_id", is_kept.alias("kept"))
     used = runs.groupBy("split_id").agg(F.max("kept").alias("kept"))
-    there = store.read(SPLITS).select("split_id").distinct()
-    splits = used.where(~F.col("kept")).join(there, "split_id", "left_semi")
+    existing = store.read(SPLITS).select("split_id").distinct()
+    splits = used.where(~F.col("kept")).join(existing, "split_id", "left_semi")
     run_ids = {run_id for name in LARGE_RESULTS for run_id in _runs_with_rows(store, TABLES[name], runs)}
     return OldResults(tuple(sorted(run_ids)), tuple(sorted(row.split_id for row in splits.collect())))
 
 
 def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
-    there = store.read(table).select("run_id").distinct()
-    return [row.run_id for row in runs.where(~F.col("kept")).join(there, "run_id", "left_semi").collect()]
+    existing = store.read(table).select("run_id").distinct()
+    return [
+        row.run_id for row in runs.where(~F.col("kept")).join(existing, "run_id", "left_semi").collect()
+    ]
 
 
 def drop_old_results(store: Store, old: OldResults) -> None:
@@ -74,8 +76,8 @@ def _split_tables() -> list[tuple[Table, str]]:
     `splits` shows which splits exist.
     """
     columns = {"split_id": "split_id"}
-    named = ("model_id", "graph_id", "neighbourhood_id")
-    columns |= {name: f"substring_index({name}, '-', 1)" for name in named}
+    name_columns = ("model_id", "graph_id", "neighbourhood_id")
+    columns |= {name: f"substring_index({name}, '-', 1)" for name in name_columns}
     tables = [
         (table, columns[table.partition_by[0]])
         for table in TABLES.values()

@@ -30,5 +30,5 @@ def find_old_fits(
     if store.folder is None:
         return ()
     rule = RetentionRule.read(store, before, keep, splits)
-    rooms = [store.folder / room for room in SHARED_FOLDERS if room.startswith(FIT_FILES)]
-    return tuple(sorted(folder for room in rooms for folder in find_old_folders(room, 1, rule)))
+    parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
+    return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))

@@ -50,18 +50,18 @@ class RetentionRule:
         cls, store: Store, before: date, keep: Sequence[date], doomed: Collection[str]
     ) -> RetentionRule:
         """Return the rule for a warehouse; `doomed`: splits that will be removed."""
-        there = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
+        existing = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
         assert store.folder is not None
-        return cls(frozenset(there - set(doomed)), before, tuple(keep), time_in_use(store.folder))
+        return cls(frozenset(existing - set(doomed)), before, tuple(keep), time_in_use(store.folder))
 
-    def is_old(self, name: str, used: float, dashes: int) -> bool:
+    def is_old(self, name: str, last_use: float, dashes: int) -> bool:
         """Return whether nobody needs a folder; the name of a split's folder has `dashes`, and its id
         before them."""
-        if used > self.in_use:
+        if last_use > self.in_use:
             return False
         if name.count("-") >= dashes:
             return name.partition("-")[0] not in self.splits
-        day = datetime.fromtimestamp(used, UTC).date()
+        day = datetime.fromtimestamp(last_use, UTC).date()
         return day < self.before and day not in self.keep
 
 
@@ -76,13 +76,13 @@ def time_in_use(root: Path) -> float:
     )
 
 
-def find_old_folders(room: Path, dashes: int, rule: RetentionRule) -> list[Path]:
-    """Return the old folders of a room, and old leases and work folders of owners that have ended."""
-    folders = [path for path in room.iterdir() if _is_shared_folder(path)] if room.is_dir() else []
+def find_old_folders(parent: Path, dashes: int, rule: RetentionRule) -> list[Path]:
+    """Return the old folders in `parent`, and old leases and work folders of owners that have ended."""
+    folders = [path for path in parent.iterdir() if _is_shared_folder(path)] if parent.is_dir() else []
     old = [path for path in folders if rule.is_old(path.name, last_use_time(path), dashes)]
-    for target, left in list_abandoned(room).items():
-        if rule.is_old(target.name, max(map(newest_time, left)), dashes):
-            old.extend(left)
+    for target, remains in list_abandoned(parent).items():
+        if rule.is_old(target.name, max(map(newest_time, remains)), dashes):
+            old.extend(remains)
     return sorted(path for path in old if not is_held_within(path))
 
 
@@ -110,7 +110,9 @@ def remove_folders(store: Store, old: Iterable[Path]) -> None:
 
 
 def remove_private_files(store: Store) -> int:
-    """Remove private files and folders that killed processes left in the rooms; return their number."""
+    """Remove private files and folders that killed processes left behind; return their number."""
     return (
-        0 if store.folder is None else sum(remove_leftovers(store.folder / room) for room in SHARED_FOLDERS)
+        0
+        if store.folder is None
+        else sum(remove_leftovers(store.folder / folder) for folder in SHARED_FOLDERS)
     )

@@ -124,15 +124,15 @@ def _item_bytes(ranked: RankingInput) -> int:
     return size
 
 
-def group_models(ready: Sequence[RankableModel], most: int) -> Iterator[list[RankableModel]]:
+def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[RankableModel]]:
     """Yield the models in order, in groups that are limited in their models and in bytes of item files."""
     group: list[RankableModel] = []
-    for one in ready:
-        full = len(group) == most or sum(other.bytes for other in group) + one.bytes > MAX_ITEM_BYTES
+    for candidate in models:
+        full = len(group) == most or sum(other.bytes for other in group) + candidate.bytes > MAX_ITEM_BYTES
         if group and full:
             yield group
             group = []
-        group.append(one)
+        group.append(candidate)
     if group:
         yield group
 
@@ -150,15 +150,15 @@ def evaluate_group(
     request = _MeasurementRequest.from_night(night)
     with journal.stage("rankings", f"rank {names}: {', '.join(request.parts)}", run_ids=runs) as counts:
         passes = _pass_with_retry(night, request, group, journal)
-        done = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.result]
+        ranked = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.result]
         name = digest(runs, length=32)
         for table in ("rankings", "values"):
-            files = [file for _, passed in done for file in getattr(passed.result, table)]
+            files = [file for _, passed in ranked for file in getattr(passed.result, table)]
             night.store.commit_files(files, {"rankings": RANKINGS, "values": USER_METRICS}[table], name)
-        counts["failed"] = len(group) - len(done)
+        counts["failed"] = len(group) - len(ranked)
     failed: dict[str, Exception] = {}
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
-        rows_by_run = dict(_collect_run_rows(night, request, done, failed))
+        rows_by_run = dict(_collect_run_rows(night, request, ranked, failed))
         _write_rows(night, rows_by_run)
         counts["warnings"] = sum(
             not check.passed for run_rows in rows_by_run.values() for check in run_rows.checks
@@ -208,8 +208,8 @@ def _make_measures(night: BenchmarkNight, plan: MetricPlan) -> dict[str, Ranking
     measures = {"counts": RankingMeasure(partial(count_batches, threshold), ("part",), merge_counts_table)}
     if plan.rank_metrics:
         finish = partial(accuracy.finish_metrics, plan.table(plan.rank_metrics), plan.bootstrap)
-        once = (partial(accuracy.rank_values, plan), partial(accuracy.model_totals, plan))
-        measures["ranks"] = RankingMeasure(partial(accuracy.total_batches, plan), SLICE, finish, once)
+        per_model = (partial(accuracy.rank_values, plan), partial(accuracy.model_totals, plan))
+        measures["ranks"] = RankingMeasure(partial(accuracy.total_batches, plan), SLICE, finish, per_model)
     if plan.list_metrics:
         finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
         measures["lists"] = RankingMeasure(
@@ -228,16 +228,16 @@ def _make_measures(night: BenchmarkNight, plan: MetricPlan) -> dict[str, Ranking
     return measures
 
 
-def _wrap_list_measure(night: BenchmarkNight, plan: MetricPlan, measured: Any) -> Any:
+def _wrap_list_measure(night: BenchmarkNight, plan: MetricPlan, measure_lists: Any) -> Any:
     """Return a function of rankings from a function of `LISTED` rows."""
-    facts, known, threshold = (
+    facts, known_items, threshold = (
         night.catalogue.facts(plan.list_metrics),
         night.data.known_items,
         plan.definition.threshold,
     )
 
     def measure_rankings(batches: Batches) -> Batches:
-        yield from measured(plan, facts, listed.listed_batches(known, threshold, batches))
+        yield from measure_lists(plan, facts, listed.listed_batches(known_items, threshold, batches))
 
     return measure_rankings
 
@@ -287,7 +287,7 @@ def _run_pass(
 ) -> list[_PassResult]:
     started = time.monotonic()
     users = select_users(night)
-    scored = any(not make_behaviour(ready.model).brings_candidates for ready in group)
+    needs_candidates = any(not make_behaviour(ready.model).brings_candidates for ready in group)
     folders = (night.store.location(RANKINGS.name), night.store.location(USER_METRICS.name))
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, request.request) for ready in group)
     notes = _progress_folder(night)
@@ -298,13 +298,15 @@ def _run_pass(
             [ready.ranked for ready in group],
             work,
             night.n_rankings,
-            select_candidates(night, users) if scored else None,
+            select_candidates(night, users) if needs_candidates else None,
         )
     wall = time.monotonic() - started
-    whole = sum(one.seconds for one in results) or 1.0
+    total = sum(result.seconds for result in results) or 1.0
     return [
-        _PassResult(None if one.error else one, wall * one.seconds / whole, _as_error(one.error))
-        for one in results
+        _PassResult(
+            None if result.error else result, wall * result.seconds / total, _as_error(result.error)
+        )
+        for result in results
     ]
 
 
@@ -333,11 +335,11 @@ class _RunRows:
 def _collect_run_rows(
     night: BenchmarkNight,
     request: _MeasurementRequest,
-    done: Sequence[tuple[RankableModel, _PassResult]],
+    ranked: Sequence[tuple[RankableModel, _PassResult]],
     failed: dict[str, Exception],
 ) -> Iterator[tuple[str, _RunRows]]:
     """Yield the run id and rows of each ranked model; an error is noted for its run alone."""
-    for ready, passed in done:
+    for ready, passed in ranked:
         try:
             yield ready.run_id, _make_run_rows(night, request, ready, passed)
         except Exception as error:
@@ -359,8 +361,8 @@ def _make_run_rows(
         corrected, findings = _exposure_rows(night, request, request.estimation, ready, rows)
         metrics, checks = [*metrics, corrected], checks + findings
     lists = make_behaviour(ready.model).lists
-    counted = rows["counts"].to_batches() if "counts" in rows else []
-    checks += checks_from_counts(iter(counted), request.parts, lists=lists)
+    count_rows = rows["counts"].to_batches() if "counts" in rows else []
+    checks += checks_from_counts(iter(count_rows), request.parts, lists=lists)
     checks += uncorrected_checks(request.plan, night.benchmark.evaluation.draw.estimators)
     checks += check_night_gates(night) + check_model_gates(night, ready.model)
     return _RunRows(metrics, [rows["multiverse"]] if "multiverse" in rows else [], checks)
@@ -380,15 +382,15 @@ def _exposure_rows(
         rankings = night.store.read_run("rankings", ready.run_id)
         frame, checks = estimate_exposure(night.store, exposure, plan, rankings)
         return frame.toArrow(), checks
-    nothing = pa.Table.from_pylist(empty_rows(plan), METRIC_ROWS)
+    empty = pa.Table.from_pylist(empty_rows(plan), METRIC_ROWS)
     if "estimates" not in rows:
-        return nothing, list_findings(exposure, plan) + strata_checks(plan, [])
+        return empty, list_findings(exposure, plan) + strata_checks(plan, [])
     estimates = rows["estimates"]
     compared = estimates.filter(pc.is_valid(estimates.column("replicates"))).to_pylist()
     checks = list_findings(exposure, plan) + strata_checks(
         plan, [SimpleNamespace(**row) for row in compared]
     )
-    return pa.concat_tables([estimates.select(METRIC_ROWS.names).cast(METRIC_ROWS), nothing]), checks
+    return pa.concat_tables([estimates.select(METRIC_ROWS.names).cast(METRIC_ROWS), empty]), checks
 
 
 def _write_rows(night: BenchmarkNight, rows_by_run: Mapping[str, _RunRows]) -> None:

@@ -35,9 +35,9 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 
 
-def format_revisions(revised: dict[str, int]) -> str:
+def format_revisions(revisions_by_name: dict[str, int]) -> str:
     """Return the text for `runs.revisions`; equal revisions give equal text."""
-    return json.dumps(revised, sort_keys=True)
+    return json.dumps(revisions_by_name, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def code_changes(store: Store, pairs: Iterable[tuple[str, str]]) -> dict[tuple[s
 
     The driver holds one row of `runs` for each run.
     """
-    wanted = list(pairs)
-    ids = sorted({run_id for pair in wanted for run_id in pair})
+    run_pairs = list(pairs)
+    ids = sorted({run_id for pair in run_pairs for run_id in pair})
     names = ("run_id", "code_version", "revisions", "config_json", "inputs_json")
     rows = store.rows(RUNS, [("run_id", "in", ids)], names) if ids else []
-    known = {row["run_id"]: SimpleNamespace(**row) for row in rows}
+    runs = {row["run_id"]: SimpleNamespace(**row) for row in rows}
     changes = {
-        pair: _compare_code(known[pair[0]], known[pair[1]]) for pair in wanted if known.keys() >= set(pair)
+        pair: _compare_code(runs[pair[0]], runs[pair[1]]) for pair in run_pairs if runs.keys() >= set(pair)
     }
     return {pair: change for pair, change in changes.items() if change}
 

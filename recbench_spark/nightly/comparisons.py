@@ -43,13 +43,13 @@ def compare_night(night: BenchmarkNight, journal: Journal) -> tuple[str, ...]:
     plan = make_plan(night, comparisons or Comparisons())
     if plan is None:
         return ()
-    shared = [plan.numbers] if plan.numbers else []
+    number_part = [plan.numbers] if plan.numbers else []
     name = digest(
         plan.runs,
         plan.groups,
         _comparison_settings(night),
         revisions.select_revisions("comparisons"),
-        *shared,
+        *number_part,
         length=32,
     )
     if not night.store.has(COMPARISONS, "comparison_id", name):
@@ -95,11 +95,11 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
     groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
     for kind, day in (("previous", None), ("baseline", comparisons.baseline_night)):
         for place, run in enumerate(tonight):
-            before = find_previous_run(run, runs, day) if kind == "previous" or day else None
-            if before:
+            earlier = find_previous_run(run, runs, day) if kind == "previous" or day else None
+            if earlier:
                 # The previous night can also be the pinned one.
-                chosen += [before] if before not in chosen else []
-                groups.append(ComparisonGroup(kind, (place, chosen.index(before))))
+                chosen += [earlier] if earlier not in chosen else []
+                groups.append(ComparisonGroup(kind, (place, chosen.index(earlier))))
     if not groups:
         return None
     evaluation = night.benchmark.evaluation
@@ -149,30 +149,40 @@ def list_runs(night: BenchmarkNight) -> VisibleRuns:
     the same split has are taken from that run (`list_counted_numbers`). The driver holds one row for each
     run of the suite.
     """
-    of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
-    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
+    unmeasured_kinds = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
+    filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
     names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE_COLUMNS]
-    wanted = count_matching_numbers(night)
-    known: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
-    for row in sort_by_age(night.store.rows(RUNS, of_suite, names)):
+    number_counts = count_matching_numbers(night)
+    candidates: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
+    for row in sort_by_age(night.store.rows(RUNS, filters, names)):
         # Runs of tonight must be of this split; others of the same night are by older code or settings.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
         in_time = tonight or row["logical_date"] < night.logical_date
-        of_data = row["dataset"] == night.benchmark.dataset.name
-        if row["run_id"] in wanted and row["model_kind"] not in of_others and in_time and of_data:
-            this = wanted[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
-            known.setdefault((row["model"], row["logical_date"]), []).append(this)
+        same_dataset = row["dataset"] == night.benchmark.dataset.name
+        if (
+            row["run_id"] in number_counts
+            and row["model_kind"] not in unmeasured_kinds
+            and in_time
+            and same_dataset
+        ):
+            candidate = number_counts[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
+            candidates.setdefault((row["model"], row["logical_date"]), []).append(candidate)
     # Among equal counts take the last run, which is the newest.
-    best = {place: max(reversed(some), key=lambda one: one[0]) for place, some in known.items()}
+    best = {
+        place: max(reversed(group), key=lambda candidate: candidate[0])
+        for place, group in candidates.items()
+    }
     most = max((count for count, _, _ in best.values()), default=0)
     # A run without any of these numbers is no previous night, unless no run has any.
-    chosen = {place: one for place, one in best.items() if one[0] or not most}
+    chosen = {place: candidate for place, candidate in best.items() if candidate[0] or not most}
     beside = {
-        one[1]: tuple(run_id for count, run_id, split in known[place] if count and split == one[2])
-        for place, one in chosen.items()
+        candidate[1]: tuple(
+            run_id for count, run_id, split in candidates[place] if count and split == candidate[2]
+        )
+        for place, candidate in chosen.items()
     }
     runs = [ComparedRun(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
-    return VisibleRuns(runs, {run_id: some for run_id, some in beside.items() if len(some) > 1})
+    return VisibleRuns(runs, {run_id: group for run_id, group in beside.items() if len(group) > 1})
 
 
 def list_counted_numbers(
@@ -183,19 +193,19 @@ def list_counted_numbers(
     Nothing is read where every model and night has one run. Otherwise the driver holds one row for each
     number of these runs.
     """
-    standing = {one: run.run_id for run in runs for one in visible.beside.get(run.run_id, ())}
-    if not standing:
+    owners = {run_id: run.run_id for run in runs for run_id in visible.beside.get(run.run_id, ())}
+    if not owners:
         return ()
     rows = make_query_runner(night.store)(
         "SELECT run_id, part, metric, definition, k FROM current_metrics "
-        f"WHERE run_id IN ({', '.join(map(_quote_sql, sorted(standing)))}) AND {_file_condition(night)}"
+        f"WHERE run_id IN ({', '.join(map(_quote_sql, sorted(owners)))}) AND {_file_condition(night)}"
     )
     numbers = zip(
         rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE_RANKING), strict=True
     )
     return tuple(
         sorted(
-            CountedNumber(standing[run_id], run_id, part, metric, definition, int(k))
+            CountedNumber(owners[run_id], run_id, part, metric, definition, int(k))
             for run_id, part, metric, definition, k in numbers
         )
     )
@@ -237,9 +247,9 @@ def find_previous_run(
     run: ComparedRun, runs: Iterable[ComparedRun], day: date | None
 ) -> ComparedRun | None:
     """Return the model's run of the night `day`, or of its last earlier night."""
-    known = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
-    wanted = [r for r in known if day is None or r.logical_date == day]
-    return max(wanted, key=lambda r: r.logical_date, default=None)
+    earlier = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
+    matching = [r for r in earlier if day is None or r.logical_date == day]
+    return max(matching, key=lambda r: r.logical_date, default=None)
 
 
 def choose_baselines(
@@ -258,13 +268,13 @@ def choose_baselines(
     """
     places = {run.run_id: place for place, run in enumerate(tonight)}
     owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
-    shared = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
-    of_tonight = [("run_id", "in", sorted({*places, *shared})), ("estimator", "=", "holdout")]
+    shared_ids = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
+    filters = [("run_id", "in", sorted({*places, *shared_ids})), ("estimator", "=", "holdout")]
     names = ["run_id", "part", "metric", "definition", "k", "slice_key", "value"]
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
-    for row in night.store.rows(METRICS, of_tonight, names):
+    for row in night.store.rows(METRICS, filters, names):
         number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE_RANKING)
-        run_id = owners.get(number) if row["run_id"] in shared else row["run_id"]
+        run_id = owners.get(number) if row["run_id"] in shared_ids else row["run_id"]
         if row["slice_key"] is not None or row["value"] is None or run_id not in places:
             continue
         place = places[run_id]
@@ -278,8 +288,8 @@ def choose_baselines(
 
 def _unbounded_metrics(metrics: Iterable[str], definition: Definition) -> list[str]:
     """Return the metrics whose values can exceed 1."""
-    counted = ["hit"] if definition.hit == "count" else []
-    return [m for m in metrics if m in (*PER_USER, *counted)]
+    unbounded = ["hit"] if definition.hit == "count" else []
+    return [m for m in metrics if m in (*PER_USER, *unbounded)]
 
 
 def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
@@ -291,7 +301,7 @@ def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparison
     """
     runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
-    own_ids = [*tonight_ids, *{one.owner for one in plan.numbers if one.run_id in tonight_ids}]
+    own_ids = [*tonight_ids, *{number.owner for number in plan.numbers if number.run_id in tonight_ids}]
     codes = runs.where(F.col("run_id").isin(own_ids)).select("code").distinct()
     same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
     split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
@@ -304,9 +314,11 @@ def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparison
     pair = F.array_sort(F.array("model", "other"))
     place = (split, "part", "metric", "definition", "k")
     newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
-    known = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
-    known = known.join(same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi")
-    last = known.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
+    comparable = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
+    comparable = comparable.join(
+        same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi"
+    )
+    last = comparable.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
     return last.select("row.*")
 
 

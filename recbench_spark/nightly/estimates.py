@@ -75,9 +75,9 @@ def _cells(
         require(matrix, ["rating"], "matrix without a log")
         log = matrix.where(F.col("rating").isNotNull())
     rated = convert_rows(log, {"rating": "double"}, "log")
-    known = _join_propensities(rated, propensities, floor)
+    rated_cells = _join_propensities(rated, propensities, floor)
     key = F.xxhash64("user_id").alias("user_key")
-    return typed.join(known, list(CELL), "full").select(
+    return typed.join(rated_cells, list(CELL), "full").select(
         *CELL, key, "prediction", "imputed", "rating", "propensity"
     )
 
@@ -117,16 +117,16 @@ def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
         F.sum(1 / p**2).alias("squares"),
         F.max(1 / p).alias("most"),
     ).collect()
-    for wrong in totals.__fields__[2:5]:
-        if totals[wrong]:
+    for fault in totals.__fields__[2:5]:
+        if totals[fault]:
             raise DataError(
-                f"{totals[wrong]} ratings {wrong}", "every known rating needs both; or give a floor"
+                f"{totals[fault]} ratings {fault}", "every known rating needs both; or give a floor"
             )
     if not totals.rated:
         raise DataError("no rating is known", "check the log, or the column rating of the matrix")
     sides = [cells.select(name).distinct().count() for name in CELL]
     holes = sides[0] * sides[1] - totals.cells
-    rests = [
+    checks = [
         Check(f"{PART}: users", sides[0], None, "info", "users of the matrix"),
         Check("cells", totals.cells, None, "info", "predictions"),
         Check("cells without a prediction", holes, 0.0, "warning", "errors are means over the cells given"),
@@ -140,7 +140,7 @@ def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
             "of one rating",
         ),
     ]
-    return rests if modelled else [*rests, _undefined_check("imputed", "dr")]
+    return checks if modelled else [*checks, _undefined_check("imputed", "dr")]
 
 
 def _undefined_check(column: str, names: str) -> Check:
@@ -173,8 +173,8 @@ def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str,
     _check_probabilities(typed)
     checks = check_rounds(typed, settings)
     rows = estimate_policy_values(typed, settings, policy, level, modelled=bool(model))
-    without = [] if model else [_undefined_check("q and q_policy", "dm, dr, switch_dr, dros")]
-    return _make_result(typed, rows, [*checks, *without])
+    undefined = [] if model else [_undefined_check("q and q_policy", "dm, dr, switch_dr, dros")]
+    return _make_result(typed, rows, [*checks, *undefined])
 
 
 def _check_probabilities(rounds: DataFrame) -> None:
@@ -204,8 +204,8 @@ def join_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
     )
     if not chances.groupBy(*keys).count().where("count > 1").limit(1).isEmpty():
         raise DataError(f"policy: {', '.join(keys)} twice", "one pi_e each")
-    bare = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
-    return bare.join(chances, keys, "left").fillna({"pi_e": 0.0})
+    plain = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
+    return plain.join(chances, keys, "left").fillna({"pi_e": 0.0})
 
 
 def estimate_frequencies(rounds: DataFrame) -> DataFrame:
@@ -231,7 +231,9 @@ def _make_result(
     rows: DataFrame, numbers: Sequence[Mapping[str, object] | MetricRow], checks: list[Check]
 ) -> Result:
     spark, schema = rows.sparkSession, METRICS.schema
-    full = [{"run_id": "", "part": PART, **number} for number in numbers]
-    metrics = spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)
-    nobody = spark.createDataFrame([], USER_METRICS.schema)
-    return Result(metrics.drop("run_id"), nobody.drop("run_id"), None, checks, (rows,))
+    full_rows = [{"run_id": "", "part": PART, **number} for number in numbers]
+    metrics = spark.createDataFrame(
+        [tuple(row[name] for name in schema.names) for row in full_rows], schema
+    )
+    no_users = spark.createDataFrame([], USER_METRICS.schema)
+    return Result(metrics.drop("run_id"), no_users.drop("run_id"), None, checks, (rows,))

@@ -67,33 +67,33 @@ def build_exposure_context(
     Raises:
         DataError: propensities that cannot be used, or no true ones.
     """
-    wanted = evaluation.exposure
-    assert wanted is not None
+    exposure = evaluation.exposure
+    assert exposure is not None
     items = read_split(store, ITEMS, split_id)
-    chances = item_chances(items, read_propensities(store, split_id, wanted))
+    chances = item_chances(items, read_propensities(store, split_id, exposure))
     shared = share_rows(store.scratch, chances.rows)
-    strata = _choose_strata(chances, wanted)
-    popular = popularity_threshold(chances.rows, wanted.without_most_popular)
+    strata = _choose_strata(chances, exposure)
+    popular = popularity_threshold(chances.rows, exposure.without_most_popular)
     shown = ExposedItems(shared, chances.items, strata[0] if strata else None, popular)
     blocks = read_split(store, USER_BLOCKS, split_id)
     users = rank.select_part_users(blocks, evaluation.parts, definition.threshold, keep_empty=False)
     weights = count_truth_weights(add_exposure(users, shown), definition.threshold)
-    return ExposureContext(wanted, shown, strata, weights, chances.unknown)
+    return ExposureContext(exposure, shown, strata, weights, chances.unknown)
 
 
-def _choose_strata(chances: Chances, wanted: Exposure) -> tuple[StratumEdges, ...]:
+def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
     """Cut the strata; none where all items are shown alike."""
     if chances.low == chances.high:
         return ()
-    return cut_strata(chances, wanted.strata)
+    return cut_strata(chances, exposure.strata)
 
 
-def read_propensities(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
+def read_propensities(store: Store, split_id: str, exposure: Exposure) -> DataFrame:
     """Return item_id and propensity: given ones from their file, others from the table.
 
     Propensities that the table lacks are fitted first.
     """
-    settings = wanted.propensities
+    settings = exposure.propensities
     if settings.method == "given":
         return read_table(store.spark, str(settings.path), ["item_id", "propensity"], "propensities")
     if settings.method != "true":
@@ -117,39 +117,39 @@ def _read_stored(store: Store, split_id: str, name: str) -> DataFrame:
 def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline: str) -> EstimationPlan:
     """Plan the estimates. Where several numbers of strata are asked for, one is proposed by the
     headline."""
-    wanted = context.settings
-    known = {
+    exposure = context.settings
+    measures = {
         f"{name}@{k}" if k else name: (name, k)
         for name in measured.rank_metrics
         for k in measured.columns(name)
     }
-    compared = known.get(headline, next(iter(known.values()), None))
-    several = (
-        len(context.strata) > 1 and STRATIFIED in wanted.estimators and measured.bootstrap.replicates > 1
+    compared = measures.get(headline, next(iter(measures.values()), None))
+    proposes = (
+        len(context.strata) > 1 and STRATIFIED in exposure.estimators and measured.bootstrap.replicates > 1
     )
     return EstimationPlan(
         measured,
-        wanted.estimators,
-        _kernel_settings(wanted),
-        wanted.propensities.name.replace(";", " "),
-        context.strata if STRATIFIED in wanted.estimators else (),
+        exposure.estimators,
+        _kernel_settings(exposure),
+        exposure.propensities.name.replace(";", " "),
+        context.strata if STRATIFIED in exposure.estimators else (),
         context.weights,
         context.shown.n_items,
-        Path(wanted.rewards).stem if wanted.rewards else None,
-        compared if several else None,
+        Path(exposure.rewards).stem if exposure.rewards else None,
+        compared if proposes else None,
     )
 
 
-def _kernel_settings(wanted: Exposure) -> EstimatorSettings:
+def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
     """Return bounds on weights, and whether the propensities are chances.
 
     They are chances by their method unless they are scaled, and after scaling to the number of
     interactions.
     """
-    propensities = wanted.propensities
+    propensities = exposure.propensities
     by_method = propensities.method in (*CHANCES, "true") and propensities.scale == "as_is"
     return EstimatorSettings(
-        wanted.clip, wanted.switch, wanted.shrink, by_method or propensities.scale == "interactions"
+        exposure.clip, exposure.switch, exposure.shrink, by_method or propensities.scale == "interactions"
     )
 
 
@@ -173,10 +173,10 @@ def estimate_exposure(
         rows = rows.cache()
         checks += strata_checks(plan, rows.where("replicates IS NOT NULL").collect())
     rows = rows.drop("replicates")
-    nothing = empty_rows(plan)
-    if not nothing:
+    empty = empty_rows(plan)
+    if not empty:
         return rows, checks
-    frame = store.spark.createDataFrame([tuple(row.values()) for row in nothing], EMPTY_ROW_SCHEMA)
+    frame = store.spark.createDataFrame([tuple(row.values()) for row in empty], EMPTY_ROW_SCHEMA)
     return rows.unionByName(frame, allowMissingColumns=True), checks
 
 
@@ -198,14 +198,14 @@ def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
     return [strata_check(part, plan, proposal) for part, proposal in proposals]
 
 
-def _join_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[DataFrame, Check]:
-    table = read_table(store.spark, str(wanted.rewards), ["item_id", "reward"], "rewards")
+def _join_rewards(store: Store, rankings: DataFrame, exposure: Exposure) -> tuple[DataFrame, Check]:
+    table = read_table(store.spark, str(exposure.rewards), ["item_id", "reward"], "rewards")
     ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
     rewards = table.select(*ids, F.col("reward").try_cast("double").alias("reward"))
     debiased.check_rewards(rewards)
     joined = debiased.add_rewards(rankings, rewards)
-    lost = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
-    return joined, warn_above_zero("exposure: items without a reward", lost, "they count 0")
+    missing = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
+    return joined, warn_above_zero("exposure: items without a reward", missing, "they count 0")
 
 
 EMPTY_ROW_SCHEMA = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
@@ -257,15 +257,21 @@ def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> 
     if "clipped_ips" in plan.estimators and weights.largest > plan.settings.clip:
         clips.append(("clipped weights", plan.settings.clip))
     for name, clip in clips:
-        what = weights.diagnostics(clip)
-        least = max(float(FEWEST_ROWS), SMALLEST_SHARE * what.rows)
-        few = f"of {what.rows} relevant truth items; below this an estimate rests on few"
+        diagnostics = weights.diagnostics(clip)
+        least = max(float(FEWEST_ROWS), SMALLEST_SHARE * diagnostics.rows)
+        detail = f"of {diagnostics.rows} relevant truth items; below this an estimate rests on few"
         checks += [
             LowerBoundCheck(
-                f"{part}: {name}: effective rows", round(what.effective, 1), least, "warning", few
+                f"{part}: {name}: effective rows", round(diagnostics.effective, 1), least, "warning", detail
             ),
-            Check(f"{part}: {name}: largest", what.largest, None, "info", "1 / propensity"),
-            Check(f"{part}: {name}: share of the top 1 %", what.top_share, None, "info", "of all weight"),
+            Check(f"{part}: {name}: largest", diagnostics.largest, None, "info", "1 / propensity"),
+            Check(
+                f"{part}: {name}: share of the top 1 %",
+                diagnostics.top_share,
+                None,
+                "info",
+                "of all weight",
+            ),
         ]
     return checks
 

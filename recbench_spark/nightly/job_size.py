@@ -40,9 +40,9 @@ def _list_paths(benchmark: Benchmark) -> list[str]:
 
 
 def _file_bytes(path: str) -> float:
-    place = Path(path.removeprefix("file://"))
+    file_path = Path(path.removeprefix("file://"))
     try:
-        files = [place] if place.is_file() else list(place.rglob("*"))
+        files = [file_path] if file_path.is_file() else list(file_path.rglob("*"))
         return sum(file.stat().st_size for file in files) if files else math.inf
     except (OSError, ValueError):
         return math.inf

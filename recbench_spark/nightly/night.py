@@ -178,12 +178,12 @@ def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Itera
 
 def count_attempts(night: BenchmarkNight) -> dict[str, int]:
     """Count the succeeded runs of each model with its key on this night."""
-    of_night = [
+    filters = [
         ("suite", "=", night.benchmark.name),
         ("logical_date", "=", night.logical_date),
         ("status", "=", "succeeded"),
     ]
-    rows = night.store.rows(schemas.RUNS, of_night, ["model", "run_key"])
+    rows = night.store.rows(schemas.RUNS, filters, ["model", "run_key"])
     done = Counter((row["model"], row["run_key"]) for row in rows)
     return {model.name: done[model.name, make_run_key(night, model)] for model in night.benchmark.models}
 
@@ -212,8 +212,8 @@ def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, 
         filters: further conditions on rows of `runs`; empty: runs of every night.
     """
     keys_by_model = {model.name: make_run_key(night, model) for model in night.benchmark.models}
-    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
-    rows = night.store.rows(schemas.RUNS, of_suite, ["model", "run_key", "seconds", *AGE_COLUMNS])
+    all_filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
+    rows = night.store.rows(schemas.RUNS, all_filters, ["model", "run_key", "seconds", *AGE_COLUMNS])
     return {
         row["model"]: row for row in sort_by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]
     }

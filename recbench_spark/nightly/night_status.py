@@ -75,14 +75,14 @@ def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
     The hash covers the succeeded runs of the suite until this night, the number of rows in
     `FOLLOWING_TABLES`, and the settings except those of models.
     """
-    of_suite = [("suite", "=", benchmark.name)]
-    runs = store.rows(RUNS, [*of_suite, ("status", "=", "succeeded")], ["run_id", "logical_date"])
-    until = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
-    of_night = [*of_suite, ("logical_date", "=", day)]
-    counts = [len(store.rows(table, of_night, ["suite"])) for table in FOLLOWING_TABLES]
+    suite_filters = [("suite", "=", benchmark.name)]
+    runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])
+    run_ids = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
+    night_filters = [*suite_filters, ("logical_date", "=", day)]
+    counts = [len(store.rows(table, night_filters, ["suite"])) for table in FOLLOWING_TABLES]
     # The file's name has suite and day only: another dataset or split means another night.
     settings = benchmark.model_dump(exclude={"models"})
-    return digest(until, counts, settings, __version__, revisions.REVISIONS)
+    return digest(run_ids, counts, settings, __version__, revisions.REVISIONS)
 
 
 def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutcome | None:
@@ -123,8 +123,8 @@ def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
         name: arrow_files.identity(path) for name, path in run_keys.evaluation_paths(benchmark).items()
     }
     definition = benchmark.evaluation.resolve()
-    of_night = [("suite", "=", benchmark.name), ("logical_date", "=", day), ("status", "=", "succeeded")]
-    rows = store.rows(RUNS, of_night, ["model", "run_key"])
+    filters = [("suite", "=", benchmark.name), ("logical_date", "=", day), ("status", "=", "succeeded")]
+    rows = store.rows(RUNS, filters, ["model", "run_key"])
     done = {(row["model"], row["run_key"]) for row in rows}
 
     def key(model: ModelConfig) -> str:

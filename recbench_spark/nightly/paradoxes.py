@@ -65,8 +65,8 @@ def _paradox_settings(night: BenchmarkNight) -> list[object]:
 
 def list_tonight_runs(night: BenchmarkNight) -> tuple[ComparedRun, ...]:
     """Return the runs of this night on this split, sorted by model."""
-    of_split = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
-    return tuple(run for run in select_tonight_runs(night, visible_runs(night)) if run.run_id in of_split)
+    split_runs = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
+    return tuple(run for run in select_tonight_runs(night, visible_runs(night)) if run.run_id in split_runs)
 
 
 def make_metric_plan(night: BenchmarkNight, settings: Paradoxes) -> metric_rows.MetricPlan:
@@ -101,8 +101,8 @@ def choose_references(
     if against == "all":
         return None
     comparisons = night.benchmark.comparisons
-    named = comparisons.baseline if comparisons and against == "baseline" else None
-    return choose_baselines(night, list(runs), named)
+    baseline = comparisons.baseline if comparisons and against == "baseline" else None
+    return choose_baselines(night, list(runs), baseline)
 
 
 # ------------------------------------------------------------------------------- flips

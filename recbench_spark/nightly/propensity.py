@@ -64,10 +64,10 @@ def write_propensities(
         _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
         return None
     if settings.method == "given":
-        given = read_table(
+        propensities = read_table(
             exposed.store.spark, str(settings.path), ["item_id", "propensity"], "propensities"
         )
-        _append_rows(exposed, settings, PROPENSITIES, given)
+        _append_rows(exposed, settings, PROPENSITIES, propensities)
         return None
     if settings.method == "logistic_regression":
         _fit_features(exposed, settings, cells)
@@ -86,14 +86,14 @@ def method_name(store: Store, settings: Propensities) -> str:
     """Return the value of the column `method`: the settings, and the content of the tables that they
     name."""
     paths = [settings.path, settings.item_features, settings.user_features]
-    given = [identity(store.spark, path) for path in paths if path]
-    return f"{settings.name};content={digest(given, length=8)}" if given else settings.name
+    identities = [identity(store.spark, path) for path in paths if path]
+    return f"{settings.name};content={digest(identities, length=8)}" if identities else settings.name
 
 
 def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: DataFrame) -> None:
     name = method_name(exposed.store, settings)
-    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
-    exposed.store.append(named, table, once=f"{exposed.split_id}/{name}")
+    named_rows = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
+    exposed.store.append(named_rows, table, once=f"{exposed.split_id}/{name}")
 
 
 def _fit_ratings(exposed: ExposureLog) -> DataFrame:
@@ -110,8 +110,8 @@ def _fit_features(exposed: ExposureLog, settings: Propensities, cells: bool) -> 
         key: read_table(spark, path, [key], "features") if path else None
         for key, path in (("user_id", settings.user_features), ("item_id", settings.item_features))
     }
-    listed = exposed.items if exposed.items is not None else tables["item_id"]
-    ids = {"user_id": exposed.rows, "item_id": exposed.rows if listed is None else listed}
+    catalogue = exposed.items if exposed.items is not None else tables["item_id"]
+    ids = {"user_id": exposed.rows, "item_id": exposed.rows if catalogue is None else catalogue}
     users, items = (
         logistic.join_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
         for key, rows in ids.items()

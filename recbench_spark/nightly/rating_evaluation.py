@@ -23,8 +23,8 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
     """
     checks: list[Check] = [*check_night_gates(night)]
     for part in night.benchmark.evaluation.parts:
-        place = f"{model.name}: predict {part}"
-        with journal.stage("predictions", place, run_id=run_id, model=model.name) as counts:
+        title = f"{model.name}: predict {part}"
+        with journal.stage("predictions", title, run_id=run_id, model=model.name) as counts:
             users = select_part_users(night.table(USER_BLOCKS), [part], night.definition.threshold, False)
             predicted = make_behaviour(model).predict(users, night.data).cache()
             part_checks = _prediction_checks(predicted, part)
@@ -39,13 +39,15 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
 def _write_errors(night: BenchmarkNight, predicted: DataFrame, part: str, run_id: str) -> None:
     settings = night.benchmark.evaluation
     rows = rating_metrics(predicted, settings.metrics, settings.bootstrap)
-    full = [{"run_id": run_id, "part": part, **row} for row in rows]
+    full_rows = [{"run_id": run_id, "part": part, **row} for row in rows]
     schema = METRICS.schema
-    frame = night.spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)
+    frame = night.spark.createDataFrame(
+        [tuple(row[name] for name in schema.names) for row in full_rows], schema
+    )
     frames = [(frame, METRICS)]
     if settings.user_metrics:
-        of_users = user_values(predicted).where(F.col("metric").isin("mse", *settings.metrics))
-        stamped = of_users.withColumns({"part": F.lit(part), "run_id": F.lit(run_id)})
+        user_rows = user_values(predicted).where(F.col("metric").isin("mse", *settings.metrics))
+        stamped = user_rows.withColumns({"part": F.lit(part), "run_id": F.lit(run_id)})
         frames.append((conform(stamped, USER_METRICS), USER_METRICS))
     night.store.append_all(frames)
 

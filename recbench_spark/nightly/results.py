@@ -206,13 +206,16 @@ def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
 def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
     """Return the values of `runs` for an evaluation without a night; `truth`: a hash of the predicted
     truth."""
-    revised = revisions.select_revisions(*code_provenance.STANDALONE)
-    identity = digest(run["inputs"], run["settings"], run["model"], __version__, revised)
+    used_revisions = revisions.select_revisions(*code_provenance.STANDALONE)
+    identity = digest(run["inputs"], run["settings"], run["model"], __version__, used_revisions)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
     split = truth or digest({"truth": run["inputs"]["truth"]})
     row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": split}
     row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user_name()}
-    return row | {"revisions": code_provenance.format_revisions(revised), "n_users": _count_users(checks)}
+    return row | {
+        "revisions": code_provenance.format_revisions(used_revisions),
+        "n_users": _count_users(checks),
+    }
 
 
 def check_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
@@ -221,19 +224,19 @@ def check_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
         return []
     overall = "metric = 'mean_outcome' AND slice_key IS NULL"
     base_rate = result.metrics.where(overall).collect()[0].value
-    of_suite = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
-    known = store.visible(METRICS).where(overall).join(of_suite, "run_id", "left_semi")
-    return [_base_rate_check(known.where(F.col("value") != base_rate).count(), base_rate)]
+    suite_runs = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
+    values = store.visible(METRICS).where(overall).join(suite_runs, "run_id", "left_semi")
+    return [_base_rate_check(values.where(F.col("value") != base_rate).count(), base_rate)]
 
 
 def _check_local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
     if result.truth is None:
         return []
     (base_rate,) = _base_rates(result.metrics).to_pylist()
-    wanted = [("suite", "=", suite), ("status", "=", "succeeded")]
-    runs = store.read(RUNS, wanted, ["run_id"]).column("run_id")
-    known = store.read(METRICS, [("metric", "=", "mean_outcome")])
-    others = _base_rates(known.filter(pc.is_in(known.column("run_id"), value_set=runs.combine_chunks())))
+    filters = [("suite", "=", suite), ("status", "=", "succeeded")]
+    runs = store.read(RUNS, filters, ["run_id"]).column("run_id")
+    values = store.read(METRICS, [("metric", "=", "mean_outcome")])
+    others = _base_rates(values.filter(pc.is_in(values.column("run_id"), value_set=runs.combine_chunks())))
     return [_base_rate_check(pc.sum(pc.not_equal(others, base_rate), min_count=0).as_py(), base_rate)]
 
 

@@ -86,8 +86,8 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
     splits = read_split(store, SPLITS, split_id)
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
-    of_parts = count_parts(splits, files)
-    refuse_empty_parts(of_parts, split)
+    part_counts = count_parts(splits, files)
+    refuse_empty_parts(part_counts, split)
     _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         facts = build_manifest(
@@ -96,7 +96,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             split.model_dump_json(),
             written.rejected,
             written.reasons,
-            of_parts,
+            part_counts,
             "pairs in training that the open loop shows" if shows_all_pairs(benchmark.dataset) else None,
             files,
         )
@@ -170,13 +170,13 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
     if not n:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
     # Do not shuffle a column that is empty.
-    slim = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
+    narrow = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
     numeric = id_order([log]) == "numeric"
     tie = make_rule(split, None).tie
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
         blocks = label_blocks(
-            slim, split, dataset.duplicates, n, ordered, open_apart=shows_all_pairs(dataset)
+            narrow, split, dataset.duplicates, n, ordered, open_apart=shows_all_pairs(dataset)
         )
         store.append_blocks(blocks, SPLITS, split_id)
     opened.stored.unpersist()
@@ -218,8 +218,8 @@ def _write_blocks(
         _append_propensities(store, benchmark, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
         items = read_split(store, ITEMS, split_id)
-        joined, labels = add_slice_labels(store.spark, splits, benchmark.evaluation.slices)
-        blocks = build_user_blocks(joined, items, list_held_out_parts(benchmark.split), labels)
+        labelled, labels = add_slice_labels(store.spark, splits, benchmark.evaluation.slices)
+        blocks = build_user_blocks(labelled, items, list_held_out_parts(benchmark.split), labels)
         _append_split(store, USER_BLOCKS, blocks, split_id)
 
 
@@ -234,8 +234,8 @@ def _append_split(store: Store, table: schemas.Table, frame: DataFrame, split_id
 
 def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> None:
     if benchmark.dataset.reader == "world":
-        known = worlds.true_propensities(store.spark, benchmark.dataset.world)
-        _append_split(store, PROPENSITIES, known.withColumn("method", F.lit("true")), split_id)
+        propensities = worlds.true_propensities(store.spark, benchmark.dataset.world)
+        _append_split(store, PROPENSITIES, propensities.withColumn("method", F.lit("true")), split_id)
 
 
 def read_split(store: Store, table: schemas.Table, split_id: str) -> DataFrame:
@@ -263,9 +263,11 @@ def add_slice_labels(
 
 
 def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
-    name, wanted = f"{cut.of[:-1]}_id", cut.column or cut.key
-    table = read_table(spark, str(cut.path), [name, wanted], f"slice {cut.key}")
-    rows = table.select(F.col(name).cast("string"), F.col(f"`{wanted}`").cast("string").alias(column))
-    if rows.count() > rows.select(name).distinct().count():
-        raise DataError(f"slice {cut.key}: {cut.path} has a {name} twice", "keep one row an id")
+    id_column, value_column = f"{cut.of[:-1]}_id", cut.column or cut.key
+    table = read_table(spark, str(cut.path), [id_column, value_column], f"slice {cut.key}")
+    rows = table.select(
+        F.col(id_column).cast("string"), F.col(f"`{value_column}`").cast("string").alias(column)
+    )
+    if rows.count() > rows.select(id_column).distinct().count():
+        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row an id")
     return rows

@@ -62,13 +62,13 @@ def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
 def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]:
     """Return these runs with all that is logged of them. The driver holds published numbers, no row for
     a user."""
-    of_runs = F.col("run_id").isin(list(run_ids.values()))
-    everyone = of_runs & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
-    rows = store.read(METRICS).where(everyone & F.col("value").isNotNull()).collect()
+    selected = F.col("run_id").isin(list(run_ids.values()))
+    overall = selected & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
+    rows = store.read(METRICS).where(overall & F.col("value").isNotNull()).collect()
     metrics: dict[str, dict[str, float]] = {}
     for row in rows:
         metrics.setdefault(row.run_id, {})[mlflow_metric_name(row.part, row.metric, row.k)] = row.value
-    runs = store.read(RUNS).where(of_runs).collect()
+    runs = store.read(RUNS).where(selected).collect()
     return [_make_tracked_run(row.asDict(), metrics.get(row.run_id, {})) for row in runs]
 
 

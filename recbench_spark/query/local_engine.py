@@ -117,7 +117,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:300]
 
 
-def check_query(sql: str, known: Iterable[str]) -> None:
+def check_query(sql: str, names: Iterable[str]) -> None:
     """Refuse SQL that is not one SELECT over known tables and views, by DuckDB's own parser.
 
     Raises:
@@ -139,9 +139,9 @@ def check_query(sql: str, known: Iterable[str]) -> None:
     if parsed["error"]:
         raise ConfigError(f"no SQL that can be looked at: {parsed['error_message']}", HINT)
     nodes = list(_walk_nodes(parsed))
-    named = {entry["key"].lower() for node in nodes for entry in _named_queries(node)}
+    query_names = {entry["key"].lower() for node in nodes for entry in _named_queries(node)}
     for node in nodes:
-        _check_node(node, frozenset(map(str.lower, known)) | named)
+        _check_node(node, frozenset(map(str.lower, names)) | query_names)
 
 
 def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
@@ -160,20 +160,20 @@ def _named_queries(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(clause["map"]) if clause else []
 
 
-def _check_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
+def _check_node(node: Mapping[str, Any], names: frozenset[str]) -> None:
     kind = node.get("type")
     if kind == "SHOW_REF":
         raise ConfigError("this is not a query: DuckDB reads it as SHOW or DESCRIBE", HINT)
     if kind == "BASE_TABLE":
         path = [part.lower() for part in node["qualified_name"]["path"]]
-        if len(path) != 1 or path[0] not in known:
-            raise ConfigError(f"no table or view '{'.'.join(path)[:200]}'", nearest(path[-1], known))
+        if len(path) != 1 or path[0] not in names:
+            raise ConfigError(f"no table or view '{'.'.join(path)[:200]}'", nearest(path[-1], names))
     if kind in ("FUNCTION", "WINDOW_AGGREGATE", "TABLE_FUNCTION"):
-        called = node["function"] if kind == "TABLE_FUNCTION" else node
-        name = str(called["function_name"]).lower()
+        function = node["function"] if kind == "TABLE_FUNCTION" else node
+        name = str(function["function_name"]).lower()
         if (
             name in REFUSED_FUNCTIONS
-            or called.get("schema")
+            or function.get("schema")
             or (kind == "TABLE_FUNCTION" and name not in TABLE_FUNCTIONS)
         ):
             message = f"function {name} is not taken: it reads or runs more than its arguments"
@@ -202,15 +202,15 @@ def find_tables(sql: str) -> list[str]:
 
 def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
     """Return names of tables and views in an order in which each comes after those that it needs."""
-    known, graph = {*TABLES, *views}, dict[str, set[str]]()
-    waiting = _find_names(sql, known)
+    names, graph = {*TABLES, *views}, dict[str, set[str]]()
+    waiting = _find_names(sql, names)
     while waiting:
         name = waiting.pop()
-        graph[name] = _find_names(views[name], known) - {name} if name in views else set()
+        graph[name] = _find_names(views[name], names) - {name} if name in views else set()
         waiting |= graph[name] - graph.keys()
     return list(TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)}).static_order())
 
 
-def _find_names(sql: str, known: Iterable[str]) -> set[str]:
+def _find_names(sql: str, names: Iterable[str]) -> set[str]:
     """Return the known names that appear anywhere in a text; a name too many does no harm."""
-    return {word.lower() for word in re.findall(r"\w+", sql)} & set(known)
+    return {word.lower() for word in re.findall(r"\w+", sql)} & set(names)

@@ -76,20 +76,20 @@ VALUE_KINDS = {
 HINT = "ask by a SELECT over the tables and views that --list names"
 
 
-def check_query(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
+def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
     """Refuse SQL that is not a query over known tables and views.
 
     Args:
         spark: the session in which the query will run.
         sql: one statement.
-        known: names of tables and views, which are temporary views of the session.
+        names: names of tables and views, which are temporary views of the session.
 
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
     """
     if "${" in sql:  # Spark would insert settings and environment variables there before it parses
         raise ConfigError("'${' is not taken in SQL", "write the value out")
-    _PlanChecker(spark, known).check_plan(_parse_plan(spark, sql), frozenset())
+    _PlanChecker(spark, names).check_plan(_parse_plan(spark, sql), frozenset())
 
 
 def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
@@ -106,43 +106,43 @@ def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
 class _PlanChecker:
     """Walks a parsed plan with all its expressions and subqueries."""
 
-    def __init__(self, spark: SparkSession, known: Iterable[str]) -> None:
+    def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
         context: Any = spark.sparkContext
         self.gateway = context._gateway
-        self.known = frozenset(name.lower() for name in known)
+        self.names = frozenset(name.lower() for name in names)
         registry = context._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry
-        known_there = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
-        self.functions = {name.rpartition(".")[2] for name in known_there} - REFUSED_FUNCTIONS
+        function_names = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
+        self.functions = {name.rpartition(".")[2] for name in function_names} - REFUSED_FUNCTIONS
         self.kinds: dict[str, str] = {}
 
-    def check_plan(self, node: JavaObject, named: frozenset[str]) -> None:
-        """Check a node of a plan; `named`: names that the queries around it define (WITH)."""
+    def check_plan(self, node: JavaObject, query_names: frozenset[str]) -> None:
+        """Check a node of a plan; `query_names`: names that the queries around it define (WITH)."""
         kind = _node_kind(node)
         if kind not in QUERY_NODES:
             raise ConfigError(
                 f"this is not a query: Spark reads it as {kind or node.getClass().getName()}", HINT
             )
         if kind == "UnresolvedRelation":
-            self._check_relation(list(_iterate(node.multipartIdentifier())), named)
+            self._check_relation(list(_iterate(node.multipartIdentifier())), query_names)
         elif kind == "UnresolvedTableValuedFunction":
             self._check_function(list(_iterate(node.name())), TABLE_FUNCTIONS)
         elif kind == "UnresolvedWith":
-            self._check_with(node, named)
+            self._check_with(node, query_names)
             return
-        self._check_children(node, named)
+        self._check_children(node, query_names)
 
-    def _check_with(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_with(self, node: JavaObject, query_names: frozenset[str]) -> None:
         recursive = bool(node.allowRecursion())
         for relation in _iterate(node.cteRelations()):
             name = str(relation.productElement(0)).lower()
-            self.check_plan(relation.productElement(1), named | ({name} if recursive else set()))
-            named |= {name}
-        self.check_plan(node.child(), named)
+            self.check_plan(relation.productElement(1), query_names | ({name} if recursive else set()))
+            query_names |= {name}
+        self.check_plan(node.child(), query_names)
 
-    def _check_relation(self, parts: list[str], named: frozenset[str]) -> None:
-        if len(parts) == 1 and parts[0].lower() in self.known | named:
+    def _check_relation(self, parts: list[str], query_names: frozenset[str]) -> None:
+        if len(parts) == 1 and parts[0].lower() in self.names | query_names:
             return
-        raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.known))
+        raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.names))
 
     def _check_function(self, parts: list[str], allowed: Iterable[str]) -> None:
         if len(parts) != 1 or parts[0].lower() not in allowed:
@@ -150,7 +150,7 @@ class _PlanChecker:
             message = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
             raise ConfigError(message, HINT)
 
-    def _check_expression(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_expression(self, node: JavaObject, query_names: frozenset[str]) -> None:
         kind = _node_kind(node)
         if not kind or kind in UNRESOLVED:
             raise ConfigError(f"'{node.toString()[:200]}' is not taken in SQL", HINT)
@@ -159,19 +159,19 @@ class _PlanChecker:
         elif kind == "UnresolvedGenerator":
             self._check_function([node.name().unquotedString()], self.functions)
         if kind not in LEAVES:
-            self._check_children(node, named)
+            self._check_children(node, query_names)
 
-    def _check_children(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_children(self, node: JavaObject, query_names: frozenset[str]) -> None:
         """Check all parts of a node, in lists, pairs and maps too."""
         values = node if self._value_kind(node) == "many" else node.productIterator()
         for value in _iterate(values):
             sort = self._value_kind(value) if isinstance(value, JavaObject) else ""
             if sort == "plan":
-                self.check_plan(value, named)
+                self.check_plan(value, query_names)
             elif sort == "expression":
-                self._check_expression(value, named)
+                self._check_expression(value, query_names)
             elif sort in ("many", "one"):
-                self._check_children(value, named)
+                self._check_children(value, query_names)
 
     def _value_kind(self, value: JavaObject) -> str:
         """Return the kind of a value by its class; Java is called once for each class."""

@@ -89,9 +89,9 @@ def make_board(
         places[entry.part] = places.get(entry.part, 0) + counted
         verdict = verdicts.get(entry.entry_id)
         notes = verdict.notes if verdict else ()
-        accused = bool(verdict and verdict.reasons)
-        text = "under-tuned baseline" if accused else " and ".join(_NOTES[note.code] for note in notes)
-        reasons = tuple(one.text for one in verdict.remarks) if verdict else ()
+        is_accused = bool(verdict and verdict.reasons)
+        text = "under-tuned baseline" if is_accused else " and ".join(_NOTES[note.code] for note in notes)
+        reasons = tuple(remark.text for remark in verdict.remarks) if verdict else ()
         if doubt is not None:
             text, reasons = HELD_BACK, (doubt, f"entry {entry.entry_id}")
         rows.append(BoardRow(places[entry.part] if counted else None, entry, text, reasons))
@@ -152,28 +152,27 @@ def pairs_text(name: str, entries: Sequence[Entry]) -> str:
     if not pairs:
         return f"board {name}: no two rows of which the values of the same folds are known"
     adjusted = holm(np.array([pair.p for _, _, pair in pairs]))
-    most = max(pair.folds for _, _, pair in pairs)
-    header = " ".join(f"{f'fold {fold}':>8}" for fold in range(most))
+    n_folds = max(pair.folds for _, _, pair in pairs)
+    header = " ".join(f"{f'fold {fold}':>8}" for fold in range(n_folds))
     lines = [
         f"board {name}: the first row less the second, fold by fold; {len(pairs)} pairs, Holm's correction",
         f"{'first':28} {'second':28} {'mean':>8} {'t':>7} {'p':>8} {'p (Holm)':>8} {header}",
     ]
-    for (one, other, pair), p in zip(pairs, adjusted, strict=True):
-        each = " ".join(f"{difference:+8.4f}" for difference in pair.differences_f)
+    for (first, second, pair), p in zip(pairs, adjusted, strict=True):
+        folds = " ".join(f"{difference:+8.4f}" for difference in pair.differences_f)
         numbers = f"{pair.mean:+8.4f} {pair.t:+7.2f} {pair.p:8.2g} {p:8.2g}"
-        lines.append(
-            f"{_display_name(one, entries):28} {_display_name(other, entries):28} {numbers} {each}".rstrip()
-        )
+        names = f"{_display_name(first, entries):28} {_display_name(second, entries):28}"
+        lines.append(f"{names} {numbers} {folds}".rstrip())
     return "\n".join(lines)
 
 
 def _pair_entries(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, PairedFolds]]:
     """Return every two entries of one part that have the same folds, in the order of the board."""
     pairs = []
-    for one, other in combinations(entries, 2):
-        pair = compare_folds(one.fold_values, other.fold_values) if one.part == other.part else None
+    for first, second in combinations(entries, 2):
+        pair = compare_folds(first.fold_values, second.fold_values) if first.part == second.part else None
         if pair is not None:
-            pairs.append((one, other, pair))
+            pairs.append((first, second, pair))
     return pairs
 
 

@@ -65,10 +65,12 @@ def make_report(
         DataError: `latest` holds more than one suite.
     """
     numbers = read_numbers(latest)
-    plain = [number for number in numbers if not is_corrected(number)]
-    metric, k, note = choose_headline(plain, headline)
+    uncorrected = [number for number in numbers if not is_corrected(number)]
+    metric, k, note = choose_headline(uncorrected, headline)
     check_rows = make_checks(checks, numbers)
-    boards = tuple(add_training_rows(board, check_rows) for board in make_leaderboards(plain, metric, k))
+    boards = tuple(
+        add_training_rows(board, check_rows) for board in make_leaderboards(uncorrected, metric, k)
+    )
     agreements = make_agreements(boards)
     models = _list_models(boards, numbers)
     run_facts = make_runs(runs, numbers)
@@ -112,8 +114,8 @@ def _make_part_multiverse(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
     grouped["share"] = grouped.won / grouped.worlds
 
     def matrix(column: str) -> tuple[tuple[float | None, ...], ...]:
-        known = grouped[column].to_dict()
-        return tuple(tuple(known.get((model, other)) for other in models) for model in models)
+        shares = grouped[column].to_dict()
+        return tuple(tuple(shares.get((model, other)) for other in models) for model in models)
 
     return MultiverseFacts(
         part, models, matrix("share"), matrix("low"), matrix("high"),
@@ -186,25 +188,25 @@ def _read_number(row: dict[str, Any]) -> Number:
 def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int | None, tuple[str, ...]]:
     """Choose metric and cut-off that models are ranked by, with a note if `headline` was not measured."""
     name, _, cut = headline.partition("@")
-    wanted = (name, int(cut) if cut.isdecimal() else None)
-    there = {(n.measure.metric, n.measure.k) for n in numbers if n.slice_key is None}
-    if not there or wanted in there:
-        return (*wanted, ())
-    same = [pair for pair in there if pair[0] == name]
-    metric, k = min(same or there, key=lambda pair: (place_in_reports(pair[0]), -(pair[1] or 0)))
+    headline_key = (name, int(cut) if cut.isdecimal() else None)
+    measured = {(n.measure.metric, n.measure.k) for n in numbers if n.slice_key is None}
+    if not measured or headline_key in measured:
+        return (*headline_key, ())
+    same = [pair for pair in measured if pair[0] == name]
+    metric, k = min(same or measured, key=lambda pair: (place_in_reports(pair[0]), -(pair[1] or 0)))
     label = ReportedMeasure(metric, k, "", "").label
     return metric, k, (f"{headline} was not measured; models are ranked by {label} instead.",)
 
 
 def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> tuple[Leaderboard, ...]:
     """Return one board for each split, part, definition and estimator that has values of the metric."""
-    whole = [number for number in numbers if number.slice_key is None]
-    chosen = [n for n in whole if (n.measure.metric, n.measure.k) == (metric, k)]
+    overall = [number for number in numbers if number.slice_key is None]
+    chosen = [n for n in overall if (n.measure.metric, n.measure.k) == (metric, k)]
     keys = {(n.split_id, n.part, n.measure) for n in chosen}
     boards = [
         _make_board(
             [n for n in chosen if (n.split_id, n.part, n.measure) == key],
-            [n for n in whole if (n.split_id, n.part) == key[:2]],
+            [n for n in overall if (n.split_id, n.part) == key[:2]],
         )
         for key in keys
     ]
@@ -233,14 +235,14 @@ UNFILTERED_KINDS = ("lists", "published")
 
 def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
     measure = chosen[0].measure
-    bad = {number.model: measure.sort_key(number.estimate.value) for number in chosen}
-    ordered = sorted(chosen, key=lambda number: (bad[number.model], number.model))
+    sort_keys = {number.model: measure.sort_key(number.estimate.value) for number in chosen}
+    ordered = sorted(chosen, key=lambda number: (sort_keys[number.model], number.model))
     others = _other_measures(measure, same_part)
     estimates = {(number.model, number.measure): number.estimate for number in same_part}
     overlaps = [a.estimate.overlaps(b.estimate) for a, b in pairwise(ordered)]
     rows = tuple(
         LeaderboardRow(
-            position=1 + sum(other < bad[number.model] for other in bad.values()),
+            position=1 + sum(other < sort_keys[number.model] for other in sort_keys.values()),
             model=number.model,
             model_kind=number.model_kind,
             source=number.source,
@@ -257,9 +259,9 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
 def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tuple[ReportedMeasure, ...]:
     """Return one measure for each other metric, at the headline's cut-off and with the most similar
     definition."""
-    there = {n.measure for n in numbers if n.measure.metric != headline.metric}
-    fitting = [m for m in there if m.k in (headline.k, None) and m.estimator == headline.estimator]
-    fitting.sort(
+    measures = {n.measure for n in numbers if n.measure.metric != headline.metric}
+    candidates = [m for m in measures if m.k in (headline.k, None) and m.estimator == headline.estimator]
+    candidates.sort(
         key=lambda m: (
             place_in_reports(m.metric),
             m.metric,
@@ -268,7 +270,7 @@ def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tup
             m.definition,
         )
     )
-    return tuple(next(group) for _, group in groupby(fitting, key=lambda m: m.metric))
+    return tuple(next(group) for _, group in groupby(candidates, key=lambda m: m.metric))
 
 
 def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
@@ -316,25 +318,25 @@ def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
 
 def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[CurveFacts, ...]:
     """Return metrics by cut-off for each board: its own metric first, then the board's other columns."""
-    whole = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
+    overall = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
     curves: list[CurveFacts] = []
     for board in boards:
-        of_board = [
+        board_curves = [
             curve
             for measure in (board.measure, *board.others)
-            if len((curve := _make_curve(whole, board, measure)).ks) > 1
+            if len((curve := _make_curve(overall, board, measure)).ks) > 1
         ]
-        curves += of_board[:CURVES_PER_PART]
+        curves += board_curves[:CURVES_PER_PART]
     return tuple(curves)
 
 
 def _make_curve(numbers: list[Number], board: Leaderboard, measure: ReportedMeasure) -> CurveFacts:
-    named = (measure.metric, measure.definition, measure.estimator)
+    board_measure = (measure.metric, measure.definition, measure.estimator)
     points: dict[str, dict[int, MetricEstimate]] = {row.model: {} for row in board.rows}
     for n in numbers:
         if (
             (n.split_id, n.part) == (board.split_id, board.part)
-            and (n.measure.metric, n.measure.definition, n.measure.estimator) == named
+            and (n.measure.metric, n.measure.definition, n.measure.estimator) == board_measure
             and n.measure.k is not None
             and n.model in points
             and math.isfinite(n.estimate.value)
@@ -353,16 +355,16 @@ def make_slices(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tup
     """Return the measure of each board within each kind of slice; of many slices the largest ones."""
     sliced = [number for number in numbers if number.slice_key is not None]
     return tuple(
-        _make_slices(board, key, [n for n in of_board if n.slice_key == key])
+        _make_slices(board, key, [n for n in board_numbers if n.slice_key == key])
         for board in boards
         if (
-            of_board := [
+            board_numbers := [
                 n
                 for n in sliced
                 if (n.split_id, n.part, n.measure) == (board.split_id, board.part, board.measure)
             ]
         )
-        for key in sorted({n.slice_key or "" for n in of_board})
+        for key in sorted({n.slice_key or "" for n in board_numbers})
     )
 
 
@@ -468,11 +470,11 @@ def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
 def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
     """Return a sentence for each model whose last attempt failed, so that its figures are of an earlier
     one."""
-    known = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
+    succeeded = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
     return tuple(
         f"{model}'s last attempt failed: its figures are of an earlier one."
-        for model, _ in sorted(failed & known)
+        for model, _ in sorted(failed & succeeded)
     )
 
 

@@ -25,9 +25,9 @@ def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
         moved = (rows.value - rows.other_value).abs().groupby(rows.model).max()
         models = moved.sort_values(ascending=False, kind="stable").index[:MODELS_PER_PART]
         for model in models:
-            of_model = rows[rows.model == model]
-            definition = of_model.definition.min()
-            chosen = of_model[of_model.definition == definition]
+            model_rows = rows[rows.model == model]
+            definition = model_rows.definition.min()
+            chosen = model_rows[model_rows.definition == definition]
             facts += [_make_change(str(part), str(model), str(key), groups.to_dict("records"))
                       for key, groups in chosen.groupby("group_key", sort=False)]  # fmt: skip
     return tuple(facts)

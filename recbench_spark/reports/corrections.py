@@ -39,8 +39,8 @@ def make_corrections(
         for number in numbers
         if is_corrected(number) and number.slice_key is None and math.isfinite(number.estimate.value)
     ]
-    made = (_make_correction(board, corrected, _find_reference(board, boards)) for board in boards)
-    return tuple(facts for facts in made if len(facts.columns) > 1 + (facts.reference is not None))
+    all_facts = (_make_correction(board, corrected, _find_reference(board, boards)) for board in boards)
+    return tuple(facts for facts in all_facts if len(facts.columns) > 1 + (facts.reference is not None))
 
 
 def _find_reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
@@ -53,18 +53,18 @@ def _make_correction(
     board: Leaderboard, corrected: Sequence[Number], reference: Leaderboard | None
 ) -> CorrectionFacts:
     models = tuple(row.model for row in board.rows)
-    named = {HOLDOUT: _board_estimates(board)} | _group_by_estimator(board, corrected)
+    by_name = {HOLDOUT: _board_estimates(board)} | _group_by_estimator(board, corrected)
     truth = _board_estimates(reference) if reference else {}
     if reference:
-        named[OPEN_LOOP] = truth
-    columns = [_make_column(board, name, models, values, truth) for name, values in named.items()]
+        by_name[OPEN_LOOP] = truth
+    columns = [_make_column(board, name, models, values, truth) for name, values in by_name.items()]
     tested = tuple(
-        replace(column, p=_agreement_p_value(named[column.name], named[HOLDOUT], truth))
+        replace(column, p=_agreement_p_value(by_name[column.name], by_name[HOLDOUT], truth))
         if column.name not in (HOLDOUT, OPEN_LOOP)
         else column
         for column in columns
     )
-    note = note_on_estimators(board.measure.metric, named)
+    note = note_on_estimators(board.measure.metric, by_name)
     return CorrectionFacts(
         board.part, board.measure, models, tested, OPEN_LOOP if reference else None, note
     )
@@ -78,10 +78,10 @@ def _group_by_estimator(
     board: Leaderboard, corrected: Sequence[Number]
 ) -> dict[str, dict[str, MetricEstimate]]:
     """Return estimator (with its strata) -> model -> estimate, in the order of the estimators."""
-    wanted = (board.split_id, board.part, board.measure.metric, board.measure.k)
+    board_key = (board.split_id, board.part, board.measure.metric, board.measure.k)
     estimates: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
     for n in corrected:
-        if (n.split_id, n.part, n.measure.metric, n.measure.k) == wanted:
+        if (n.split_id, n.part, n.measure.metric, n.measure.k) == board_key:
             strata = n.measure.definition.partition(";strata=")[2]
             name = f"{n.measure.estimator} {strata}".strip().replace("_", " ")
             place = ESTIMATORS.index(n.measure.estimator), name
@@ -97,10 +97,10 @@ def _make_column(
     truth: dict[str, MetricEstimate],
 ) -> CorrectionColumn:
     estimates = tuple(values.get(model) for model in models)
-    bad = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
+    sort_keys = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
     places = tuple(
-        None if e is None else 1 + sum(other < own for other in bad)
-        for e, own in zip(estimates, bad, strict=True)
+        None if e is None else 1 + sum(other < own for other in sort_keys)
+        for e, own in zip(estimates, sort_keys, strict=True)
     )
     return CorrectionColumn(
         name, estimates, places, _agreement(values, truth) if values is not truth else None
@@ -117,13 +117,13 @@ def _agreement_p_value(
     values: dict[str, MetricEstimate], holdout: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]
 ) -> float | None:
     """Return the probability of so large a lead over the holdout's agreement with the truth by chance."""
-    known = _common_values(values, holdout, truth)
-    if len(known) < 2:
+    common = _common_values(values, holdout, truth)
+    if len(common) < 2:
         return None
-    own, other, open_loop = known.T
+    own, other, open_loop = common.T
     own_tau, other_tau = (kendall_tau_b(open_loop, ranking) for ranking in (own, other))
     return _none_if_nan(
-        dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1]
+        dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(common))[1]
     )
 
 
@@ -132,8 +132,8 @@ def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.floa
     names = sorted(set.intersection(*(set(values) for values in estimates)))
     table = np.array([[values[m].value for values in estimates] for m in names])
     table = table.reshape(len(names), len(estimates))
-    known: npt.NDArray[np.float64] = table[np.isfinite(table).all(axis=1)]
-    return known
+    common: npt.NDArray[np.float64] = table[np.isfinite(table).all(axis=1)]
+    return common
 
 
 def _none_if_nan(value: float) -> float | None:

@@ -27,8 +27,8 @@ def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreeme
     for kind in KINDS:
         kind_rows = compared[compared.kind == kind]
         if len(kind_rows):
-            sure = kind_rows[kind_rows.certain.astype(bool)]
-            counts.append((kind, int(kind_rows["count"].sum()), int(sure["count"].sum())))
+            certain = kind_rows[kind_rows.certain.astype(bool)]
+            counts.append((kind, int(kind_rows["count"].sum()), int(certain["count"].sum())))
     facts = tuple(_make_disagreement(row) for row in rows.to_dict("records"))
     return Disagreements(facts, tuple(counts), int(compared["count"].sum()))
 
@@ -59,5 +59,5 @@ def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:
 
 
 def _make_estimate(value: Any, low: Any, high: Any, n: int) -> MetricEstimate:
-    known = [None if pd.isna(number) else float(number) for number in (value, low, high)]
-    return MetricEstimate(math.nan if known[0] is None else known[0], known[1], known[2], n)
+    numbers = [None if pd.isna(number) else float(number) for number in (value, low, high)]
+    return MetricEstimate(math.nan if numbers[0] is None else numbers[0], numbers[1], numbers[2], n)

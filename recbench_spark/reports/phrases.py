@@ -332,11 +332,11 @@ def _describe_agreement(agreement: Agreement) -> str:
     moved = max(abs(row.first_position - row.second_position) for row in agreement.rows)
     movers = [row for row in agreement.rows if abs(row.first_position - row.second_position) == moved]
     most = "moves most" if len(movers) == 1 else "moves as far as any"
-    one = agreement.reversed_pairs == 1
+    alone = agreement.reversed_pairs == 1
     pairs = "pairs" if agreement.pairs > 1 else "pair"
     return (
         f"{parts}: {agreement.reversed_pairs} of {agreement.pairs} {pairs} "
-        f"of models {'is' if one else 'are'} ordered the other way round, {agreement.clear} of them with "
+        f"of models {'is' if alone else 'are'} ordered the other way round, {agreement.clear} of them with "
         f"intervals apart on both; {movers[0].model} {most}, from place {movers[0].first_position} to "
         f"{movers[0].second_position}."
     )

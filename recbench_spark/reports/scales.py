@@ -34,8 +34,8 @@ class Axis:
 
 def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: float) -> Axis:
     """Return a scale that holds every value and interval; it starts at 0 if 0 is near."""
-    known = [estimate for estimate in estimates if estimate is not None]
-    ends = [end for e in known for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
+    shown = [estimate for estimate in estimates if estimate is not None]
+    ends = [end for e in shown for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     if 0 <= low < 0.6 * high:
         low = 0.0

@@ -118,8 +118,8 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
         for m, model in enumerate(facts.models)
     ]
     agreement = [column.agreement for column in facts.columns]
-    agreed = any(tau is not None for tau in agreement)
-    if agreed:
+    has_agreement = any(tau is not None for tau in agreement)
+    if has_agreement:
         table.append(["tau-b", *("" if tau is None else f"{tau:.2f}" for tau in agreement)])
     if any(column.p is not None for column in facts.columns):
         table.append(["p", *("" if c.p is None else f"{c.p:.2f}" for c in facts.columns)])
@@ -131,9 +131,9 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
         ).rstrip()
         for row in (header, *table)
     ]
-    agree = "; tau-b: agreement of the order with that of the open loop" if agreed else ""
-    agree += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
-    title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{agree}"
+    suffix = "; tau-b: agreement of the order with that of the open loop" if has_agreement else ""
+    suffix += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
+    title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{suffix}"
     return [title, lines[0], "─" * max(map(len, lines)), *lines[1:], *([facts.note] if facts.note else [])]
 
 

@@ -79,8 +79,8 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> B
     """
     name = board_name(benchmark)
     trials = read_credited_trials(store, benchmark)
-    known = load_published_boards()
-    published = make_published_entries(known[name]) if name in known else []
+    boards = load_published_boards()
+    published = make_published_entries(boards[name]) if name in boards else []
     if log:
         own_entries, searches = (
             collect_own_entries(store, benchmark, log, trials),
@@ -94,7 +94,7 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> B
     entries = [
         e for e in read_entries(store, name) if e.entry_id in held or is_counted(e.entry_id, decisions)
     ]
-    searched = {model: one.judged() for model, one in searches.items()}
+    searched = {model: result.judged() for model, result in searches.items()}
     verdicts = judge_entries(
         [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
@@ -113,17 +113,17 @@ def collect_own_entries(
 
     Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
     """
-    mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name)
-    done = mine & (F.col("purpose") == "benchmark") & (F.col("status") == "succeeded")
+    own_fits = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name)
+    finished = own_fits & (F.col("purpose") == "benchmark") & (F.col("status") == "succeeded")
     columns = [name for name in FITS.names if name != "rmse_by_step"]
-    rows = [row.asDict() for row in store.read(FITS).where(done).select(*columns).collect()]
+    rows = [row.asDict() for row in store.read(FITS).where(finished).select(*columns).collect()]
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
     entries: list[tuple[Entry, SettingsSource]] = []
     for _, fits in sorted(by_setting.items()):
-        whole = select_complete_seeds(fits, log.folds)
-        entries += _fit_entries(benchmark, log, whole, trials) if whole else []
+        complete = select_complete_seeds(fits, log.folds)
+        entries += _fit_entries(benchmark, log, complete, trials) if complete else []
     return entries
 
 
@@ -217,17 +217,17 @@ def append_entries(store: Store, entries: Iterable[Entry]) -> int:
     A row is never changed: readers take the last row of an entry_id. If two jobs append the same entry at
     once, one of them sees the row of the other, which was written after its own read of the table.
     """
-    wanted = {entry.entry_id: entry for entry in entries}
-    rows = _read_rows(store, {entry.board for entry in wanted.values()})
-    known, last = _keep_newest(rows), max((row["entered_at"] for row in rows), default=None)
-    grown = {
-        key: entry.merge_earlier(known[key]) if key in known else entry for key, entry in wanted.items()
+    by_id = {entry.entry_id: entry for entry in entries}
+    rows = _read_rows(store, {entry.board for entry in by_id.values()})
+    stored, last = _keep_newest(rows), max((row["entered_at"] for row in rows), default=None)
+    merged = {
+        key: entry.merge_earlier(stored[key]) if key in stored else entry for key, entry in by_id.items()
     }
-    fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
+    changed = {key: entry for key, entry in merged.items() if entry != stored.get(key)}
     now = datetime.now(UTC)
     values = [
         {name: _column_value(entry, name, key, now) for name in BOARDS.names}
-        for key, entry in fresh.items()
+        for key, entry in changed.items()
     ]
     columns = [name for name in BOARDS.names if name != "entered_at"]
     store.append_missing(values, BOARDS, columns, None if last is None else ("entered_at", last))
@@ -259,10 +259,10 @@ def _keep_newest(rows: Iterable[Row]) -> dict[str, Entry]:
     columns = [field.name for field in fields(Entry)]
     entries = {}
     for row in sorted(rows, key=lambda row: (row["entered_at"], row["budget_settings"] or 0)):
-        known = {key: value for key, value in row.items() if key in columns}
-        listed = {key: tuple(known[key] or ()) for key in ("at_edge", "never_searched")}
+        entry_values = {key: value for key, value in row.items() if key in columns}
+        listed = {key: tuple(entry_values[key] or ()) for key in ("at_edge", "never_searched")}
         entries[row["entry_id"]] = Entry(
-            **{**known, **listed, "fold_values": dict(row["fold_values"] or ())}
+            **{**entry_values, **listed, "fold_values": dict(row["fold_values"] or ())}
         )
     return entries
 
@@ -284,8 +284,8 @@ def read_other_searches(store: Store, log: FoldedLog) -> dict[str, tuple[str, Se
         by_log.setdefault(row["log_id"], []).append(row)
     searches = {}
     for log_id, trials in by_log.items():
-        for model, one in collect_searches(trials).items():
-            judged, first = one.judged(), one.trials[0]
+        for model, result in collect_searches(trials).items():
+            judged, first = result.judged(), result.trials[0]
             if judged is not None:
                 method = canonical_method(first["kind"], json.loads(first["settings_json"]))
                 searches[f"{log_id} {model}"] = (method, judged)
@@ -299,12 +299,12 @@ def write_verdicts(store: Store, name: str, verdicts: Mapping[str, TuningVerdict
         dict(
             zip(
                 VERDICTS.names,
-                (entry_id, name, one.code, one.text, now, isinstance(one, TuningReason)),
+                (entry_id, name, remark.code, remark.text, now, isinstance(remark, TuningReason)),
                 strict=True,
             )
         )
         for entry_id, verdict in verdicts.items()
-        for one in verdict.remarks
+        for remark in verdict.remarks
     ]
     if rows or store.exists(VERDICTS.name):
         store.replace_rows(rows, VERDICTS, "board", name)
@@ -312,8 +312,8 @@ def write_verdicts(store: Store, name: str, verdicts: Mapping[str, TuningVerdict
 
 def read_shown_fits(store: Store, log: FoldedLog) -> pd.DataFrame:
     """Return the succeeded fits of a log for benchmarks and figures, each once."""
-    shown = F.col("purpose").isin("benchmark", "figure") & (F.col("status") == "succeeded")
-    rows = store.read(FITS).where((F.col("log_id") == log.log_id) & shown)
+    counted = F.col("purpose").isin("benchmark", "figure") & (F.col("status") == "succeeded")
+    rows = store.read(FITS).where((F.col("log_id") == log.log_id) & counted)
     columns = ("fit_id", "model", "kind", "dims", "settings_json", "fold", "seed", "rmse", "rmse_by_step")
     return rows.select(*columns, "cpu_seconds").dropDuplicates(["fit_id"]).toPandas()
 

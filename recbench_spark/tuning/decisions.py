@@ -58,10 +58,10 @@ def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who
     Raises:
         ConfigError: no board has such a row.
     """
-    known = store.read(BOARDS).select("entry_id", "board", "name").distinct()
-    rows = known.where(F.col("entry_id") == entry_id).collect()
+    board_rows = store.read(BOARDS).select("entry_id", "board", "name").distinct()
+    rows = board_rows.where(F.col("entry_id") == entry_id).collect()
     if not rows:
-        ids = [row.entry_id for row in known.collect()]
+        ids = [row.entry_id for row in board_rows.collect()]
         raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
     record_decision(store, entry_id, rows[0].board, decision, reason, who)
     return f"{rows[0].name} on board {rows[0].board}"

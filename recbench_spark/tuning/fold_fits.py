@@ -121,8 +121,8 @@ class FitPlanner:
 
     def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
         """Make a plan with the longest fits first, so that none is waited for at the end."""
-        ordered = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
-        return FitPlan(self.log, self.benchmark.name, self.purpose, ordered, self.threads)
+        longest_first = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
+        return FitPlan(self.log, self.benchmark.name, self.purpose, longest_first, self.threads)
 
     def task(
         self,
@@ -140,15 +140,25 @@ class FitPlanner:
         settings, log = learner_settings(model), self.log
         require_times(log.files, model.name, settings)
         train, held_out = log.divide_parts(fold)
-        watched: tuple[str, ...] = () if drawn else held_out
+        evaluated: tuple[str, ...] = () if drawn else held_out
         share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
         document, evaluation = settings.model_dump(), self.benchmark.evaluation
         threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
-        hashed = (log.log_id, log.files.scale, document, seed, train, watched, share, share_seed, threshold)
+        hashed = (
+            log.log_id,
+            log.files.scale,
+            document,
+            seed,
+            train,
+            evaluated,
+            share,
+            share_seed,
+            threshold,
+        )
         fit_id = digest(*hashed, revisions.select_revisions(settings.kind, "values"), length=20)
         folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
         return FitTask(
-            fit_id, model.name, document, seed, fold, train, watched, share, share_seed, threshold,
+            fit_id, model.name, document, seed, fold, train, evaluated, share, share_seed, threshold,
             self.threads, folder, keep, stored,
         )  # fmt: skip
 
@@ -164,12 +174,12 @@ def estimate_cost(task: FitTask, log: FoldedLog) -> float:
 
 def run_plan(store: Store, plan: FitPlan, journal: Journal) -> list[Row]:
     """Return the row of every task of the plan in its order; fits of earlier attempts are not repeated."""
-    known = read_done_rows(store, plan)
-    _append_under_plan(store, plan, known)
-    todo = [task for task in plan.tasks if task.fit_id not in known]
+    done = read_done_rows(store, plan)
+    _append_under_plan(store, plan, done)
+    todo = [task for task in plan.tasks if task.fit_id not in done]
     todo = list({task.fit_id: task for task in todo}.values())
     journal.say(_describe_done(plan, todo))
-    rows = dict(known)
+    rows = dict(done)
     for row in _run_fits(store, plan, todo, journal):
         rows[row["fit_id"]] = row
     return [{**rows[task.fit_id], "model": task.model} for task in plan.tasks]
@@ -179,25 +189,25 @@ def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
     """Describe how many fits are done: rows of the table, and files of a start that was killed."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         uncommitted = sum(row is not None for row in pool.map(read_earlier_row, todo))
-    made = len(plan.tasks) - len(todo) + uncommitted
+    done = len(plan.tasks) - len(todo) + uncommitted
     note = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
-    return f"{len(plan.tasks)} fits, {made} of them made before{note}"
+    return f"{len(plan.tasks)} fits, {done} of them made before{note}"
 
 
 def read_done_rows(store: Store, plan: FitPlan) -> dict[str, Row]:
     """Return the rows of earlier attempts in a final state, by fit."""
-    wanted = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
+    in_plan = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
         *FINAL_STATES
     )
-    rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & wanted).collect()
+    rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & in_plan).collect()
     kept_fits = {task.fit_id for task in plan.tasks if task.keep}
     rows_by_fit: dict[str, Row] = {}
     for row in rows:
         if row.files is not None or row.status != "succeeded" or row.fit_id not in kept_fits:
             entered = rows_by_fit.get(row.fit_id, {}).get(ENTERED, set())
             files = None if row.files is None else store_place(store, row.files)
-            more = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
-            rows_by_fit[row.fit_id] = row.asDict() | more
+            extra = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
+            rows_by_fit[row.fit_id] = row.asDict() | extra
     return rows_by_fit
 
 
@@ -205,15 +215,15 @@ ENTERED = "entered"
 """Key of a known row: each (suite, model, purpose) that the table has it under."""
 
 
-def _append_under_plan(store: Store, plan: FitPlan, known: Mapping[str, Row]) -> None:
+def _append_under_plan(store: Store, plan: FitPlan, done: Mapping[str, Row]) -> None:
     """Append rows under the plan's names for fits that were made under another name or for another
     purpose."""
-    lacking = {}
+    missing = {}
     for task in plan.tasks:
-        row = known.get(task.fit_id)
+        row = done.get(task.fit_id)
         if row is not None and (plan.suite, task.model, plan.purpose) not in row[ENTERED]:
-            lacking[task.fit_id] = {**row, **plan.facts, "model": task.model}
-    append_fits(store, list(lacking.values()), {})
+            missing[task.fit_id] = {**row, **plan.facts, "model": task.model}
+    append_fits(store, list(missing.values()), {})
 
 
 def run_distributed(
@@ -234,12 +244,12 @@ def run_distributed(
             for seed in seeds or (model.seed,):
                 task = fits.make_distributed_task(model, seed, fold)
                 plan = fits.plan([task])
-                known = read_done_rows(fits.store, plan)
-                if task.fit_id not in known:
-                    known[task.fit_id] = fit_als(fits.store, model, task, log.files)
-                    append_fits(fits.store, [known[task.fit_id]], plan.facts)
-                    journal.say(f"fit {_describe_fit(known[task.fit_id])}")
-                rows.append(known[task.fit_id])
+                done = read_done_rows(fits.store, plan)
+                if task.fit_id not in done:
+                    done[task.fit_id] = fit_als(fits.store, model, task, log.files)
+                    append_fits(fits.store, [done[task.fit_id]], plan.facts)
+                    journal.say(f"fit {_describe_fit(done[task.fit_id])}")
+                rows.append(done[task.fit_id])
     return rows
 
 
@@ -290,8 +300,8 @@ class _Progress:
 
     def report(self, row: Row) -> None:
         """Report a finished fit. A fit of an earlier start does not count for the time that is left."""
-        cost_of_it = self.left.pop(row["fit_id"])
-        self.spent += cost_of_it if (row.get("started_at") or self.since) >= self.since else 0.0
+        cost = self.left.pop(row["fit_id"])
+        self.spent += cost if (row.get("started_at") or self.since) >= self.since else 0.0
         self.journal.say(
             f"fit {self.all - len(self.left)}/{self.all} {_describe_fit(row)}{self._describe_rest()}"
         )
@@ -308,20 +318,20 @@ class _Progress:
 def _describe_fit(row: Row) -> str:
     fold = "" if row["fold"] is None else f" fold {row['fold']}"
     dims = "" if row.get("dims") is None else f" dims {row['dims']}"
-    who = f"{row['model']}{dims}{fold} seed {row['seed']}"
+    title = f"{row['model']}{dims}{fold} seed {row['seed']}"
     if row["status"] != "succeeded":
-        return f"{who}: {row['status'].upper()}: {str(row['error']).partition(chr(10))[0]}"
+        return f"{title}: {row['status'].upper()}: {str(row['error']).partition(chr(10))[0]}"
     peak = (row.get("peak_bytes") or 0) / 2**20
-    return f"{who}: RMSE {row['rmse']:.4f} in {row['seconds']:.1f} s, {peak:.0f} MB"
+    return f"{title}: RMSE {row['rmse']:.4f} in {row['seconds']:.1f} s, {peak:.0f} MB"
 
 
 def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
     """Return the rows of seeds that have every fold, so that no fold counts twice in a mean."""
-    wanted: set[int | None] = set(folds) or {None}
-    of_seed: dict[int, set[int | None]] = {}
+    required: set[int | None] = set(folds) or {None}
+    folds_by_seed: dict[int, set[int | None]] = {}
     for row in rows:
-        of_seed.setdefault(row["seed"], set()).add(row["fold"])
-    return [row for row in rows if of_seed[row["seed"]] >= wanted]
+        folds_by_seed.setdefault(row["seed"], set()).add(row["fold"])
+    return [row for row in rows if folds_by_seed[row["seed"]] >= required]
 
 
 def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:

@@ -43,8 +43,8 @@ class FoldedLog:
     def divide_parts(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the training parts and the held-out parts; for a fold, all others and itself."""
         if fold is None:
-            known = ("train", "given", "later", "open_loop", "valid")
-            return ("train",), tuple(part for part in self.files.parts if part not in known)
+            not_predicted = ("train", "given", "later", "open_loop", "valid")
+            return ("train",), tuple(part for part in self.files.parts if part not in not_predicted)
         others = tuple(str(other) for other in self.folds if other != fold)
         return others, (str(fold),)
 
@@ -58,8 +58,8 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
         DataError: a rating outside `dataset.scale`.
     """
     split = benchmark.split
-    apart = split.holdout in FOLD_HOLDOUTS
-    first = split.model_copy(update={"fold": 0, "valid": False}) if apart else split
+    folded = split.holdout in FOLD_HOLDOUTS
+    first = split.model_copy(update={"fold": 0, "valid": False}) if folded else split
     whole = benchmark.model_copy(update={"split": first})
     identity = identify_split(store, whole)[0].partition(".")[0]
     log_id = digest("fits", identity)
@@ -68,11 +68,11 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
         with journal.stage(
             "log", f"log {log_id}: {_describe_protocol(benchmark)}", log_id=log_id
         ) as counts:
-            counts["rows"] = _write_log(store, whole, folder, apart)
+            counts["rows"] = _write_log(store, whole, folder, folded)
 
-    place = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
-    files = _make_log_files(benchmark, log_id, place, _read_facts(place))
-    folds = tuple(range(split.folds)) if apart else ()
+    folder_path = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
+    files = _make_log_files(benchmark, log_id, folder_path, _read_facts(folder_path))
+    folds = tuple(range(split.folds)) if folded else ()
     log = FoldedLog(log_id, files, folds, benchmark.dataset.name, _describe_protocol(benchmark))
     _refuse_empty(log)
     return log
@@ -88,8 +88,8 @@ def compute_credited_log_id(store: Store, benchmark: Benchmark) -> str:
     if split.holdout in FOLD_HOLDOUTS:
         split = split.model_copy(update={"fold": 0, "valid": False})
     evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
-    plain = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
-    return digest("fits", identify_split(store, plain)[0].partition(".")[0])
+    reduced = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
+    return digest("fits", identify_split(store, reduced)[0].partition(".")[0])
 
 
 def _describe_protocol(benchmark: Benchmark) -> str:
@@ -98,8 +98,8 @@ def _describe_protocol(benchmark: Benchmark) -> str:
         return split.describe()
     if split.holdout == "consecutive":
         return f"{split.folds} folds of consecutive rows"
-    of = "all rows" if split.group == "global" else "each user"
-    return f"{split.folds} random folds of {of} seed {split.seed}"
+    row_group = "all rows" if split.group == "global" else "each user"
+    return f"{split.folds} random folds of {row_group} seed {split.seed}"
 
 
 def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
@@ -113,21 +113,22 @@ def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool
     return int(facts["rows"])
 
 
-def _read_facts(place: str) -> dict[str, Any]:
+def _read_facts(folder_path: str) -> dict[str, Any]:
     """Return the facts of a log.
 
     Raises:
         StoreError: they are missing or damaged.
     """
     try:
-        return dict(json.loads(read_bytes(f"{place}/{FACTS_FILE}") or b""))
+        return dict(json.loads(read_bytes(f"{folder_path}/{FACTS_FILE}") or b""))
     except ValueError:
         raise StoreError(
-            f"{place}/{FACTS_FILE} is missing or damaged", f"remove {place}: the next run makes it again"
+            f"{folder_path}/{FACTS_FILE} is missing or damaged",
+            f"remove {folder_path}: the next run makes it again",
         ) from None
 
 
-def _write_labelled_rows(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
+def _write_labelled_rows(store: Store, benchmark: Benchmark, folder_path: str, every_fold: bool) -> None:
     """Read, check and label the rows and write them as Parquet to `place`, with one shuffle."""
     dataset, split = benchmark.dataset, benchmark.split
     opened = open_log(store.spark, dataset)
@@ -145,19 +146,19 @@ def _write_labelled_rows(store: Store, benchmark: Benchmark, place: str, every_f
         open_apart=shows_all_pairs(dataset),
         every_fold=every_fold,
     )
-    blocks.rows().select(*COLUMNS).write.parquet(place)
+    blocks.rows().select(*COLUMNS).write.parquet(folder_path)
     opened.stored.unpersist()
 
 
 def _make_log_files(
-    benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]
+    benchmark: Benchmark, log_id: str, folder_path: str, facts: dict[str, Any]
 ) -> SharedRatingLog:
     scale = find_scale(facts, benchmark.dataset.scale)
     listed, parts = facts["files"], facts["parts"]
     assert isinstance(listed, list) and isinstance(parts, list)
     # Use the names alone: older versions stored full paths, and the warehouse may have been moved since.
     names = (file.rsplit("/", 1)[-1] for file in listed)
-    shared = SharedRows(f"log-{log_id}", tuple(f"{place}/{name}" for name in names))
+    shared = SharedRows(f"log-{log_id}", tuple(f"{folder_path}/{name}" for name in names))
     return SharedRatingLog(
         shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"]))
     )

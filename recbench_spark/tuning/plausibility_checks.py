@@ -107,16 +107,16 @@ def find_rating_doubts(
     trusted = find_best_trusted(
         _list_entries(store, benchmark, log), store, board_name(benchmark), part, True
     )
-    hits = check_exactness(_count_hits(pairs))
+    exactness = check_exactness(_count_hits(pairs))
     for row in pairs.groupBy("part").agg(*_moments()).orderBy("part").collect():
         base = trusted or TrustedRun("the mean of the ratings", math.sqrt(row["var_y"]), 0.0, 0)
-        left = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
+        residual = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
         where = f"on {'fold' if part is None else 'the hidden part'} {row['part']}, by its best line,"
         error = base.value / math.sqrt(row["n"])
-        doubt = check_level(math.sqrt(max(left, 0.0)), base, 0.0, RATING_LIMITS, error, where)
+        doubt = check_level(math.sqrt(max(residual, 0.0)), base, 0.0, RATING_LIMITS, error, where)
         if doubt is not None:
-            return [doubt, *([hits] if hits else [])]
-    return [hits] if hits else []
+            return [doubt, *([exactness] if exactness else [])]
+    return [exactness] if exactness else []
 
 
 def _moments() -> list[Column]:
@@ -160,8 +160,8 @@ def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error:
         entries = [entry for entry, _ in collect_nightly_entries(store, benchmark)]
     except MissingError:
         entries = []
-    known = [*entries, *_read_board_entries(store, benchmark)]
-    trusted = find_best_trusted(known, store, entry.board, entry.part, entry.lower_is_better)
+    board_entries = [*entries, *_read_board_entries(store, benchmark)]
+    trusted = find_best_trusted(board_entries, store, entry.board, entry.part, entry.lower_is_better)
     if trusted is None and not math.isfinite(worst):
         return []
     base = trusted or TrustedRun("the worst possible value", worst, 0.0, 0)
@@ -176,8 +176,8 @@ def _list_entries(store: Store, benchmark: Benchmark, log: FoldedLog) -> list[En
 
 
 def _read_board_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
-    name, known = board_name(benchmark), load_published_boards()
-    published = make_published_entries(known[name]) if name in known else []
+    name, boards = board_name(benchmark), load_published_boards()
+    published = make_published_entries(boards[name]) if name in boards else []
     return [*published, *read_entries(store, name)]
 
 
@@ -206,8 +206,8 @@ def find_best_trusted(
 
 def note_training_items(store: Store, run_id: str) -> list[str]:
     """Return a note on lists that recommend training items; empty if they do not."""
-    of_run = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
-    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, of_run, ["observed"]))
+    filters = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
+    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, filters, ["observed"]))
     if not n:
         return []
     return [

@@ -107,7 +107,7 @@ class Trials(Protocol):
     def settings(self, model: ModelConfig) -> Row:
         """Return all settings that a fit of the model depends on."""
 
-    def run_trials(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
+    def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """Return the outcome of each trial; trials of earlier starts are not fitted again."""
 
 
@@ -187,12 +187,12 @@ def check_searches(benchmark: Benchmark, search: SearchSettings) -> None:
     """
     models = {model.name: model for model in benchmark.models}
     for name, space in search.spaces.items():
-        known = list_searchable(models[name], benchmark.evaluation.task)
+        settings = list_searchable(models[name], benchmark.evaluation.task)
         for setting, span in space.items():
-            if setting.split(".")[0] not in known:
+            if setting.split(".")[0] not in settings:
                 raise ConfigError(
                     f"search.spaces.{name}: kind '{models[name].kind}' has no setting '{setting}'",
-                    nearest(setting, known),
+                    nearest(setting, settings),
                 )
             for value in span.values or (span.at(0.0), span.at(1 - 1e-9)):
                 apply_setting(models[name], {setting: value})
@@ -248,8 +248,8 @@ def apply_setting(model: ModelConfig, setting: Setting) -> ModelConfig:
 
 def _search_id(search: SearchSettings, trials: Trials, model: ModelConfig, space: Space) -> str:
     settings = {name: value for name, value in trials.settings(model).items() if name not in space}
-    how = search.model_dump(exclude={"budget", "spaces"})
-    return digest(trials.log_id, settings, {k: v.model_dump() for k, v in space.items()}, how, length=20)
+    method = search.model_dump(exclude={"budget", "spaces"})
+    return digest(trials.log_id, settings, {k: v.model_dump() for k, v in space.items()}, method, length=20)
 
 
 def run_searches(
@@ -262,35 +262,37 @@ def run_searches(
     Raises:
         DataError: no trial of a method has ended with a value.
     """
-    makings = [
-        PlannedTrial(one, number, setting, apply_setting(one.model, setting))
-        for one in searches
-        for number, setting in enumerate(draw_points(one.space, search.budget, search.method, search.seed))
+    planned = [
+        PlannedTrial(one_search, number, setting, apply_setting(one_search.model, setting))
+        for one_search in searches
+        for number, setting in enumerate(
+            draw_points(one_search.space, search.budget, search.method, search.seed)
+        )
     ]
-    outcomes = trials.run_trials(makings, journal)
-    rows = [_trial_row(search, trials, *pair) for pair in zip(makings, outcomes, strict=True)]
+    outcomes = trials.run_trials(planned, journal)
+    rows = [_trial_row(search, trials, *pair) for pair in zip(planned, outcomes, strict=True)]
     trials.store.append_missing(rows, TRIALS, TRIAL_KEYS)
-    known = read_searches(trials.store, trials.log_id)
-    for one in searches:
-        if known[one.model.name].best is None:
-            pairs = zip(makings, outcomes, strict=True)
-            message = next((o.error for making, o in pairs if making.search is one and o.error), "")
+    results = read_searches(trials.store, trials.log_id)
+    for one_search in searches:
+        if results[one_search.model.name].best is None:
+            pairs = zip(planned, outcomes, strict=True)
+            message = next((o.error for trial, o in pairs if trial.search is one_search and o.error), "")
             raise DataError(
-                f"model {one.model.name}: no trial came to an end: {message}", "narrow its space"
+                f"model {one_search.model.name}: no trial came to an end: {message}", "narrow its space"
             )
-    return {one.model.name: known[one.model.name] for one in searches}
+    return {one_search.model.name: results[one_search.model.name] for one_search in searches}
 
 
-def _trial_row(search: SearchSettings, trials: Trials, making: PlannedTrial, outcome: TrialOutcome) -> Row:
-    one, values = making.search, outcome.values
+def _trial_row(search: SearchSettings, trials: Trials, planned: PlannedTrial, outcome: TrialOutcome) -> Row:
+    owner, values = planned.search, outcome.values
     whole = outcome.status == "succeeded"
     return {
-        "trial_id": digest(one.search_id, making.number, length=20), "search_id": one.search_id,
-        "extends": one.extends, "log_id": trials.log_id, "suite": trials.suite, "dataset": trials.dataset,
-        "model": one.model.name, "kind": one.model.kind, "number": making.number,
+        "trial_id": digest(owner.search_id, planned.number, length=20), "search_id": owner.search_id,
+        "extends": owner.extends, "log_id": trials.log_id, "suite": trials.suite, "dataset": trials.dataset,
+        "model": owner.model.name, "kind": owner.model.kind, "number": planned.number,
         "settings_json": json.dumps(outcome.settings, sort_keys=True),
-        "searched": {name: one.space[name].place(value) for name, value in making.setting.items()},
-        "space_json": json.dumps({name: span.model_dump() for name, span in one.space.items()}),
+        "searched": {name: owner.space[name].place(value) for name, value in planned.setting.items()},
+        "space_json": json.dumps({name: span.model_dump() for name, span in owner.space.items()}),
         "method": search.method, "budget": search.budget, "status": outcome.status,
         "metric": trials.metric, "value": float(np.mean(values)) if whole else None,
         "spread": float(np.std(values, ddof=1)) if whole and len(values) > 1 else None,
@@ -398,13 +400,13 @@ def read_credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
     each trial."""
     if not store.exists(TRIALS.name):
         return []
-    of_models = F.col("model").isin([model.name for model in benchmark.models])
-    named = F.coalesce("credited_log_id", "log_id")
-    known = store.read(TRIALS).where(of_models).withColumn("named", named)
-    if not known.take(1):
+    is_model = F.col("model").isin([model.name for model in benchmark.models])
+    with_log = F.coalesce("credited_log_id", "log_id")
+    model_trials = store.read(TRIALS).where(is_model).withColumn("named", with_log)
+    if not model_trials.take(1):
         return []  # identifying the log takes time
-    mine = known.where(F.col("named") == compute_credited_log_id(store, benchmark))
-    return [row.asDict() for row in mine.drop("named").collect()]
+    credited = model_trials.where(F.col("named") == compute_credited_log_id(store, benchmark))
+    return [row.asDict() for row in credited.drop("named").collect()]
 
 
 def model_settings(model: ModelConfig, task: str) -> Row:
@@ -424,21 +426,21 @@ def find_search(rows: Iterable[Row], model: str, settings: Mapping[str, Any]) ->
 def _matches_settings(trial: Row, settings: Mapping[str, Any]) -> bool:
     """Return True if all that a trial did not vary has these values; newer keys do not count."""
     varied, fixed = _search_identity(trial)
-    before = json.loads(fixed)
-    own = json.loads(json.dumps(replace_settings(settings, dict.fromkeys(varied, ""))))
-    return all(own.get(name) == value for name, value in before.items())
+    trial_values = json.loads(fixed)
+    values = json.loads(json.dumps(replace_settings(settings, dict.fromkeys(varied, ""))))
+    return all(values.get(name) == value for name, value in trial_values.items())
 
 
 def find_used_values(result: SearchResult, settings: Mapping[str, Any]) -> dict[str, float] | None:
     """Return the value of each searched setting, choices by their number; None if one has no usable
     value."""
     values = {name: _value_in(settings, name) for name in result.space}
-    known = {
+    numbers = {
         name: span.place(values[name])
         for name, span in result.space.items()
         if values[name] is not None and (not span.values or values[name] in span.values)
     }
-    return known if len(known) == len(result.space) else None
+    return numbers if len(numbers) == len(result.space) else None
 
 
 def _value_in(settings: Mapping[str, Any], name: str) -> Any:

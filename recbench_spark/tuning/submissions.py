@@ -75,16 +75,18 @@ def read_predictions(
     Raises:
         ConfigError: no seed has fits of all folds.
     """
-    mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
-    done = mine & F.col("files").isNotNull() & (F.col("status") == "succeeded")
-    rows = store.read(FITS).where(done & (F.col("purpose") == "benchmark")).collect()
+    model_fits = (
+        (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
+    )
+    finished = model_fits & F.col("files").isNotNull() & (F.col("status") == "succeeded")
+    rows = store.read(FITS).where(finished & (F.col("purpose") == "benchmark")).collect()
     last = max(((row.finished_at, row.settings_json) for row in rows), default=(None, None))[1]
-    whole = select_complete_seeds([row.asDict() for row in rows if row.settings_json == last], log.folds)
-    if not whole:
+    complete = select_complete_seeds([row.asDict() for row in rows if row.settings_json == last], log.folds)
+    if not complete:
         raise ConfigError(
             f"model {model} has no fits of all folds that were kept", "jobs/benchmark.py first"
         )
-    seed = min(row["seed"] for row in whole)
+    seed = min(row["seed"] for row in complete)
     first = {row.fold: row for row in rows if (row.settings_json, row.seed) == (last, seed)}
     places = {fold: find_place(store, row.files) for fold, row in first.items()}
     _require_files(store, model, list(places.values()))
@@ -92,17 +94,17 @@ def read_predictions(
         load_parquet(store.spark, f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
         for fold, place in places.items()
     ]
-    every = reduce(DataFrame.unionByName, parts)
+    predictions = reduce(DataFrame.unionByName, parts)
     columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
-    return every.select(*columns), next(iter(first.values()))
+    return predictions.select(*columns), next(iter(first.values()))
 
 
 def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
-    gone = [place for place in folders if store.folder is not None and not Path(place).exists()]
-    if gone:
+    missing = [place for place in folders if store.folder is not None and not Path(place).exists()]
+    if missing:
         raise DataError(
-            f"model {model}: files of {len(gone)} fits were removed, {gone[0]} for one",
+            f"model {model}: files of {len(missing)} fits were removed, {missing[0]} for one",
             "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
         )
 
@@ -129,8 +131,8 @@ def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str,
             writer.write_table(part.replace_schema_metadata(None).cast(schema))
     drop_folder(store.spark, scratch)
     content, n = hash_content(load_parquet(store.spark, str(place)))
-    whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
-    document = parse(Bundle, whole, str(folder)).model_dump(mode="json")
+    full_facts = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
+    document = parse(Bundle, full_facts, str(folder)).model_dump(mode="json")
     document["digest"] = digest_document(document)
     (folder / FACTS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return parse(Bundle, document, str(folder))
@@ -265,7 +267,7 @@ def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None
     decisions = read_latest_decisions(store, board)
     looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
     same_rows = {row["entry_id"] for row in looks}
-    mine = None
+    earlier = None
     for entry in read_entries(store, board):
         decision = decisions.get(entry.entry_id, {})
         retracted = decision.get("decision") == RETRACTED
@@ -275,7 +277,7 @@ def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None
                     f"bundle {bundle.name} was retracted by {decision['who']}: {decision['reason']}",
                     f"jobs/bundle.py accept --entry {entry.entry_id} brings it back",
                 )
-            mine = entry
+            earlier = entry
         elif not retracted and (
             entry.entry_id in same_rows or entry.evidence == f"bundle {bundle.content}"
         ):
@@ -283,7 +285,7 @@ def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None
                 f"the board has the rows of bundle {bundle.name} already, as {entry.name} by {entry.who}",
                 f"where its facts were wrong: jobs/bundle.py retract --entry {entry.entry_id} first",
             )
-    return mine
+    return earlier
 
 
 def _record_decision(
@@ -296,15 +298,15 @@ def _record_decision(
     """Hold an implausible result back, or accept it. The decision is written before the entry."""
     if not doubts:
         return
-    known = read_latest_decisions(store, entry.board).get(entry.entry_id)
+    decision = read_latest_decisions(store, entry.board).get(entry.entry_id)
     if accepted is not None:
         who, why = accepted
         reason = f"{why} (doubted: {'; '.join(doubts)})"
         record_decision(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
         report(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
-    elif known is None:
+    elif decision is None:
         hold_back(store, entry.entry_id, entry.board, "; ".join(doubts))
-    if accepted is None and (known is None or known["decision"] == HELD):
+    if accepted is None and (decision is None or decision["decision"] == HELD):
         report(
             f"held back as implausible: {'; '.join(doubts)}. It neither leads nor counts against others;"
             f" jobs/bundle.py accept --entry {entry.entry_id} --why REASON lets it count"
@@ -319,10 +321,10 @@ def _score_predictions(
     pairs, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
     parts = [str(fold) for fold in log.folds] or list(log.divide_parts(None)[1])
     by_part = {}
-    for one in parts:
-        users = group_by_user(pairs.where(F.col("part") == one))
+    for name in parts:
+        users = group_by_user(pairs.where(F.col("part") == name))
         (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
-        by_part[one] = float(row["value"] if row["value"] is not None else np.nan)
+        by_part[name] = float(row["value"] if row["value"] is not None else np.nan)
     part = None if log.folds else ("test" if "test" in by_part else parts[-1])
     folds: dict[tuple[int | None, int], float] = {
         (int(fold), 0): by_part[fold] for fold in map(str, log.folds)
@@ -333,8 +335,8 @@ def _score_predictions(
     doubts = find_rating_doubts(store, benchmark, log, hidden, part)
     joined.unpersist()
     entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, True)
-    entered = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
-    return ScoredSubmission(entered, by_part, notes, doubts)
+    scored_entry = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
+    return ScoredSubmission(scored_entry, by_part, notes, doubts)
 
 
 def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
@@ -351,12 +353,12 @@ def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -
                 f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
             )
         held_out, keys = held_out.withColumn("fold", F.col("part").cast("int")), [*keys, "fold"]
-    typed = rows.select(
+    submitted = rows.select(
         *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
     )
-    joined = held_out.join(typed, keys, "left").select("user_id", "prediction", "outcome", "part")
+    joined = held_out.join(submitted, keys, "left").select("user_id", "prediction", "outcome", "part")
     predicted = joined.where(F.col("prediction").isNotNull())
-    pairs = held_out.select(*keys).join(typed.where(F.col("prediction").isNotNull()), keys, "left_semi")
+    pairs = held_out.select(*keys).join(submitted.where(F.col("prediction").isNotNull()), keys, "left_semi")
     _refuse_rows(bundle, rows.count(), held_out.count(), pairs.count(), predicted.count())
     return joined
 
@@ -397,21 +399,23 @@ def _score_rankings(
         provenance=bundle.provenance,
     )  # fmt: skip
     suite = f"{benchmark.name[:MAX_SUITE_PREFIX]}.bundles"
-    changed = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
-    night = benchmark.model_copy(update={**changed, "comparisons": None, "regressions": ()})
+    update = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
+    night = benchmark.model_copy(update={**update, "comparisons": None, "regressions": ()})
     run_id = rank(night)
-    plain = headline_filter(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
-    rows = store.read_run(METRICS.name, run_id).where(plain).collect()
+    headline_rows = (
+        headline_filter(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
+    )
+    rows = store.read_run(METRICS.name, run_id).where(headline_rows).collect()
     by_part = {row.part: float(row.value) for row in rows}
     part = "test" if "test" in by_part else next(iter(by_part))
     lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
     entry = _entry_fields(
         benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
     )
-    entered = Entry(**{**entry, "value": by_part[part], "part": part})
+    scored_entry = Entry(**{**entry, "value": by_part[part], "part": part})
     error = next((row.stderr for row in rows if row.part == part), None) or 0.0
-    doubts = find_ranking_doubts(store, benchmark, entered, error)
-    return ScoredSubmission(entered, by_part, note_training_items(store, run_id), doubts)
+    doubts = find_ranking_doubts(store, benchmark, scored_entry, error)
+    return ScoredSubmission(scored_entry, by_part, note_training_items(store, run_id), doubts)
 
 
 def _entry_fields(

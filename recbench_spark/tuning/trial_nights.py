@@ -60,9 +60,9 @@ class RankingTrials:
         """Return all settings but the name and the provenance."""
         return model_settings(model, "ranking")
 
-    def run_trials(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
+    def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """Run one night of all settings that have no run yet."""
-        models = [self._models(making.model) for making in makings]
+        models = [self._models(trial.model) for trial in planned]
         unique = {model.name: model for some in models for model in some}
         night = open_night(
             self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
@@ -171,13 +171,13 @@ def read_values(night: BenchmarkNight) -> dict[str, Row]:
 def _make_outcome(
     settings: Row, models: Sequence[ModelConfig], rows: Mapping[str, Row], failed: Mapping[str, str]
 ) -> TrialOutcome:
-    known = (rows.get(model.name, {}) for model in models)
-    made = [row for row in known if row.get("value") is not None]
+    candidates = (rows.get(model.name, {}) for model in models)
+    finished = [row for row in candidates if row.get("value") is not None]
     return TrialOutcome(
-        "succeeded" if len(made) == len(models) else "failed",
-        tuple(row["value"] for row in made),
-        sum(row["seconds"] or 0.0 for row in made),
-        tuple(row["run_id"] for row in made),
+        "succeeded" if len(finished) == len(models) else "failed",
+        tuple(row["value"] for row in finished),
+        sum(row["seconds"] or 0.0 for row in finished),
+        tuple(row["run_id"] for row in finished),
         settings,
         next((failed[model.name] for model in models if model.name in failed), ""),
     )
