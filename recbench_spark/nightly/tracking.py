@@ -36,7 +36,7 @@ def log_night(
         logged = log_runs(uri, benchmark.name, read_tracked_runs(store, run_ids))
     # No error of a tracking server or its client may fail a night that is complete.
     except Exception as error:
-        journal.say(f"warning: MLflow at {uri} has not been told: {type(error).__name__}: {error}")
+        journal.say(f"warning: cannot log to MLflow at {uri}: {type(error).__name__}: {error}")
         return False
     journal.say(f"MLflow at {uri}: {logged} runs logged")
     return True

@@ -37,7 +37,7 @@ SETTINGS = {
 }
 """Permissions of a connection, and its order of NULL."""
 
-HINT = "ask by a SELECT over the tables and views that --list names"
+HINT = "write one SELECT over the tables and views that --list names"
 
 SPARK_ONLY = ("LATERAL VIEW", "GET_JSON_OBJECT", "ARRAY()")
 """Parts of the stored SQL files that DuckDB reads in another way, or not at all."""
@@ -137,7 +137,7 @@ def check_query(sql: str, names: Iterable[str]) -> None:
         raise ConfigError(f"no SQL: {_first_line(error)}", HINT) from None
     parsed = json.loads(text)
     if parsed["error"]:
-        raise ConfigError(f"no SQL that can be looked at: {parsed['error_message']}", HINT)
+        raise ConfigError(f"this SQL cannot be checked: {parsed['error_message']}", HINT)
     nodes = list(_walk_nodes(parsed))
     query_names = {entry["key"].lower() for node in nodes for entry in _named_queries(node)}
     for node in nodes:
@@ -176,7 +176,7 @@ def _check_node(node: Mapping[str, Any], names: frozenset[str]) -> None:
             or function.get("schema")
             or (kind == "TABLE_FUNCTION" and name not in TABLE_FUNCTIONS)
         ):
-            message = f"function {name} is not taken: it reads or runs more than its arguments"
+            message = f"function {name} is not allowed: it reads or runs more than its arguments"
             raise ConfigError(message, HINT)
 
 

@@ -73,7 +73,7 @@ VALUE_KINDS = {
 }
 """Kinds of parts of a plan and their Java classes; the first class that fits counts."""
 
-HINT = "ask by a SELECT over the tables and views that --list names"
+HINT = "write one SELECT over the tables and views that --list names"
 
 
 def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
@@ -88,7 +88,7 @@ def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
         ConfigError: no SQL, no query, or one that reads or runs something else.
     """
     if "${" in sql:  # Spark would insert settings and environment variables there before it parses
-        raise ConfigError("'${' is not taken in SQL", "write the value out")
+        raise ConfigError("'${' is not allowed in SQL", "write the value itself")
     _PlanChecker(spark, names).check_plan(_parse_plan(spark, sql), frozenset())
 
 
@@ -147,13 +147,15 @@ class _PlanChecker:
     def _check_function(self, parts: list[str], allowed: Iterable[str]) -> None:
         if len(parts) != 1 or parts[0].lower() not in allowed:
             name = ".".join(parts)[:200]
-            message = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
+            message = (
+                f"function {name} is not allowed: unknown, or it reads or runs more than its arguments"
+            )
             raise ConfigError(message, HINT)
 
     def _check_expression(self, node: JavaObject, query_names: frozenset[str]) -> None:
         kind = _node_kind(node)
         if not kind or kind in UNRESOLVED:
-            raise ConfigError(f"'{node.toString()[:200]}' is not taken in SQL", HINT)
+            raise ConfigError(f"'{node.toString()[:200]}' is not allowed in SQL", HINT)
         if kind == "UnresolvedFunction":
             self._check_function(list(_iterate(node.nameParts())), self.functions)
         elif kind == "UnresolvedGenerator":

@@ -278,7 +278,7 @@ def run_searches(
             pairs = zip(planned, outcomes, strict=True)
             message = next((o.error for trial, o in pairs if trial.search is one_search and o.error), "")
             raise DataError(
-                f"model {one_search.model.name}: no trial came to an end: {message}", "narrow its space"
+                f"model {one_search.model.name}: no trial has succeeded: {message}", "narrow its space"
             )
     return {one_search.model.name: results[one_search.model.name] for one_search in searches}
 

@@ -84,7 +84,7 @@ def read_predictions(
     complete = select_complete_seeds([row.asDict() for row in rows if row.settings_json == last], log.folds)
     if not complete:
         raise ConfigError(
-            f"model {model} has no fits of all folds that were kept", "jobs/benchmark.py first"
+            f"no seed of model {model} has stored fits of all folds", "run jobs/benchmark.py first"
         )
     seed = min(row["seed"] for row in complete)
     first = {row.fold: row for row in rows if (row.settings_json, row.seed) == (last, seed)}
@@ -104,7 +104,7 @@ def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
     missing = [place for place in folders if store.folder is not None and not Path(place).exists()]
     if missing:
         raise DataError(
-            f"model {model}: files of {len(missing)} fits were removed, {missing[0]} for one",
+            f"model {model}: files of {len(missing)} fits were removed, for example {missing[0]}",
             "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
         )
 
@@ -166,7 +166,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     bundle = parse(Bundle, document, str(folder / FACTS_FILE))
     if bundle.digest is not None and bundle.digest != digest_document(document):
         raise DataError(
-            f"{folder / FACTS_FILE} was changed after it was packed: it is not what its digest was made of",
+            f"{folder / FACTS_FILE} was changed after it was packed: its digest does not match",
             "pack the run again with the facts that are right; --who and --method name who and how",
         )
     path = folder / ROW_FILES[bundle.task]
@@ -175,7 +175,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     if (content, n) != (bundle.content, bundle.rows):
         raise DataError(
             f"{path} is not what {FACTS_FILE} says: {n:,} rows for {bundle.rows:,}, or other values",
-            "pack it again: what is scored must be what was handed in",
+            "pack it again: the scored rows must be the submitted rows",
         )
     return bundle, rows
 
