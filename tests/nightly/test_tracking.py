@@ -52,7 +52,7 @@ def test_with_mlflow_runs_stand_in_its_folder(tmp_path: Path) -> None:
         f"log_runs('file://{tmp_path}/mlruns', 'demo', [{RUN!r}])",
     ]
     command = [os.environ["RECBENCH_MLFLOW_PYTHON"], "-c", "\n".join(code)]
-    # MLflow 3 wants to be told that a folder will do.
+    # MLflow 3 needs a setting that allows a folder.
     env = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
