@@ -208,17 +208,7 @@ def score_bundle(
             predictions on another scale; rows that the board has under other facts, or that were retracted.
     """
     bundle, rows = open_bundle(store, folder)
-    if bundle.log_id != log.log_id and bundle.split == log.split:
-        raise DataError(
-            f"bundle {bundle.name} was made on a log of other rows, or read in another way "
-            f"(log {bundle.log_id}, this one is {log.log_id})",
-            "score it beside the log that it was packed from, with the same section dataset",
-        )
-    if bundle.log_id != log.log_id:
-        raise DataError(
-            f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
-            f"this benchmark's is {log.split}, log {log.log_id}",
-        )
+    _require_same_log(bundle, log)
     earlier = find_earlier_entry(store, board_name(benchmark), bundle)
     notes = [OLD_FORMAT] if bundle.format == 1 else []
     if bundle.task == "rankings":
@@ -233,6 +223,20 @@ def score_bundle(
     append_entries(store, [entry])
     _count_look(store, entry, bundle, scored.by_part, notes)
     return entry
+
+
+def _require_same_log(bundle: Bundle, log: FoldedLog) -> None:
+    if bundle.log_id != log.log_id and bundle.split == log.split:
+        raise DataError(
+            f"bundle {bundle.name} was made on a log of other rows, or read in another way "
+            f"(log {bundle.log_id}, this one is {log.log_id})",
+            "score it beside the log that it was packed from, with the same section dataset",
+        )
+    if bundle.log_id != log.log_id:
+        raise DataError(
+            f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
+            f"this benchmark's is {log.split}, log {log.log_id}",
+        )
 
 
 OLD_FORMAT = (

@@ -33,8 +33,9 @@ from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.shared_rows import publish_rows
 from recbench_spark.storage.store import Store
+from recbench_spark.tuning.credit import model_settings
 from recbench_spark.tuning.folds import compute_credited_log_id
-from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome, model_settings
+from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 DAY = date(1970, 1, 1)
 """Date of the night of all trials: the log names the data of a search, not the day."""

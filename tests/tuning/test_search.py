@@ -21,14 +21,13 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import read_entries, update_board
+from recbench_spark.tuning.credit import best_model, credit_searches
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
-    best_model,
     check_searches,
     collect_searches,
-    credit_searches,
     extend_searches,
     make_searches,
     read_searches,

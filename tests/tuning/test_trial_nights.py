@@ -19,10 +19,9 @@ from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
 from recbench_spark.storage.store import Store
+from recbench_spark.tuning.credit import best_model, credit_searches
 from recbench_spark.tuning.search import (
-    best_model,
     check_searches,
-    credit_searches,
     make_searches,
     read_searches,
     run_searches,

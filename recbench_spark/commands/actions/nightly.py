@@ -86,7 +86,7 @@ def run_one_night(
     """A night in a session that runs; `benchmark` with its placeholders filled in."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
     from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
-    from recbench_spark.tuning.search import credit_searches  # noqa: PLC0415
+    from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415
 
     if store.folder and not args.log:
         journal.write_to(store.folder / "logs" / f"{benchmark.name}-{day}.jsonl")
