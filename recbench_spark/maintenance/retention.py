@@ -97,6 +97,28 @@ def last_use_time(folder: Path) -> float:
     return max(file.stat().st_mtime for file in marks) if marks else newest_time(folder)
 
 
+def find_old_fits(
+    store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Return the folders of fits, their logs and bundles that no kept night needs.
+
+    Files that a night fitted are removed with its split. Files of `jobs/benchmark.py`, `jobs/tune.py` and
+    of bundles are removed if nothing has written to them since the first night that is kept. Rows of `fits`
+    and `trials` stay.
+
+    Args:
+        store: the warehouse; one that is no folder has no such files.
+        before: the first night that is kept.
+        keep: earlier nights that are kept.
+        splits: splits that will be removed.
+    """
+    if store.folder is None:
+        return ()
+    rule = RetentionRule.read(store, before, keep, splits)
+    parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
+    return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
+
+
 def remove_folders(store: Store, old: Iterable[Path]) -> None:
     """Remove the result of `find_old_folders`; a folder that a run has begun to use since then stays."""
     in_use = 0.0 if store.folder is None else time_in_use(store.folder)

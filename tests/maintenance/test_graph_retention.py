@@ -15,9 +15,8 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
 from recbench_spark.graph.pipeline import NIGHT_NOTE
-from recbench_spark.maintenance.fit_retention import find_old_fits
 from recbench_spark.maintenance.graph_retention import drop_old_graphs, find_old_graphs
-from recbench_spark.maintenance.retention import remove_folders, remove_private_files
+from recbench_spark.maintenance.retention import find_old_fits, remove_folders, remove_private_files
 from recbench_spark.storage.leases import DEAD_SECONDS, Lease, hold_lease
 from recbench_spark.storage.makers import Maker, private_name
 from recbench_spark.storage.marks import end_runs, note_run
