@@ -47,8 +47,7 @@ def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
 
 
 def drop_old_results(store: Store, old: OldResults) -> None:
-    """Delete old results. A split is first recorded as removed, so that no run on it is published
-    afterwards."""
+    """Delete old results. A split is first recorded as removed, so that no run on it is published."""
     for name in filter(store.exists, LARGE_RESULTS):
         if old.runs:
             store.delete(name, "run_id", old.runs)

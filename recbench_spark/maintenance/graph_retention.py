@@ -63,8 +63,7 @@ def find_old_graphs(
 
 
 def drop_old_graphs(store: Store, old: OldGraphs) -> None:
-    """Delete old graphs. Rows of layers are deleted first, so that no model without files appears
-    complete."""
+    """Delete old graphs, rows of layers first, so that no model without files appears complete."""
     assert store.folder is not None or not old.folders
     if old.models and store.exists(GRAPH_VECTORS.name):
         for name in old.models:

@@ -55,8 +55,10 @@ class RetentionRule:
         return cls(frozenset(existing - set(doomed)), before, tuple(keep), time_in_use(store.folder))
 
     def is_old(self, name: str, last_use: float, dashes: int) -> bool:
-        """Return whether nobody needs a folder; the name of a split's folder has `dashes`, and its id
-        before them."""
+        """Return whether nobody needs a folder.
+
+        The name of a split's folder has `dashes`, and the id of the split before them.
+        """
         if last_use > self.in_use:
             return False
         if name.count("-") >= dashes:
@@ -66,8 +68,7 @@ class RetentionRule:
 
 
 def time_in_use(root: Path) -> float:
-    """Return the time after which data may be in use: a day ago, or before the longest running job
-    began."""
+    """Return since when data may be in use: a day ago, or before the longest running job began."""
     began = oldest_work(root)
     return (
         read_clock(root) - MAX_NIGHT_SECONDS

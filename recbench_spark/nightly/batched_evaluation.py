@@ -178,8 +178,7 @@ def evaluate_group(
 
 @dataclass(frozen=True)
 class _MeasurementRequest:
-    """All that a night measures of every model; `later`: estimates that need a join with a table of
-    rewards."""
+    """Measures of a night for every model; `later`: some estimates need a join with rewards."""
 
     plan: MetricPlan
     request: RankingRequest
@@ -202,8 +201,7 @@ class _MeasurementRequest:
 
 
 def _make_measures(night: BenchmarkNight, plan: MetricPlan) -> dict[str, RankingMeasure]:
-    """Return all measures of rankings by name: those of `results.write_metrics`, and `estimates` beside
-    them."""
+    """Return the measures of `results.write_metrics` by name, and `estimates` beside them."""
     evaluation, threshold = night.benchmark.evaluation, plan.definition.threshold
     measures = {"counts": RankingMeasure(partial(count_batches, threshold), ("part",), merge_counts_table)}
     if plan.rank_metrics:

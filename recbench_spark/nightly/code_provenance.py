@@ -108,8 +108,7 @@ def have_same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> boo
 
 
 def _parse_settings(text: str | None) -> Benchmark | None:
-    """Parse the settings of a run with this code: a setting that older code did not have gets its
-    default."""
+    """Parse the settings of a run; one that older code did not have gets its default."""
     document = _parse_json(text)
     if not document:
         return None

@@ -151,8 +151,9 @@ def _undefined_check(column: str, names: str) -> Check:
 
 
 def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str, level: float) -> Result:
-    """Estimate the value of a policy by IPS, clipped IPS and SNIPS; with a reward model also DM, DR,
-    switch-DR, DRos.
+    """Estimate the value of a policy by IPS, clipped IPS and SNIPS.
+
+    With a reward model also by DM, DR, switch-DR and DRos.
 
     Args:
         rounds: reward, propensity of the logged action, pi_e (the policy's probability of it); q and

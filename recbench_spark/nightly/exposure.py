@@ -115,8 +115,7 @@ def _read_stored(store: Store, split_id: str, name: str) -> DataFrame:
 
 
 def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline: str) -> EstimationPlan:
-    """Plan the estimates. Where several numbers of strata are asked for, one is proposed by the
-    headline."""
+    """Plan the estimates; of several numbers of strata one is proposed by the headline."""
     exposure = context.settings
     measures = {
         f"{name}@{k}" if k else name: (name, k)
@@ -247,8 +246,7 @@ def check_unknown_items(context: ExposureContext) -> list[Check]:
 
 
 def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:
-    """Describe the weights behind the estimates of a part: effective rows, largest weight, share of the top
-    1 %.
+    """Describe the weights of a part: effective rows, largest weight, share of the top 1 %.
 
     The effective rows, (sum w)^2 / sum w^2, are too few below 100 or below a tenth of all rows.
     """

@@ -83,8 +83,7 @@ def write_propensities(
 
 
 def method_name(store: Store, settings: Propensities) -> str:
-    """Return the value of the column `method`: the settings, and the content of the tables that they
-    name."""
+    """Return the value of the column `method`: the settings, and hashes of the tables that they name."""
     paths = [settings.path, settings.item_features, settings.user_features]
     identities = [identity(store.spark, path) for path in paths if path]
     return f"{settings.name};content={digest(identities, length=8)}" if identities else settings.name

@@ -27,8 +27,7 @@ from recbench_spark.storage.store import Store, view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """Write the report as one HTML file if the warehouse is a folder; return its path and the
-    leaderboard."""
+    """Write the report if the warehouse is a folder; return its path and the leaderboard."""
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
         path = None
@@ -90,8 +89,7 @@ def read_graph_runs(store: Store, split_id: str) -> pd.DataFrame:
 
 
 def read_disagreements(store: Store, selected: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the clearest rows of `current_paradoxes` of these runs, and the number of rows of each
-    kind."""
+    """Return the clearest rows of `current_paradoxes` of these runs, and the counts of each kind."""
     paradoxes = store.spark.table("current_paradoxes").where(selected)
     disagree = paradoxes.where("kind <> 'none'")
     severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
@@ -110,14 +108,12 @@ def describe_regressions(store: Store, selected: Column, logical_date: date) -> 
 
 
 def read_changes(store: Store, benchmark: Benchmark, selected: Column) -> pd.DataFrame:
-    """Return rows of `current_changes` of these runs at the headline: some groups for each model and
-    part."""
+    """Return rows of `current_changes` of these runs at the headline, by model, part and group."""
     return store.spark.table("current_changes").where(selected & headline_filter(benchmark)).toPandas()
 
 
 def read_multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
-    """Return the view `multiverse_pairs` of some suites: a row for each pair of models, metric and
-    protocol."""
+    """Return the view `multiverse_pairs` of some suites: a row for each pair, metric and protocol."""
     store.install_views()
     pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
     return pairs.toPandas()

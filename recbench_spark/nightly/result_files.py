@@ -20,8 +20,7 @@ def write_result(
 
 
 def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
-    """Write `results/night-SUITE-DATE.json`: the outcome of the night, and the run of each model of this
-    file.
+    """Write `results/night-SUITE-DATE.json`: the outcome of the night, and the run of each model.
 
     The file of a run is written before the runs are compared, so it has no regressions.
     `night_status.find_finished_night` reads this file to see if the same night is complete.

@@ -204,8 +204,7 @@ def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
 
 
 def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the values of `runs` for an evaluation without a night; `truth`: a hash of the predicted
-    truth."""
+    """Return the row of an evaluation without a night; `truth`: a hash of the truth."""
     used_revisions = revisions.select_revisions(*code_provenance.STANDALONE)
     identity = digest(run["inputs"], run["settings"], run["model"], __version__, used_revisions)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
@@ -293,8 +292,7 @@ def _provenance_columns(model: ModelConfig, provenance: Provenance, ran_by: str 
 
 
 def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
-    """Return the settings whose value is the smallest or largest one searched: the grid may be too
-    small."""
+    """Return the settings with the smallest or largest value searched: the grid may be too small."""
     return [
         name
         for name, grid in provenance.search_space.items()

@@ -184,8 +184,9 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
 
 
 def drop_later_rows(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
-    """Return the rows before the end of `dataset.until`, and the number of later ones. One pass, no
-    shuffle.
+    """Return the rows before the end of `dataset.until`, and the number of later ones.
+
+    This takes one pass and no shuffle.
 
     Raises:
         DataError: rows without a time, which belong to no night.

@@ -60,8 +60,7 @@ def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
 
 
 def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]:
-    """Return these runs with all that is logged of them. The driver holds published numbers, no row for
-    a user."""
+    """Return all that is logged of these runs. The driver holds published numbers, no row for a user."""
     selected = F.col("run_id").isin(list(run_ids.values()))
     overall = selected & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
     rows = store.read(METRICS).where(overall & F.col("value").isNotNull()).collect()

@@ -13,8 +13,7 @@ from recbench_spark.storage.store import Store
 
 
 def make_query_runner(store: Store) -> Callable[[str], pd.DataFrame]:
-    """Return a function from SQL to rows; it runs in this process if this reaches the warehouse, else in
-    Spark."""
+    """Return a function from SQL to rows, which runs in this process if possible, else in Spark."""
 
     def run_by_spark(sql: str) -> pd.DataFrame:
         store.install_views()

@@ -142,8 +142,7 @@ def format_spread(value: float | None) -> str:
 
 
 def pairs_text(name: str, entries: Sequence[Entry]) -> str:
-    """Compare every two rows of a board fold by fold: mean difference, t, p with Holm's correction, each
-    fold.
+    """Compare every two rows of a board by fold: mean difference, t, p with Holm's correction.
 
     Differences are the first row's value less the second's. Folds share most training rows, so p is too
     small. But the paired difference removes what makes a fold hard for both.

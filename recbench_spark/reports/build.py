@@ -234,8 +234,7 @@ def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
-    """Return a sentence for each model whose last attempt failed, so that its figures are of an earlier
-    one."""
+    """Return a sentence for each model with figures of an earlier attempt, since its last one failed."""
     succeeded = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
     return tuple(

@@ -32,8 +32,7 @@ def is_corrected(number: Number) -> bool:
 def make_corrections(
     numbers: Iterable[Number], boards: Sequence[Leaderboard]
 ) -> tuple[CorrectionFacts, ...]:
-    """Return, for each board with corrected numbers, the same measure by all estimators that have a
-    value."""
+    """Return, for each board with corrected numbers, the same measure by all its estimators."""
     corrected = [
         number
         for number in numbers

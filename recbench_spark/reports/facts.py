@@ -10,8 +10,7 @@ from recbench_spark.kernels.metrics.about import about_metric
 
 @dataclass(frozen=True, order=True)
 class ReportedMeasure:
-    """Metric, cut-off, definition and estimator; numbers of different measures are never ranked
-    together."""
+    """Metric, cut-off, definition and estimator; only numbers with the same ones are ranked together."""
 
     metric: str
     k: int | None
@@ -189,8 +188,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class ManifestFacts:
-    """Data of a split: counts as `values[fact][part]`, a note for each fact, texts as (part, fact,
-    text)."""
+    """Data of a split: counts as `values[fact][part]`, notes by fact, texts as (part, fact, text)."""
 
     split_id: str
     dataset: str
@@ -228,8 +226,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A definition string, the metrics reported under it, and its differences from the defaults in
-    words."""
+    """A definition string, its metrics, and its differences from the defaults in words."""
 
     text: str
     metrics: tuple[str, ...]

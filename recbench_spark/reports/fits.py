@@ -46,8 +46,7 @@ def summarise_fits(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def _even_out_folds(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Add `even`: the error less the extra difficulty of its fold, measured in groups that have all
-    folds."""
+    """Add `even`: the error less the difficulty of its fold, measured in groups that have all folds."""
     fold = [keys[0], "fold"]
     fold_means = fits.groupby([*keys, "fold"], dropna=False).rmse.mean().reset_index()
     fold_means["has"] = fold_means.groupby(list(keys), dropna=False).rmse.transform("size")

@@ -101,8 +101,7 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
 
 
 def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tuple[ReportedMeasure, ...]:
-    """Return one measure for each other metric, at the headline's cut-off and with the most similar
-    definition."""
+    """Return one measure for each other metric, with the headline's cut-off and a similar definition."""
     measures = {n.measure for n in numbers if n.measure.metric != headline.metric}
     candidates = [m for m in measures if m.k in (headline.k, None) and m.estimator == headline.estimator]
     candidates.sort(

@@ -267,8 +267,7 @@ def _describe_board(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
 
 
 def _describe_leader(board: Leaderboard, where: str) -> str:
-    """Describe the best and second-best models that could be deployed, then models above or level with
-    them."""
+    """Describe the two best models that could be deployed, then others above or level with them."""
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
     if not rows:
         whom = "every model" if len(board.rows) > 1 else board.rows[0].model

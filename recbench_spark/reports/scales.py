@@ -46,8 +46,7 @@ def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: floa
 
 
 def spread_labels(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Return positions of labels at least `gap` apart, in the same order and near their wishes, in
-    top..bottom.
+    """Return positions of labels at least `gap` apart, in the same order, in top..bottom.
 
     Labels pushed down by those above keep the gap, and so do labels pushed up by those below. The mean of
     both keeps it too, and has no preferred direction.

@@ -110,8 +110,7 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
 
 
 def _corrections_text(facts: CorrectionFacts) -> list[str]:
-    """Return one line for each model and one column for each estimator, then their agreement with the
-    open loop."""
+    """Return a line for each model, a column for each estimator, and a line of agreements."""
     header = ["model", *(column.name for column in facts.columns)]
     table = [
         [_shorten(model), *(format_value(column.estimates[m]) for column in facts.columns)]

@@ -101,8 +101,7 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> B
 def collect_own_entries(
     store: Store, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
 ) -> list[tuple[Entry, SettingsSource]]:
-    """Return an entry for each model and setting, over the seeds that cover all folds; several parts have
-    one each.
+    """Return an entry for each model, setting and part, over the seeds that cover all folds.
 
     Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
     """
@@ -239,8 +238,7 @@ def _column_value(entry: Entry, name: str, key: str, now: datetime) -> object:
 
 
 def read_newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the newest row of each entry of some boards by its id; the driver holds one row for each
-    entry."""
+    """Return the newest row of each entry of some boards by its id; the driver holds all of them."""
     return _keep_newest(_read_rows(store, names))
 
 

@@ -49,8 +49,7 @@ def _credit_search(model: ModelConfig, task: str, rows: Sequence[Row]) -> ModelC
 
 
 def read_credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
-    """Return rows of `trials` that may be credited to a benchmark's models; the driver holds a row for
-    each trial."""
+    """Return rows of `trials` that may be credited to a benchmark's models; the driver holds all."""
     if not store.exists(TRIALS.name):
         return []
     is_model = F.col("model").isin([model.name for model in benchmark.models])
@@ -63,8 +62,7 @@ def read_credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
 
 
 def model_settings(model: ModelConfig, task: str) -> Row:
-    """Return the settings of a model as in its trials: those of a rating learner, or of a model that
-    ranks."""
+    """Return the settings that trials of a model have: those of a rating learner, or of the model."""
     if task == "rating" and model.kind in FAMILIES:
         return learner_settings(model).model_dump()
     return model.model_dump(mode="json", exclude={"name", "version", "provenance"})
@@ -85,8 +83,7 @@ def _matches_settings(trial: Row, settings: Mapping[str, Any]) -> bool:
 
 
 def find_used_values(result: SearchResult, settings: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return the value of each searched setting, choices by their number; None if one has no usable
-    value."""
+    """Return the number or choice of each searched setting; None if one has no usable value."""
     values = {name: _value_in(settings, name) for name in result.space}
     numbers = {
         name: span.place(values[name])

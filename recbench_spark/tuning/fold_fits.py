@@ -64,8 +64,7 @@ class FitPlan:
 
 @dataclass(frozen=True)
 class ValidationDraw:
-    """Validation rows that are drawn by hash from the training rows; the test rows of the fold stay
-    unseen."""
+    """Validation rows, drawn by hash from the training rows; test rows of the fold stay unseen."""
 
     share: float
     seed: int
@@ -216,8 +215,7 @@ ENTERED = "entered"
 
 
 def _append_under_plan(store: Store, plan: FitPlan, done: Mapping[str, Row]) -> None:
-    """Append rows under the plan's names for fits that were made under another name or for another
-    purpose."""
+    """Append rows for fits that were made under another name or purpose, with those of the plan."""
     missing = {}
     for task in plan.tasks:
         row = done.get(task.fit_id)
@@ -254,8 +252,7 @@ def run_distributed(
 
 
 def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
-    """Yield rows as fits end and commit them in groups; after an interruption the next start finds the
-    rest."""
+    """Yield rows as fits end and commit them in groups; the next start after an interruption goes on."""
     if not todo:
         return
     at_once = count_slots(store.spark, plan.threads)
@@ -335,8 +332,7 @@ def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row
 
 
 def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:
-    """Summarise each model's succeeded fits by mean and spreads, over all predicted rows or over one
-    part."""
+    """Summarise each model's succeeded fits by mean and spreads, over all rows or over one part."""
     values_by_model: dict[str, dict[tuple[int | None, int], float]] = {}
     for row in rows:
         value = row.get("rmse") if part is None else (row.get("rmse_by_part") or {}).get(part)

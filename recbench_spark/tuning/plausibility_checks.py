@@ -129,8 +129,10 @@ def _moments() -> list[Column]:
 
 
 def _count_hits(pairs: DataFrame) -> RatingHits:
-    """Count `RatingHits`; all zero where ratings are no steps of a scale. The driver holds each rating
-    once."""
+    """Count `RatingHits`; all zero where ratings are no steps of a scale.
+
+    The driver holds each different rating once.
+    """
     rows = pairs.select("outcome").distinct().limit(MAX_SCALE_VALUES + 1).collect()
     values = sorted(row.outcome for row in rows)
     if not 2 < len(values) <= MAX_SCALE_VALUES:

@@ -121,8 +121,7 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
 
 
 def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
-    """Write the split's training rows as Parquet that workers see, once for each split; return the
-    folder."""
+    """Write the split's training rows once as Parquet that workers see; return the folder."""
     store, split_id = night.store, night.split_id
 
     def write(folder: str) -> None:
@@ -156,8 +155,7 @@ def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
 
 
 def read_values(night: BenchmarkNight) -> dict[str, Row]:
-    """Return the newest succeeded run of each model with these settings, and the headline's value, by
-    model."""
+    """Return the newest succeeded run of each model with the headline's value, by model."""
     store = night.store
     runs = {model: dict(row) for model, row in find_newest_runs(night).items()}
     by_run = {row["run_id"]: row for row in runs.values()}
