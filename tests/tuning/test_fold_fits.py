@@ -164,7 +164,7 @@ def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkey
     def spread(log: Any, *rest: Any, **more: Any) -> Any:
         return label_blocks(log.repartition(partitions), *rest, **more)
 
-    monkeypatch.setattr("recbench_spark.tuning.folds.labelled_blocks", spread)
+    monkeypatch.setattr("recbench_spark.tuning.folds.label_blocks", spread)
     own = Store(spark, str(tmp_path))
     fit_rows = run_plan(
         own, make_fits(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO())
@@ -257,7 +257,7 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
         .query("method == 'matrix factorisation by SGD'")
         .itertuples()
     )
-    assert gap.rival - gap.run_pass == pytest.approx(0.5)
+    assert gap.rival - gap.ours == pytest.approx(0.5)
 
 
 def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -> None:
@@ -296,7 +296,7 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
             score_bundle(store, one, log, place, never)
     with pytest.raises(DataError, match="made on a log of other rows"):
         score_bundle(store, one, replace(log, log_id="other"), tmp_path / "few", never)
-    with pytest.raises(ConfigError, match="model wild has no fits of all folds"):
+    with pytest.raises(ConfigError, match="no seed of model wild has stored fits of all folds"):
         read_predictions(store, one, log, "wild")
 
 
