@@ -116,7 +116,7 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
         comparisons.planned_users,
         best_when("small"),
         night.benchmark.regressions,
-        metric_scales(night.store.read(USER_METRICS), _unbounded_metrics(metrics, night.definition)),
+        metric_scales(night.store.read(USER_METRICS), _metrics_above_one(metrics, night.definition)),
         numbers,
     )
 
@@ -286,7 +286,7 @@ def choose_baselines(
     return {key: place for key, (_, place) in best.items()} if named_ran else {}
 
 
-def _unbounded_metrics(metrics: Iterable[str], definition: Definition) -> list[str]:
+def _metrics_above_one(metrics: Iterable[str], definition: Definition) -> list[str]:
     """Return the metrics whose values can exceed 1."""
     unbounded = ["hit"] if definition.hit == "count" else []
     return [m for m in metrics if m in (*PER_USER, *unbounded)]

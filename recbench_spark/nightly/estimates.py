@@ -140,10 +140,10 @@ def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
             "of one rating",
         ),
     ]
-    return checks if modelled else [*checks, _undefined_check("imputed", "dr")]
+    return checks if modelled else [*checks, _column_check("imputed", "dr")]
 
 
-def _undefined_check(column: str, names: str) -> Check:
+def _column_check(column: str, names: str) -> Check:
     return Check(f"{names} undefined", 1, None, "info", f"needs the column {column}, from a model")
 
 
@@ -174,7 +174,7 @@ def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str,
     _check_probabilities(typed)
     checks = check_rounds(typed, settings)
     rows = estimate_policy_values(typed, settings, policy, level, modelled=bool(model))
-    undefined = [] if model else [_undefined_check("q and q_policy", "dm, dr, switch_dr, dros")]
+    undefined = [] if model else [_column_check("q and q_policy", "dm, dr, switch_dr, dros")]
     return _make_result(typed, rows, [*checks, *undefined])
 
 

@@ -38,7 +38,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
-from recbench_spark.storage.marks import MARKS_FOLDER as AT_WORK
+from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.store import Store
 from recbench_spark.training.item_features import share_features
 from recbench_spark.training.model_adapter import SplitData, make_behaviour
@@ -172,7 +172,7 @@ def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Itera
         yield
         return
     name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
-    with take_turns(folder / AT_WORK / name, journal.say):
+    with take_turns(folder / MARKS_FOLDER / name, journal.say):
         yield
 
 

@@ -139,7 +139,7 @@ def check_query(sql: str, names: Iterable[str]) -> None:
     if parsed["error"]:
         raise ConfigError(f"this SQL cannot be checked: {parsed['error_message']}", HINT)
     nodes = list(_walk_nodes(parsed))
-    query_names = {entry["key"].lower() for node in nodes for entry in _named_queries(node)}
+    query_names = {entry["key"].lower() for node in nodes for entry in _list_ctes(node)}
     for node in nodes:
         _check_node(node, frozenset(map(str.lower, names)) | query_names)
 
@@ -154,7 +154,7 @@ def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
 
 
-def _named_queries(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_ctes(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the queries that a node names (WITH)."""
     clause = node.get("cte_map")
     return list(clause["map"]) if clause else []

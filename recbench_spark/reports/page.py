@@ -9,8 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from recbench_spark.reports.boards import BoardFacts
-from recbench_spark.reports.boards import format_spread as spread_in_words
+from recbench_spark.reports.boards import BoardFacts, format_spread
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.phrases import (
     format_estimate,
@@ -59,7 +58,7 @@ def _template(name: str) -> jinja2.Template:
         "value": format_value,
         "number": format_number,
         "level": level_in_words,
-        "spread": spread_in_words,
+        "spread": format_spread,
         "cell": _cell,
     }
     environment.globals |= {

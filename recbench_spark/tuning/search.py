@@ -32,7 +32,7 @@ from recbench_spark.leaderboard.search_spaces import (
     merge_spaces,
     replace_settings,
 )
-from recbench_spark.leaderboard.searches import SearchTrials as Judged
+from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TRIALS
@@ -153,7 +153,7 @@ class SearchResult:
         """Settings whose best value is on the edge of all that was searched."""
         return find_edges(self.space, trial_setting(self.space, self.best)) if self.best else []
 
-    def judged(self) -> Judged | None:
+    def judged(self) -> SearchTrials | None:
         """Return the search in the form that boards judge; its noise is the mean spread over seeds."""
         spreads = [row["spread"] for row in self.trials if row["spread"] is not None]
         tried = [(row["searched"], row["value"]) for row in self.trials if row["value"] is not None]
