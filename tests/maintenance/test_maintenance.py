@@ -207,7 +207,7 @@ def test_tables_of_users_are_laid_out_by_run(
     if killed != "never":
         between = killed == "between the names"
         step = (
-            "recbench_spark.storage.store.Store._swap"
+            "recbench_spark.storage.store.Store._swap_table"
             if between
             else "recbench_spark.storage.store.conform"
         )

@@ -371,7 +371,9 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
         assert store.read_run(table.name, done.run_ids["popular"]).count() > 0
 
 
-@pytest.mark.parametrize("step", ["user_blocks", pytest.param("manifest", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "step", ["build_user_blocks", pytest.param("build_manifest", marks=pytest.mark.slow)]
+)
 def test_a_split_killed_half_way_is_completed_without_doubling(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
