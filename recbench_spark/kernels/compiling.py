@@ -33,8 +33,8 @@ def compile_kernel(function: Function, **more: Any) -> Function:
 def _name_cache(kernel: Function) -> Function:
     """Let the kernel's cached code count only for the sources that it was made from.
 
-    Numba looks at the file of the kernel alone. The code also holds kernels of other files that it calls, and
-    its index names their classes: after an upgrade in place the old code would run, or fail to load.
+    Numba looks at the file of the kernel alone. The code also holds kernels of other files that it calls,
+    and its index names their classes: after an upgrade in place the old code would run, or fail to load.
     """
     index = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if index is not None:

@@ -1,4 +1,4 @@
-"""Keeping a warehouse small and fast: retention, compaction, removal of what killed runs left."""
+"""Keep a warehouse small and fast: retention, compaction, removal of the remains of killed runs."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from recbench_spark.schemas import MANIFESTS, RUNS, SPLITS, TABLES, Table
 from recbench_spark.storage.store import Store
 
 LARGE_RESULTS = ("rankings", "user_metrics")
-"""A row per user and run. What is left of an old night, its metrics and checks, is small and stays."""
+"""Tables with a row for each user and run. Metrics and checks of an old night are small and stay."""
 
 
 @dataclass(frozen=True)
 class OldResults:
-    """What retention removes."""
+    """Runs and splits that retention removes."""
 
     runs: tuple[str, ...]
     splits: tuple[str, ...]
 
 
 def find_old_results(store: Store, before: date, keep: Sequence[date] = ()) -> OldResults:
-    """Runs of earlier nights that still have rows per user, and splits that only such runs have used.
+    """Return runs of earlier nights that have rows of users, and splits that only such runs have used.
 
-    The driver holds names of runs and splits, none per user.
+    The driver holds names of runs and splits, no row for a user.
     """
-    kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
-    runs = store.read(RUNS).select("run_id", "split_id", kept.alias("kept"))
+    is_kept = (F.col("logical_date") >= F.lit(before)) | F.col("logical_date").isin(list(keep))
+    runs = store.read(RUNS).select("run_id", "split_id", is_kept.alias("kept"))
     used = runs.groupBy("split_id").agg(F.max("kept").alias("kept"))
-    there = store.read(SPLITS).select("split_id").distinct()
-    splits = used.where(~F.col("kept")).join(there, "split_id", "left_semi")
-    found = {run_id for name in LARGE_RESULTS for run_id in _runs_with_rows(store, TABLES[name], runs)}
-    return OldResults(tuple(sorted(found)), tuple(sorted(row.split_id for row in splits.collect())))
+    existing = store.read(SPLITS).select("split_id").distinct()
+    splits = used.where(~F.col("kept")).join(existing, "split_id", "left_semi")
+    run_ids = {run_id for name in LARGE_RESULTS for run_id in _runs_with_rows(store, TABLES[name], runs)}
+    return OldResults(tuple(sorted(run_ids)), tuple(sorted(row.split_id for row in splits.collect())))
 
 
 def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
-    there = store.read(table).select("run_id").distinct()
-    return [row.run_id for row in runs.where(~F.col("kept")).join(there, "run_id", "left_semi").collect()]
+    existing = store.read(table).select("run_id").distinct()
+    return [
+        row.run_id for row in runs.where(~F.col("kept")).join(existing, "run_id", "left_semi").collect()
+    ]
 
 
 def drop_old_results(store: Store, old: OldResults) -> None:
-    """Delete them. A split counts as removed first, so that no run on it is published from then on."""
+    """Delete old results. A split is first recorded as removed, so that no run on it is published."""
     for name in filter(store.exists, LARGE_RESULTS):
         if old.runs:
             store.delete(name, "run_id", old.runs)
@@ -68,13 +70,16 @@ def _record_removal(store: Store, split_id: str) -> None:
 
 
 def _split_tables() -> list[tuple[Table, str]]:
-    """Tables laid out by split, or by what is of one; `splits` last: it says what is there."""
+    """Return tables partitioned by split, or by a name that begins with a split's; `splits` comes last.
+
+    `splits` shows which splits exist.
+    """
     columns = {"split_id": "split_id"}
-    named = ("model_id", "graph_id", "neighbourhood_id")
-    columns |= {name: f"substring_index({name}, '-', 1)" for name in named}
-    found = [
+    name_columns = ("model_id", "graph_id", "neighbourhood_id")
+    columns |= {name: f"substring_index({name}, '-', 1)" for name in name_columns}
+    tables = [
         (table, columns[table.partition_by[0]])
         for table in TABLES.values()
         if table.partition_by and table.partition_by[0] in columns
     ]
-    return sorted(found, key=lambda pair: pair[0] == SPLITS)
+    return sorted(tables, key=lambda pair: pair[0] == SPLITS)

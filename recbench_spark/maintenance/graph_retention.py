@@ -1,8 +1,8 @@
-"""Retention of what graphs and models over them leave beside the tables: files, and vectors of layers.
+"""Retention of the files of graphs and of models over them, and of the vectors of layers.
 
-What is of a split goes with the split. What is of an edge list goes when nothing has used it since the
-first night that is kept: each use marks the graph's manifest, and a model's note, by its time. What a run
-may be at work on stays (`maintenance/retention.py`).
+Files of a split's graph are removed with the split. Files of a graph from an edge list are removed if
+nothing has used them since the first night that is kept: each use updates the time of the graph's manifest
+and of a model's note. Files that a run may be using stay (`maintenance/retention.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from recbench_spark.storage.store import Store
 
 @dataclass(frozen=True)
 class OldGraphs:
-    """What retention removes.
+    """Graph files and vectors that retention removes.
 
     Attributes:
-        folders: of graphs and of models, in `graph_files`.
-        models: models of edge lists whose layers go; their embeddings stay.
+        folders: folders of graphs and of models, in `graph_files`.
+        models: models of edge lists whose layers are removed; their embeddings stay.
         size: bytes of the folders.
     """
 
@@ -40,13 +40,13 @@ class OldGraphs:
 def find_old_graphs(
     store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
 ) -> OldGraphs:
-    """Folders that no kept night needs.
+    """Return the folders that no kept night needs.
 
     Args:
         store: the warehouse.
         before: the first night that is kept.
         keep: earlier nights that are kept.
-        splits: those that are about to be removed.
+        splits: splits that will be removed.
     """
     root = None if store.folder is None else store.folder / FOLDER
     if root is None or not root.is_dir():
@@ -57,14 +57,14 @@ def find_old_graphs(
     lists = [
         folder.name for folder in old_models if "-" not in folder.name and (folder / NIGHT_NOTE).is_file()
     ]
-    found = sorted(old + old_models)
-    size = sum(file.stat().st_size for folder in found for file in folder.rglob("*") if file.is_file())
-    names = tuple(str(folder.relative_to(root)) for folder in found)
+    folders = sorted(old + old_models)
+    size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*") if file.is_file())
+    names = tuple(str(folder.relative_to(root)) for folder in folders)
     return OldGraphs(names, tuple(sorted(lists)), size)
 
 
 def drop_old_graphs(store: Store, old: OldGraphs) -> None:
-    """Delete them: rows of layers first, so that nothing takes a model for whole whose files are gone."""
+    """Delete old graphs, rows of layers first, so that no model without files appears complete."""
     assert store.folder is not None or not old.folders
     if old.models and store.exists(GRAPH_VECTORS.name):
         for name in old.models:
@@ -75,16 +75,16 @@ def drop_old_graphs(store: Store, old: OldGraphs) -> None:
 
 
 def _last_layer(store: Store, name: str) -> int:
-    """The layer of a model whose vectors are its result, kept like embeddings."""
+    """Return the layer of a model whose vectors are its result and are kept like embeddings."""
     note = json.loads(((store.folder or Path()) / FOLDER / "models" / name / NIGHT_NOTE).read_text("utf-8"))
     return int(note["layers"]) + int(note["output"] == "embeddings")
 
 
 def compact_table(store: Store, name: str) -> bool:
-    """OPTIMIZE a table; False for one whose files stay as tasks wrote them, block by block.
+    """OPTIMIZE a table; return False for one whose files must stay as tasks wrote them, block by block.
 
-    A run over a graph knows by the names of files which blocks are there: vectors of graph models are left
-    alone, in `embeddings` too.
+    A run over a graph identifies finished blocks by the names of files. So vectors of graph models are not
+    compacted, in `embeddings` either.
     """
     if name == GRAPH_VECTORS.name:
         return False

@@ -1,8 +1,8 @@
-"""Retention of folders that runs share: which are old, and how they are removed.
+"""Retention of folders that runs share: find old ones and remove them.
 
-Nothing goes that a living run may hold: what was used within a day, or since the longest run at work
-began; what has a lease whose owner may be alive. All by the storage's clock. What ended owners left of
-their work goes by the same rule as the folder that they were making.
+Nothing is removed that a living run may use: data used within a day or since the longest running job began,
+and data with a lease whose owner may be alive. All times are by the storage's clock. Remains of ended
+owners follow the same rule as the folder that they were making.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 MAX_NIGHT_SECONDS = 24 * 3600
-"""Seconds: a night is over within a day."""
+"""Seconds after which a night is over: a day."""
 
 SHARED_FOLDERS = (FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles")
-"""Folders of a warehouse whose folders are each a graph, a model, a fit, a log or a bundle."""
+"""Folders of a warehouse whose subfolders are each a graph, a model, a fit, a log or a bundle."""
 
 
 @dataclass(frozen=True)
 class RetentionRule:
-    """Rule of retention: it says what is old.
+    """Rule of retention that decides which folders are old.
 
     Attributes:
-        splits: that are there and stay; a folder of one stays with it.
+        splits: splits that stay; a folder of such a split stays with it.
         before: the first night that is kept.
         keep: earlier nights that are kept.
-        in_use: seconds since 1970 by the storage's clock; what was used later may be in use.
+        in_use: seconds since 1970 by the storage's clock; data used later may be in use.
     """
 
     splits: frozenset[str]
@@ -50,23 +50,26 @@ class RetentionRule:
     def read(
         cls, store: Store, before: date, keep: Sequence[date], doomed: Collection[str]
     ) -> RetentionRule:
-        """Return the rule for a warehouse; `doomed`: splits that are about to be removed."""
-        there = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
+        """Return the rule for a warehouse; `doomed`: splits that will be removed."""
+        existing = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
         assert store.folder is not None
-        return cls(frozenset(there - set(doomed)), before, tuple(keep), time_in_use(store.folder))
+        return cls(frozenset(existing - set(doomed)), before, tuple(keep), time_in_use(store.folder))
 
-    def is_old(self, name: str, used: float, dashes: int) -> bool:
-        """Return whether nobody needs a folder; one of a split has `dashes`, and its id before them."""
-        if used > self.in_use:
+    def is_old(self, name: str, last_use: float, dashes: int) -> bool:
+        """Return whether nobody needs a folder.
+
+        The name of a split's folder has `dashes`, and the id of the split before them.
+        """
+        if last_use > self.in_use:
             return False
         if name.count("-") >= dashes:
             return name.partition("-")[0] not in self.splits
-        day = datetime.fromtimestamp(used, UTC).date()
+        day = datetime.fromtimestamp(last_use, UTC).date()
         return day < self.before and day not in self.keep
 
 
 def time_in_use(root: Path) -> float:
-    """Return since when a run may use what it uses: a day ago, or before the longest run at work began."""
+    """Return since when data may be in use: a day ago, or before the longest running job began."""
     began = oldest_work(root)
     return (
         read_clock(root) - MAX_NIGHT_SECONDS
@@ -75,13 +78,13 @@ def time_in_use(root: Path) -> float:
     )
 
 
-def find_old_folders(room: Path, dashes: int, rule: RetentionRule) -> list[Path]:
-    """Return the old folders of a room, and old leases and work folders of owners that have ended."""
-    folders = [path for path in room.iterdir() if _is_shared_folder(path)] if room.is_dir() else []
+def find_old_folders(parent: Path, dashes: int, rule: RetentionRule) -> list[Path]:
+    """Return the old folders in `parent`, and old leases and work folders of owners that have ended."""
+    folders = [path for path in parent.iterdir() if _is_shared_folder(path)] if parent.is_dir() else []
     old = [path for path in folders if rule.is_old(path.name, last_use_time(path), dashes)]
-    for target, left in list_abandoned(room).items():
-        if rule.is_old(target.name, max(map(newest_time, left)), dashes):
-            old.extend(left)
+    for target, remains in list_abandoned(parent).items():
+        if rule.is_old(target.name, max(map(newest_time, remains)), dashes):
+            old.extend(remains)
     return sorted(path for path in old if not is_held_within(path))
 
 
@@ -91,13 +94,35 @@ def _is_shared_folder(path: Path) -> bool:
 
 
 def last_use_time(folder: Path) -> float:
-    """Seconds since 1970: of the mark of the last use, or of the newest file where none was finished."""
+    """Return the time of the last use in seconds since 1970; of the newest file where none was finished."""
     marks = [file for file in (folder / MANIFEST, folder / NIGHT_NOTE) if file.is_file()]
     return max(file.stat().st_mtime for file in marks) if marks else newest_time(folder)
 
 
+def find_old_fits(
+    store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Return the folders of fits, their logs and bundles that no kept night needs.
+
+    Files that a night fitted are removed with its split. Files of `jobs/benchmark.py`, `jobs/tune.py` and
+    of bundles are removed if nothing has written to them since the first night that is kept. Rows of `fits`
+    and `trials` stay.
+
+    Args:
+        store: the warehouse; one that is no folder has no such files.
+        before: the first night that is kept.
+        keep: earlier nights that are kept.
+        splits: splits that will be removed.
+    """
+    if store.folder is None:
+        return ()
+    rule = RetentionRule.read(store, before, keep, splits)
+    parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
+    return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
+
+
 def remove_folders(store: Store, old: Iterable[Path]) -> None:
-    """Remove what `find_old_folders` returned; what a run has begun to use since then stays."""
+    """Remove the result of `find_old_folders`; a folder that a run has begun to use since then stays."""
     in_use = 0.0 if store.folder is None else time_in_use(store.folder)
     for path in old:
         if not path.exists() or last_use_time(path) > in_use or is_held_within(path):
@@ -109,7 +134,9 @@ def remove_folders(store: Store, old: Iterable[Path]) -> None:
 
 
 def remove_private_files(store: Store) -> int:
-    """Remove private files and folders that killed processes left in the rooms; returns how many."""
+    """Remove private files and folders that killed processes left behind; return their number."""
     return (
-        0 if store.folder is None else sum(remove_leftovers(store.folder / room) for room in SHARED_FOLDERS)
+        0
+        if store.folder is None
+        else sum(remove_leftovers(store.folder / folder) for folder in SHARED_FOLDERS)
     )

@@ -1,1 +1,1 @@
-"""Steps of a night: each one reads tables and writes tables, so that each can be run again alone."""
+"""Steps of a night. Each step reads tables and writes tables, so that it can run again alone."""

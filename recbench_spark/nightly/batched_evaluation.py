@@ -1,7 +1,7 @@
-"""A group of models against the held-out parts in one pass: ranked, measured, committed, a commit a table.
+"""Evaluate a group of models on the held-out parts in one pass, with one commit for each table.
 
-The numbers are those of `nightly.model_evaluation`, bit for bit; that is the way where tasks cannot write
-the warehouse's files themselves (a catalog, remote storage).
+The numbers equal those of `nightly.model_evaluation` bit for bit. That module is used where tasks cannot
+write the files of the warehouse themselves (a catalog, remote storage).
 """
 
 from __future__ import annotations
@@ -55,28 +55,37 @@ from recbench_spark.storage import shared_rows
 from recbench_spark.training.model_adapter import make_behaviour
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
-"""Spark's setting: at most so many models in one pass; 0: each by itself, through Spark's writers."""
+"""Spark setting: the largest number of models in one pass. 0: each model by itself, through Spark's
+writers."""
 
 MAX_MODELS = 64
 MAX_ITEM_BYTES = 16 << 30
-"""Models of one pass at most, and bytes of their item sides: each host keeps all of these on its disk. A
-worker maps four of them at a time, and reads one."""
+"""Largest number of models in one pass, and largest size of their item files in bytes: each host keeps
+all of these files on its disk. A worker maps four of them at a time and reads one."""
 
 
 @dataclass(frozen=True)
 class RankableModel:
-    """A model that can be ranked: what is ranked, what its inputs left out, bytes of its item side."""
+    """A model that is ready to be ranked.
+
+    Attributes:
+        run_id: id of its run.
+        model: its settings.
+        ranked: input of the ranking.
+        checks: what its inputs left out.
+        bytes: size of its item files.
+    """
 
     run_id: str
     model: ModelConfig
     ranked: RankingInput
-    found: list[Check]
+    checks: list[Check]
     bytes: int
 
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """What came of one model of a group: its checks and seconds, or why it failed."""
+    """Checks and seconds of one model of a group, or the error it failed with."""
 
     found: list[Check]
     seconds: float
@@ -84,26 +93,29 @@ class EvaluationOutcome:
 
 
 def read_models_per_pass(night: BenchmarkNight) -> int:
-    """How many models one pass may have on this night; 0: each has its own (`nightly.model_evaluation`)."""
-    said = str(night.spark.conf.get(MODELS_AT_ONCE_SETTING, None) or MAX_MODELS)
-    if not said.isdecimal():
+    """Return how many models one pass may have on this night.
+
+    0: each model is evaluated by itself (`nightly.model_evaluation`).
+    """
+    text = str(night.spark.conf.get(MODELS_AT_ONCE_SETTING, None) or MAX_MODELS)
+    if not text.isdecimal():
         raise ConfigError(
-            f"{MODELS_AT_ONCE_SETTING} is '{said}', not a number of models", "0: each model by itself"
+            f"{MODELS_AT_ONCE_SETTING} is '{text}', not a number of models", "0: each model by itself"
         )
-    asked = int(said)
-    if not asked or night.benchmark.evaluation.task == "rating":
+    limit = int(text)
+    if not limit or night.benchmark.evaluation.task == "rating":
         return 0
-    return asked if night.store.can_add_files(RANKINGS, USER_METRICS) else 0
+    return limit if night.store.can_add_files(RANKINGS, USER_METRICS) else 0
 
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
-    """Open a model that has been trained or handed over; its inputs are checked."""
-    ranked, found = make_behaviour(model).ranked(select_users(night), night.data)
-    return RankableModel(run_id, model, ranked, found, _item_bytes(ranked))
+    """Open a trained or external model and check its inputs."""
+    ranked, checks = make_behaviour(model).ranked(select_users(night), night.data)
+    return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 
 def _item_bytes(ranked: RankingInput) -> int:
-    """Bytes of what workers map, as it lies; 0 where it lies elsewhere."""
+    """Return the bytes of the files that workers map; 0 for files elsewhere."""
     rows = None if isinstance(ranked, GivenRows) else getattr(ranked.source, "rows", None)
     size = 0
     for file in rows.files if rows else ():
@@ -112,15 +124,15 @@ def _item_bytes(ranked: RankingInput) -> int:
     return size
 
 
-def group_models(ready: Sequence[RankableModel], most: int) -> Iterator[list[RankableModel]]:
-    """The models in order, cut where a group would be too large: models and bytes of item sides."""
+def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[RankableModel]]:
+    """Yield the models in order, in groups that are limited in their models and in bytes of item files."""
     group: list[RankableModel] = []
-    for one in ready:
-        full = len(group) == most or sum(other.bytes for other in group) + one.bytes > MAX_ITEM_BYTES
+    for candidate in models:
+        full = len(group) == most or sum(other.bytes for other in group) + candidate.bytes > MAX_ITEM_BYTES
         if group and full:
             yield group
             group = []
-        group.append(one)
+        group.append(candidate)
     if group:
         yield group
 
@@ -128,28 +140,32 @@ def group_models(ready: Sequence[RankableModel], most: int) -> Iterator[list[Ran
 def evaluate_group(
     night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal
 ) -> dict[str, EvaluationOutcome]:
-    """By run: what came of it. Rankings, values of users, metrics and checks of those that did not fail
-    are committed, one commit a table.
+    """Evaluate a group of models and return an outcome for each run id.
+
+    Rankings, user values, metrics and checks of the models that did not fail are committed, one commit for
+    each table.
     """
     names = ", ".join(ready.model.name for ready in group)
     runs = [ready.run_id for ready in group]
-    asked = _MeasurementRequest.of(night)
-    with journal.stage("rankings", f"rank {names}: {', '.join(asked.parts)}", run_ids=runs) as counts:
-        passes = _pass_with_retry(night, asked, group, journal)
-        done = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.found]
+    request = _MeasurementRequest.from_night(night)
+    with journal.stage("rankings", f"rank {names}: {', '.join(request.parts)}", run_ids=runs) as counts:
+        passes = _pass_with_retry(night, request, group, journal)
+        ranked = [(ready, passed) for ready, passed in zip(group, passes, strict=True) if passed.result]
         name = digest(runs, length=32)
         for table in ("rankings", "values"):
-            files = [file for _, passed in done for file in getattr(passed.found, table)]
+            files = [file for _, passed in ranked for file in getattr(passed.result, table)]
             night.store.commit_files(files, {"rankings": RANKINGS, "values": USER_METRICS}[table], name)
-        counts["failed"] = len(group) - len(done)
+        counts["failed"] = len(group) - len(ranked)
     failed: dict[str, Exception] = {}
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
-        found = dict(_collect_run_rows(night, asked, done, failed))
-        _write_rows(night, found)
-        counts["warnings"] = sum(not check.passed for told in found.values() for check in told.checks)
+        rows_by_run = dict(_collect_run_rows(night, request, ranked, failed))
+        _write_rows(night, rows_by_run)
+        counts["warnings"] = sum(
+            not check.passed for run_rows in rows_by_run.values() for check in run_rows.checks
+        )
     return {
         ready.run_id: EvaluationOutcome(
-            found[ready.run_id].checks if ready.run_id in found else [],
+            rows_by_run[ready.run_id].checks if ready.run_id in rows_by_run else [],
             passed.seconds,
             passed.error or failed.get(ready.run_id),
         )
@@ -157,12 +173,12 @@ def evaluate_group(
     }
 
 
-# ------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------------- measures of a night
 
 
 @dataclass(frozen=True)
 class _MeasurementRequest:
-    """What a night asks of every model; `later`: estimates that need a join with a table of rewards."""
+    """Measures of a night for every model; `later`: some estimates need a join with rewards."""
 
     plan: MetricPlan
     request: RankingRequest
@@ -173,62 +189,62 @@ class _MeasurementRequest:
     later: bool
 
     @classmethod
-    def of(cls, night: BenchmarkNight) -> _MeasurementRequest:
-        asked, plan, exposure = night.benchmark.evaluation, night.plan(), night.exposure
+    def from_night(cls, night: BenchmarkNight) -> _MeasurementRequest:
+        evaluation, plan, exposure = night.benchmark.evaluation, night.plan(), night.exposure
         estimation = make_plan(exposure, plan, night.benchmark.headline) if exposure else None
         later = exposure is not None and exposure.wants_lists
         measures = _make_measures(night, plan)
         if estimation and not later:
             measures["estimates"] = debiased.estimation_measure(estimation)
-        values = _user_value_functions(night, plan) if asked.user_metrics else ()
-        return cls(plan, plan.request(lists=later), measures, values, asked.parts, estimation, later)
+        values = _user_value_functions(night, plan) if evaluation.user_metrics else ()
+        return cls(plan, plan.request(lists=later), measures, values, evaluation.parts, estimation, later)
 
 
 def _make_measures(night: BenchmarkNight, plan: MetricPlan) -> dict[str, RankingMeasure]:
-    """All that is worked out of rankings, by name; but for `exposure` those of `results.write_metrics`."""
-    asked, threshold = night.benchmark.evaluation, plan.definition.threshold
-    found = {"counts": RankingMeasure(partial(count_batches, threshold), ("part",), merge_counts_table)}
+    """Return the measures of `results.write_metrics` by name, and `estimates` beside them."""
+    evaluation, threshold = night.benchmark.evaluation, plan.definition.threshold
+    measures = {"counts": RankingMeasure(partial(count_batches, threshold), ("part",), merge_counts_table)}
     if plan.rank_metrics:
         finish = partial(accuracy.finish_metrics, plan.table(plan.rank_metrics), plan.bootstrap)
-        once = (partial(accuracy.rank_values, plan), partial(accuracy.model_totals, plan))
-        found["ranks"] = RankingMeasure(partial(accuracy.total_batches, plan), SLICE, finish, once)
+        per_model = (partial(accuracy.rank_values, plan), partial(accuracy.model_totals, plan))
+        measures["ranks"] = RankingMeasure(partial(accuracy.total_batches, plan), SLICE, finish, per_model)
     if plan.list_metrics:
         finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
-        found["lists"] = RankingMeasure(
+        measures["lists"] = RankingMeasure(
             _wrap_list_measure(night, plan, accuracy.listed_total_batches), SLICE, finish
         )
     if plan.overall:
         shown = partial(listed.listing_batches, night.data.known_items, plan.ks)
-        found["shown"] = RankingMeasure(
+        measures["shown"] = RankingMeasure(
             shown, ("part", "bucket"), partial(listed.listing_histogram, len(plan.ks))
         )
-    draw = asked.draw
+    draw = evaluation.draw
     if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable_metrics(plan):
-        found |= sampled.correction_measures(plan, draw.estimators, draw.n)
-    if asked.multiverse:
-        found["multiverse"] = multiverse.multiverse_measure(plan)
-    return found
+        measures |= sampled.correction_measures(plan, draw.estimators, draw.n)
+    if evaluation.multiverse:
+        measures["multiverse"] = multiverse.multiverse_measure(plan)
+    return measures
 
 
-def _wrap_list_measure(night: BenchmarkNight, plan: MetricPlan, measured: Any) -> Any:
-    """A function of `LISTED` rows as one of rankings."""
-    facts, known, threshold = (
+def _wrap_list_measure(night: BenchmarkNight, plan: MetricPlan, measure_lists: Any) -> Any:
+    """Return a function of rankings from a function of `LISTED` rows."""
+    facts, known_items, threshold = (
         night.catalogue.facts(plan.list_metrics),
         night.data.known_items,
         plan.definition.threshold,
     )
 
-    def of_rankings(batches: Batches) -> Batches:
-        yield from measured(plan, facts, listed.listed_batches(known, threshold, batches))
+    def measure_rankings(batches: Batches) -> Batches:
+        yield from measure_lists(plan, facts, listed.listed_batches(known_items, threshold, batches))
 
-    return of_rankings
+    return measure_rankings
 
 
 def _user_value_functions(night: BenchmarkNight, plan: MetricPlan) -> tuple[Any, ...]:
-    found: list[Any] = [partial(accuracy.user_value_batches, plan)] if plan.rank_metrics else []
+    functions: list[Any] = [partial(accuracy.user_value_batches, plan)] if plan.rank_metrics else []
     if plan.list_metrics:
-        found.append(_wrap_list_measure(night, plan, accuracy.listed_value_batches))
-    return tuple(found)
+        functions.append(_wrap_list_measure(night, plan, accuracy.listed_value_batches))
+    return tuple(functions)
 
 
 # ------------------------------------------------------------------------------- the pass
@@ -236,57 +252,64 @@ def _user_value_functions(night: BenchmarkNight, plan: MetricPlan) -> tuple[Any,
 
 @dataclass(frozen=True)
 class _PassResult:
-    """What a pass found of a model, its share of the pass's seconds, or why it failed."""
+    """Result of a model in a pass and its share of the seconds, or the error it failed with."""
 
-    found: BatchedResult | None
+    result: BatchedResult | None
     seconds: float
     error: Exception | None = None
 
 
 def _pass_with_retry(
-    night: BenchmarkNight, asked: _MeasurementRequest, group: Sequence[RankableModel], journal: Journal
+    night: BenchmarkNight, request: _MeasurementRequest, group: Sequence[RankableModel], journal: Journal
 ) -> list[_PassResult]:
-    """One pass for all; a model that fails in it, or all of a pass that dies, once more by itself."""
+    """Run one pass for all models; a model that fails in it is tried once more by itself.
+
+    Where the whole pass dies, every model is tried by itself.
+    """
     try:
-        passes = _run_pass(night, asked, group, journal)
+        passes = _run_pass(night, request, group, journal)
     except Exception as error:
         if is_cancelled(error) or is_java_gone(error):
             raise
         passes = [_PassResult(None, 0.0, error) for _ in group]
     return [
-        passed if passed.found or len(group) == 1 else _pass_with_retry(night, asked, [ready], journal)[0]
+        passed
+        if passed.result or len(group) == 1
+        else _pass_with_retry(night, request, [ready], journal)[0]
         for ready, passed in zip(group, passes, strict=True)
     ]
 
 
 def _run_pass(
-    night: BenchmarkNight, asked: _MeasurementRequest, group: Sequence[RankableModel], journal: Journal
+    night: BenchmarkNight, request: _MeasurementRequest, group: Sequence[RankableModel], journal: Journal
 ) -> list[_PassResult]:
     started = time.monotonic()
     users = select_users(night)
-    scored = any(not make_behaviour(ready.model).brings_candidates for ready in group)
+    needs_candidates = any(not make_behaviour(ready.model).brings_candidates for ready in group)
     folders = (night.store.location(RANKINGS.name), night.store.location(USER_METRICS.name))
-    members = tuple(shuffle.to_member(ready.run_id, ready.ranked, asked.request) for ready in group)
+    members = tuple(shuffle.to_member(ready.run_id, ready.ranked, request.request) for ready in group)
     notes = _progress_folder(night)
-    work = BatchedWork(members, asked.request, asked.measures, asked.values, folders, str(notes))
+    work = BatchedWork(members, request.request, request.measures, request.values, folders, str(notes))
     with watch_progress(notes, night.n_rankings * len(group), journal.say):
-        found = shuffle.evaluate(
+        results = shuffle.evaluate(
             users,
             [ready.ranked for ready in group],
             work,
             night.n_rankings,
-            select_candidates(night, users) if scored else None,
+            select_candidates(night, users) if needs_candidates else None,
         )
     wall = time.monotonic() - started
-    whole = sum(one.seconds for one in found) or 1.0
+    total = sum(result.seconds for result in results) or 1.0
     return [
-        _PassResult(None if one.error else one, wall * one.seconds / whole, _as_error(one.error))
-        for one in found
+        _PassResult(
+            None if result.error else result, wall * result.seconds / total, _as_error(result.error)
+        )
+        for result in results
     ]
 
 
 def _progress_folder(night: BenchmarkNight) -> Path:
-    """Where tasks note how far they are: all hosts see the warehouse, whose files they write."""
+    """Return the folder in which tasks note their progress; all hosts see the warehouse."""
     assert night.store.folder is not None
     return Path(shared_rows.scratch_folder(str(night.store.folder)))
 
@@ -295,12 +318,12 @@ def _as_error(message: str | None) -> Exception | None:
     return None if message is None else DataError(message)
 
 
-# ------------------------------------------------------------------------------- what is told
+# ------------------------------------------------------------------------------- rows of a model
 
 
 @dataclass(frozen=True)
 class _RunRows:
-    """Rows of tables of one run."""
+    """Rows of result tables of one run."""
 
     metrics: list[pa.Table]
     multiverse: list[pa.Table]
@@ -309,14 +332,14 @@ class _RunRows:
 
 def _collect_run_rows(
     night: BenchmarkNight,
-    asked: _MeasurementRequest,
-    done: Sequence[tuple[RankableModel, _PassResult]],
+    request: _MeasurementRequest,
+    ranked: Sequence[tuple[RankableModel, _PassResult]],
     failed: dict[str, Exception],
 ) -> Iterator[tuple[str, _RunRows]]:
-    """Yield the run and rows of each model that was ranked; an error is noted as that of its run alone."""
-    for ready, passed in done:
+    """Yield the run id and rows of each ranked model; an error is noted for its run alone."""
+    for ready, passed in ranked:
         try:
-            yield ready.run_id, _make_run_rows(night, asked, ready, passed)
+            yield ready.run_id, _make_run_rows(night, request, ready, passed)
         except Exception as error:
             if is_cancelled(error) or is_java_gone(error):
                 raise
@@ -324,57 +347,61 @@ def _collect_run_rows(
 
 
 def _make_run_rows(
-    night: BenchmarkNight, asked: _MeasurementRequest, ready: RankableModel, passed: _PassResult
+    night: BenchmarkNight, request: _MeasurementRequest, ready: RankableModel, passed: _PassResult
 ) -> _RunRows:
-    assert passed.found is not None
-    rows = passed.found.measured
+    assert passed.result is not None
+    rows = passed.result.measured
     metrics = [rows[name] for name in ("ranks", "lists", "corrected", "likely") if name in rows]
     if "shown" in rows:
-        metrics.append(listed.overall_rows(asked.plan, night.n_items, rows["shown"]))
-    checks = list(ready.found)
-    if asked.estimation:
-        corrected, told = _exposure_rows(night, asked, asked.estimation, ready, rows)
-        metrics, checks = [*metrics, corrected], checks + told
+        metrics.append(listed.overall_rows(request.plan, night.n_items, rows["shown"]))
+    checks = list(ready.checks)
+    if request.estimation:
+        corrected, findings = _exposure_rows(night, request, request.estimation, ready, rows)
+        metrics, checks = [*metrics, corrected], checks + findings
     lists = make_behaviour(ready.model).lists
-    counted = rows["counts"].to_batches() if "counts" in rows else []
-    checks += checks_from_counts(iter(counted), asked.parts, lists=lists)
-    checks += uncorrected_checks(asked.plan, night.benchmark.evaluation.draw.estimators)
+    count_rows = rows["counts"].to_batches() if "counts" in rows else []
+    checks += checks_from_counts(iter(count_rows), request.parts, lists=lists)
+    checks += uncorrected_checks(request.plan, night.benchmark.evaluation.draw.estimators)
     checks += check_night_gates(night) + check_model_gates(night, ready.model)
     return _RunRows(metrics, [rows["multiverse"]] if "multiverse" in rows else [], checks)
 
 
 def _exposure_rows(
     night: BenchmarkNight,
-    asked: _MeasurementRequest,
+    request: _MeasurementRequest,
     plan: EstimationPlan,
     ready: RankableModel,
     rows: Mapping[str, pa.Table],
 ) -> tuple[pa.Table, list[Check]]:
-    """Rows of `metrics` corrected for exposure, and what is to be known of them."""
+    """Return rows of `metrics` corrected for exposure, and checks on them."""
     exposure = night.exposure
     assert exposure is not None
-    if asked.later:
+    if request.later:
         rankings = night.store.read_run("rankings", ready.run_id)
-        frame, told = estimate_exposure(night.store, exposure, plan, rankings)
-        return frame.toArrow(), told
-    nothing = pa.Table.from_pylist(empty_rows(plan), METRIC_ROWS)
+        frame, checks = estimate_exposure(night.store, exposure, plan, rankings)
+        return frame.toArrow(), checks
+    empty = pa.Table.from_pylist(empty_rows(plan), METRIC_ROWS)
     if "estimates" not in rows:
-        return nothing, list_findings(exposure, plan) + strata_checks(plan, [])
-    found = rows["estimates"]
-    compared = found.filter(pc.is_valid(found.column("replicates"))).to_pylist()
-    told = list_findings(exposure, plan) + strata_checks(plan, [SimpleNamespace(**row) for row in compared])
-    return pa.concat_tables([found.select(METRIC_ROWS.names).cast(METRIC_ROWS), nothing]), told
+        return empty, list_findings(exposure, plan) + strata_checks(plan, [])
+    estimates = rows["estimates"]
+    compared = estimates.filter(pc.is_valid(estimates.column("replicates"))).to_pylist()
+    checks = list_findings(exposure, plan) + strata_checks(
+        plan, [SimpleNamespace(**row) for row in compared]
+    )
+    return pa.concat_tables([estimates.select(METRIC_ROWS.names).cast(METRIC_ROWS), empty]), checks
 
 
-def _write_rows(night: BenchmarkNight, found: Mapping[str, _RunRows]) -> None:
-    """All rows of a group, a commit a table."""
+def _write_rows(night: BenchmarkNight, rows_by_run: Mapping[str, _RunRows]) -> None:
+    """Write all rows of a group, one commit for each table."""
     for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
         rows = [
             rows.append_column("run_id", pa.repeat(pa.scalar(run_id), rows.num_rows))
-            for run_id, told in found.items()
-            for rows in getattr(told, name)
+            for run_id, run_rows in rows_by_run.items()
+            for rows in getattr(run_rows, name)
         ]
         if rows:
             night.store.append_rows(pa.concat_tables(rows, promote_options="default"), table)
-    checks = [row for run_id, told in found.items() for row in check_rows(run_id, told.checks)]
+    checks = [
+        row for run_id, run_rows in rows_by_run.items() for row in check_rows(run_id, run_rows.checks)
+    ]
     night.store.append_rows(checks, CHECKS)

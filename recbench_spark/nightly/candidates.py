@@ -1,4 +1,4 @@
-"""Candidates that users bring to a ranking: handed over in a table, or drawn by hash and stored."""
+"""Candidates that a user's items are ranked among: given in a table, or drawn by hash and stored."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from recbench_spark.storage.shared_rows import share_rows
 
 
 def select_candidates(night: BenchmarkNight, users: DataFrame) -> Candidates | None:
-    """What the definition ranks users' items among, where users bring it.
+    """Return the candidates that the definition names for each user; None for all items.
 
     Args:
+        night: the night.
         users: rows of `users_of_parts`.
     """
-    mode, asked = night.definition.candidates, night.benchmark.evaluation
-    if mode == "given" and not asked.candidates_path and night.benchmark.dataset.lists_negatives:
+    mode, evaluation = night.definition.candidates, night.benchmark.evaluation
+    if mode == "given" and not evaluation.candidates_path and night.benchmark.dataset.lists_negatives:
         return Candidates(_read_negative_lists(night, users), with_truth=True)
     if mode == "given":
         return Candidates(_read_candidates(night, users))
@@ -44,13 +45,13 @@ def _read_candidates(night: BenchmarkNight, users: DataFrame) -> DataFrame:
 
 
 def _read_negative_lists(night: BenchmarkNight, users: DataFrame) -> DataFrame:
-    """The negatives that the dataset's own files list; the truth is a candidate beside them."""
+    """Return the negatives that the files of the dataset list; the truth is added to them as candidates."""
     rows = read_negatives(night.spark, str(night.benchmark.dataset.path))
     return group_candidates(rows, night.table(ITEMS), users)
 
 
 def ensure_drawn_candidates(night: BenchmarkNight, users: DataFrame) -> DataFrame:
-    """The drawn candidates of this night's split: drawn once and stored, read ever after."""
+    """Return the drawn candidates of this split. They are drawn and stored once, and read afterwards."""
     mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
     name = f"{mode} {draw.n} a {draw.per} seed {draw.seed}"
     for part in night.benchmark.evaluation.parts:

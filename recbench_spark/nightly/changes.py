@@ -1,4 +1,4 @@
-"""Explaining why each model's numbers moved since its night before."""
+"""Explain why the numbers of each model moved since its previous night."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ USER_SLICES = ("cold_user", "users")
 
 
 def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
-    """Append to `changes` where the benchmark file compares nights; once for the same runs."""
+    """Append to `changes` if the benchmark file compares nights; the same runs are explained once."""
     settings = night.benchmark.comparisons
     plan = make_plan(night, settings) if settings else None
     if plan is None:
         return
-    revised = revisions.select_revisions("changes")
+    change_revisions = revisions.select_revisions("changes")
     shared = [plan.numbers] if plan.numbers else []
-    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, revised, *shared, length=32)
+    name = digest(plan.pairs, plan.metrics, plan.ks, plan.slices, change_revisions, *shared, length=32)
     if night.store.has(CHANGES, "change_id", name):
         return
     with journal.stage("changes", f"explain {len(plan.pairs)} changes", suite=night.benchmark.name):
@@ -55,28 +55,28 @@ def explain_changes(night: BenchmarkNight, journal: Journal) -> None:
 
 
 def add_code_changes(store: Store, plan: ChangePlan, rows: DataFrame) -> DataFrame:
-    """The rows with `code_change` and `code_alone`; both NULL where the two nights ran the same code."""
+    """Add `code_change` and `code_alone`; both are NULL where the two nights ran the same code."""
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:
         owners.setdefault(number.run_id, set()).add(number.owner)
     pairs = [
-        (one, other)
+        (before_id, now_id)
         for before, now in plan.pairs
-        for one in sorted(owners.get(before.run_id, {before.run_id}))
-        for other in sorted(owners.get(now.run_id, {now.run_id}))
+        for before_id in sorted(owners.get(before.run_id, {before.run_id}))
+        for now_id in sorted(owners.get(now.run_id, {now.run_id}))
     ]
-    moved = [(*pair, change.words, change.alone) for pair, change in code_changes(store, pairs).items()]
+    changed = [(*pair, change.words, change.alone) for pair, change in code_changes(store, pairs).items()]
     columns = "other_run_id STRING, run_id STRING, code_change STRING, code_alone BOOLEAN"
-    known = store.spark.createDataFrame(moved, columns)
-    return rows.join(F.broadcast(known), ["other_run_id", "run_id"], "left")
+    code_columns = store.spark.createDataFrame(changed, columns)
+    return rows.join(F.broadcast(code_columns), ["other_run_id", "run_id"], "left")
 
 
 def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:
-    """Each model of this night with its last night before; None where no model has one."""
+    """Pair each model of this night with its previous night; None where no model has one."""
     visible = list_runs(night)
     runs = visible.runs
     before = [(find_previous_run(run, runs, None), run) for run in select_tonight_runs(night, runs)]
-    pairs = tuple((one, two) for one, two in before if one is not None)
+    pairs = tuple((earlier, run) for earlier, run in before if earlier is not None)
     if not pairs:
         return None
     evaluation = night.benchmark.evaluation

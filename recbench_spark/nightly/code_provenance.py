@@ -1,4 +1,4 @@
-"""Which revisions of the code a number comes of, and whether two runs differ in anything else."""
+"""Revisions of the code that produced a number, and the comparison of two runs in all other inputs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from recbench_spark.schemas import RUNS
 from recbench_spark.storage.store import Store
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
-"""What single evaluations can be made of: those without a night."""
+"""Parts of the code that evaluations without a night can use."""
 
 
 def split_revisions(dataset: Dataset) -> dict[str, int]:
-    """What a split, its propensities and its drawn candidates come of."""
+    """Return the revisions of the code behind a split, its propensities and its drawn candidates."""
     reader = "worlds" if dataset.reader == "world" else dataset.reader
     return revisions.select_revisions("splits", "ids", "candidates", "propensities", reader)
 
 
 def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
-    """What the numbers of a run come of: its split, its model, and how it is measured."""
+    """Return the revisions of the code behind a run's numbers: its split, its model and its metrics."""
     evaluation = benchmark.evaluation
     names = [model.kind, *model.revised, "rankings", "metrics"]
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
@@ -35,19 +35,19 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 
 
-def format_revisions(revised: dict[str, int]) -> str:
-    """As in `runs.revisions`: equal revisions, equal text."""
-    return json.dumps(revised, sort_keys=True)
+def format_revisions(revisions_by_name: dict[str, int]) -> str:
+    """Return the text for `runs.revisions`; equal revisions give equal text."""
+    return json.dumps(revisions_by_name, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class CodeChange:
-    """Two nights of a model by different code.
+    """Difference in code between two nights of a model.
 
     Attributes:
-        words: versions and revisions of which one night differs from the other.
-        alone: whether log, settings and other inputs were the same, so that nothing but the code moved;
-            None: that cannot be known, since older code identified inputs in another way.
+        words: versions and revisions that differ.
+        alone: True if log, settings and other inputs were the same, so that only the code changed.
+            None: unknown, because older code identified inputs in another way.
     """
 
     words: str
@@ -55,19 +55,19 @@ class CodeChange:
 
 
 def code_changes(store: Store, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], CodeChange]:
-    """(run before, run now) -> what changed in the code; pairs by the same revisions are left out.
+    """Map (run before, run now) to the change of the code; pairs with equal revisions are left out.
 
-    The driver holds a row of `runs` a run.
+    The driver holds one row of `runs` for each run.
     """
-    wanted = list(pairs)
-    ids = sorted({run_id for pair in wanted for run_id in pair})
+    run_pairs = list(pairs)
+    ids = sorted({run_id for pair in run_pairs for run_id in pair})
     names = ("run_id", "code_version", "revisions", "config_json", "inputs_json")
     rows = store.rows(RUNS, [("run_id", "in", ids)], names) if ids else []
-    known = {row["run_id"]: SimpleNamespace(**row) for row in rows}
-    found = {
-        pair: _compare_code(known[pair[0]], known[pair[1]]) for pair in wanted if known.keys() >= set(pair)
+    runs = {row["run_id"]: SimpleNamespace(**row) for row in rows}
+    changes = {
+        pair: _compare_code(runs[pair[0]], runs[pair[1]]) for pair in run_pairs if runs.keys() >= set(pair)
     }
-    return {pair: change for pair, change in found.items() if change}
+    return {pair: change for pair, change in changes.items() if change}
 
 
 def _compare_code(before: SimpleNamespace, after: SimpleNamespace) -> CodeChange | None:
@@ -79,7 +79,7 @@ def _compare_code(before: SimpleNamespace, after: SimpleNamespace) -> CodeChange
 
 
 def _parse_json(text: str | None) -> dict[str, Any]:
-    """NULL in rows from before there were revisions: all at the first."""
+    """Parse JSON; NULL stands in rows that are older than revisions."""
     return json.loads(text) if text else {}
 
 
@@ -91,12 +91,13 @@ def _compare_inputs(before: SimpleNamespace, after: SimpleNamespace) -> bool | N
 
 
 def have_same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> bool | None:
-    """Return whether two runs read the same; None where their identities cannot be compared.
+    """Return whether two runs read the same inputs; None where their identities cannot be compared.
 
-    Older code knew a table by its version and files by size and time: such a text says nothing of content.
+    Older code identified a table by its version, and files by size and time. Such an identity does not
+    describe the content.
 
     Args:
-        before, after: identities of inputs, by what they are.
+        before, after: identities of inputs, by kind of input.
     """
     if before.keys() != after.keys():
         return False
@@ -107,12 +108,12 @@ def have_same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> boo
 
 
 def _parse_settings(text: str | None) -> Benchmark | None:
-    """The settings of a run as this code reads them: what older code did not know has its default."""
-    found = _parse_json(text)
-    if not found:
+    """Parse the settings of a run; one that older code did not have gets its default."""
+    document = _parse_json(text)
+    if not document:
         return None
-    model = {key: value for key, value in found.pop("model").items() if key != "provenance"}
+    model = {key: value for key, value in document.pop("model").items() if key != "provenance"}
     try:
-        return parse(Benchmark, {"name": "run", **found, "models": [model]}, "runs.config_json")
+        return parse(Benchmark, {"name": "run", **document, "models": [model]}, "runs.config_json")
     except ConfigError:
         return None

@@ -1,4 +1,4 @@
-"""Comparing the runs of a night with one another, with the night before and with a pinned one."""
+"""Compare the runs of a night with each other, with the previous night and with a pinned night."""
 
 from __future__ import annotations
 
@@ -33,45 +33,45 @@ from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 
 
 def compare_night(night: BenchmarkNight, journal: Journal) -> tuple[str, ...]:
-    """Append to `comparisons` where the benchmark file asks for it; returns the regressions in words.
+    """Append to `comparisons` if the benchmark file asks for it; return the regressions in words.
 
-    Nothing is done again that these runs and settings were compared for.
+    A comparison of the same runs with the same settings is not repeated.
     """
-    asked = night.benchmark.comparisons
-    if asked is None and not night.benchmark.regressions:
+    comparisons = night.benchmark.comparisons
+    if comparisons is None and not night.benchmark.regressions:
         return ()
-    plan = make_plan(night, asked or Comparisons())
+    plan = make_plan(night, comparisons or Comparisons())
     if plan is None:
         return ()
-    shared = [plan.numbers] if plan.numbers else []
+    number_part = [plan.numbers] if plan.numbers else []
     name = digest(
         plan.runs,
         plan.groups,
         _comparison_settings(night),
         revisions.select_revisions("comparisons"),
-        *shared,
+        *number_part,
         length=32,
     )
     if not night.store.has(COMPARISONS, "comparison_id", name):
         with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
             rows = cache_frame(_comparison_rows(night, plan, name))
-            # Here: an append that reads its own table, for the looks before, is in the way of all others.
+            # Compute the rows before the append: an append that reads its own table blocks other appends.
             rows.count()
             night.store.append_named(rows, COMPARISONS, "comparison_id", name)
     return _describe_regressions(night, name)
 
 
 def _comparison_settings(night: BenchmarkNight) -> list[object]:
-    asked = night.benchmark
-    rules = [rule.model_dump() for rule in asked.regressions]
-    compared = (asked.comparisons or Comparisons()).model_dump()
-    return [compared, rules, asked.evaluation.bootstrap.model_dump()]
+    benchmark = night.benchmark
+    rules = [rule.model_dump() for rule in benchmark.regressions]
+    compared = (benchmark.comparisons or Comparisons()).model_dump()
+    return [compared, rules, benchmark.evaluation.bootstrap.model_dump()]
 
 
 def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> DataFrame:
-    """The comparisons with what says when, of which suite and of which split they are."""
+    """Compare the runs and add the columns that identify the comparison."""
     user_metrics = night.store.read(USER_METRICS)
-    found = compare(user_metrics, plan, select_earlier_looks(night, plan, night.store.read(COMPARISONS)))
+    rows = compare(user_metrics, plan, select_earlier_looks(night, plan, night.store.read(COMPARISONS)))
     facts = {
         "comparison_id": F.lit(name),
         "suite": F.lit(night.benchmark.name),
@@ -80,55 +80,55 @@ def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> 
         "minimum_difference": F.lit(plan.min_users),
         "compared_at": F.lit(datetime.now(UTC)),
     }
-    return found.withColumns(facts)
+    return rows.withColumns(facts)
 
 
-# ------------------------------------------------------------------------------- who is compared
+# ------------------------------------------------------------------------------- runs that are compared
 
 
-def make_plan(night: BenchmarkNight, asked: Comparisons) -> ComparisonPlan | None:
-    """What is compared this night; None where there are no two runs to compare."""
+def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan | None:
+    """Plan the comparisons of this night; None where there are no two runs to compare."""
     visible = list_runs(night)
     runs = visible.runs
     tonight = select_tonight_runs(night, runs)
     chosen: list[ComparedRun] = list(tonight)
     groups = [ComparisonGroup("pair", tuple(range(len(tonight))))] if len(tonight) > 1 else []
-    for kind, day in (("previous", None), ("baseline", asked.baseline_night)):
+    for kind, day in (("previous", None), ("baseline", comparisons.baseline_night)):
         for place, run in enumerate(tonight):
-            before = find_previous_run(run, runs, day) if kind == "previous" or day else None
-            if before:
-                # A night can be both the one before and the pinned one.
-                chosen += [before] if before not in chosen else []
-                groups.append(ComparisonGroup(kind, (place, chosen.index(before))))
+            earlier = find_previous_run(run, runs, day) if kind == "previous" or day else None
+            if earlier:
+                # The previous night can also be the pinned one.
+                chosen += [earlier] if earlier not in chosen else []
+                groups.append(ComparisonGroup(kind, (place, chosen.index(earlier))))
     if not groups:
         return None
     evaluation = night.benchmark.evaluation
-    metrics = tuple(m for m in asked.metrics or evaluation.metrics if m not in OVERALL)
+    metrics = tuple(m for m in comparisons.metrics or evaluation.metrics if m not in OVERALL)
     numbers = list_counted_numbers(night, visible, chosen)
     return ComparisonPlan(
         tuple(chosen),
         tuple(groups),
         metrics,
-        asked.k or (*evaluation.cutoffs, None),
-        choose_baselines(night, tonight, asked.baseline, numbers),
-        evaluation.bootstrap.model_copy(update={"replicates": asked.replicates}),
-        asked.minimum_difference,
-        asked.planned_users,
+        comparisons.k or (*evaluation.cutoffs, None),
+        choose_baselines(night, tonight, comparisons.baseline, numbers),
+        evaluation.bootstrap.model_copy(update={"replicates": comparisons.replicates}),
+        comparisons.minimum_difference,
+        comparisons.planned_users,
         best_when("small"),
         night.benchmark.regressions,
-        metric_scales(night.store.read(USER_METRICS), _unbounded_metrics(metrics, night.definition)),
+        metric_scales(night.store.read(USER_METRICS), _metrics_above_one(metrics, night.definition)),
         numbers,
     )
 
 
 @dataclass(frozen=True)
 class VisibleRuns:
-    """Runs with numbers that count.
+    """Runs whose numbers count.
 
     Attributes:
-        runs: one of each model and night.
-        beside: run of `runs` -> all runs of its model, night and split that have numbers of tonight's
-            file, where there are several.
+        runs: one run of each model and night.
+        beside: a run of `runs` -> all runs of its model, night and split that have numbers of tonight's
+            file; only where there are several.
     """
 
     runs: list[ComparedRun]
@@ -143,77 +143,87 @@ def visible_runs(night: BenchmarkNight) -> list[ComparedRun]:
 def list_runs(night: BenchmarkNight) -> VisibleRuns:
     """Return a run of each model and night of this suite and dataset, until tonight's on this split.
 
-    Only runs with numbers that count (the view `current_metrics`) are taken. Of a model and night it is
-    the one that has most of the metrics of tonight's file under tonight's definition, and the newest of
-    equal ones. A later run of other metrics, or by another definition, hides nothing; numbers that another
-    run of the same split has are taken from there (`list_counted_numbers`). The driver holds a row a run of
-    the suite.
+    Only runs whose numbers count (the view `current_metrics`) are taken. For each model and night this is
+    the run with most of the metrics of tonight's file under tonight's definition, and the newest of equal
+    ones. A later run with other metrics or another definition hides nothing: numbers that another run of
+    the same split has are taken from that run (`list_counted_numbers`). The driver holds one row for each
+    run of the suite.
     """
-    of_others = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
-    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
+    unmeasured_kinds = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
+    filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
     names = ["model", "model_kind", "logical_date", "dataset", "split_id", *AGE_COLUMNS]
-    wanted = count_matching_numbers(night)
-    known: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
-    for row in sort_by_age(night.store.rows(RUNS, of_suite, names)):
-        # Tonight's are those of this split: what older code or settings left of the same night is no rival.
+    number_counts = count_matching_numbers(night)
+    candidates: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
+    for row in sort_by_age(night.store.rows(RUNS, filters, names)):
+        # Runs of tonight must be of this split; others of the same night are by older code or settings.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
         in_time = tonight or row["logical_date"] < night.logical_date
-        of_data = row["dataset"] == night.benchmark.dataset.name
-        if row["run_id"] in wanted and row["model_kind"] not in of_others and in_time and of_data:
-            this = wanted[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
-            known.setdefault((row["model"], row["logical_date"]), []).append(this)
-    # Of equal counts the last one, which is the newest.
-    best = {place: max(reversed(some), key=lambda one: one[0]) for place, some in known.items()}
+        same_dataset = row["dataset"] == night.benchmark.dataset.name
+        if (
+            row["run_id"] in number_counts
+            and row["model_kind"] not in unmeasured_kinds
+            and in_time
+            and same_dataset
+        ):
+            candidate = number_counts[row["run_id"]], row["run_id"], str(row["split_id"]).partition(".")[0]
+            candidates.setdefault((row["model"], row["logical_date"]), []).append(candidate)
+    # Among equal counts take the last run, which is the newest.
+    best = {
+        place: max(reversed(group), key=lambda candidate: candidate[0])
+        for place, group in candidates.items()
+    }
     most = max((count for count, _, _ in best.values()), default=0)
-    # A run that has none of them is no night before, unless no run has any.
-    chosen = {place: one for place, one in best.items() if one[0] or not most}
+    # A run without any of these numbers is no previous night, unless no run has any.
+    chosen = {place: candidate for place, candidate in best.items() if candidate[0] or not most}
     beside = {
-        one[1]: tuple(run_id for count, run_id, split in known[place] if count and split == one[2])
-        for place, one in chosen.items()
+        candidate[1]: tuple(
+            run_id for count, run_id, split in candidates[place] if count and split == candidate[2]
+        )
+        for place, candidate in chosen.items()
     }
     runs = [ComparedRun(run_id, model, day) for (model, day), (_, run_id, _) in chosen.items()]
-    return VisibleRuns(runs, {run_id: some for run_id, some in beside.items() if len(some) > 1})
+    return VisibleRuns(runs, {run_id: group for run_id, group in beside.items() if len(group) > 1})
 
 
 def list_counted_numbers(
     night: BenchmarkNight, visible: VisibleRuns, runs: Iterable[ComparedRun]
 ) -> tuple[CountedNumber, ...]:
-    """Return the numbers of tonight's file that count, of those models and nights that have several runs.
+    """Return the numbers of tonight's file that count, for models and nights that have several runs.
 
-    Nothing is asked of a warehouse where every model and night has one run. Else the driver holds a row a
+    Nothing is read where every model and night has one run. Otherwise the driver holds one row for each
     number of these runs.
     """
-    standing = {one: run.run_id for run in runs for one in visible.beside.get(run.run_id, ())}
-    if not standing:
+    owners = {run_id: run.run_id for run in runs for run_id in visible.beside.get(run.run_id, ())}
+    if not owners:
         return ()
     rows = make_query_runner(night.store)(
         "SELECT run_id, part, metric, definition, k FROM current_metrics "
-        f"WHERE run_id IN ({', '.join(map(_quote_sql, sorted(standing)))}) AND {_file_condition(night)}"
+        f"WHERE run_id IN ({', '.join(map(_quote_sql, sorted(owners)))}) AND {_file_condition(night)}"
     )
     numbers = zip(
         rows.run_id, rows.part, rows.metric, rows.definition, rows.k.fillna(WHOLE_RANKING), strict=True
     )
     return tuple(
         sorted(
-            CountedNumber(standing[run_id], run_id, part, metric, definition, int(k))
+            CountedNumber(owners[run_id], run_id, part, metric, definition, int(k))
             for run_id, part, metric, definition, k in numbers
         )
     )
 
 
 def _file_condition(night: BenchmarkNight) -> str:
-    """Return the condition, in SQL, of numbers that tonight's file measures too."""
-    asked = night.benchmark.evaluation
+    """Return the SQL condition for numbers that tonight's file measures too."""
+    evaluation = night.benchmark.evaluation
     defined = [
-        f"({_quote_sql(m)}, {_quote_sql(describe_metric(asked, night.definition, m))})"
-        for m in asked.metrics
+        f"({_quote_sql(m)}, {_quote_sql(describe_metric(evaluation, night.definition, m))})"
+        for m in evaluation.metrics
     ]
     counts = "estimator = 'holdout' AND slice_key IS NULL"
     return f"{counts} AND (metric, definition) IN ({', '.join(defined)})"
 
 
 def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
-    """Runs of the suite that have numbers that count -> how many of these tonight's file measures too."""
+    """Count, for each run of the suite whose numbers count, those that tonight's file measures too."""
     rows = make_query_runner(night.store)(
         f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
         f"FROM current_metrics WHERE suite = {_quote_sql(night.benchmark.name)} AND estimator = 'holdout' "
@@ -223,12 +233,11 @@ def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
 
 
 def _quote_sql(text: str) -> str:
-    """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> list[ComparedRun]:
-    """Those of this night, by model."""
+    """Return the runs of this night, sorted by model."""
     return sorted(
         (run for run in runs if run.logical_date == night.logical_date), key=lambda run: run.model
     )
@@ -237,10 +246,10 @@ def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> l
 def find_previous_run(
     run: ComparedRun, runs: Iterable[ComparedRun], day: date | None
 ) -> ComparedRun | None:
-    """The model's run of a certain earlier night, or of its last one before."""
-    known = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
-    wanted = [r for r in known if day is None or r.logical_date == day]
-    return max(wanted, key=lambda r: r.logical_date, default=None)
+    """Return the model's run of the night `day`, or of its last earlier night."""
+    earlier = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
+    matching = [r for r in earlier if day is None or r.logical_date == day]
+    return max(matching, key=lambda r: r.logical_date, default=None)
 
 
 def choose_baselines(
@@ -249,23 +258,23 @@ def choose_baselines(
     named: str | None,
     numbers: Sequence[CountedNumber] = (),
 ) -> dict[tuple[str, str, int | None], int]:
-    """(part, metric, k) -> place of the model that pairs are held against: the one named, or the best.
+    """Return the place of the baseline model for each (part, metric, k).
 
     Args:
         night: the night.
         tonight: a run of each model.
-        named: the model that the benchmark file names; None: the best one.
+        named: the baseline that the benchmark file names; None: the best model.
         numbers: those of `list_counted_numbers`.
     """
     places = {run.run_id: place for place, run in enumerate(tonight)}
     owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
-    shared = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
-    of_tonight = [("run_id", "in", sorted({*places, *shared})), ("estimator", "=", "holdout")]
+    shared_ids = {run_id for n in numbers for run_id in (n.run_id, n.owner)}
+    filters = [("run_id", "in", sorted({*places, *shared_ids})), ("estimator", "=", "holdout")]
     names = ["run_id", "part", "metric", "definition", "k", "slice_key", "value"]
     best: dict[tuple[str, str, int | None], tuple[float, int]] = {}
-    for row in night.store.rows(METRICS, of_tonight, names):
+    for row in night.store.rows(METRICS, filters, names):
         number = (row["run_id"], row["part"], row["metric"], row["definition"], row["k"] or WHOLE_RANKING)
-        run_id = owners.get(number) if row["run_id"] in shared else row["run_id"]
+        run_id = owners.get(number) if row["run_id"] in shared_ids else row["run_id"]
         if row["slice_key"] is not None or row["value"] is None or run_id not in places:
             continue
         place = places[run_id]
@@ -277,22 +286,22 @@ def choose_baselines(
     return {key: place for key, (_, place) in best.items()} if named_ran else {}
 
 
-def _unbounded_metrics(metrics: Iterable[str], definition: Definition) -> list[str]:
-    """Metrics whose values can exceed 1."""
-    counted = ["hit"] if definition.hit == "count" else []
-    return [m for m in metrics if m in (*PER_USER, *counted)]
+def _metrics_above_one(metrics: Iterable[str], definition: Definition) -> list[str]:
+    """Return the metrics whose values can exceed 1."""
+    unbounded = ["hit"] if definition.hit == "count" else []
+    return [m for m in metrics if m in (*PER_USER, *unbounded)]
 
 
 def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:
-    """Of each earlier split of this suite the last comparison of every pair: one look each.
+    """Return the last comparison of every pair on each earlier split of this suite: one look each.
 
-    A night on the same split is the same users and items again, and no new look; `HASH.1` is the split
-    `HASH`, made again after retention removed it. Looks at runs of other revisions do not count either:
-    the log of a night would be looked at twice, under two names, and by numbers of two kinds.
+    A night on the same split uses the same users and items, and is no new look. `HASH.1` is the split
+    `HASH`, made again after retention removed it. Comparisons of runs with other revisions do not count
+    either: the same log would be counted twice, under two names and with numbers of two kinds.
     """
     runs = night.store.read(RUNS).select("run_id", F.coalesce("revisions", F.lit("{}")).alias("code"))
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
-    own_ids = [*tonight_ids, *{one.owner for one in plan.numbers if one.run_id in tonight_ids}]
+    own_ids = [*tonight_ids, *{number.owner for number in plan.numbers if number.run_id in tonight_ids}]
     codes = runs.where(F.col("run_id").isin(own_ids)).select("code").distinct()
     same_code = runs.join(F.broadcast(codes), "code", "left_semi").select("run_id")
     split, tonight = F.substring_index("split_id", ".", 1), night.split_id.partition(".")[0]
@@ -305,26 +314,28 @@ def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparison
     pair = F.array_sort(F.array("model", "other"))
     place = (split, "part", "metric", "definition", "k")
     newest = F.max_by(F.struct("*"), F.struct("logical_date", "compared_at")).alias("row")
-    known = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
-    known = known.join(same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi")
-    last = known.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
+    comparable = comparisons.where(earlier).join(same_code, "run_id", "left_semi")
+    comparable = comparable.join(
+        same_code.withColumnRenamed("run_id", "other_run_id"), "other_run_id", "left_semi"
+    )
+    last = comparable.withColumn("pair", pair).groupBy("pair", *place).agg(newest)
     return last.select("row.*")
 
 
-# ------------------------------------------------------------------------------- what fell
+# ------------------------------------------------------------------------------- regressions
 
 
 def _describe_regressions(night: BenchmarkNight, name: str) -> tuple[str, ...]:
-    """The regressions of a comparison, a sentence each."""
-    found = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
-    found.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
-    rows = [SimpleNamespace(**row) for row in found]
+    """Return one sentence for each regression of a comparison."""
+    regressed = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
+    regressed.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
+    rows = [SimpleNamespace(**row) for row in regressed]
     codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
     return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
 
 
 def regression_in_words(row: Row | SimpleNamespace, code: CodeChange | None = None) -> str:
-    """A row of `comparisons` that fell by more than allowed: by how much since when, and of which code."""
+    """Return a regression in words: the fall, its interval, the other night, and the change of the code."""
     at = f"@{row.k}" if row.k else ""
     return (
         f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "

@@ -1,4 +1,4 @@
-"""Rating matrices and logged rounds: joining what is handed over, checking it, estimating."""
+"""Estimate metrics from rating matrices and from logged rounds: join the inputs, check them, estimate."""
 
 from __future__ import annotations
 
@@ -34,34 +34,37 @@ def estimate_matrix(
     bootstrap: Bootstrap,
     floor: float | None = None,
 ) -> Result:
-    """MSE and MAE over all cells by naive, IPS, SNIPS and DR means (Schnabel et al. 2016).
+    """Estimate MSE and MAE over all cells by naive, IPS, SNIPS and DR means (Schnabel et al. 2016).
 
-    Joins the matrix with the log by cell (a shuffle of both where the log is not small), and the log
-    with the propensities by their keys; then two passes (`matrices.matrix_metrics`).
+    Joins the matrix with the log by cell (shuffles both where the log is not small), and the log with the
+    propensities by their keys. Two passes follow (`rating_matrix.matrix_metrics`).
 
     Args:
-        matrix: user_id, item_id, prediction of every cell; imputed, what a model of ratings expects of
-            it, for dr; rating, NULL where not known, where there is no log.
+        matrix: user_id, item_id, prediction of every cell; imputed, the rating that a model expects, for
+            DR;
+            rating (NULL where unknown) if there is no log.
         log: user_id, item_id, rating of the cells whose rating is known.
         propensities: propensity by item_id, by user_id and item_id, or by rating.
         bootstrap: replicates over users, level, seed.
-        floor: smaller propensities are raised to it, larger than 1 lowered.
+        floor: smaller propensities are raised to it, and those above 1 are lowered to 1.
 
     Raises:
-        SchemaError: a column is missing. DataError: values that cannot be used, cells twice, ratings
-        without a prediction or a propensity, propensities outside (0, 1].
+        SchemaError: a column is missing.
+        DataError: a value cannot be used, a cell is there twice, a rating has no prediction or propensity,
+            or
+            a propensity is outside (0, 1].
     """
     cells = _cells(matrix, log, propensities, floor).cache()
     modelled = "imputed" in matrix.columns
-    found = _check_matrix(cells, modelled)
+    checks = _check_matrix(cells, modelled)
     rows = compute_matrix_metrics(cells, bootstrap, modelled=modelled)
-    return _make_result(cells, rows, found)
+    return _make_result(cells, rows, checks)
 
 
 def _cells(
     matrix: DataFrame, log: DataFrame | None, propensities: DataFrame, floor: float | None
 ) -> DataFrame:
-    """user_key, prediction, imputed, rating, propensity of each cell, with its ids."""
+    """Return user_key, prediction, imputed, rating and propensity of each cell, with its ids."""
     values: dict[str, str] = {
         name: "double" for name in ("prediction", "imputed") if name in ("prediction", *matrix.columns)
     }
@@ -72,9 +75,9 @@ def _cells(
         require(matrix, ["rating"], "matrix without a log")
         log = matrix.where(F.col("rating").isNotNull())
     rated = convert_rows(log, {"rating": "double"}, "log")
-    known = _join_propensities(rated, propensities, floor)
+    rated_cells = _join_propensities(rated, propensities, floor)
     key = F.xxhash64("user_id").alias("user_key")
-    return typed.join(known, list(CELL), "full").select(
+    return typed.join(rated_cells, list(CELL), "full").select(
         *CELL, key, "prediction", "imputed", "rating", "propensity"
     )
 
@@ -100,11 +103,11 @@ def _clip_propensity(propensity: Column, floor: float | None) -> Column:
 
 
 def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
-    """Refuse what cannot be estimated; count what the estimates rest on."""
+    """Refuse what cannot be estimated; count the data behind the estimates."""
     if not cells.groupBy(*CELL).count().where("count > 1").limit(1).isEmpty():
         raise DataError("a cell is there twice", "in the matrix, the log or the propensities")
     rated, p = F.col("rating").isNotNull(), F.col("propensity")
-    (found,) = cells.agg(
+    (totals,) = cells.agg(
         F.count("*").alias("cells"),
         F.count_if(rated).alias("rated"),
         F.count_if(F.col("prediction").isNull()).alias("without a prediction"),
@@ -114,33 +117,33 @@ def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
         F.sum(1 / p**2).alias("squares"),
         F.max(1 / p).alias("most"),
     ).collect()
-    for wrong in found.__fields__[2:5]:
-        if found[wrong]:
+    for fault in totals.__fields__[2:5]:
+        if totals[fault]:
             raise DataError(
-                f"{found[wrong]} ratings {wrong}", "every known rating needs both; or give a floor"
+                f"{totals[fault]} ratings {fault}", "every known rating needs both; or give a floor"
             )
-    if not found.rated:
+    if not totals.rated:
         raise DataError("no rating is known", "check the log, or the column rating of the matrix")
     sides = [cells.select(name).distinct().count() for name in CELL]
-    holes = sides[0] * sides[1] - found.cells
-    rests = [
+    holes = sides[0] * sides[1] - totals.cells
+    checks = [
         Check(f"{PART}: users", sides[0], None, "info", "users of the matrix"),
-        Check("cells", found.cells, None, "info", "predictions"),
+        Check("cells", totals.cells, None, "info", "predictions"),
         Check("cells without a prediction", holes, 0.0, "warning", "errors are means over the cells given"),
-        Check("known ratings", found.rated, None, "info", "cells with a rating"),
-        Check("effective ratings", found.weight**2 / found.squares, None, "info", "(sum w)^2 / sum w^2"),
+        Check("known ratings", totals.rated, None, "info", "cells with a rating"),
+        Check("effective ratings", totals.weight**2 / totals.squares, None, "info", "(sum w)^2 / sum w^2"),
         Check(
             "largest share of the weight",
-            found.most / found.weight,
+            totals.most / totals.weight,
             HEAVY_WEIGHT_SHARE,
             "warning",
             "of one rating",
         ),
     ]
-    return rests if modelled else [*rests, _undefined_check("imputed", "dr")]
+    return checks if modelled else [*checks, _column_check("imputed", "dr")]
 
 
-def _undefined_check(column: str, names: str) -> Check:
+def _column_check(column: str, names: str) -> Check:
     return Check(f"{names} undefined", 1, None, "info", f"needs the column {column}, from a model")
 
 
@@ -148,17 +151,20 @@ def _undefined_check(column: str, names: str) -> Check:
 
 
 def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str, level: float) -> Result:
-    """The value of a policy by IPS, clipped IPS, SNIPS and, with a reward model, DM, DR, switch-DR, DRos.
+    """Estimate the value of a policy by IPS, clipped IPS and SNIPS.
+
+    With a reward model also by DM, DR, switch-DR and DRos.
 
     Args:
         rounds: reward, propensity of the logged action, pi_e (the policy's probability of it); q and
             q_policy: the reward a model expects of that action, and of the policy's actions on average.
         settings: bounds on weights.
-        policy: which policy is evaluated; stands in the definition.
-        level: of the intervals.
+        policy: name of the evaluated policy; it is part of the definition.
+        level: level of the intervals.
 
     Raises:
-        SchemaError: a column is missing. DataError: values that cannot be used, or no rounds.
+        SchemaError: a column is missing.
+        DataError: a value cannot be used, or there are no rounds.
     """
     model = [name for name in ("q", "q_policy") if name in rounds.columns]
     if len(model) == 1:
@@ -166,10 +172,10 @@ def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str,
     columns = ["reward", "propensity", "pi_e", *model]
     typed = convert_numbers(rounds, columns, "rounds").select(*columns).cache()
     _check_probabilities(typed)
-    found = check_rounds(typed, settings)
+    checks = check_rounds(typed, settings)
     rows = estimate_policy_values(typed, settings, policy, level, modelled=bool(model))
-    without = [] if model else [_undefined_check("q and q_policy", "dm, dr, switch_dr, dros")]
-    return _make_result(typed, rows, [*found, *without])
+    undefined = [] if model else [_column_check("q and q_policy", "dm, dr, switch_dr, dros")]
+    return _make_result(typed, rows, [*checks, *undefined])
 
 
 def _check_probabilities(rounds: DataFrame) -> None:
@@ -178,19 +184,19 @@ def _check_probabilities(rounds: DataFrame) -> None:
         "pi_e": ~F.col("pi_e").between(0, 1),
     }
     counts = [F.count_if(test).alias(name) for name, test in wrong.items()]
-    (found,) = rounds.agg(F.count("*").alias("rounds"), *counts).collect()
-    if not found.rounds:
+    (totals,) = rounds.agg(F.count("*").alias("rounds"), *counts).collect()
+    if not totals.rounds:
         raise DataError("no rounds", "check the path")
     for name in wrong:
-        if found[name]:
+        if totals[name]:
             raise DataError(
-                f"{found[name]} of {found.rounds} rounds have a {name} that is not a probability",
+                f"{totals[name]} of {totals.rounds} rounds have a {name} that is not a probability",
                 "the logging policy must give every logged action a probability above 0",
             )
 
 
 def join_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
-    """Rounds with pi_e from a table (item_id[, position], pi_e), joined; 0: not in it."""
+    """Add pi_e from a table (item_id[, position], pi_e); an action that the table lacks gets 0."""
     require(policy, ["item_id", "pi_e"], "policy")
     keys: list[str] = ["item_id", *(["position"] if "position" in policy.columns else [])]
     require(rounds, keys, "rounds")
@@ -199,14 +205,14 @@ def join_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
     )
     if not chances.groupBy(*keys).count().where("count > 1").limit(1).isEmpty():
         raise DataError(f"policy: {', '.join(keys)} twice", "one pi_e each")
-    bare = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
-    return bare.join(chances, keys, "left").fillna({"pi_e": 0.0})
+    plain = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
+    return plain.join(chances, keys, "left").fillna({"pi_e": 0.0})
 
 
 def estimate_frequencies(rounds: DataFrame) -> DataFrame:
-    """item_id, position, pi_e of the policy that logged these rounds: its share at the position.
+    """Estimate item_id, position, pi_e of the logging policy by its share of each item at a position.
 
-    An estimate of the policy over all contexts, whose own error no interval knows of.
+    This estimates the policy over all contexts. The intervals do not include the error of this estimate.
     """
     shown = rounds.groupBy("position", "item_id").count()
     at = shown.groupBy("position").agg(F.sum("count").alias("all"))
@@ -226,7 +232,9 @@ def _make_result(
     rows: DataFrame, numbers: Sequence[Mapping[str, object] | MetricRow], checks: list[Check]
 ) -> Result:
     spark, schema = rows.sparkSession, METRICS.schema
-    full = [{"run_id": "", "part": PART, **number} for number in numbers]
-    metrics = spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)
-    nobody = spark.createDataFrame([], USER_METRICS.schema)
-    return Result(metrics.drop("run_id"), nobody.drop("run_id"), None, checks, (rows,))
+    full_rows = [{"run_id": "", "part": PART, **number} for number in numbers]
+    metrics = spark.createDataFrame(
+        [tuple(row[name] for name in schema.names) for row in full_rows], schema
+    )
+    no_users = spark.createDataFrame([], USER_METRICS.schema)
+    return Result(metrics.drop("run_id"), no_users.drop("run_id"), None, checks, (rows,))

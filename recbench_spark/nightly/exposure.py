@@ -1,4 +1,4 @@
-"""Estimates under exposure bias of a night: propensities, what the truth weighs, rows and findings."""
+"""Estimates that correct for exposure bias on a night: propensities, weights of the truth, rows, checks."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from recbench_spark.storage.shared_rows import share_rows
 from recbench_spark.storage.store import Store
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
-"""An estimate rests on few where its effective rows are fewer, or a smaller share of all rows."""
+"""An estimate gets a warning if its effective rows are fewer, or are a smaller share of all rows."""
 
 
 @dataclass(frozen=True)
 class ExposureContext:
-    """What all models of a night share: items, strata, the weights of each part, and findings."""
+    """Data on exposure that all models of a night share: items, strata and the weights of each part."""
 
     settings: Exposure
     shown: ExposedItems
@@ -56,42 +56,45 @@ class ExposureContext:
 
     @property
     def wants_lists(self) -> bool:
-        """Whether an estimator needs the first items of each list."""
+        """True if an estimator needs the first items of each list."""
         return bool(self.settings.rewards) and any(name in MODELLED for name in self.settings.estimators)
 
 
 def build_exposure_context(
     store: Store, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
-    """Propensities of the split, written once for each name, and what the truth weighs.
+    """Write the propensities of the split once for each name, and weigh the truth.
 
     Raises:
         DataError: propensities that cannot be used, or no true ones.
     """
-    wanted = evaluation.exposure
-    assert wanted is not None
+    exposure = evaluation.exposure
+    assert exposure is not None
     items = read_split(store, ITEMS, split_id)
-    chances = item_chances(items, read_propensities(store, split_id, wanted))
+    chances = item_chances(items, read_propensities(store, split_id, exposure))
     shared = share_rows(store.scratch, chances.rows)
-    strata = _choose_strata(chances, wanted)
-    popular = popularity_threshold(chances.rows, wanted.without_most_popular)
+    strata = _choose_strata(chances, exposure)
+    popular = popularity_threshold(chances.rows, exposure.without_most_popular)
     shown = ExposedItems(shared, chances.items, strata[0] if strata else None, popular)
     blocks = read_split(store, USER_BLOCKS, split_id)
     users = rank.select_part_users(blocks, evaluation.parts, definition.threshold, keep_empty=False)
     weights = count_truth_weights(add_exposure(users, shown), definition.threshold)
-    return ExposureContext(wanted, shown, strata, weights, chances.unknown)
+    return ExposureContext(exposure, shown, strata, weights, chances.unknown)
 
 
-def _choose_strata(chances: Chances, wanted: Exposure) -> tuple[StratumEdges, ...]:
-    """None where all items are shown alike."""
+def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
+    """Cut the strata; none where all items are shown alike."""
     if chances.low == chances.high:
         return ()
-    return cut_strata(chances, wanted.strata)
+    return cut_strata(chances, exposure.strata)
 
 
-def read_propensities(store: Store, split_id: str, wanted: Exposure) -> DataFrame:
-    """item_id, propensity: given ones as they lie, all others from the table, fitted first if need be."""
-    settings = wanted.propensities
+def read_propensities(store: Store, split_id: str, exposure: Exposure) -> DataFrame:
+    """Return item_id and propensity: given ones from their file, others from the table.
+
+    Propensities that the table lacks are fitted first.
+    """
+    settings = exposure.propensities
     if settings.method == "given":
         return read_table(store.spark, str(settings.path), ["item_id", "propensity"], "propensities")
     if settings.method != "true":
@@ -99,82 +102,86 @@ def read_propensities(store: Store, split_id: str, wanted: Exposure) -> DataFram
         exposed = ExposureLog(store, split_id, training, read_split(store, ITEMS, split_id))
         if _read_stored(store, split_id, method_name(store, settings)).isEmpty():
             write_propensities(exposed, settings)
-    found = _read_stored(store, split_id, method_name(store, settings))
-    if found.isEmpty():
+    propensities = _read_stored(store, split_id, method_name(store, settings))
+    if propensities.isEmpty():
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "jobs/propensity.py")
-    return found
+    return propensities
 
 
 def _read_stored(store: Store, split_id: str, name: str) -> DataFrame:
     return read_split(store, PROPENSITIES, split_id).where(F.col("method") == name)
 
 
-# ------------------------------------------------------------------------------- of a model
+# ------------------------------------------------------------------------------- estimates of a model
 
 
 def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline: str) -> EstimationPlan:
-    """What is estimated; by the headline a number of strata is proposed, where several are asked for."""
-    wanted = context.settings
-    known = {
+    """Plan the estimates; of several numbers of strata one is proposed by the headline."""
+    exposure = context.settings
+    measures = {
         f"{name}@{k}" if k else name: (name, k)
         for name in measured.rank_metrics
         for k in measured.columns(name)
     }
-    compared = known.get(headline, next(iter(known.values()), None))
-    several = (
-        len(context.strata) > 1 and STRATIFIED in wanted.estimators and measured.bootstrap.replicates > 1
+    compared = measures.get(headline, next(iter(measures.values()), None))
+    proposes = (
+        len(context.strata) > 1 and STRATIFIED in exposure.estimators and measured.bootstrap.replicates > 1
     )
     return EstimationPlan(
         measured,
-        wanted.estimators,
-        _kernel_settings(wanted),
-        wanted.propensities.name.replace(";", " "),
-        context.strata if STRATIFIED in wanted.estimators else (),
+        exposure.estimators,
+        _kernel_settings(exposure),
+        exposure.propensities.name.replace(";", " "),
+        context.strata if STRATIFIED in exposure.estimators else (),
         context.weights,
         context.shown.n_items,
-        Path(wanted.rewards).stem if wanted.rewards else None,
-        compared if several else None,
+        Path(exposure.rewards).stem if exposure.rewards else None,
+        compared if proposes else None,
     )
 
 
-def _kernel_settings(wanted: Exposure) -> EstimatorSettings:
-    """The propensities are chances by their method, unless scaled, or where scaled to add up as they do."""
-    asked = wanted.propensities
-    by_method = asked.method in (*CHANCES, "true") and asked.scale == "as_is"
+def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
+    """Return bounds on weights, and whether the propensities are chances.
+
+    They are chances by their method unless they are scaled, and after scaling to the number of
+    interactions.
+    """
+    propensities = exposure.propensities
+    by_method = propensities.method in (*CHANCES, "true") and propensities.scale == "as_is"
     return EstimatorSettings(
-        wanted.clip, wanted.switch, wanted.shrink, by_method or asked.scale == "interactions"
+        exposure.clip, exposure.switch, exposure.shrink, by_method or propensities.scale == "interactions"
     )
 
 
 def estimate_exposure(
     store: Store, context: ExposureContext, plan: EstimationPlan, rankings: DataFrame
 ) -> tuple[DataFrame, list[Check]]:
-    """Rows of `metrics` beside the holdout's, and findings.
+    """Return rows of `metrics` beside those of the holdout, and checks.
 
     Args:
         store: the warehouse.
-        context: what all models share.
-        plan: what is estimated.
+        context: data that all models share.
+        plan: the plan of the estimates.
         rankings: rows of the table `rankings` of one run.
     """
-    found = list_findings(context, plan)
+    checks = list_findings(context, plan)
     if context.wants_lists:
         rankings, unknown = _join_rewards(store, rankings, context.settings)
-        found.append(unknown)
+        checks.append(unknown)
     rows = debiased.compute_estimates(rankings, plan)
     if plan.compared:
         rows = rows.cache()
-        found += strata_checks(plan, rows.where("replicates IS NOT NULL").collect())
+        checks += strata_checks(plan, rows.where("replicates IS NOT NULL").collect())
     rows = rows.drop("replicates")
-    nothing = empty_rows(plan)
-    if not nothing:
-        return rows, found
-    frame = store.spark.createDataFrame([tuple(row.values()) for row in nothing], EMPTY_ROW_SCHEMA)
-    return rows.unionByName(frame, allowMissingColumns=True), found
+    empty = empty_rows(plan)
+    if not empty:
+        return rows, checks
+    frame = store.spark.createDataFrame([tuple(row.values()) for row in empty], EMPTY_ROW_SCHEMA)
+    return rows.unionByName(frame, allowMissingColumns=True), checks
 
 
 def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
-    """What is known of the estimates before there are any."""
+    """Return the checks that do not depend on the values of the estimates."""
     return [
         *check_unknown_items(context),
         *(check for part in plan.parts for check in weight_checks(part, plan, context)),
@@ -183,29 +190,29 @@ def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]
     ]
 
 
-def strata_checks(plan: EstimationPlan, kept: Sequence[Any]) -> list[Check]:
-    """The numbers of strata proposed, of rows `debiased.ESTIMATES` with replicates; none where none are."""
+def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
+    """Propose numbers of strata from rows of `debiased.ESTIMATES` with replicates; empty if not planned."""
     if not plan.compared:
         return []
-    proposals = ((part, debiased.propose_strata(list(kept), plan, part)) for part in plan.parts)
+    proposals = ((part, debiased.propose_strata(list(rows), plan, part)) for part in plan.parts)
     return [strata_check(part, plan, proposal) for part, proposal in proposals]
 
 
-def _join_rewards(store: Store, rankings: DataFrame, wanted: Exposure) -> tuple[DataFrame, Check]:
-    table = read_table(store.spark, str(wanted.rewards), ["item_id", "reward"], "rewards")
+def _join_rewards(store: Store, rankings: DataFrame, exposure: Exposure) -> tuple[DataFrame, Check]:
+    table = read_table(store.spark, str(exposure.rewards), ["item_id", "reward"], "rewards")
     ids = [F.col(name).cast("string") for name in ("user_id", "item_id") if name in table.columns]
     rewards = table.select(*ids, F.col("reward").try_cast("double").alias("reward"))
     debiased.check_rewards(rewards)
     joined = debiased.add_rewards(rankings, rewards)
-    lost = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
-    return joined, warn_above_zero("exposure: items without a reward", lost, "they count 0")
+    missing = joined.agg(F.sum("unknown_rewards")).collect()[0][0]
+    return joined, warn_above_zero("exposure: items without a reward", missing, "they count 0")
 
 
 EMPTY_ROW_SCHEMA = "part STRING, metric STRING, definition STRING, k INT, estimator STRING, n LONG"
 
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
-    """A row without a value for each estimate that has none, for `metrics`."""
+    """Return a row of `metrics` without a value for each estimate that has none."""
     return [
         {
             "part": part,
@@ -220,50 +227,56 @@ def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
     ]
 
 
-# ------------------------------------------------------------------------------- findings
+# ------------------------------------------------------------------------------- checks
 
 
 @dataclass(frozen=True)
 class LowerBoundCheck(Check):
-    """A number that should not be too small: passes from the threshold on."""
+    """A check that passes if the number reaches the threshold."""
 
     @property
     def passed(self) -> bool:
-        """Whether it is large enough."""
+        """True if the number is large enough."""
         return self.threshold is None or self.observed >= self.threshold
 
 
 def check_unknown_items(context: ExposureContext) -> list[Check]:
-    """How many items had no propensity."""
+    """Count the items without a propensity."""
     detail = "they count as the least shown of the others"
     return [warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)]
 
 
 def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:
-    """What the estimates of a part rest on: effective rows, largest weight, share of the largest 1 %.
+    """Describe the weights of a part: effective rows, largest weight, share of the top 1 %.
 
-    The effective rows, (sum w)^2 / sum w^2, are too few below 100 or a tenth of all rows.
+    The effective rows, (sum w)^2 / sum w^2, are too few below 100 or below a tenth of all rows.
     """
-    weights, found = context.weights[part], []
+    weights, checks = context.weights[part], []
     clips = [("weights", float("inf"))]
     if "clipped_ips" in plan.estimators and weights.largest > plan.settings.clip:
         clips.append(("clipped weights", plan.settings.clip))
     for name, clip in clips:
-        what = weights.diagnostics(clip)
-        least = max(float(FEWEST_ROWS), SMALLEST_SHARE * what.rows)
-        few = f"of {what.rows} relevant truth items; below this an estimate rests on few"
-        found += [
+        diagnostics = weights.diagnostics(clip)
+        least = max(float(FEWEST_ROWS), SMALLEST_SHARE * diagnostics.rows)
+        detail = f"of {diagnostics.rows} relevant truth items; below this an estimate rests on few"
+        checks += [
             LowerBoundCheck(
-                f"{part}: {name}: effective rows", round(what.effective, 1), least, "warning", few
+                f"{part}: {name}: effective rows", round(diagnostics.effective, 1), least, "warning", detail
             ),
-            Check(f"{part}: {name}: largest", what.largest, None, "info", "1 / propensity"),
-            Check(f"{part}: {name}: share of the top 1 %", what.top_share, None, "info", "of all weight"),
+            Check(f"{part}: {name}: largest", diagnostics.largest, None, "info", "1 / propensity"),
+            Check(
+                f"{part}: {name}: share of the top 1 %",
+                diagnostics.top_share,
+                None,
+                "info",
+                "of all weight",
+            ),
         ]
-    return found
+    return checks
 
 
 def reason_checks(plan: EstimationPlan) -> list[Check]:
-    """One for each estimator and metric without a value: why."""
+    """Give the reason for each estimator and metric without a value."""
     columns: dict[tuple[str, str, str], int] = {}
     for column, reason in debiased.missing_estimates(plan):
         key = column.estimator, column.metric, reason
@@ -275,7 +288,7 @@ def reason_checks(plan: EstimationPlan) -> list[Check]:
 
 
 def ideal_checks(plan: EstimationPlan) -> list[Check]:
-    """What is known of a weighted NDCG, where one is asked for."""
+    """Note the limits of a weighted NDCG, if one is asked for."""
     weighted = [
         name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.estimable_metrics(name)
     ]
@@ -286,7 +299,7 @@ def ideal_checks(plan: EstimationPlan) -> list[Check]:
 
 
 def strata_check(part: str, plan: EstimationPlan, proposal: Proposal) -> Check:
-    """The number of strata proposed: a warning where neighbouring numbers never agree."""
+    """Report the proposed number of strata; a warning where neighbouring numbers never agree."""
     assert plan.compared is not None
     metric, k = plan.compared
     values = ", ".join(

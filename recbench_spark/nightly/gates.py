@@ -1,4 +1,4 @@
-"""Gates: bounds of the benchmark file on the facts of a split's manifest."""
+"""Gates: bounds that the benchmark file sets on facts of a split's manifest."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from recbench_spark.errors import GateError
 
 @dataclass(frozen=True)
 class GateCheck(Check):
-    """A gate held against one fact; a lower bound passes from the threshold on."""
+    """Result of a gate on one fact; a value equal to the bound passes."""
 
     outside: bool = False
 
     @property
     def passed(self) -> bool:
-        """Whether the fact lies within the bound."""
+        """True if the fact is within the bound."""
         return not self.outside
 
 
 def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> list[GateCheck]:
-    """One check for each gate and part; a gate whose fact is nowhere has not passed.
+    """Check every gate on each of its parts; a gate without any fact fails.
 
     Args:
         gates: bounds of the benchmark file.
@@ -37,8 +37,8 @@ def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> li
 
 def _check_gate(gate: Gate, values: Mapping[tuple[str, str], float]) -> list[GateCheck]:
     parts = sorted(part for part, fact in values if fact == gate.fact and gate.part in (None, part))
-    found = [_check_fact(gate, part, values[part, gate.fact]) for part in parts]
-    return found or [_check_fact(gate, gate.part or "every part", math.nan)]
+    checks = [_check_fact(gate, part, values[part, gate.fact]) for part in parts]
+    return checks or [_check_fact(gate, gate.part or "every part", math.nan)]
 
 
 def _check_fact(gate: Gate, part: str, value: float) -> GateCheck:
@@ -53,7 +53,7 @@ def _check_fact(gate: Gate, part: str, value: float) -> GateCheck:
 
 
 def gate_error(checks: Sequence[Check]) -> GateError | None:
-    """The error of a job whose gates of action `fail` have not all passed."""
+    """Return the error of a job if gates of action `fail` have failed; None otherwise."""
     failed = [c for c in checks if not c.passed and c.severity == "error"]
     if not failed:
         return None

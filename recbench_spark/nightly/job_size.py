@@ -1,4 +1,4 @@
-"""Whether a night is so small that Spark's preparations take longer than its work."""
+"""Decide if a night is so small that Spark's preparations take longer than its work."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from recbench_spark.nightly import run_keys
 
 SMALL_ROWS = 1_000_000
 SMALL_BYTES = 32 << 20
-"""Rows of a generated log, or bytes of all files that are read: log, models and all else."""
+"""Largest small night: rows of a generated log, or bytes of all files that are read (log, models and
+others)."""
 
 
 def is_small(benchmark: Benchmark) -> bool:
-    """Whether all that a night reads is small; False where it does not lie on this machine.
+    """Return True if all inputs of a night are small; False if they are not on this machine.
 
     Args:
-        benchmark: with its placeholders filled in.
+        benchmark: its placeholders are filled in.
     """
     dataset = benchmark.dataset
     rows = dataset.world.interactions + dataset.world.open_loop if dataset.reader == "world" else 0
@@ -25,23 +26,23 @@ def is_small(benchmark: Benchmark) -> bool:
 
 
 def _list_paths(benchmark: Benchmark) -> list[str]:
-    """Every path that a night reads."""
-    found = list(run_keys.evaluation_paths(benchmark).values())
+    """Return every path that a night reads."""
+    paths = list(run_keys.evaluation_paths(benchmark).values())
 
     def note(path: str, **_: object) -> str:
-        found.append(path)
+        paths.append(path)
         return ""
 
     run_keys.hash_split(note, benchmark)
     for model in benchmark.models:
         run_keys.identify_model_inputs(note, model)
-    return found
+    return paths
 
 
 def _file_bytes(path: str) -> float:
-    place = Path(path.removeprefix("file://"))
+    file_path = Path(path.removeprefix("file://"))
     try:
-        files = [place] if place.is_file() else list(place.rglob("*"))
+        files = [file_path] if file_path.is_file() else list(file_path.rglob("*"))
         return sum(file.stat().st_size for file in files) if files else math.inf
     except (OSError, ValueError):
         return math.inf

@@ -1,4 +1,4 @@
-"""One model against the held-out parts: rankings, per-user values, metrics, checks."""
+"""Evaluate one model on the held-out parts: rankings, per-user values, metrics, checks."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, make_beh
 
 
 def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
-    """Rankings, per-user values, metrics and checks of one model, all held-out parts in one pass."""
-    asked, plan, store = night.benchmark.evaluation, night.plan(), night.store
+    """Write rankings, per-user values, metrics and checks of one model; all held-out parts in one pass."""
+    evaluation, plan, store = night.benchmark.evaluation, night.plan(), night.store
     facts = {"run_id": run_id, "model": model.name}
-    with journal.stage("rankings", f"{model.name}: rank {', '.join(asked.parts)}", **facts):
+    with journal.stage("rankings", f"{model.name}: rank {', '.join(evaluation.parts)}", **facts):
         exposure = night.exposure
         request = plan.request(lists=exposure is not None and exposure.wants_lists)
-        rankings, found = rank_model(night, model, request)
+        rankings, checks = rank_model(night, model, request)
         store.append(rankings.withColumn("run_id", F.lit(run_id)), RANKINGS)
     rankings = store.read_run("rankings", run_id)
     with journal.stage("metrics", f"{model.name}: measure", **facts) as counts:
-        further = []
+        extra = []
         if exposure:
-            corrected, told = estimate_exposure(
+            corrected, exposure_checks = estimate_exposure(
                 store, exposure, make_plan(exposure, plan, night.benchmark.headline), rankings
             )
-            further, found = [corrected], found + told
-        write_metrics(store, rankings, plan, run_id, night.catalogue, asked=asked, extra=further)
-        found += check_rows.ranking_checks(
-            rankings, asked.parts, night.definition.threshold, lists=make_behaviour(model).lists
+            extra, checks = [corrected], checks + exposure_checks
+        write_metrics(store, rankings, plan, run_id, night.catalogue, asked=evaluation, extra=extra)
+        checks += check_rows.ranking_checks(
+            rankings, evaluation.parts, night.definition.threshold, lists=make_behaviour(model).lists
         )
-        found += uncorrected_checks(plan, asked.draw.estimators)
-        found += check_night_gates(night) + check_model_gates(night, model)
-        write_checks(store, run_id, found)
-        counts["warnings"] = sum(not check.passed for check in found)
-    return found
+        checks += uncorrected_checks(plan, evaluation.draw.estimators)
+        checks += check_night_gates(night) + check_model_gates(night, model)
+        write_checks(store, run_id, checks)
+        counts["warnings"] = sum(not check.passed for check in checks)
+    return checks
 
 
 def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> bool:
-    """Train what is trained here, into the tables of models; True if anything was done.
+    """Train a model that is trained here and save it; return True if anything was done.
 
     Raises:
-        GateError: a gate of action `fail` on a fact of the model, which is then not ranked.
+        GateError: a gate of action `fail` on a fact of the model; such a model is not ranked.
     """
     behaviour, data = make_behaviour(model), replace(night.data, journal=journal)
     if not behaviour.learns:
@@ -78,11 +78,11 @@ def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> 
 
 @contextmanager
 def hold_fit(behaviour: Behaviour[ModelConfig], data: SplitData) -> Iterator[SplitData | None]:
-    """Give the split with the lease of a model's fit; None where the model was fitted before.
+    """Yield the split with the lease of a model's fit; None if the model was fitted before.
 
-    Two nights at once fit a model once: the second one waits. A fit that was killed leaves its checkpoints
-    to the next owner of the lease. A warehouse that is remote or a catalog has no leases: there both nights
-    fit, and the name of the append keeps one result.
+    Two nights at once fit a model once: the second one waits. A killed fit leaves its checkpoints to the
+    next owner of the lease. A remote warehouse and a catalog have no leases: there both nights fit, and the
+    name of the append keeps one result.
     """
     folder = data.store.folder
     if folder is None or not behaviour.leased:
@@ -96,13 +96,13 @@ def hold_fit(behaviour: Behaviour[ModelConfig], data: SplitData) -> Iterator[Spl
 def rank_model(
     night: BenchmarkNight, model: ModelConfig, request: RankingRequest
 ) -> tuple[DataFrame, list[Check]]:
-    """The rankings by a model of any kind, and what its inputs left out."""
+    """Return the rankings by a model of any kind, and checks on its inputs."""
     behaviour, users = make_behaviour(model), select_users(night)
     candidates = None if behaviour.brings_candidates else select_candidates(night, users)
-    ranked, found = behaviour.ranked(users, night.data)
-    return ranking.rank(users, ranked, request, candidates), found
+    ranked, checks = behaviour.ranked(users, night.data)
+    return ranking.rank(users, ranked, request, candidates), checks
 
 
 def select_users(night: BenchmarkNight) -> DataFrame:
-    """The users of the night's parts, with what is known of exposure where estimates ask for it."""
+    """Return the users of the night's parts, with data on exposure if estimates need it."""
     return add_exposure(night.users, night.exposure.shown) if night.exposure else night.users

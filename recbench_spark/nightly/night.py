@@ -1,4 +1,4 @@
-"""What all models of a night share, and how runs are named."""
+"""Data that all models of a night share, checks of a benchmark file, and names of runs."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
-from recbench_spark.storage.marks import MARKS_FOLDER as AT_WORK
+from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.store import Store
 from recbench_spark.training.item_features import share_features
 from recbench_spark.training.model_adapter import SplitData, make_behaviour
 
 STAMP_FORMAT = "%Y%m%dT%H%M%S"
-"""How run ids begin: the start of the attempt, UTC."""
+"""First part of a run id: the start of the attempt in UTC."""
 
 
 @dataclass(frozen=True)
 class BenchmarkNight:
-    """What all models of a night share."""
+    """One night of a benchmark: the data and settings that all its models share."""
 
     store: Store
     benchmark: Benchmark
@@ -60,21 +60,21 @@ class BenchmarkNight:
 
     @property
     def spark(self) -> SparkSession:
-        """The session."""
+        """The Spark session."""
         return self.store.spark
 
     def table(self, table: schemas.Table) -> DataFrame:
-        """The rows of this night's split."""
+        """Return the rows of this night's split."""
         return read_split(self.store, table, self.split_id)
 
     @property
     def manifest(self) -> list[dict[str, Any]]:
-        """The facts of this night's split; none where it has not been made."""
+        """Facts of this night's split; empty if the split has not been made."""
         return self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
 
     @cached_property
     def catalogue(self) -> SplitCatalogue:
-        """What metrics of lists are measured against."""
+        """Items, training users and item features that metrics of lists need."""
         blocks, items = self.table(schemas.USER_BLOCKS), self.table(schemas.ITEMS)
         path = self.benchmark.evaluation.features
         features = None
@@ -86,19 +86,19 @@ class BenchmarkNight:
 
     @property
     def users(self) -> DataFrame:
-        """Whom models rank for; see `users_of_parts`."""
+        """Users that models rank for; see `users_of_parts`."""
         definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
         keep_empty = definition.empty_users == "zero"
         return select_part_users(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)
 
     @cached_property
     def n_rankings(self) -> int:
-        """How many rows of `users` there are."""
+        """Number of rows of `users`."""
         return self.users.count()
 
     @cached_property
     def exposure(self) -> ExposureContext | None:
-        """What is known of exposure, where estimates that correct for it are asked for."""
+        """Data on exposure, if the file asks for estimates that correct for it."""
         evaluation = self.benchmark.evaluation
         return (
             build_exposure_context(self.store, self.split_id, evaluation, self.definition)
@@ -108,12 +108,12 @@ class BenchmarkNight:
 
     @property
     def n_items(self) -> int:
-        """Items of the catalogue."""
+        """Number of items of the catalogue."""
         return self.data.n_items
 
     @cached_property
     def data(self) -> SplitData:
-        """What models may know of the night."""
+        """The data that models may use."""
         held_out = self.benchmark.split.held_out
         return SplitData(
             self.store,
@@ -128,23 +128,28 @@ class BenchmarkNight:
         )
 
     def plan(self) -> MetricPlan:
-        """What is measured."""
+        """Return the plan of the metrics."""
         return make_metric_plan(self.benchmark.evaluation, self.definition)
 
 
-def make_metric_plan(asked: Evaluation, definition: Definition) -> MetricPlan:
-    """What a benchmark file measures of rankings; ConfigError where that cannot be."""
-    features = Path(asked.features).stem if asked.features else None
+def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPlan:
+    """Return the plan of the metrics of rankings in a benchmark file; ConfigError for an impossible one."""
+    features = Path(evaluation.features).stem if evaluation.features else None
     return MetricPlan.checked(
-        asked.metrics, asked.cutoffs, definition, asked.bootstrap, features, uncut=asked.uncut
+        evaluation.metrics,
+        evaluation.cutoffs,
+        definition,
+        evaluation.bootstrap,
+        features,
+        uncut=evaluation.uncut,
     )
 
 
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
-    """Check the settings, name the split and the inputs of a night."""
+    """Check the settings, name the split and identify the inputs of a night."""
     benchmark = fill_placeholders(benchmark, logical_date)
     check_benchmark(benchmark)
-    _ = store.scratch  # whether workers can read it is known before hours of work
+    _ = store.scratch  # fail now, not after hours of work, if workers cannot read it
     split_id, inputs = identify_split(store, benchmark)
     inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
     return BenchmarkNight(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
@@ -152,14 +157,14 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Benchm
 
 @contextmanager
 def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Iterator[None]:
-    """Be the only one that runs a night; another job that would run the same waits until it has ended.
+    """Hold the lock of a night; another job with the same night waits until this one has ended.
 
-    What the first one has published is then done for the second. Whoever is killed is not waited for. A
-    warehouse that is remote or a catalog has no leases: there both run, and each run is whole.
+    The second job then sees the results of the first one. A killed job is not waited for. A remote
+    warehouse and a catalog have no leases: there both jobs run, and each run is whole.
 
     Args:
         night: the night.
-        journal: is told of another job that is waited for.
+        journal: reports that this job waits for another one.
         part: name of some of its models; two different parts run at once.
     """
     folder = night.store.folder
@@ -167,48 +172,48 @@ def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Itera
         yield
         return
     name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
-    with take_turns(folder / AT_WORK / name, journal.say):
+    with take_turns(folder / MARKS_FOLDER / name, journal.say):
         yield
 
 
 def count_attempts(night: BenchmarkNight) -> dict[str, int]:
-    """Succeeded runs of each model with its key on this night."""
-    of_night = [
+    """Count the succeeded runs of each model with its key on this night."""
+    filters = [
         ("suite", "=", night.benchmark.name),
         ("logical_date", "=", night.logical_date),
         ("status", "=", "succeeded"),
     ]
-    rows = night.store.rows(schemas.RUNS, of_night, ["model", "run_key"])
+    rows = night.store.rows(schemas.RUNS, filters, ["model", "run_key"])
     done = Counter((row["model"], row["run_key"]) for row in rows)
     return {model.name: done[model.name, make_run_key(night, model)] for model in night.benchmark.models}
 
 
 def list_missing_models(night: BenchmarkNight, attempts: Mapping[str, int]) -> list[ModelConfig]:
-    """Return the models that have no succeeded run, by what `count_attempts` returned."""
+    """Return the models without a succeeded run, by the result of `count_attempts`."""
     return [model for model in night.benchmark.models if not attempts[model.name]]
 
 
 AGE_COLUMNS = ("finished_at", "attempt", "run_id")
-"""What the newest of several attempts is told by."""
+"""Columns that order several attempts by age."""
 
 
 def sort_by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows of `runs`, the newest attempt last; NULL is oldest."""
+    """Sort rows of `runs` so that the newest attempt is last; NULL is oldest."""
     return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE_COLUMNS])
 
 
 def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
-    """Newest succeeded run of each model of a benchmark file with the settings and inputs of now, by model.
+    """Return the newest succeeded run of each model with the present settings and inputs, by model.
 
-    A run of the same model with other metrics, another definition, dataset or split has another key.
+    A run of the same model with other metrics, or another definition, dataset or split, has another key.
 
     Args:
-        night: the night of that file.
-        filters: which rows of `runs` are taken beside; none: those of every night.
+        night: the night of the benchmark file.
+        filters: further conditions on rows of `runs`; empty: runs of every night.
     """
     keys_by_model = {model.name: make_run_key(night, model) for model in night.benchmark.models}
-    of_suite = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
-    rows = night.store.rows(schemas.RUNS, of_suite, ["model", "run_key", "seconds", *AGE_COLUMNS])
+    all_filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), *filters]
+    rows = night.store.rows(schemas.RUNS, all_filters, ["model", "run_key", "seconds", *AGE_COLUMNS])
     return {
         row["model"]: row for row in sort_by_age(rows) if keys_by_model.get(row["model"]) == row["run_key"]
     }
@@ -226,15 +231,14 @@ def require_truth(night: BenchmarkNight) -> None:
 
 
 def require_split(night: BenchmarkNight) -> None:
-    """Refuse to publish what was measured while retention removed the split, or another process wrote to
-    an input."""
+    """Refuse to publish if the split was removed or an input was changed during the run."""
     require_unchanged()
     if current_split_id(night.store, night.split_id) != night.split_id:
         raise StoreError(f"split {night.split_id} was removed by jobs/maintain.py meanwhile", "run again")
 
 
 def check_night_gates(night: BenchmarkNight) -> list[GateCheck]:
-    """The gates of the benchmark file on facts of the split, held against the night's manifest."""
+    """Check the gates on facts of the split with the night's manifest."""
     gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
     if not gates:
         return []
@@ -242,54 +246,52 @@ def check_night_gates(night: BenchmarkNight) -> list[GateCheck]:
 
 
 def list_model_facts(benchmark: Benchmark) -> set[str]:
-    """Facts that a model of the benchmark tells of itself."""
+    """Return the facts that models of the benchmark report of themselves."""
     return {fact for model in benchmark.models for fact in model.facts}
 
 
 def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:
-    """The gates on facts of a model, where it has told any: on its first night nothing has moved."""
+    """Check the gates on facts of a model, if it has reported any: on its first night there is no drift."""
     gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
     facts = make_behaviour(model).facts(night.data) if gates else []
     return gate_checks(gates, facts) if facts else []
 
 
 def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
-    """Hash of all that a run's numbers depend on: same key, same numbers."""
+    """Hash all that a run's numbers depend on: same key, same numbers."""
     inputs = {**night.inputs, **identify_model_inputs(night.spark, model)}
     return hash_run_key(night.benchmark, night.definition, night.split_id, inputs, model)
 
 
 def identify_model_inputs(spark: SparkSession, model: ModelConfig) -> dict[str, str]:
-    """Identity of the files a model was handed over in."""
+    """Return the identity of each file that a model is read from."""
     return run_keys.identify_model_inputs(partial(identity, spark), model)
 
 
 def check_benchmark(benchmark: Benchmark) -> None:
-    """What can be known to be wrong before Spark starts.
+    """Check all settings that can be checked before Spark starts.
 
     Raises:
         ConfigError: an unknown metric, axis or preset; a setting that needs another one.
     """
-    asked, reader = benchmark.evaluation, benchmark.dataset.reader
-    definition = asked.resolve()
+    evaluation, reader = benchmark.evaluation, benchmark.dataset.reader
+    definition = evaluation.resolve()
     check_measures(benchmark)
-    listed = asked.candidates_path or benchmark.dataset.lists_negatives
+    listed = evaluation.candidates_path or benchmark.dataset.lists_negatives
     if definition.candidates == "given" and not listed:
         raise ConfigError(
             "evaluation.candidates_path is missing, and definition.candidates is 'given'",
             "a table of user_id, item_id",
         )
-    if DIVERSITY in asked.metrics and not asked.features:
+    if DIVERSITY in evaluation.metrics and not evaluation.features:
         raise ConfigError("metric diversity needs evaluation.features", "a table of item_id, vector")
-    if asked.exposure and asked.exposure.propensities.method == "true" and reader != "world":
+    if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
-    for part in asked.parts:
+    for part in evaluation.parts:
         if part not in (known := list_held_out_parts(benchmark.split)):
-            raise ConfigError(
-                f"evaluation.parts: nothing is ever held out to '{part}'", nearest(part, known)
-            )
+            raise ConfigError(f"evaluation.parts: the split never holds out '{part}'", nearest(part, known))
     _check_gates(benchmark)
-    for cut in asked.slices:
+    for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
             raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
         known = benchmark.dataset.attributes
@@ -300,27 +302,30 @@ def check_benchmark(benchmark: Benchmark) -> None:
         model.check(reader)
 
 
-def describe_metric(asked: Evaluation, definition: Definition, metric: str) -> str:
-    """Return the definition string that stands beside a metric of a night; predictions know one alone."""
+def describe_metric(evaluation: Evaluation, definition: Definition, metric: str) -> str:
+    """Return the definition string of a metric of a night; metrics of predictions have one definition."""
     if metric not in METRICS and metric not in LIST_METRICS:
         return VERSION
-    return make_metric_plan(asked, definition).describe(metric)
+    return make_metric_plan(evaluation, definition).describe(metric)
 
 
 def parse_headline(benchmark: Benchmark) -> tuple[str, int | None]:
-    """The headline's metric and cut-off; None: over the whole ranking, or of a metric without any."""
+    """Return the headline's metric and cut-off.
+
+    A cut-off of None means the whole ranking, or a metric without a cut-off.
+    """
     metric, _, k = benchmark.headline.partition("@")
     return metric, int(k) if k else None
 
 
 def headline_filter(benchmark: Benchmark) -> Column:
-    """Rows of the headline's metric and cut-off, in any table that has these columns."""
+    """Return the condition for the headline's metric and cut-off, for any table with these columns."""
     metric, k = parse_headline(benchmark)
     return (F.col("metric") == metric) & F.col("k").eqNullSafe(F.lit(k))
 
 
 def check_measures(benchmark: Benchmark) -> None:
-    """Check metrics, definition and headline, whatever a job does with the file.
+    """Check metrics, definition and headline, for any job that uses the file.
 
     Raises:
         ConfigError: an unknown metric, axis or preset; a metric without a value at its cut-off.
@@ -337,7 +342,7 @@ def check_measures(benchmark: Benchmark) -> None:
 
 
 def _check_figure(figure: str, where: str) -> None:
-    """ConfigError for `metric@k` of an unknown metric, or of one that has no value at k or without one."""
+    """Refuse `metric@k` if the metric is unknown, or has no value with (or without) a cut-off."""
     name, _, k = figure.partition("@")
     known = (*METRICS, *LIST_METRICS, *VALUE_METRICS)
     if name not in known:
@@ -350,9 +355,9 @@ def _check_figure(figure: str, where: str) -> None:
 
 
 def _check_headline(benchmark: Benchmark) -> None:
-    """A headline is a figure that this file can measure, or one of a publication.
+    """Check that the headline is a figure that this file can measure, or a figure of a publication.
 
-    Not all nights measure its metric. Its cut-off, where the file names one, is among those measured.
+    A night need not measure the headline's metric. Its cut-off, if the file names one, must be measured.
     """
     headline, evaluation = benchmark.headline, benchmark.evaluation
     _check_figure(headline, "headline")
@@ -369,7 +374,7 @@ def _check_headline(benchmark: Benchmark) -> None:
 
 
 def _check_gates(benchmark: Benchmark) -> None:
-    """Drift is a fact of models of kind graph, and of no split."""
+    """Refuse a gate on drift without a model that reports drift: a split has no drift."""
     known = list_model_facts(benchmark)
     for gate in benchmark.gates:
         if gate.fact.startswith("drift") and gate.fact not in known:
@@ -378,15 +383,15 @@ def _check_gates(benchmark: Benchmark) -> None:
 
 
 def yesterday_stamp(store: Store) -> str:
-    """The time stamp of run ids a day ago: older runs that are not at work will never succeed.
+    """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
 
-    By the clock of the warehouse's storage where that is a folder.
+    The clock is that of the warehouse's storage if this is a folder.
     """
     seconds = datetime.now(UTC).timestamp() if store.folder is None else read_clock(store.folder)
     return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)
 
 
 def new_run_id(logical_date: date, model: str) -> str:
-    """Start time first, so that the age of a run can be read off its name."""
+    """Make a run id. It starts with the start time, so that it shows the age of the run."""
     started = datetime.now(UTC).strftime(STAMP_FORMAT)
     return f"{started}-{logical_date:%Y%m%d}-{model}-{uuid.uuid4().hex[:8]}"

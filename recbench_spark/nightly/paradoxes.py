@@ -1,4 +1,5 @@
-"""Where parts and whole disagree on which of two models of a night is better, and how little it takes."""
+"""Pairs of models of a night on which parts and whole disagree, and the smallest change that turns a
+verdict."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS, RUNS
 
 
 def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
-    """Append to `paradoxes` and `flips` where the benchmark file asks for it.
+    """Append to `paradoxes` and `flips` if the benchmark file asks for it.
 
-    Nothing is done again that was done for these runs and settings. All pairs are kept, those without
-    a disagreement too: that one was looked for is a finding.
+    The same runs with the same settings are analysed once. All pairs are stored, also those without a
+    disagreement: the absence of one is a result.
     """
     settings = night.benchmark.paradoxes
     runs = list_tonight_runs(night) if settings else ()
@@ -49,13 +50,13 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> None:
         if verdicts:
             rows = night.spark.createDataFrame(verdicts, _FLIP_SCHEMA)
             frames.append((rows.withColumns(_common_columns(night, name)), FLIPS))
-        # The rows of `paradoxes` last: they say that all was done.
+        # Rows of `paradoxes` are written last: they mark the analysis as complete.
         for frame, table in reversed(frames):
             night.store.append_named(frame, table, "paradox_id", name)
 
 
 def _paradox_settings(night: BenchmarkNight) -> list[object]:
-    """What the numbers depend on beside the runs."""
+    """Return the settings that the numbers depend on."""
     benchmark = night.benchmark
     compared = benchmark.comparisons and benchmark.comparisons.baseline
     sections = (benchmark.paradoxes, benchmark.evaluation.bootstrap, night.definition)
@@ -63,13 +64,13 @@ def _paradox_settings(night: BenchmarkNight) -> list[object]:
 
 
 def list_tonight_runs(night: BenchmarkNight) -> tuple[ComparedRun, ...]:
-    """The runs of this night on this split, by model."""
-    of_split = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
-    return tuple(run for run in select_tonight_runs(night, visible_runs(night)) if run.run_id in of_split)
+    """Return the runs of this night on this split, sorted by model."""
+    split_runs = {row.run_id for row in night.table(RUNS).select("run_id").collect()}
+    return tuple(run for run in select_tonight_runs(night, visible_runs(night)) if run.run_id in split_runs)
 
 
 def make_metric_plan(night: BenchmarkNight, settings: Paradoxes) -> metric_rows.MetricPlan:
-    """What is measured: metrics of ranks, at the cut-offs asked for."""
+    """Return the plan of the metrics: metrics of ranks, at the cut-offs of the section `paradoxes`."""
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.metrics if m in METRICS)
     ks = tuple(k for k in settings.k or evaluation.cutoffs if k is not None)
@@ -80,7 +81,7 @@ def make_metric_plan(night: BenchmarkNight, settings: Paradoxes) -> metric_rows.
 def make_plan(
     night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...]
 ) -> paradoxes.ParadoxPlan:
-    """Which pairs are compared, and by which strata."""
+    """Plan which pairs are compared, and by which strata."""
     evaluation = night.benchmark.evaluation
     return paradoxes.ParadoxPlan(
         runs,
@@ -96,12 +97,12 @@ def make_plan(
 def choose_references(
     night: BenchmarkNight, against: str, runs: tuple[ComparedRun, ...]
 ) -> dict[tuple[str, str, int | None], int] | None:
-    """(part, metric, k) -> place of the model that others are held against; None: all pairs."""
+    """Return the place of the reference model for each (part, metric, k); None: all pairs."""
     if against == "all":
         return None
     comparisons = night.benchmark.comparisons
-    named = comparisons.baseline if comparisons and against == "baseline" else None
-    return choose_baselines(night, list(runs), named)
+    baseline = comparisons.baseline if comparisons and against == "baseline" else None
+    return choose_baselines(night, list(runs), baseline)
 
 
 # ------------------------------------------------------------------------------- flips
@@ -110,7 +111,7 @@ def choose_references(
 def find_flips(
     night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...], rankings: DataFrame
 ) -> list[dict[str, Any]]:
-    """A row per verdict; the driver holds pairs x metrics x cut-offs of them, with 20 ids each."""
+    """Return a row for each verdict; the driver holds pairs x metrics x cut-offs rows, with 20 ids each."""
     plan = make_flip_plan(night, settings, runs)
     verdicts = flips.find_smallest_flips(rankings, plan) if plan.pairs else []
     described = make_metric_plan(night, settings)
@@ -120,7 +121,7 @@ def find_flips(
 def make_flip_plan(
     night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...]
 ) -> flips.FlipPlan:
-    """The verdicts that are turned: those of metrics that are sums over items."""
+    """Plan the verdicts to turn: those of metrics that are sums over items."""
     plan = make_plan(night, settings, runs)
     metrics = flips.additive_metrics(plan.measured.metrics, night.definition)
     against = choose_references(night, settings.flips_against, runs)
@@ -146,13 +147,13 @@ _FLIP_SCHEMA = (
 def _flip_row(
     plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: FlipVerdict
 ) -> dict[str, Any]:
-    """A row of `flips`: the model that leads first."""
+    """Return a row of `flips`; the leading model comes first."""
     pair, flip = verdict.pair, verdict.flip
     places = (pair.model, pair.other) if verdict.sign > 0 else (pair.other, pair.model)
-    ours, theirs = (plan.runs[place] for place in places)
+    leader, other = (plan.runs[place] for place in places)
     metric, k = plan.columns[pair.column]
     row = {
-        "model": ours.model, "other": theirs.model, "run_id": ours.run_id, "other_run_id": theirs.run_id,
+        "model": leader.model, "other": other.model, "run_id": leader.run_id, "other_run_id": other.run_id,
         "part": pair.part, "metric": metric, "definition": described.describe(metric), "k": k,
         "removed_are": pair.removed, "out_of": verdict.n_candidates, "total": verdict.total,
     }  # fmt: skip
@@ -170,7 +171,7 @@ def _flip_row(
 
 
 def _common_columns(night: BenchmarkNight, name: str) -> dict[str, Any]:
-    """What says when, of which suite and of which split rows are."""
+    """Return the columns that identify time, suite and split of the rows."""
     return {
         "paradox_id": F.lit(name),
         "suite": F.lit(night.benchmark.name),

@@ -1,4 +1,5 @@
-"""Writing propensities: of items to `propensities`, of ratings to `rating_propensities`, fitted laws."""
+"""Write propensities of items to `propensities`, of ratings to `rating_propensities`, and fitted power
+laws."""
 
 from __future__ import annotations
 
@@ -26,12 +27,20 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.store import Store
 
 SEED = 42
-"""Of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
+"""Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
 
 
 @dataclass(frozen=True)
 class ExposureLog:
-    """The rows propensities are fitted to, under which name, and the catalogue (None: items with rows)."""
+    """Rows that propensities are fitted to.
+
+    Attributes:
+        store: the warehouse.
+        split_id: name of the rows in the tables.
+        rows: the rows.
+        items: the catalogue; None: the items that have rows.
+        sample: ratings of items drawn at random, for naive Bayes.
+    """
 
     store: Store
     split_id: str
@@ -43,22 +52,22 @@ class ExposureLog:
 def write_propensities(
     exposed: ExposureLog, settings: Propensities, replicates: int = 0, *, cells: bool = False
 ) -> PowerLaw | None:
-    """Fit and append under `asked.name`, once for each name; returns the fitted power law.
+    """Fit and append propensities once for each name (`method_name`); return the fitted power law, if any.
 
     Args:
         exposed: the log.
         settings: method, scale, clipping.
         replicates: simulated laws behind the goodness of fit; 0: none.
-        cells: by logistic regression also write a propensity for every user and item.
+        cells: with logistic regression also write a propensity for every user and item.
     """
     if settings.method == "naive_bayes":
         _append_rows(exposed, settings, RATING_PROPENSITIES, _fit_ratings(exposed))
         return None
     if settings.method == "given":
-        given = read_table(
+        propensities = read_table(
             exposed.store.spark, str(settings.path), ["item_id", "propensity"], "propensities"
         )
-        _append_rows(exposed, settings, PROPENSITIES, given)
+        _append_rows(exposed, settings, PROPENSITIES, propensities)
         return None
     if settings.method == "logistic_regression":
         _fit_features(exposed, settings, cells)
@@ -74,16 +83,16 @@ def write_propensities(
 
 
 def method_name(store: Store, settings: Propensities) -> str:
-    """Return the name in the column `method`: the settings, and the content of tables that they name."""
+    """Return the value of the column `method`: the settings, and hashes of the tables that they name."""
     paths = [settings.path, settings.item_features, settings.user_features]
-    given = [identity(store.spark, path) for path in paths if path]
-    return f"{settings.name};content={digest(given, length=8)}" if given else settings.name
+    identities = [identity(store.spark, path) for path in paths if path]
+    return f"{settings.name};content={digest(identities, length=8)}" if identities else settings.name
 
 
 def _append_rows(exposed: ExposureLog, settings: Propensities, table: Table, rows: DataFrame) -> None:
     name = method_name(exposed.store, settings)
-    named = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
-    exposed.store.append(named, table, once=f"{exposed.split_id}/{name}")
+    named_rows = rows.withColumns({"split_id": F.lit(exposed.split_id), "method": F.lit(name)})
+    exposed.store.append(named_rows, table, once=f"{exposed.split_id}/{name}")
 
 
 def _fit_ratings(exposed: ExposureLog) -> DataFrame:
@@ -94,23 +103,23 @@ def _fit_ratings(exposed: ExposureLog) -> DataFrame:
 
 
 def _fit_features(exposed: ExposureLog, settings: Propensities, cells: bool) -> None:
-    """Over the catalogue, else the items that have features, else those shown."""
+    """Fit over the catalogue; without one over the items that have features, else over the items shown."""
     spark = exposed.store.spark
     tables = {
         key: read_table(spark, path, [key], "features") if path else None
         for key, path in (("user_id", settings.user_features), ("item_id", settings.item_features))
     }
-    listed = exposed.items if exposed.items is not None else tables["item_id"]
-    ids = {"user_id": exposed.rows, "item_id": exposed.rows if listed is None else listed}
+    catalogue = exposed.items if exposed.items is not None else tables["item_id"]
+    ids = {"user_id": exposed.rows, "item_id": exposed.rows if catalogue is None else catalogue}
     users, items = (
         logistic.join_features(rows.select(key).distinct(), key, tables[key], f"features of {key}")
         for key, rows in ids.items()
     )
     odds = logistic.fit_odds(exposed.rows, users, items, settings.rate, SEED)
-    found = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
+    frames = [(logistic.item_propensities(odds, users, items), PROPENSITIES)]
     if cells:
-        found.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
-    for rows, table in found:
+        frames.append((logistic.cell_propensities(odds, users, items), CELL_PROPENSITIES))
+    for rows, table in frames:
         raised = F.greatest(F.col("propensity"), F.lit(settings.floor or 0.0))
         _append_rows(exposed, settings, table, rows.withColumn("propensity", raised))
 

@@ -1,4 +1,4 @@
-"""One model against held-out ratings: predictions of pairs, their errors, per user and overall."""
+"""Evaluate one model on held-out ratings: predictions of pairs, and their errors per user and overall."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ from recbench_spark.training.model_adapter import make_behaviour
 
 
 def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
-    """Errors of a model's predictions of each held-out part, into `metrics`, `user_metrics`, `checks`.
+    """Write errors of a model's predictions of each held-out part to `metrics`, `user_metrics`, `checks`.
 
-    Predictions of one part are kept on the executors while they are measured: an array per user.
+    Predictions of one part stay on the executors while they are measured: an array for each user.
     """
-    found: list[Check] = [*check_night_gates(night)]
+    checks: list[Check] = [*check_night_gates(night)]
     for part in night.benchmark.evaluation.parts:
-        place = f"{model.name}: predict {part}"
-        with journal.stage("predictions", place, run_id=run_id, model=model.name) as counts:
+        title = f"{model.name}: predict {part}"
+        with journal.stage("predictions", title, run_id=run_id, model=model.name) as counts:
             users = select_part_users(night.table(USER_BLOCKS), [part], night.definition.threshold, False)
             predicted = make_behaviour(model).predict(users, night.data).cache()
-            checks = _prediction_checks(predicted, part)
-            counts["pairs"] = int(checks[1].observed)
+            part_checks = _prediction_checks(predicted, part)
+            counts["pairs"] = int(part_checks[1].observed)
             _write_errors(night, predicted, part, run_id)
             predicted.unpersist()
-            found.extend(checks)
-    write_checks(night.store, run_id, found)
-    return found
+            checks.extend(part_checks)
+    write_checks(night.store, run_id, checks)
+    return checks
 
 
 def _write_errors(night: BenchmarkNight, predicted: DataFrame, part: str, run_id: str) -> None:
     settings = night.benchmark.evaluation
     rows = rating_metrics(predicted, settings.metrics, settings.bootstrap)
-    full = [{"run_id": run_id, "part": part, **row} for row in rows]
+    full_rows = [{"run_id": run_id, "part": part, **row} for row in rows]
     schema = METRICS.schema
-    frame = night.spark.createDataFrame([tuple(row[name] for name in schema.names) for row in full], schema)
+    frame = night.spark.createDataFrame(
+        [tuple(row[name] for name in schema.names) for row in full_rows], schema
+    )
     frames = [(frame, METRICS)]
     if settings.user_metrics:
-        of_users = user_values(predicted).where(F.col("metric").isin("mse", *settings.metrics))
-        stamped = of_users.withColumns({"part": F.lit(part), "run_id": F.lit(run_id)})
+        user_rows = user_values(predicted).where(F.col("metric").isin("mse", *settings.metrics))
+        stamped = user_rows.withColumns({"part": F.lit(part), "run_id": F.lit(run_id)})
         frames.append((conform(stamped, USER_METRICS), USER_METRICS))
     night.store.append_all(frames)
 

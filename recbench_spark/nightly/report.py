@@ -1,4 +1,4 @@
-"""What a night tells in the end: one HTML file, the leaderboard, and lines of SQL to go on with."""
+"""The report of a night: one HTML file, the leaderboard, and queries to continue with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from recbench_spark.storage.table_sql import view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """The report as one HTML file (where the warehouse is a local folder) and the leaderboard."""
+    """Write the report if the warehouse is a folder; return its path and the leaderboard."""
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
         path = None
@@ -40,7 +40,7 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
 
 
 def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id: str) -> reports.Report:
-    """The facts of one suite's night. The driver holds published numbers, none a user."""
+    """Return the facts of one suite's night. The driver holds published numbers, no row for a user."""
     if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
         store.install_views()
     ask = make_query_runner(store)
@@ -50,83 +50,85 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
             f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
         )
     if len(latest):
-        # A dataset that no longer runs, or has another name now, is no matter of this night.
+        # Datasets that no longer run, or have another name now, do not belong to this night.
         last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
         latest = latest[last == latest.logical_date.max()]
     ids = latest.run_id.unique().tolist()
     splits = sorted({split_id, *latest.split_id})
-    of_runs, listed = F.col("run_id").isin(ids), _sql_list(ids)
+    selected, id_list = F.col("run_id").isin(ids), _sql_list(ids)
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
     report = reports.make_report(
         latest,
-        ask(f"SELECT * FROM runs WHERE run_id IN ({listed}) OR ({failed})"),
-        ask(f"SELECT * FROM checks WHERE run_id IN ({listed})"),
+        ask(f"SELECT * FROM runs WHERE run_id IN ({id_list}) OR ({failed})"),
+        ask(f"SELECT * FROM checks WHERE run_id IN ({id_list})"),
         ask(f"SELECT * FROM manifests WHERE split_id IN ({_sql_list(splits)})"),
         benchmark.headline,
         sql_lines(store, benchmark, logical_date),
         read_multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
-        describe_regressions(store, of_runs, logical_date) if benchmark.regressions else (),
+        describe_regressions(store, selected, logical_date) if benchmark.regressions else (),
     )
     if benchmark.paradoxes:
-        shown = reports.make_disagreements(*read_disagreements(store, of_runs))
+        shown = reports.make_disagreements(*read_disagreements(store, selected))
         report = replace(report, disagreements=shown)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))
     if benchmark.comparisons is None:
         return report
-    return replace(report, changes=reports.make_changes(read_changes(store, benchmark, of_runs)))
+    return replace(report, changes=reports.make_changes(read_changes(store, benchmark, selected)))
 
 
 def view_until(day: date) -> str:
-    """The view `latest_metrics` as of a night: what was measured for later ones is not looked at."""
+    """Return the SQL of the view `latest_metrics` for a night: numbers of later nights are left out."""
     view = view_files()["latest_metrics"]
     bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
     return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
 
 
 def read_graph_runs(store: Store, split_id: str) -> pd.DataFrame:
-    """Passes of the models over this split's graphs, on whatever night they were computed."""
+    """Return the passes of the models over this split's graphs, of any night."""
     return store.read(GRAPH_RUNS).where(F.col("model_id").startswith(f"{split_id}-")).toPandas()
 
 
-def read_disagreements(store: Store, of_runs: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The plainest rows of `current_paradoxes` of these runs, and how many there are of each kind."""
-    found = store.spark.table("current_paradoxes").where(of_runs)
-    disagree = found.where("kind <> 'none'")
+def read_disagreements(store: Store, selected: Column) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the clearest rows of `current_paradoxes` of these runs, and the counts of each kind."""
+    paradoxes = store.spark.table("current_paradoxes").where(selected)
+    disagree = paradoxes.where("kind <> 'none'")
     severity = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
     order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
     plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
-    return plainest.toPandas(), found.groupBy("kind", "certain").count().toPandas()
+    return plainest.toPandas(), paradoxes.groupBy("kind", "certain").count().toPandas()
 
 
-def describe_regressions(store: Store, of_runs: Column, logical_date: date) -> tuple[str, ...]:
-    """The regressions of these runs on a night in words, those of models that could be shipped first."""
+def describe_regressions(store: Store, selected: Column, logical_date: date) -> tuple[str, ...]:
+    """Return the regressions of these runs on a night in words; models that can be deployed come first."""
     kinds = store.read(RUNS).select("run_id", "model_kind")
-    fallen = of_runs & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
-    rows = store.spark.table("current_comparisons").where(fallen).join(kinds, "run_id")
+    regressed = selected & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
+    rows = store.spark.table("current_comparisons").where(regressed).join(kinds, "run_id")
     order = (F.col("model_kind").isin(*reports.NOT_SHIPPED), "model", "part", "metric", "k", "kind")
     return tuple(regression_in_words(row) for row in rows.orderBy(*order).collect())
 
 
-def read_changes(store: Store, benchmark: Benchmark, of_runs: Column) -> pd.DataFrame:
-    """Rows of `current_changes` of these runs at the headline: some groups a model and part."""
-    return store.spark.table("current_changes").where(of_runs & headline_filter(benchmark)).toPandas()
+def read_changes(store: Store, benchmark: Benchmark, selected: Column) -> pd.DataFrame:
+    """Return rows of `current_changes` of these runs at the headline, by model, part and group."""
+    return store.spark.table("current_changes").where(selected & headline_filter(benchmark)).toPandas()
 
 
 def read_multiverse_pairs(store: Store, suites: Sequence[str]) -> pd.DataFrame:
-    """The view `read_multiverse_pairs` of some suites: a row a pair of models, metric and protocol."""
+    """Return the view `multiverse_pairs` of some suites: a row for each pair, metric and protocol."""
     store.install_views()
     pairs = store.spark.table("multiverse_pairs").where(F.col("suite").isin(list(suites)))
     return pairs.toPandas()
 
 
 def _sql_list(names: Sequence[str]) -> str:
-    """Names as SQL lists them."""
     return ", ".join(f"'{name}'" for name in names) or "NULL"
 
 
 def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
-    """Lines to paste: with Spark, and without. Each names what makes a number one of many."""
+    """Return commands to paste, with Spark and without it.
+
+    Each names suite, dataset, metric, estimator and definition, so that it selects one number of many.
+    """
     metric, k = parse_headline(benchmark)
     at = f"k = {k}" if k else "k IS NULL"
     chosen = {
@@ -151,20 +153,22 @@ def _sql_string(value: str) -> str:
 
 
 def _pandas_command(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
-    """Python that prints one night's numbers, of several attempts the last one's, without Spark.
+    """Return Python code that prints one night's numbers without Spark; the last attempt of several counts.
 
     `deltalake` alone opens no table in a folder whose name holds `%20`, so the code goes by `delta_tables`.
     """
-    of_run = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
-    of_run += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]
-    of_number = [f"(t.{name} == {chosen[name]!r})" for name in ("metric", "estimator", "definition")]
-    of_number += [f"(t.k == {k})" if k else "t.k.isna()", "t.slice_key.isna()"]
+    run_conditions = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
+    run_conditions += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]
+    number_conditions = [
+        f"(t.{name} == {chosen[name]!r})" for name in ("metric", "estimator", "definition")
+    ]
+    number_conditions += [f"(t.k == {k})" if k else "t.k.isna()", "t.slice_key.isna()"]
     columns = ["logical_date", "split_id", "part", "estimator", "definition", "model"]
     return (
         "from recbench_spark.storage.delta_tables import read_dataset as d; "
         f"r, m = (d({root + '/'!r} + n).to_table().to_pandas() for n in ('runs', 'metrics')); "
-        f"t = m.merge(r[{' & '.join(of_run)}], on='run_id'); "
-        f"t = t[{' & '.join(of_number)}].sort_values(['finished_at', 'attempt', 'run_id']); "
+        f"t = m.merge(r[{' & '.join(run_conditions)}], on='run_id'); "
+        f"t = t[{' & '.join(number_conditions)}].sort_values(['finished_at', 'attempt', 'run_id']); "
         f"t = t.drop_duplicates({columns[1:]!r}, keep='last').sort_values(['part', 'model']); "
         f"print(t[{[*columns, 'value', 'ci_low', 'ci_high']!r}].to_string(index=False))"
     )

@@ -1,4 +1,4 @@
-"""Files in `results/` beside the tables: some cluster modes lose the exit code of a job."""
+"""Files in `results/` beside the tables, since some cluster modes lose the exit code of a job."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from recbench_spark.storage.store import Store
 def write_result(
     store: Store, facts: Mapping[str, str], status: str, exit_code: int, error: str | None = None
 ) -> None:
-    """`results/<run_id>.json`: how one run ended; `facts`: what names it, its `run_id` among them."""
+    """Write `results/<run_id>.json`, the outcome of one run; `facts` identify it and hold its `run_id`."""
     if store.folder is not None:
         result = {**facts, "status": status, "exit_code": exit_code, "error": error}
         write_json(store.folder / "results" / f"{facts['run_id']}.json", result)
 
 
 def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
-    """`results/night-SUITE-DATE.json`: how the night ended, and the run of each model by this file.
+    """Write `results/night-SUITE-DATE.json`: the outcome of the night, and the run of each model.
 
-    A run's own file is written before the runs are compared, and knows of no regression. By what stands
-    here the same night is known to be done (`outcomes.nothing_to_do`).
+    The file of a run is written before the runs are compared, so it has no regressions.
+    `night_status.find_finished_night` reads this file to see if the same night is complete.
     """
     folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
     if folder is None:

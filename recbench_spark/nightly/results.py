@@ -1,4 +1,4 @@
-"""Writing a run's results; the row of `runs` comes last and makes them visible."""
+"""Write the results of a run; its row of `runs` comes last and makes the results visible."""
 
 from __future__ import annotations
 
@@ -42,7 +42,17 @@ def write_metrics(
     asked: Evaluation,
     extra: Sequence[DataFrame] = (),
 ) -> None:
-    """Append to `user_metrics` (where asked for) and to `metrics`, with further rows of these."""
+    """Append to `metrics`, and to `user_metrics` if the evaluation says so.
+
+    Args:
+        store: the warehouse.
+        rankings: rows of the table `rankings` of one run.
+        plan: the plan of the metrics.
+        run_id: id of the run.
+        catalogue: data that metrics of lists need.
+        asked: the section `evaluation` of the benchmark file.
+        extra: further rows of `metrics`.
+    """
     frames = [
         (rows, METRICS) for rows in (measuring.compute_all_metrics(rankings, plan, catalogue), *extra)
     ]
@@ -63,7 +73,7 @@ def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:
 
 
 def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """Rows of `checks`; what passed is information only."""
+    """Return rows of `checks`; a check that has passed gets the severity `info`."""
     return [
         {
             "run_id": run_id,
@@ -80,15 +90,15 @@ def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
 
 @dataclass
 class Attempt:
-    """One attempt at one model, and in the end what came of it; it starts when it is made.
+    """One attempt at one model. It starts when it is made, and holds the outcome in the end.
 
     Attributes:
-        night, model: what is run.
+        night, model: the model that runs, and its night.
         number: 1 for the first attempt of this key.
-        place: among those of the night, in words.
+        place: its place among the attempts of the night, in words.
         found: checks of a run that succeeded.
-        error, exit_code: why it failed, and how a job of it alone would end; None: it has not.
-        seconds: of training and evaluation; None: as long as it is since the start.
+        error, exit_code: the error, and the exit code of a job with this attempt alone; None: no error.
+        seconds: seconds of training and evaluation; None: the time since the start.
     """
 
     night: BenchmarkNight
@@ -101,14 +111,14 @@ class Attempt:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Name the run and note when it starts."""
+        """Name the run and note its start."""
         self.run_id = new_run_id(self.night.logical_date, self.model.name)
         self.night.store.note_run(self.run_id)
         self.started = datetime.now(UTC)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What every log line and result of this run says."""
+        """Facts in every log line and result of this run."""
         return {
             "run_id": self.run_id,
             "suite": self.night.benchmark.name,
@@ -118,7 +128,7 @@ class Attempt:
 
 
 def publish_runs(store: Store, attempts: Sequence[Attempt]) -> None:
-    """The rows of `runs`, in one commit: from here on runs are visible, but those that tell of an error."""
+    """Append the rows of `runs` in one commit: from then on runs are visible, except failed ones."""
     store.append_rows([_attempt_row(attempt) for attempt in attempts], RUNS)
 
 
@@ -156,34 +166,33 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
-    """Write what `adhoc.evaluate.evaluate` found, and at last the row of `runs`; returns the run's
-    id."""
+    """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id."""
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
-    found = [*result.checks, *check_base_rates(store, run["suite"], result)]
+    checks = [*result.checks, *check_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
     stamped = [(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames]
     store.append_all(stamped)
-    write_checks(store, run_id, found)
+    write_checks(store, run_id, checks)
     row = _standalone_row(run, result.truth, result.checks)
-    require_unchanged()  # frames were read while they were written; the row of `runs` makes them visible
+    require_unchanged()  # inputs were read during the writes; the row of `runs` makes them visible
     store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()
     return run_id
 
 
 def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -> str:
-    """As `publish_standalone`, in this process: what `adhoc.local_engine` found."""
+    """Write the result of `adhoc.local_engine` in this process, like `publish_standalone`."""
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
-    found = [*result.checks, *_check_local_base_rates(store, run["suite"], result)]
+    checks = [*result.checks, *_check_local_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
     store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
-    store.append_rows(check_rows(run_id, found), CHECKS)
+    store.append_rows(check_rows(run_id, checks), CHECKS)
     row = _standalone_row(run, result.truth, result.checks)
     store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()
@@ -195,36 +204,39 @@ def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
 
 
 def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
-    """What `runs` says of an evaluation without a night; `truth`: a hash of what is predicted."""
-    revised = revisions.select_revisions(*code_provenance.STANDALONE)
-    identity = digest(run["inputs"], run["settings"], run["model"], __version__, revised)
+    """Return the row of an evaluation without a night; `truth`: a hash of the truth."""
+    used_revisions = revisions.select_revisions(*code_provenance.STANDALONE)
+    identity = digest(run["inputs"], run["settings"], run["model"], __version__, used_revisions)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
     split = truth or digest({"truth": run["inputs"]["truth"]})
     row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": split}
     row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user_name()}
-    return row | {"revisions": code_provenance.format_revisions(revised), "n_users": _count_users(checks)}
+    return row | {
+        "revisions": code_provenance.format_revisions(used_revisions),
+        "n_users": _count_users(checks),
+    }
 
 
 def check_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
-    """A warning where the suite holds value metrics over another mean outcome: RIG depends on it."""
+    """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []
     overall = "metric = 'mean_outcome' AND slice_key IS NULL"
-    ours = result.metrics.where(overall).collect()[0].value
-    of_suite = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
-    known = store.visible(METRICS).where(overall).join(of_suite, "run_id", "left_semi")
-    return [_base_rate_check(known.where(F.col("value") != ours).count(), ours)]
+    base_rate = result.metrics.where(overall).collect()[0].value
+    suite_runs = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
+    values = store.visible(METRICS).where(overall).join(suite_runs, "run_id", "left_semi")
+    return [_base_rate_check(values.where(F.col("value") != base_rate).count(), base_rate)]
 
 
 def _check_local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
     if result.truth is None:
         return []
-    (ours,) = _base_rates(result.metrics).to_pylist()
-    wanted = [("suite", "=", suite), ("status", "=", "succeeded")]
-    runs = store.read(RUNS, wanted, ["run_id"]).column("run_id")
-    known = store.read(METRICS, [("metric", "=", "mean_outcome")])
-    others = _base_rates(known.filter(pc.is_in(known.column("run_id"), value_set=runs.combine_chunks())))
-    return [_base_rate_check(pc.sum(pc.not_equal(others, ours), min_count=0).as_py(), ours)]
+    (base_rate,) = _base_rates(result.metrics).to_pylist()
+    filters = [("suite", "=", suite), ("status", "=", "succeeded")]
+    runs = store.read(RUNS, filters, ["run_id"]).column("run_id")
+    values = store.read(METRICS, [("metric", "=", "mean_outcome")])
+    others = _base_rates(values.filter(pc.is_in(values.column("run_id"), value_set=runs.combine_chunks())))
+    return [_base_rate_check(pc.sum(pc.not_equal(others, base_rate), min_count=0).as_py(), base_rate)]
 
 
 def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
@@ -234,15 +246,15 @@ def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
     return metrics.filter(overall).column("value")
 
 
-def _base_rate_check(others: int, ours: float) -> Check:
-    detail = f"base rate here {ours:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
+def _base_rate_check(others: int, base_rate: float) -> Check:
+    detail = f"base rate here {base_rate:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
     return Check("runs of another base rate", others, 0.0, "warning", detail)
 
 
 def make_run_row(
     row: dict[str, Any], run_id: str, started: datetime, seconds: float | None = None
 ) -> dict[str, Any]:
-    """A row of `runs` with what every run has in common."""
+    """Return a row of `runs` with the values that every run has."""
     now, settings = datetime.now(UTC), json.dumps(row["settings"], default=str)
     full = {
         "status": "succeeded",
@@ -260,7 +272,7 @@ def make_run_row(
 
 
 def _count_users(checks: Sequence[Check]) -> int:
-    """Users of the held-out part that has most."""
+    """Return the number of users of the largest held-out part."""
     return int(max((check.observed for check in checks if check.check.endswith(": users")), default=0))
 
 
@@ -280,7 +292,7 @@ def _provenance_columns(model: ModelConfig, provenance: Provenance, ran_by: str 
 
 
 def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
-    """Settings whose value is the smallest or largest one searched: the grid may be too small."""
+    """Return the settings with the smallest or largest value searched: the grid may be too small."""
     return [
         name
         for name, grid in provenance.search_space.items()
@@ -290,7 +302,7 @@ def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
 
 
 def write_published_figures(night: BenchmarkNight, model: PublishedModel, run_id: str) -> None:
-    """Figures from a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
+    """Write figures of a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
     facts = {"run_id": run_id, "part": "test", "definition": "as published", "estimator": "holdout", "n": 0}
     rows = []
     for name, value in model.figures.items():

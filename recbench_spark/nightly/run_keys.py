@@ -1,7 +1,7 @@
-"""What names a split and a run: hashes of settings, inputs and code. Without a session.
+"""Names of splits and runs: hashes of settings, inputs and code, without a Spark session.
 
-Identities of inputs come from whoever can tell them: Spark (`data.identity`), or this process
-(`data.arrow_files`); both give the same text.
+Identities of inputs come from Spark (`data.identity`) or from this process (`data.arrow_files`); both give
+the same text.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from recbench_spark.nightly.code_provenance import run_revisions, split_revision
 
 
 class InputIdentifier(Protocol):
-    """Function that returns the identity of what lies at a path."""
+    """Function that returns the identity of the data at a path."""
 
     def __call__(self, path: str, *, named: bool = False, options: Mapping[str, str] | None = None) -> str:
-        """Return the identity; `named`: names of plain files count; `options`: of the reader."""
+        """Return the identity; `named`: names of plain files count; `options`: options of the reader."""
 
 
 def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
-    """The hash of all that a split is made from, and the identity of the log and of its slices."""
+    """Return the hash of all inputs of a split, and the identities of the log and of its slices."""
     dataset = benchmark.dataset
     inputs = {}
     if dataset.reader != "world":
@@ -36,18 +36,21 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
             inputs[f"slice {cut.key}"] = identify(cut.path)
     settings = dataset.model_dump(exclude={"name", "path", "world"})
     settings["world"] = world_settings(dataset)
-    # The content at a slice's path is among the inputs: a copy elsewhere is the same slice.
+    # The content of a slice's table is among the inputs, so a copy at another path is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
     return digest(settings, inputs, benchmark.split.model_dump(), slices, split_revisions(dataset)), inputs
 
 
 def uses_file_names(dataset: Dataset) -> bool:
-    """Whether the names of a log's files say what they hold."""
+    """Return True if the names of a log's files are part of its data."""
     return dataset.reader not in TABLE_READERS
 
 
 def world_settings(dataset: Dataset) -> dict[str, object]:
-    """The world as split hashes know it: a setting counts where its rows are not those from before it."""
+    """Return the settings of a generated world that count in split hashes.
+
+    A newer setting counts only where it changes the rows of the log.
+    """
     world, before = dataset.world.model_dump(), {"tastes": 8, "open_items": "unseen"}
     generated = dataset.reader == "world"
     return {
@@ -58,20 +61,20 @@ def world_settings(dataset: Dataset) -> dict[str, object]:
 
 
 def evaluation_paths(benchmark: Benchmark) -> dict[str, str]:
-    """The paths of tables that an evaluation reads beside log and models, by what they are."""
-    asked = benchmark.evaluation
-    paths = {"candidates": asked.candidates_path, "features": asked.features}
-    if asked.exposure:
-        chances = asked.exposure.propensities
-        paths |= {"propensities": chances.path, "rewards": asked.exposure.rewards}
+    """Return the paths of the tables that an evaluation reads beside log and models, by kind."""
+    evaluation = benchmark.evaluation
+    paths = {"candidates": evaluation.candidates_path, "features": evaluation.features}
+    if evaluation.exposure:
+        chances = evaluation.exposure.propensities
+        paths |= {"propensities": chances.path, "rewards": evaluation.exposure.rewards}
         paths |= {"item features": chances.item_features, "user features": chances.user_features}
     return {name: path for name, path in paths.items() if path}
 
 
 def identify_model_inputs(identify: InputIdentifier, model: ModelConfig) -> dict[str, str]:
-    """Identity of the files a model was handed over in; `missing` where nothing is there.
+    """Return the identity of each file that a model is read from; `missing` if there is no file.
 
-    A model without its file has a key as well, under which it fails, and the night goes on.
+    A model without its file has a key as well: its run fails under this key, and the night goes on.
     """
     paths = {name: attrgetter(name)(model) for name in model.paths}
     return {f"model {name}": _identify_or_missing(identify, path) for name, path in paths.items() if path}
@@ -93,14 +96,14 @@ def hash_run_key(
     inputs: Mapping[str, str],
     model: ModelConfig,
 ) -> str:
-    """Hash of all that a run's numbers depend on: same key, same numbers.
+    """Hash all that a run's numbers depend on: same key, same numbers.
 
     Args:
-        benchmark: the settings of the night.
-        definition: as its evaluation resolves it.
-        split_id: of its split.
+        benchmark: settings of the night.
+        definition: the definition that its evaluation resolves to.
+        split_id: id of its split.
         inputs: identities of all inputs of the night and of the model.
-        model: whose run it is.
+        model: the model of the run.
     """
     return digest(
         split_id.partition(".")[0],

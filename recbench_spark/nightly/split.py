@@ -1,4 +1,4 @@
-"""From a log to a split: `splits`, `items`, `user_blocks`, `propensities`, `manifests`."""
+"""Make a split of a log: the tables `splits`, `items`, `user_blocks`, `propensities`, `manifests`."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 
 
 LABELLED_SCHEMA = T.StructType([field for field in SPLITS.schema if field.name in (*COLUMNS, "part")])
-"""What comes of a log that tasks read: it has no attributes."""
+"""Schema of labelled rows that Python tasks write: such a log has no attributes."""
 
 DROPPED_FACT = "dropped"
-"""Fact of a manifest: how often retention has removed the splits of this hash."""
+"""Fact of a manifest: the number of times that retention has removed the splits of this hash."""
 
 
 def identify_split(store: Store, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
-    """The name of a split, a hash of all it is made from, and the identity of the log.
+    """Return the name of a split (a hash of all its inputs) and the identity of the log.
 
-    A split that retention removed is made again under a name of its own, `HASH.1`: Delta would take
-    its rows for a repetition of those removed.
+    A split that retention removed is made again under the new name `HASH.1`: Delta would take rows of the
+    old name for a repetition of the removed ones.
     """
     refuse_empty(str(benchmark.dataset.path or ""))
-    found, inputs = hash_split(partial(identity, store.spark), benchmark)
-    return current_split_id(store, found), inputs
+    split_hash, inputs = hash_split(partial(identity, store.spark), benchmark)
+    return current_split_id(store, split_hash), inputs
 
 
 def current_split_id(store: Store, split_id: str) -> str:
-    """The name under which this split is made now."""
+    """Return the name under which this split is made now."""
     base = split_id.partition(".")[0]
     rows = store.rows(MANIFESTS, [("split_id", "=", base), ("fact", "=", DROPPED_FACT)], ["value"])
     dropped = max((row["value"] for row in rows), default=0)
@@ -65,14 +65,14 @@ def current_split_id(store: Store, split_id: str) -> str:
 
 
 def shows_all_pairs(dataset: Dataset) -> bool:
-    """Whether the log's open loop shows any pair, also those that the loop has shown."""
+    """Return True if the open loop of the log can show any pair, also pairs that the loop has shown."""
     return dataset.reader == "world" and dataset.world.open_items == "all"
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
-    """Log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
+    """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
 
-    A split whose manifest stands is complete and is not made again.
+    A split with a manifest is complete and is not made again.
 
     Raises:
         ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
@@ -86,8 +86,8 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         counts |= {"rows": written.n, "later_rows": written.later, "rejected": written.rejected}
     splits = read_split(store, SPLITS, split_id)
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
-    of_parts = count_parts(splits, files)
-    refuse_empty_parts(of_parts, split)
+    part_counts = count_parts(splits, files)
+    refuse_empty_parts(part_counts, split)
     _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         facts = build_manifest(
@@ -96,7 +96,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             split.model_dump_json(),
             written.rejected,
             written.reasons,
-            of_parts,
+            part_counts,
             "pairs in training that the open loop shows" if shows_all_pairs(benchmark.dataset) else None,
             files,
         )
@@ -109,13 +109,13 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
 
 @dataclass(frozen=True)
 class LogCounts:
-    """What is known of a log once its labelled rows stand in `splits`.
+    """Counts of a log whose labelled rows are in `splits`.
 
     Attributes:
-        n: rows of the log, duplicates included; none that were rejected or lie after its end.
-        numeric: whether item ids are ordered as numbers.
+        n: rows of the log, duplicates included; without rejected rows and rows after its end.
+        numeric: True if item ids are ordered as numbers.
         later: rows after `dataset.until`.
-        rejected, reasons: how many rows could not be used, and why.
+        rejected, reasons: number of rows that could not be used, and the reasons.
     """
 
     n: int
@@ -126,15 +126,15 @@ class LogCounts:
 
 
 def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
-    """The log, labelled, to `splits`: read and checked, one shuffle, one commit.
+    """Read, check and label a log and write it to `splits`, with one shuffle and one commit.
 
-    Parquet whose values need no second look is read, labelled and written by Python tasks alone; any other
-    log, and splits that need an instant or the log's own parts, go by Spark's readers (`open_log`). A value
-    that needs a second look ends the first attempt (on a cluster after all retries of its task).
+    Parquet with plain values is read, labelled and written by Python tasks alone. Any other log, and splits
+    that need an instant or the log's own parts, use Spark's readers (`open_log`). A value that Python tasks
+    cannot take ends the first attempt (on a cluster after all retries of its task).
 
     Args:
         store: the warehouse.
-        dataset: the log, and which of two rows of a pair stays.
+        dataset: the log, and the rule for two rows of a pair.
         split: the protocol.
         split_id: the split's name.
 
@@ -159,32 +159,34 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
 
 
 def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
-    """Any log, by Spark's readers: what cannot be used is told or kept in `rejects`."""
-    found = open_log(store.spark, dataset)
-    if found.rejects is not None:
-        _append_split(store, REJECTS, found.rejects, split_id)
-    # Text is parsed once; columnar files are read again faster than they are kept.
-    log = found.stored if dataset.reader in COLUMNAR_READERS else found.stored.cache()
+    """Write any log with Spark's readers; unusable rows are an error, or go to `rejects`."""
+    opened = open_log(store.spark, dataset)
+    if opened.rejects is not None:
+        _append_split(store, REJECTS, opened.rejects, split_id)
+    # Cache parsed text; reading columnar files again is faster than caching them.
+    log = opened.stored if dataset.reader in COLUMNAR_READERS else opened.stored.cache()
     log, later = drop_later_rows(log, dataset)
-    n = log.count() if found.n is None else found.n - later
+    n = log.count() if opened.n is None else opened.n - later
     if not n:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
-    # What the log has not is not shuffled either.
-    slim = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
+    # Do not shuffle a column that is empty.
+    narrow = log if dataset.attributes or dataset.reader == "world" else log.drop("attributes")
     numeric = id_order([log]) == "numeric"
     tie = make_rule(split, None).tie
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
         blocks = label_blocks(
-            slim, split, dataset.duplicates, n, ordered, open_apart=shows_all_pairs(dataset)
+            narrow, split, dataset.duplicates, n, ordered, open_apart=shows_all_pairs(dataset)
         )
         store.append_blocks(blocks, SPLITS, split_id)
-    found.stored.unpersist()
-    return LogCounts(n, numeric, later, found.rejected, found.describe_reasons())
+    opened.stored.unpersist()
+    return LogCounts(n, numeric, later, opened.rejected, opened.describe_reasons())
 
 
 def drop_later_rows(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
-    """The rows until the end of `dataset.until`, and how many lie after it. One pass, nothing shuffled.
+    """Return the rows before the end of `dataset.until`, and the number of later ones.
+
+    This takes one pass and no shuffle.
 
     Raises:
         DataError: rows without a time, which belong to no night.
@@ -192,15 +194,15 @@ def drop_later_rows(log: DataFrame, dataset: Dataset) -> tuple[DataFrame, int]:
     end, time = log_end_micros(dataset), F.col("event_time")
     if end is None:
         return log, 0
-    (found,) = log.agg(
+    (counts,) = log.agg(
         F.count_if(time >= end).alias("later"), F.count_if(time.isNull()).alias("undated")
     ).collect()
-    if found.undated:
+    if counts.undated:
         raise DataError(
-            f"dataset.until is set, and {found.undated} rows of {dataset.name} have no event_time",
+            f"dataset.until is set, and {counts.undated} rows of {dataset.name} have no event_time",
             "map dataset.columns.event_time, or remove dataset.until",
         )
-    return log.where(time < end), found.later
+    return log.where(time < end), counts.later
 
 
 def _later_fact(dataset: Dataset, later: int) -> Fact:
@@ -217,13 +219,13 @@ def _write_blocks(
         _append_propensities(store, benchmark, split_id)
     with journal.stage("user_blocks", "blocks of users", split_id=split_id):
         items = read_split(store, ITEMS, split_id)
-        joined, labels = add_slice_labels(store.spark, splits, benchmark.evaluation.slices)
-        blocks = build_user_blocks(joined, items, list_held_out_parts(benchmark.split), labels)
+        labelled, labels = add_slice_labels(store.spark, splits, benchmark.evaluation.slices)
+        blocks = build_user_blocks(labelled, items, list_held_out_parts(benchmark.split), labels)
         _append_split(store, USER_BLOCKS, blocks, split_id)
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:
-    """Every part that can hold the truth of a user."""
+    """Return every part that can hold the truth of a user."""
     return tuple(dict.fromkeys([*HELD_OUT_PARTS, *split.parts]))
 
 
@@ -233,19 +235,19 @@ def _append_split(store: Store, table: schemas.Table, frame: DataFrame, split_id
 
 def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> None:
     if benchmark.dataset.reader == "world":
-        known = worlds.true_propensities(store.spark, benchmark.dataset.world)
-        _append_split(store, PROPENSITIES, known.withColumn("method", F.lit("true")), split_id)
+        propensities = worlds.true_propensities(store.spark, benchmark.dataset.world)
+        _append_split(store, PROPENSITIES, propensities.withColumn("method", F.lit("true")), split_id)
 
 
 def read_split(store: Store, table: schemas.Table, split_id: str) -> DataFrame:
-    """The rows of one split."""
+    """Return the rows of one split."""
     return store.read(table).where(F.col("split_id") == split_id)
 
 
 def add_slice_labels(
     spark: SparkSession, splits: DataFrame, slices: Sequence[Slice]
 ) -> tuple[DataFrame, Labels]:
-    """The log with a column for each slice, and the labels to take from it."""
+    """Add a column for each slice to the log; return it with the labels to take from it."""
     labels: Labels = {}
     for cut in slices:
         column = f"_slice_{cut.key}"
@@ -262,9 +264,11 @@ def add_slice_labels(
 
 
 def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFrame:
-    name, wanted = f"{cut.of[:-1]}_id", cut.column or cut.key
-    table = read_table(spark, str(cut.path), [name, wanted], f"slice {cut.key}")
-    rows = table.select(F.col(name).cast("string"), F.col(f"`{wanted}`").cast("string").alias(column))
-    if rows.count() > rows.select(name).distinct().count():
-        raise DataError(f"slice {cut.key}: {cut.path} has a {name} twice", "keep one row an id")
+    id_column, value_column = f"{cut.of[:-1]}_id", cut.column or cut.key
+    table = read_table(spark, str(cut.path), [id_column, value_column], f"slice {cut.key}")
+    rows = table.select(
+        F.col(id_column).cast("string"), F.col(f"`{value_column}`").cast("string").alias(column)
+    )
+    if rows.count() > rows.select(id_column).distinct().count():
+        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row an id")
     return rows

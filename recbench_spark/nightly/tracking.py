@@ -1,7 +1,7 @@
-"""An optional link to MLflow: each run of a night with its settings and its numbers, from the driver.
+"""An optional link to MLflow: the driver logs each run of a night with its settings and its numbers.
 
-The tables stay the only truth. A tracking server that is away, or mlflow not installed, is a warning
-and never fails a night.
+The tables remain the only reference. A tracking server that cannot be reached, or a missing mlflow, gives a
+warning and never fails a night.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from recbench_spark.storage.store import Store
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One run as MLflow keeps it."""
+    """One run in the form that MLflow stores."""
 
     name: str
     params: dict[str, Any]
@@ -31,12 +31,12 @@ class TrackedRun:
 def log_night(
     uri: str, store: Store, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
 ) -> bool:
-    """Log the new runs of a night to the experiment of the suite's name; False where that failed."""
+    """Log the new runs of a night to the experiment of the suite's name; return False on a failure."""
     try:
         logged = log_runs(uri, benchmark.name, read_tracked_runs(store, run_ids))
-    # Whatever a tracking server or its client does, the night is done and stays done.
+    # No error of a tracking server or its client may fail a night that is complete.
     except Exception as error:
-        journal.say(f"warning: MLflow at {uri} has not been told: {type(error).__name__}: {error}")
+        journal.say(f"warning: cannot log to MLflow at {uri}: {type(error).__name__}: {error}")
         return False
     journal.say(f"MLflow at {uri}: {logged} runs logged")
     return True
@@ -60,14 +60,14 @@ def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
 
 
 def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]:
-    """What there is to log of these runs. The driver holds published numbers, none per user."""
-    of_runs = F.col("run_id").isin(list(run_ids.values()))
-    everyone = of_runs & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
-    rows = store.read(METRICS).where(everyone & F.col("value").isNotNull()).collect()
+    """Return all that is logged of these runs. The driver holds published numbers, no row for a user."""
+    selected = F.col("run_id").isin(list(run_ids.values()))
+    overall = selected & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
+    rows = store.read(METRICS).where(overall & F.col("value").isNotNull()).collect()
     metrics: dict[str, dict[str, float]] = {}
     for row in rows:
         metrics.setdefault(row.run_id, {})[mlflow_metric_name(row.part, row.metric, row.k)] = row.value
-    runs = store.read(RUNS).where(of_runs).collect()
+    runs = store.read(RUNS).where(selected).collect()
     return [_make_tracked_run(row.asDict(), metrics.get(row.run_id, {})) for row in runs]
 
 
@@ -83,5 +83,5 @@ def _make_tracked_run(run: dict[str, Any], metrics: dict[str, float]) -> Tracked
 
 
 def mlflow_metric_name(part: str, metric: str, k: int | None) -> str:
-    """`test/ndcg_at_10`: MLflow's names know no `@`."""
+    """Return `test/ndcg_at_10` for ndcg@10 of test: MLflow does not allow `@` in names."""
     return f"{part}/{metric}" + (f"_at_{k}" if k else "")

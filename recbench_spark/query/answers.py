@@ -1,4 +1,4 @@
-"""Questions in SQL that steps of a night ask of its warehouse: tables and views, by the quickest engine."""
+"""SQL queries that steps of a night run on its warehouse, by the fastest engine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from recbench_spark.storage.store import Store
 
 
 def make_query_runner(store: Store) -> Callable[[str], pd.DataFrame]:
-    """Return a function from SQL to rows, answered in this process where it reaches the warehouse."""
+    """Return a function from SQL to rows, which runs in this process if possible, else in Spark."""
 
-    def by_spark(sql: str) -> pd.DataFrame:
+    def run_by_spark(sql: str) -> pd.DataFrame:
         store.install_views()
         return store.spark.sql(sql).toPandas()
 
-    def here(sql: str) -> pd.DataFrame:
+    def run_here(sql: str) -> pd.DataFrame:
         try:
-            found = run_query(ArrowStore(store.root, read_only=True), sql, MAX_LOCAL_ROWS)
+            table = run_query(ArrowStore(store.root, read_only=True), sql, MAX_LOCAL_ROWS)
         except FallbackToSpark:
-            return by_spark(sql)
-        # Dates and times as Spark hands them over.
-        frame: pd.DataFrame = found.to_pandas(date_as_object=True, timestamp_as_object=False)
+            return run_by_spark(sql)
+        # Dates and times have the types that Spark returns.
+        frame: pd.DataFrame = table.to_pandas(date_as_object=True, timestamp_as_object=False)
         return frame
 
-    return here if store.folder is not None and is_local_folder(store.root) else by_spark
+    return run_here if store.folder is not None and is_local_folder(store.root) else run_by_spark

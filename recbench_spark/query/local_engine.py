@@ -1,7 +1,7 @@
-"""Questions on the results answered in this process: DuckDB over the tables that `deltalake` reads.
+"""Queries of the results in this process: DuckDB over the tables that `deltalake` reads.
 
-DuckDB sees nothing but these tables: no file, no network, no extension, no variable of this process, and no
-setting can be changed. What is asked is one SELECT.
+DuckDB can access only these tables: no file, no network, no extension, no variable of this process, and no
+setting can be changed. A query is one SELECT.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import duckdb
 
 MAX_LOCAL_ROWS = 20_000_000
-"""Rows of all tables of a question up to which it is answered here; DuckDB reads the columns it needs."""
+"""Largest number of rows of all tables of a query that runs here; DuckDB reads only the columns it
+needs."""
 
 SETTINGS = {
     "enable_external_access": "false",
@@ -31,18 +32,18 @@ SETTINGS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "max_temp_directory_size": "0KB",
-    # As Spark orders: NULL is smaller than anything.
+    # Spark's order: NULL is smaller than anything.
     "default_null_order": "nulls_first_on_asc_last_on_desc",
 }
-"""What a connection may do, and how it orders."""
+"""Permissions of a connection, and its order of NULL."""
 
-HINT = "ask by a SELECT over the tables and views that --list names"
+HINT = "write one SELECT over the tables and views that --list names"
 
 SPARK_ONLY = ("LATERAL VIEW", "GET_JSON_OBJECT", "ARRAY()")
-"""What of our own SQL DuckDB reads in another way, or not at all."""
+"""Parts of the stored SQL files that DuckDB reads in another way, or not at all."""
 
 INEXACT_QUESTIONS = frozenset(("how_hard_is_each_split", "how_much_is_the_protocols_doing"))
-"""Questions whose sums and quotients have another last digit or another type in DuckDB."""
+"""Queries whose sums and quotients have another last digit or another type in DuckDB."""
 
 
 TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest"))
@@ -54,35 +55,36 @@ REFUSED_FUNCTIONS = frozenset(
         *("arrow_scan", "pandas_scan", "current_setting", "getenv", "nextval", "currval"),
     )
 )
-"""Functions that run SQL, read addresses of memory, or tell of the process."""
+"""Functions that run SQL, read addresses of memory, or reveal facts of the process."""
 
 
 def is_portable(name: str, sql: str) -> bool:
-    """Whether a named question has the same rows in the same order here: `tests/jobs/test_query.py`."""
+    """Return True if a named query has the same rows in the same order here: `tests/jobs/test_query.py`."""
     return name not in INEXACT_QUESTIONS and not any(words in sql for words in SPARK_ONLY)
 
 
 def run_query(store: ArrowStore, sql: str, limit: int) -> pa.Table:
-    """The first rows of a question.
+    """Return the first rows of a query.
 
     Args:
         store: the warehouse.
         sql: one SELECT over tables and views.
-        limit: rows at most.
+        limit: largest number of rows.
 
     Raises:
-        ConfigError: no SQL, no SELECT, or one that reads something else. DataError: it fails on these rows.
-        FallbackToSpark: a table that `deltalake` does not read, or more than MOST_ROWS rows.
+        ConfigError: no SQL, no SELECT, or one that reads something else.
+        DataError: the query fails on these rows.
+        FallbackToSpark: a table that `deltalake` does not read, or more than MAX_LOCAL_ROWS rows.
     """
     import duckdb  # noqa: PLC0415
 
-    asked = replace_backticks(sql)
-    check_query(asked, (*TABLES, *view_files()))
+    query = replace_backticks(sql)
+    check_query(query, (*TABLES, *view_files()))
     with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
-        _register_tables(connection, store, asked)
+        _register_tables(connection, store, query)
         connection.execute("SET lock_configuration = true")
         try:
-            return connection.sql(asked).limit(limit).to_arrow_table()
+            return connection.sql(query).limit(limit).to_arrow_table()
         except (duckdb.CatalogException, duckdb.ParserException, duckdb.PermissionException) as error:
             raise ConfigError(_first_line(error), HINT) from None
         except duckdb.Error as error:
@@ -98,25 +100,25 @@ QUOTED_TEXT = re.compile(
 
 
 def replace_backticks(sql: str) -> str:
-    """Return SQL whose names in backticks stand in double quotes; literals and comments stay as they are.
+    """Return SQL with double quotes around names that had backticks; literals and comments do not change.
 
-    >>> print(with_double_quotes("SELECT `a b`, 'a `b`'"))
+    >>> print(replace_backticks("SELECT `a b`, 'a `b`'"))
     SELECT "a b", 'a `b`'
     """
 
-    def replaced(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name = match[2]
         return match[0] if name is None else '"' + name.replace("``", "`").replace('"', '""') + '"'
 
-    return QUOTED_TEXT.sub(replaced, sql)
+    return QUOTED_TEXT.sub(replace, sql)
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:300]
 
 
-def check_query(sql: str, known: Iterable[str]) -> None:
-    """Refuse what is not one SELECT over known tables and views, by DuckDB's own parse of it.
+def check_query(sql: str, names: Iterable[str]) -> None:
+    """Refuse SQL that is not one SELECT over known tables and views, by DuckDB's own parser.
 
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
@@ -124,26 +126,26 @@ def check_query(sql: str, known: Iterable[str]) -> None:
     import duckdb  # noqa: PLC0415
 
     try:
-        found = duckdb.extract_statements(sql)
-        kinds = [str(one.type).rpartition(".")[2] for one in found]
+        statements = duckdb.extract_statements(sql)
+        kinds = [str(one.type).rpartition(".")[2] for one in statements]
         if kinds != ["SELECT"]:
-            told = f"this is not a query: DuckDB reads it as {', '.join(kinds) or 'nothing'}"
-            raise ConfigError(told, HINT)
+            message = f"this is not a query: DuckDB reads it as {', '.join(kinds) or 'nothing'}"
+            raise ConfigError(message, HINT)
         with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
             (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone() or ("{}",)
     except duckdb.Error as error:
         raise ConfigError(f"no SQL: {_first_line(error)}", HINT) from None
     parsed = json.loads(text)
     if parsed["error"]:
-        raise ConfigError(f"no SQL that can be looked at: {parsed['error_message']}", HINT)
+        raise ConfigError(f"this SQL cannot be checked: {parsed['error_message']}", HINT)
     nodes = list(_walk_nodes(parsed))
-    named = {entry["key"].lower() for node in nodes for entry in _named_queries(node)}
+    query_names = {entry["key"].lower() for node in nodes for entry in _list_ctes(node)}
     for node in nodes:
-        _check_node(node, frozenset(map(str.lower, known)) | named)
+        _check_node(node, frozenset(map(str.lower, names)) | query_names)
 
 
 def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a parsed statement."""
+    """Yield every object of a parsed statement."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -152,41 +154,41 @@ def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
 
 
-def _named_queries(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a node gives a name (WITH)."""
-    given = node.get("cte_map")
-    return list(given["map"]) if given else []
+def _list_ctes(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the queries that a node names (WITH)."""
+    clause = node.get("cte_map")
+    return list(clause["map"]) if clause else []
 
 
-def _check_node(node: Mapping[str, Any], known: frozenset[str]) -> None:
+def _check_node(node: Mapping[str, Any], names: frozenset[str]) -> None:
     kind = node.get("type")
     if kind == "SHOW_REF":
         raise ConfigError("this is not a query: DuckDB reads it as SHOW or DESCRIBE", HINT)
     if kind == "BASE_TABLE":
         path = [part.lower() for part in node["qualified_name"]["path"]]
-        if len(path) != 1 or path[0] not in known:
-            raise ConfigError(f"no table or view '{'.'.join(path)[:200]}'", nearest(path[-1], known))
+        if len(path) != 1 or path[0] not in names:
+            raise ConfigError(f"no table or view '{'.'.join(path)[:200]}'", nearest(path[-1], names))
     if kind in ("FUNCTION", "WINDOW_AGGREGATE", "TABLE_FUNCTION"):
-        called = node["function"] if kind == "TABLE_FUNCTION" else node
-        name = str(called["function_name"]).lower()
+        function = node["function"] if kind == "TABLE_FUNCTION" else node
+        name = str(function["function_name"]).lower()
         if (
             name in REFUSED_FUNCTIONS
-            or called.get("schema")
+            or function.get("schema")
             or (kind == "TABLE_FUNCTION" and name not in TABLE_FUNCTIONS)
         ):
-            told = f"function {name} is not taken: it reads or runs more than its arguments"
-            raise ConfigError(told, HINT)
+            message = f"function {name} is not allowed: it reads or runs more than its arguments"
+            raise ConfigError(message, HINT)
 
 
 def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str) -> None:
-    """The tables and views that a question names, and those that these need."""
+    """Register the tables and views that a query names, and those that these need."""
     views = {name: replace_backticks(text) for name, text in view_files().items()}
     needed = _order_dependencies(sql, views)
     total = 0
     for name in filter(TABLES.__contains__, needed):
-        found = store.dataset(TABLES[name]) if store.exists(name) else None
-        total += 0 if found is None else found.count_rows()
-        connection.register(name, TABLES[name].arrow_schema.empty_table() if found is None else found)
+        rows = store.dataset(TABLES[name]) if store.exists(name) else None
+        total += 0 if rows is None else rows.count_rows()
+        connection.register(name, TABLES[name].arrow_schema.empty_table() if rows is None else rows)
     if total > MAX_LOCAL_ROWS:
         raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
@@ -194,21 +196,21 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
 
 
 def find_tables(sql: str) -> list[str]:
-    """Return the names of the tables that a statement reads, by its views too."""
+    """Return the names of the tables that a statement reads, directly or by its views."""
     return [name for name in _order_dependencies(sql, view_files()) if name in TABLES]
 
 
 def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
-    """Names of tables and views, those that others need first."""
-    known, graph = {*TABLES, *views}, dict[str, set[str]]()
-    waiting = _find_names(sql, known)
+    """Return names of tables and views in an order in which each comes after those that it needs."""
+    names, graph = {*TABLES, *views}, dict[str, set[str]]()
+    waiting = _find_names(sql, names)
     while waiting:
         name = waiting.pop()
-        graph[name] = _find_names(views[name], known) - {name} if name in views else set()
+        graph[name] = _find_names(views[name], names) - {name} if name in views else set()
         waiting |= graph[name] - graph.keys()
     return list(TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)}).static_order())
 
 
-def _find_names(sql: str, known: Iterable[str]) -> set[str]:
-    """Those of the known names that stand anywhere in a text: one too many does no harm."""
-    return {word.lower() for word in re.findall(r"\w+", sql)} & set(known)
+def _find_names(sql: str, names: Iterable[str]) -> set[str]:
+    """Return the known names that appear anywhere in a text; a name too many does no harm."""
+    return {word.lower() for word in re.findall(r"\w+", sql)} & set(names)

@@ -1,8 +1,8 @@
-"""What may be asked of the results: a query over our tables and views, judged by Spark's own parse of it.
+"""Guard of SQL queries: it accepts a query over the product's tables and views, by Spark's own parser.
 
-A plan holds only nodes of queries (no command, no change of a table, no script), only relations that are
-tables or views of this warehouse or names that the query gives itself, and only functions of Spark that
-compute from their arguments.
+A plan may hold only nodes of queries (no command, no change of a table, no script), only relations that are
+tables or views of this warehouse or names that the query defines, and only functions of Spark that compute
+from their arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUERY_NODES = frozenset(
         *("UnresolvedRelation", "UnresolvedTableValuedFunction"),
     )
 )
-"""Nodes of a query."""
+"""Plan nodes of a query."""
 
 REFUSED_FUNCTIONS = frozenset(
     (
@@ -59,10 +59,10 @@ TABLE_FUNCTIONS = frozenset(
 """Functions that make a table and read none; Delta adds some that read any table by its path."""
 
 UNRESOLVED = ("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter")
-"""Expressions whose meaning the text does not say."""
+"""Expressions whose meaning is not in the text."""
 
 LEAVES = ("UnresolvedAttribute", "UnresolvedStar", "Literal")
-"""Expressions that hold names and values alone; most are."""
+"""Expressions that hold only names and values; most expressions are of this kind."""
 
 VALUE_KINDS = {
     "plan": f"{CATALYST}plans.logical.LogicalPlan",
@@ -71,127 +71,131 @@ VALUE_KINDS = {
     "many": "scala.collection.Iterable",
     "one": "scala.Product",
 }
-"""What parts of a plan are, the first that fits."""
+"""Kinds of parts of a plan and their Java classes; the first class that fits counts."""
 
-HINT = "ask by a SELECT over the tables and views that --list names"
+HINT = "write one SELECT over the tables and views that --list names"
 
 
-def check_query(spark: SparkSession, sql: str, known: Iterable[str]) -> None:
-    """Refuse what is not a query over known tables and views.
+def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
+    """Refuse SQL that is not a query over known tables and views.
 
     Args:
         spark: the session in which the query will run.
         sql: one statement.
-        known: names of tables and views, which are temporary views of the session.
+        names: names of tables and views, which are temporary views of the session.
 
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
     """
-    if "${" in sql:  # Spark would put settings and the environment in its place, before it parses
-        raise ConfigError("'${' is not taken in SQL", "write the value out")
-    _PlanChecker(spark, known).plan(_parse_plan(spark, sql), frozenset())
+    if "${" in sql:  # Spark would insert settings and environment variables there before it parses
+        raise ConfigError("'${' is not allowed in SQL", "write the value itself")
+    _PlanChecker(spark, names).check_plan(_parse_plan(spark, sql), frozenset())
 
 
 def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
     try:
-        found: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+        plan: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     except ParseException as error:
-        told = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"no SQL: {told[:300]}", HINT) from None
+        message = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"no SQL: {message[:300]}", HINT) from None
     except Py4JError:
         raise ConfigError("no SQL that Spark can parse: is it too deep?", HINT) from None
-    return found
+    return plan
 
 
 class _PlanChecker:
     """Walks a parsed plan with all its expressions and subqueries."""
 
-    def __init__(self, spark: SparkSession, known: Iterable[str]) -> None:
+    def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
         context: Any = spark.sparkContext
         self.gateway = context._gateway
-        self.known = frozenset(name.lower() for name in known)
+        self.names = frozenset(name.lower() for name in names)
         registry = context._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry
-        known_there = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
-        self.functions = {name.rpartition(".")[2] for name in known_there} - REFUSED_FUNCTIONS
+        function_names = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
+        self.functions = {name.rpartition(".")[2] for name in function_names} - REFUSED_FUNCTIONS
         self.kinds: dict[str, str] = {}
 
-    def plan(self, node: JavaObject, named: frozenset[str]) -> None:
-        """A node of a plan; `named`: what queries around it have given a name (WITH)."""
+    def check_plan(self, node: JavaObject, query_names: frozenset[str]) -> None:
+        """Check a node of a plan; `query_names`: names that the queries around it define (WITH)."""
         kind = _node_kind(node)
         if kind not in QUERY_NODES:
             raise ConfigError(
                 f"this is not a query: Spark reads it as {kind or node.getClass().getName()}", HINT
             )
         if kind == "UnresolvedRelation":
-            self._check_relation(list(_iterate(node.multipartIdentifier())), named)
+            self._check_relation(list(_iterate(node.multipartIdentifier())), query_names)
         elif kind == "UnresolvedTableValuedFunction":
             self._check_function(list(_iterate(node.name())), TABLE_FUNCTIONS)
         elif kind == "UnresolvedWith":
-            self._check_with(node, named)
+            self._check_with(node, query_names)
             return
-        self._check_children(node, named)
+        self._check_children(node, query_names)
 
-    def _check_with(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_with(self, node: JavaObject, query_names: frozenset[str]) -> None:
         recursive = bool(node.allowRecursion())
         for relation in _iterate(node.cteRelations()):
             name = str(relation.productElement(0)).lower()
-            self.plan(relation.productElement(1), named | ({name} if recursive else set()))
-            named |= {name}
-        self.plan(node.child(), named)
+            self.check_plan(relation.productElement(1), query_names | ({name} if recursive else set()))
+            query_names |= {name}
+        self.check_plan(node.child(), query_names)
 
-    def _check_relation(self, parts: list[str], named: frozenset[str]) -> None:
-        if len(parts) == 1 and parts[0].lower() in self.known | named:
+    def _check_relation(self, parts: list[str], query_names: frozenset[str]) -> None:
+        if len(parts) == 1 and parts[0].lower() in self.names | query_names:
             return
-        raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.known))
+        raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.names))
 
     def _check_function(self, parts: list[str], allowed: Iterable[str]) -> None:
         if len(parts) != 1 or parts[0].lower() not in allowed:
             name = ".".join(parts)[:200]
-            told = f"function {name} is not taken: unknown, or it reads or runs more than its arguments"
-            raise ConfigError(told, HINT)
+            message = (
+                f"function {name} is not allowed: unknown, or it reads or runs more than its arguments"
+            )
+            raise ConfigError(message, HINT)
 
-    def _check_expression(self, node: JavaObject, named: frozenset[str]) -> None:
+    def _check_expression(self, node: JavaObject, query_names: frozenset[str]) -> None:
         kind = _node_kind(node)
         if not kind or kind in UNRESOLVED:
-            raise ConfigError(f"'{node.toString()[:200]}' is not taken in SQL", HINT)
+            raise ConfigError(f"'{node.toString()[:200]}' is not allowed in SQL", HINT)
         if kind == "UnresolvedFunction":
             self._check_function(list(_iterate(node.nameParts())), self.functions)
         elif kind == "UnresolvedGenerator":
             self._check_function([node.name().unquotedString()], self.functions)
         if kind not in LEAVES:
-            self._check_children(node, named)
+            self._check_children(node, query_names)
 
-    def _check_children(self, node: JavaObject, named: frozenset[str]) -> None:
-        """Whatever a node is made of, in lists, pairs and maps too."""
+    def _check_children(self, node: JavaObject, query_names: frozenset[str]) -> None:
+        """Check all parts of a node, in lists, pairs and maps too."""
         values = node if self._value_kind(node) == "many" else node.productIterator()
         for value in _iterate(values):
             sort = self._value_kind(value) if isinstance(value, JavaObject) else ""
             if sort == "plan":
-                self.plan(value, named)
+                self.check_plan(value, query_names)
             elif sort == "expression":
-                self._check_expression(value, named)
+                self._check_expression(value, query_names)
             elif sort in ("many", "one"):
-                self._check_children(value, named)
+                self._check_children(value, query_names)
 
     def _value_kind(self, value: JavaObject) -> str:
-        """What holds a value, by its class: asked of Java once a class."""
+        """Return the kind of a value by its class; Java is called once for each class."""
         name = str(value.getClass().getName())
         if name not in self.kinds:
-            of = (sort for sort, java in VALUE_KINDS.items() if is_instance_of(self.gateway, value, java))
-            self.kinds[name] = next(of, "")
+            kinds = (
+                sort for sort, java in VALUE_KINDS.items() if is_instance_of(self.gateway, value, java)
+            )
+            self.kinds[name] = next(kinds, "")
         return self.kinds[name]
 
 
 def _node_kind(node: JavaObject) -> str:
-    """The class of a node by its last name; empty where it is not one of Spark's parser."""
+    """Return the last name of a node's class; empty if it is not a class of Spark's parser."""
     name = str(node.getClass().getName())
-    ours = name.startswith(
+    is_parser = name.startswith(
         tuple(CATALYST + part for part in ("plans.logical.", "analysis.", "expressions."))
     )
-    return name.rpartition(".")[2].rstrip("$") if ours else ""
+    return name.rpartition(".")[2].rstrip("$") if is_parser else ""
 
 
 def _iterate(values: JavaObject) -> Iterator[Any]:
-    found = values.iterator()
-    while found.hasNext():
-        yield found.next()
+    iterator = values.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

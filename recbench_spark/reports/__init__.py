@@ -1,15 +1,16 @@
-"""What a night found: facts as frozen dataclasses first, pictures last.
+"""Reports of a night: tables become facts (frozen dataclasses), and facts become text and pages.
 
-`make_report` turns the rows of four tables into facts; `leaderboard_text` and `render_html` only lay
-facts out. Nothing here needs Spark: the tables arrive as pandas frames, from Spark or `deltalake`.
+`make_report` turns the rows of four tables into facts; `leaderboard_text` and `render_html` show facts.
+Nothing here needs Spark: the tables are pandas frames, from Spark or `deltalake`.
 """
 
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
-from recbench_spark.reports.build import make_multiverse, make_pairs, make_report
+from recbench_spark.reports.build import make_report
 from recbench_spark.reports.changes import make_changes
 from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements
 from recbench_spark.reports.facts import Report
 from recbench_spark.reports.graphs import make_graphs
+from recbench_spark.reports.multiverse import make_multiverse, make_pairs
 from recbench_spark.reports.page import (
     render_board,
     render_html,

@@ -1,4 +1,4 @@
-"""A board as text and as a page: rows, verdicts with their reasons, who ran what, what searches gave."""
+"""Show a board as text and as a page: rows, verdicts with their reasons, and results of searches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recbench_spark.leaderboard.verdicts import TuningVerdict
 
 @dataclass(frozen=True)
 class BoardRow:
-    """A row as it is shown."""
+    """A row in the form that is shown."""
 
     position: int | None
     entry: Entry
@@ -29,12 +29,12 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Curve:
-    """The best of n settings of a method, on validation rows.
+    """Expected best result of n settings of a method, on validation rows.
 
     Attributes:
-        model: name.
+        model: name of the model.
         best: expected best and interval, by budget.
-        gain: what the last doubling of the budget brought.
+        gain: gain of the last doubling of the budget.
     """
 
     model: str
@@ -42,7 +42,7 @@ class Curve:
     gain: float
 
     def points(self) -> list[tuple[int, float, float, float]]:
-        """Budget, expected best, interval, at doubling budgets."""
+        """Return budget, expected best and interval at doubling budgets."""
         n = len(self.best.budget_n)
         shown = sorted({*(2**k for k in range(n.bit_length())), n} & set(range(1, n + 1)))
         columns = (self.best.expected_n, self.best.low_n, self.best.high_n)
@@ -51,13 +51,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class BoardFacts:
-    """All that a page of a board shows.
+    """Content of the page of a board.
 
     Attributes:
-        name: of the board.
-        rows: by part, best first.
+        name: name of the board.
+        rows: rows by part, best first.
         tables: rows of views, by title.
-        curves: of searches.
+        curves: curves of searches.
         figures: titles and pictures as SVG.
     """
 
@@ -77,23 +77,24 @@ def make_board(
     figures: Sequence[tuple[str, str]] = (),
     held_back: Mapping[str, str] | None = None,
 ) -> BoardFacts:
-    """The facts of a board. Positions are among all rows of a part; a number beside a table has none.
+    """Return the facts of a board.
 
-    `held`: why a row is held back, by entry id; it has no position either.
+    Positions are among all rows of a part; a number beside a table has none. `held_back`: the reason why a
+    row is held back, by entry id; such a row has no position either.
     """
     rows, places = [], dict[str | None, int]()
     for entry in entries:
         doubt = (held_back or {}).get(entry.entry_id)
         counted = entry.evidence != BESIDE_TABLE and doubt is None
         places[entry.part] = places.get(entry.part, 0) + counted
-        found = verdicts.get(entry.entry_id)
-        notes = found.notes if found else ()
-        accused = bool(found and found.reasons)
-        told = "under-tuned baseline" if accused else " and ".join(_NOTES[note.code] for note in notes)
-        reasons = tuple(one.text for one in found.remarks) if found else ()
+        verdict = verdicts.get(entry.entry_id)
+        notes = verdict.notes if verdict else ()
+        is_accused = bool(verdict and verdict.reasons)
+        text = "under-tuned baseline" if is_accused else " and ".join(_NOTES[note.code] for note in notes)
+        reasons = tuple(remark.text for remark in verdict.remarks) if verdict else ()
         if doubt is not None:
-            told, reasons = HELD_BACK, (doubt, f"entry {entry.entry_id}")
-        rows.append(BoardRow(places[entry.part] if counted else None, entry, told, reasons))
+            text, reasons = HELD_BACK, (doubt, f"entry {entry.entry_id}")
+        rows.append(BoardRow(places[entry.part] if counted else None, entry, text, reasons))
     curves = tuple(Curve(model, expected_best(s), late_gain(s)) for model, s in sorted(searches.items()))
     tables = {TITLES[view]: frame for view, frame in views.items() if len(frame)}
     return BoardFacts(name, tuple(rows), tables, curves, tuple(figures))
@@ -101,7 +102,7 @@ def make_board(
 
 _NOTES = {"never_searched": "never searched", "no_power": "no power", "better_not_used": "better not used"}
 HELD_BACK = "held back as implausible: it does not count"
-"""The verdict on a result that is better than the noise allows."""
+"""Verdict on a result that is better than the noise allows."""
 
 TITLES = {
     "board_gaps": "One method, by who ran it",
@@ -113,7 +114,7 @@ TITLES = {
 
 
 def board_text(facts: BoardFacts) -> str:
-    """The board for a terminal."""
+    """Return the board for a terminal."""
     lines = [
         f"board {facts.name}",
         f"{'':3} {'method as called':28} {'part':6} {'value':>7} {'folds':>7} {'ran by':9} "
@@ -123,58 +124,58 @@ def board_text(facts: BoardFacts) -> str:
         entry = row.entry
         place = "" if row.position is None else str(row.position)
         settings = "-" if entry.budget_settings is None else str(entry.budget_settings)
+        folds = format_spread(entry.spread_folds)
         lines.append(
             f"{place:>3} {entry.name:28} {entry.part or '':6} {entry.value:7.4f} "
-            f"{format_spread(entry.spread_folds):>7} {entry.ran_by or '?':9} {settings:>8}  {row.verdict}".rstrip()
+            f"{folds:>7} {entry.ran_by or '?':9} {settings:>8}  {row.verdict}".rstrip()
         )
         lines += [f"{'':12}because {reason}" for reason in row.reasons]
     for curve in facts.curves:
-        told = ", ".join(f"{best:.4f} of {n}" for n, best, _, _ in curve.points())
-        lines.append(f"search of {curve.model}: expected best {told}; last doubling {curve.gain:.4f}")
+        points = ", ".join(f"{best:.4f} of {n}" for n, best, _, _ in curve.points())
+        lines.append(f"search of {curve.model}: expected best {points}; last doubling {curve.gain:.4f}")
     return "\n".join(lines)
 
 
 def format_spread(value: float | None) -> str:
-    """A spread, or a dash where there is none."""
+    """Format a spread; a dash if there is none."""
     return "-" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
 def pairs_text(name: str, entries: Sequence[Entry]) -> str:
-    """Every two rows of a board fold by fold: mean difference, t, p with Holm's correction, each fold.
+    """Compare every two rows of a board by fold: mean difference, t, p with Holm's correction.
 
-    Differences are the first row's less the second's. Folds share most of what is learnt from, so p is too
-    small; what holds here is that it takes away what makes a fold hard for both.
+    Differences are the first row's value less the second's. Folds share most training rows, so p is too
+    small. But the paired difference removes what makes a fold hard for both.
     """
     pairs = _pair_entries(entries)
     if not pairs:
         return f"board {name}: no two rows of which the values of the same folds are known"
     adjusted = holm(np.array([pair.p for _, _, pair in pairs]))
-    most = max(pair.folds for _, _, pair in pairs)
-    header = " ".join(f"{f'fold {fold}':>8}" for fold in range(most))
+    n_folds = max(pair.folds for _, _, pair in pairs)
+    header = " ".join(f"{f'fold {fold}':>8}" for fold in range(n_folds))
     lines = [
         f"board {name}: the first row less the second, fold by fold; {len(pairs)} pairs, Holm's correction",
         f"{'first':28} {'second':28} {'mean':>8} {'t':>7} {'p':>8} {'p (Holm)':>8} {header}",
     ]
-    for (one, other, pair), p in zip(pairs, adjusted, strict=True):
-        each = " ".join(f"{difference:+8.4f}" for difference in pair.differences_f)
+    for (first, second, pair), p in zip(pairs, adjusted, strict=True):
+        folds = " ".join(f"{difference:+8.4f}" for difference in pair.differences_f)
         numbers = f"{pair.mean:+8.4f} {pair.t:+7.2f} {pair.p:8.2g} {p:8.2g}"
-        lines.append(
-            f"{_display_name(one, entries):28} {_display_name(other, entries):28} {numbers} {each}".rstrip()
-        )
+        names = f"{_display_name(first, entries):28} {_display_name(second, entries):28}"
+        lines.append(f"{names} {numbers} {folds}".rstrip())
     return "\n".join(lines)
 
 
 def _pair_entries(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, PairedFolds]]:
-    """Every two entries of one part whose folds are the same, in the order of the board."""
-    found = []
-    for one, other in combinations(entries, 2):
-        pair = compare_folds(one.fold_values, other.fold_values) if one.part == other.part else None
+    """Return every two entries of one part that have the same folds, in the order of the board."""
+    pairs = []
+    for first, second in combinations(entries, 2):
+        pair = compare_folds(first.fold_values, second.fold_values) if first.part == second.part else None
         if pair is not None:
-            found.append((one, other, pair))
-    return found
+            pairs.append((first, second, pair))
+    return pairs
 
 
 def _display_name(entry: Entry, entries: Sequence[Entry]) -> str:
-    """Its name, and its id where several rows have this name."""
+    """Return the name of an entry, with its id if several rows have this name."""
     alike = sum(other.name == entry.name for other in entries)
     return entry.name if alike == 1 else f"{entry.name} {entry.entry_id[:6]}"

@@ -1,4 +1,4 @@
-"""Why numbers moved since the night before: rows of `current_changes` as facts."""
+"""Facts on why numbers moved since the previous night, from rows of `current_changes`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ OTHERS = "others"
 
 
 def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
-    """A model, part and key of groups each, from rows of one metric and cut-off.
+    """Return facts for each model, part and key of groups, from rows of one metric and cut-off.
 
-    Of each part the models that moved most, of each key the groups that add most; the rest is added up.
+    Each part has the models that moved most, each key the groups that add most; the others are summed up.
     """
-    found = []
+    facts = []
     for part, rows in changes.groupby("part", sort=True):
         moved = (rows.value - rows.other_value).abs().groupby(rows.model).max()
         models = moved.sort_values(ascending=False, kind="stable").index[:MODELS_PER_PART]
         for model in models:
-            of_model = rows[rows.model == model]
-            definition = of_model.definition.min()
-            chosen = of_model[of_model.definition == definition]
-            found += [_make_change(str(part), str(model), str(key), groups.to_dict("records"))
+            model_rows = rows[rows.model == model]
+            definition = model_rows.definition.min()
+            chosen = model_rows[model_rows.definition == definition]
+            facts += [_make_change(str(part), str(model), str(key), groups.to_dict("records"))
                       for key, groups in chosen.groupby("group_key", sort=False)]  # fmt: skip
-    return tuple(found)
+    return tuple(facts)
 
 
 def _make_change(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> ChangeFacts:
@@ -65,7 +65,7 @@ def _make_group(row: dict[Any, Any]) -> GroupChange:
 
 
 def _sum_groups(groups: Iterable[GroupChange]) -> GroupChange:
-    """What is left, as one group; its mean is left out."""
+    """Sum up the remaining groups as one group without a mean."""
     rest = list(groups)
     before, after = (math.fsum(group.share[night] for group in rest) for night in (0, 1))
     mix, within = math.fsum(g.mix for g in rest), math.fsum(g.within for g in rest)

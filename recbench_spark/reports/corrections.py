@@ -1,4 +1,4 @@
-"""The models as each estimator of exposure bias sees them, beside the holdout and the open loop."""
+"""Compare the models by each estimator for exposure bias with the holdout and the open loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOLDOUT, OPEN_LOOP = "holdout", "open_loop"
 
 
 def is_corrected(number: Number) -> bool:
-    """Whether a number corrects for exposure, or is DCG, which only stands beside such: no leaderboard."""
+    """Return True if a number corrects for exposure, or is DCG, which has no leaderboard of its own."""
     estimator = number.measure.estimator
     return (estimator in ESTIMATORS and estimator != HOLDOUT) or number.measure.metric == "dcg"
 
@@ -32,18 +32,18 @@ def is_corrected(number: Number) -> bool:
 def make_corrections(
     numbers: Iterable[Number], boards: Sequence[Leaderboard]
 ) -> tuple[CorrectionFacts, ...]:
-    """For each board with corrected numbers: the same measure by all estimators that have a value."""
+    """Return, for each board with corrected numbers, the same measure by all its estimators."""
     corrected = [
         number
         for number in numbers
         if is_corrected(number) and number.slice_key is None and math.isfinite(number.estimate.value)
     ]
-    made = (_make_correction(board, corrected, _find_reference(board, boards)) for board in boards)
-    return tuple(facts for facts in made if len(facts.columns) > 1 + (facts.reference is not None))
+    all_facts = (_make_correction(board, corrected, _find_reference(board, boards)) for board in boards)
+    return tuple(facts for facts in all_facts if len(facts.columns) > 1 + (facts.reference is not None))
 
 
 def _find_reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
-    """The open loop's board of the same measure and split."""
+    """Return the open loop's board of the same measure and split."""
     same = (b for b in boards if (b.split_id, b.measure) == (board.split_id, board.measure))
     return next((b for b in same if b.part == OPEN_LOOP and board.part != OPEN_LOOP), None)
 
@@ -52,18 +52,18 @@ def _make_correction(
     board: Leaderboard, corrected: Sequence[Number], reference: Leaderboard | None
 ) -> CorrectionFacts:
     models = tuple(row.model for row in board.rows)
-    named = {HOLDOUT: _board_estimates(board)} | _group_by_estimator(board, corrected)
+    by_name = {HOLDOUT: _board_estimates(board)} | _group_by_estimator(board, corrected)
     truth = _board_estimates(reference) if reference else {}
     if reference:
-        named[OPEN_LOOP] = truth
-    columns = [_make_column(board, name, models, values, truth) for name, values in named.items()]
+        by_name[OPEN_LOOP] = truth
+    columns = [_make_column(board, name, models, values, truth) for name, values in by_name.items()]
     tested = tuple(
-        replace(column, p=_agreement_p_value(named[column.name], named[HOLDOUT], truth))
+        replace(column, p=_agreement_p_value(by_name[column.name], by_name[HOLDOUT], truth))
         if column.name not in (HOLDOUT, OPEN_LOOP)
         else column
         for column in columns
     )
-    note = note_on_estimators(board.measure.metric, named)
+    note = note_on_estimators(board.measure.metric, by_name)
     return CorrectionFacts(
         board.part, board.measure, models, tested, OPEN_LOOP if reference else None, note
     )
@@ -76,16 +76,16 @@ def _board_estimates(board: Leaderboard) -> dict[str, MetricEstimate]:
 def _group_by_estimator(
     board: Leaderboard, corrected: Sequence[Number]
 ) -> dict[str, dict[str, MetricEstimate]]:
-    """Estimator (with the strata) -> model -> estimate, in the order of the estimators."""
-    wanted = (board.split_id, board.part, board.measure.metric, board.measure.k)
-    found: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
+    """Return estimator (with its strata) -> model -> estimate, in the order of the estimators."""
+    board_key = (board.split_id, board.part, board.measure.metric, board.measure.k)
+    estimates: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
     for n in corrected:
-        if (n.split_id, n.part, n.measure.metric, n.measure.k) == wanted:
+        if (n.split_id, n.part, n.measure.metric, n.measure.k) == board_key:
             strata = n.measure.definition.partition(";strata=")[2]
             name = f"{n.measure.estimator} {strata}".strip().replace("_", " ")
             place = ESTIMATORS.index(n.measure.estimator), name
-            found.setdefault(place, {})[n.model] = n.estimate
-    return {name: found[place, name] for place, name in sorted(found)}
+            estimates.setdefault(place, {})[n.model] = n.estimate
+    return {name: estimates[place, name] for place, name in sorted(estimates)}
 
 
 def _make_column(
@@ -96,10 +96,10 @@ def _make_column(
     truth: dict[str, MetricEstimate],
 ) -> CorrectionColumn:
     estimates = tuple(values.get(model) for model in models)
-    bad = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
+    sort_keys = [math.inf if e is None else board.measure.sort_key(e.value) for e in estimates]
     places = tuple(
-        None if e is None else 1 + sum(other < own for other in bad)
-        for e, own in zip(estimates, bad, strict=True)
+        None if e is None else 1 + sum(other < own for other in sort_keys)
+        for e, own in zip(estimates, sort_keys, strict=True)
     )
     return CorrectionColumn(
         name, estimates, places, _agreement(values, truth) if values is not truth else None
@@ -107,7 +107,7 @@ def _make_column(
 
 
 def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]) -> float | None:
-    """Kendall's tau-b between two rankings of the models that both know; None below two."""
+    """Return Kendall's tau-b between two rankings of their common models; None below two models."""
     pairs = _common_values(values, truth)
     return _none_if_nan(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
 
@@ -115,24 +115,24 @@ def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimat
 def _agreement_p_value(
     values: dict[str, MetricEstimate], holdout: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]
 ) -> float | None:
-    """How likely as large a lead over the holdout's agreement with the truth is, were there none."""
-    known = _common_values(values, holdout, truth)
-    if len(known) < 2:
+    """Return the probability of so large a lead over the holdout's agreement with the truth by chance."""
+    common = _common_values(values, holdout, truth)
+    if len(common) < 2:
         return None
-    own, other, open_loop = known.T
-    own_tau, other_tau = (kendall_tau_b(open_loop, mine) for mine in (own, other))
+    own, other, open_loop = common.T
+    own_tau, other_tau = (kendall_tau_b(open_loop, ranking) for ranking in (own, other))
     return _none_if_nan(
-        dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(known))[1]
+        dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(common))[1]
     )
 
 
 def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.float64]:
-    """The values of the models that all know, (m, estimators)."""
+    """Return the values of the models that all estimators have, (m, estimators)."""
     names = sorted(set.intersection(*(set(values) for values in estimates)))
     table = np.array([[values[m].value for values in estimates] for m in names])
     table = table.reshape(len(names), len(estimates))
-    known: npt.NDArray[np.float64] = table[np.isfinite(table).all(axis=1)]
-    return known
+    common: npt.NDArray[np.float64] = table[np.isfinite(table).all(axis=1)]
+    return common
 
 
 def _none_if_nan(value: float) -> float | None:

@@ -1,4 +1,5 @@
-"""Where strata and whole disagree on two models: rows of `current_paradoxes` as facts."""
+"""Facts on pairs of models whose order differs between strata and whole, from rows of
+`current_paradoxes`."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ KINDS = ("full", "reversal", "partial")
 
 
 def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreements | None:
-    """The rows in the order given, and the counts; None where nothing disagrees.
+    """Return the rows in their order, and counts; None if nothing disagrees.
 
     Args:
-        rows: of `current_paradoxes`, those that disagree.
-        compared: kind, certain, count: of all pairs compared.
+        rows: rows of `current_paradoxes` that disagree.
+        compared: kind, certain and count of all pairs compared.
     """
     if rows.empty:
         return None
     counts = []
     for kind in KINDS:
-        of_kind = compared[compared.kind == kind]
-        if len(of_kind):
-            sure = of_kind[of_kind.certain.astype(bool)]
-            counts.append((kind, int(of_kind["count"].sum()), int(sure["count"].sum())))
+        kind_rows = compared[compared.kind == kind]
+        if len(kind_rows):
+            certain = kind_rows[kind_rows.certain.astype(bool)]
+            counts.append((kind, int(kind_rows["count"].sum()), int(certain["count"].sum())))
     facts = tuple(_make_disagreement(row) for row in rows.to_dict("records"))
     return Disagreements(facts, tuple(counts), int(compared["count"].sum()))
 
@@ -58,5 +59,5 @@ def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:
 
 
 def _make_estimate(value: Any, low: Any, high: Any, n: int) -> MetricEstimate:
-    known = [None if pd.isna(number) else float(number) for number in (value, low, high)]
-    return MetricEstimate(math.nan if known[0] is None else known[0], known[1], known[2], n)
+    numbers = [None if pd.isna(number) else float(number) for number in (value, low, high)]
+    return MetricEstimate(math.nan if numbers[0] is None else numbers[0], numbers[1], numbers[2], n)

@@ -1,4 +1,4 @@
-"""What a report says, as frozen dataclasses; how it looks is decided elsewhere."""
+"""Content of a report as frozen dataclasses; other modules decide how it looks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recbench_spark.kernels.metrics.about import about_metric
 
 @dataclass(frozen=True, order=True)
 class ReportedMeasure:
-    """What was measured; numbers of different measures are never ranked together."""
+    """Metric, cut-off, definition and estimator; only numbers with the same ones are ranked together."""
 
     metric: str
     k: int | None
@@ -19,17 +19,17 @@ class ReportedMeasure:
 
     @property
     def label(self) -> str:
-        """The name as people write it: `ndcg@10`, or `auc` for a value without a cut-off."""
+        """Name as people write it: `ndcg@10`, or `auc` for a value without a cut-off."""
         return self.metric if self.k is None else f"{self.metric}@{self.k}"
 
     def sort_key(self, value: float) -> float:
-        """A number that is smaller for the better value; NaN is worst."""
+        """Return a number that is smaller for the better value; NaN is worst."""
         return about_metric(self.metric).sort_key(value)
 
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """A value, its bootstrap interval where there is one, and the users averaged."""
+    """A value, its bootstrap interval if there is one, and the number of users averaged."""
 
     value: float
     low: float | None
@@ -38,11 +38,11 @@ class MetricEstimate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None."""
+        """Both ends of the interval, or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def overlaps(self, other: MetricEstimate) -> bool | None:
-        """Whether the closed intervals share a point; None where one of them is missing."""
+        """Return whether the closed intervals share a point; None if one of them is missing."""
         if self.interval is None or other.interval is None:
             return None
         return max(self.interval[0], other.interval[0]) <= min(self.interval[1], other.interval[1])
@@ -70,10 +70,10 @@ class Number:
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A model's place; `others` follow the board's `others`, None where not measured.
+    """A model's place on a board; `others` follow the board's `others`, None where not measured.
 
-    `training_rows`: rows of its lists that recommend training items, which other models of the board cannot
-    recommend; 0 where there are none.
+    `training_rows`: number of training items in its lists, which other models of the board cannot
+    recommend.
     """
 
     position: int
@@ -87,7 +87,7 @@ class LeaderboardRow:
 
     @property
     def note(self) -> str:
-        """What a reader must know to hold the row against others; empty where there is nothing."""
+        """Note that a reader needs to compare the row with others; empty if there is none."""
         if not self.training_rows:
             return ""
         return (
@@ -110,7 +110,7 @@ class Leaderboard:
 
     @property
     def reference(self) -> LeaderboardRow:
-        """The best model that does not know the world's truth; the truth where it is alone."""
+        """The best model that does not know the world's truth; the truth if it is alone."""
         return next((row for row in self.rows if row.model_kind != "truth"), self.rows[0])
 
 
@@ -125,7 +125,7 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class CurveFacts:
-    """A metric by cut-off, one line a model."""
+    """A metric by cut-off, with one line for each model."""
 
     part: str
     measure: ReportedMeasure
@@ -135,7 +135,7 @@ class CurveFacts:
 
 @dataclass(frozen=True)
 class SliceFacts:
-    """A measure within slices: per model one estimate for each of `values`."""
+    """A measure within slices: for each model one estimate for each of `values`."""
 
     part: str
     measure: ReportedMeasure
@@ -147,7 +147,7 @@ class SliceFacts:
 
 @dataclass(frozen=True)
 class AgreementRow:
-    """A model's place on either part."""
+    """A model's place on both parts."""
 
     model: str
     first_position: int
@@ -158,10 +158,10 @@ class AgreementRow:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether two parts order the models alike.
+    """Agreement of two parts on the order of the models.
 
-    `reversed_pairs`: pairs of models in opposite order; `clear`: those whose intervals are separate
-    on both parts, so that chance hardly explains them.
+    `reversed_pairs`: pairs of models in opposite order; `clear`: those whose intervals are separate on both
+    parts, so that chance hardly explains them.
     """
 
     measure: ReportedMeasure
@@ -175,7 +175,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class CheckRow:
-    """A finding, with the models it was made for."""
+    """A check, with the models that it was made for."""
 
     check: str
     severity: str
@@ -188,7 +188,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class ManifestFacts:
-    """A split: counts as `values[fact][part]`, a note for each fact, texts as (part, fact, text)."""
+    """Data of a split: counts as `values[fact][part]`, notes by fact, texts as (part, fact, text)."""
 
     split_id: str
     dataset: str
@@ -202,7 +202,7 @@ class ManifestFacts:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """How a number was made."""
+    """Origin of a number: its run, model, settings and code."""
 
     run_id: str
     model: str
@@ -226,7 +226,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A definition string, the metrics reported under it, and its differences in words."""
+    """A definition string, its metrics, and its differences from the defaults in words."""
 
     text: str
     metrics: tuple[str, ...]
@@ -235,9 +235,9 @@ class DefinitionFacts:
 
 @dataclass(frozen=True)
 class GroupChange:
-    """What a group of users adds to the change of a mean: by its share, and by its own mean.
+    """Contribution of a group of users to the change of a mean: by its share, and by its own mean.
 
-    share, mean: before and after; a mean is None where the group has no users.
+    share, mean: before and after; a mean is None if the group has no users.
     """
 
     group: str
@@ -248,7 +248,7 @@ class GroupChange:
 
     @property
     def size(self) -> float:
-        """How much moved because of it, in either direction."""
+        """Size of the contribution, in either direction."""
         return abs(self.mix) + abs(self.within)
 
 
@@ -258,15 +258,15 @@ OTHER_DIFFERENCES = {
     None: "settings are the same; whether the log is, cannot be known: that code did not identify it by "
     "content; run that night again with this code to tell",
 }
-"""What is said of log and settings where the code changed, by `code_alone`."""
+"""Sentence on log and settings if the code changed, by `code_alone`."""
 
 
 @dataclass(frozen=True)
 class ChangeFacts:
-    """The change of a model's mean since the night before, over the groups of one key.
+    """Change of a model's mean since the previous night, over the groups of one key.
 
-    code: in which versions and revisions the code of the two nights differs, None where in none;
-    code_alone: whether nothing else differs; None: that cannot be known.
+    code: versions and revisions in which the code of the two nights differs, None if there are none;
+    code_alone: True if nothing else differs; None: unknown.
     """
 
     part: str
@@ -282,7 +282,7 @@ class ChangeFacts:
 
     @property
     def code_sentence(self) -> str | None:
-        """That the code moved the number, and whether anything else did; None where it is the same."""
+        """Sentence on a change of the code, and on other differences; None if the code is the same."""
         if self.code is None:
             return None
         rest = OTHER_DIFFERENCES[self.code_alone]
@@ -290,23 +290,23 @@ class ChangeFacts:
 
     @property
     def mix(self) -> float:
-        """What other shares of the groups made of it."""
+        """Change of the mean from other shares of the groups."""
         return math.fsum(group.mix for group in self.groups)
 
     @property
     def within(self) -> float:
-        """What other means of the groups made of it."""
+        """Change of the mean from other means of the groups."""
         return math.fsum(group.within for group in self.groups)
 
     @property
     def reach(self) -> float:
-        """The longest bar; 1 where nothing moved."""
+        """Length of the longest bar; 1 if nothing moved."""
         return max(max(abs(g.mix), abs(g.within)) for g in self.groups) or 1.0
 
 
 @dataclass(frozen=True)
 class MultiverseFacts:
-    """In what share of the worlds each model beats each other one, best model first.
+    """Share of the worlds in which each model beats each other one, best model first.
 
     shares: rows beat columns, None on the diagonal; lowest and highest: over metrics and protocols.
     """
@@ -322,7 +322,7 @@ class MultiverseFacts:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """Share of worlds in which `model` beats `other`, whole and in each protocol (split, candidates)."""
+    """Share of worlds in which `model` beats `other`, overall and in each protocol (split, candidates)."""
 
     part: str
     model: str
@@ -333,7 +333,7 @@ class PairFacts:
 
 @dataclass(frozen=True)
 class DisagreementFacts:
-    """A pair of models of which strata and whole say different things; differences are model - other.
+    """A pair of models whose order differs between strata and whole; differences are model - other.
 
     strata: label, share of the truth items, difference.
     """
@@ -352,7 +352,7 @@ class DisagreementFacts:
 
 @dataclass(frozen=True)
 class Disagreements:
-    """The plainest ones; of all `compared` how many are of each kind, and how many of these certain."""
+    """The clearest disagreements; for all `compared` pairs the number of each kind, and of certain ones."""
 
     rows: tuple[DisagreementFacts, ...]
     counts: tuple[tuple[str, int, int], ...]
@@ -361,11 +361,11 @@ class Disagreements:
 
 @dataclass(frozen=True)
 class CorrectionColumn:
-    """The models by one estimator: estimates and places in their order, None where it has no value.
+    """The models by one estimator: estimates and places in their order, None without a value.
 
-    agreement: Kendall's tau-b with the open loop, None where there is none.
-    p: one-tailed, of a better agreement than the holdout's (`comparisons.dependent_correlations`); None
-    for the holdout itself, below four models, and where it orders them as the holdout does.
+    agreement: Kendall's tau-b with the open loop, None if there is none. p: one-tailed p of a better
+    agreement than the holdout's (`significance.dependent_correlations`); None for the holdout itself, below
+    four models, and if it orders them as the holdout does.
     """
 
     name: str
@@ -377,8 +377,10 @@ class CorrectionColumn:
 
 @dataclass(frozen=True)
 class CorrectionFacts:
-    """One measure of a part by all estimators; `reference`: the column of the open loop; `note`: what a
-    reader must know of them."""
+    """One measure of a part by all estimators.
+
+    `reference`: the column of the open loop; `note`: a remark that readers of the estimates need.
+    """
 
     part: str
     measure: ReportedMeasure
@@ -390,7 +392,7 @@ class CorrectionFacts:
 
 @dataclass(frozen=True)
 class GraphPass:
-    """A pass of a model over its graph: what it did, beside what was predicted."""
+    """A pass of a model over its graph: its size and seconds, beside the predicted ones."""
 
     layer: int
     aggregator: str
@@ -405,13 +407,13 @@ class GraphPass:
 
     @property
     def rate(self) -> float | None:
-        """Edges a second."""
+        """Edges per second."""
         return self.edges / self.seconds if self.seconds > 0 else None
 
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """A model's passes in the order in which they ran, on so many cores."""
+    """A model's passes in the order in which they ran, and the number of cores."""
 
     model: str
     model_id: str
@@ -420,23 +422,23 @@ class GraphFacts:
 
     @property
     def seconds(self) -> float:
-        """Of all passes."""
+        """Seconds of all passes."""
         return math.fsum(one.seconds for one in self.passes)
 
     @property
     def predicted(self) -> float:
-        """Seconds of all passes as predicted."""
+        """Predicted seconds of all passes."""
         return math.fsum(one.predicted for one in self.passes)
 
     @property
     def reach(self) -> float:
-        """The longest bar."""
+        """Length of the longest bar."""
         return max(max(one.seconds, one.predicted) for one in self.passes) or 1.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a report shows, in the order it is shown."""
+    """Content of a report, in the order in which it is shown."""
 
     suite: str
     logical_date: str
@@ -467,5 +469,5 @@ class Report:
 
     @property
     def warnings(self) -> tuple[CheckRow, ...]:
-        """Findings below an error that did not pass."""
+        """Checks below an error that did not pass."""
         return tuple(row for row in self.checks if not row.passed and row.severity != "error")

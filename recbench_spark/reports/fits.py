@@ -1,7 +1,7 @@
-"""Pictures of many fits: error against dimension, steps, cost and a setting, with spreads over folds.
+"""Plot many fits: error against dimension, steps, cost and a setting, with spreads over folds.
 
-Each takes a frame of rows of `fits` (model, kind, dims, settings_json, fold, seed, rmse, rmse_by_step,
-cpu_seconds) and draws what is in it: which fits these are is for the caller to say.
+Each function takes rows of `fits` (model, kind, dims, settings_json, fold, seed, rmse, rmse_by_step,
+cpu_seconds) and draws all of them; the caller selects the fits.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ SPREAD = "bars and bands: standard deviation over folds"
 
 
 def summarise_fits(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Mean, spreads, folds, core-hours of the fits of each group; the folds' means are averaged.
+    """Return mean, spreads, folds and core-hours of the fits of each group; the folds' means are averaged.
 
-    `of_all_folds`: the mean less how much harder than all folds the group's own are, by fits of the same
-    first key that have all of them. A mean over three folds beside one over ten tells of the folds.
+    `of_all_folds` is the mean after a correction for the difficulty of the group's own folds. The
+    difficulty is measured by fits of the same first key that have all folds. Without it, a mean over three
+    folds could not be compared with one over ten.
     """
     rows = []
     for key, group in _even_out_folds(fits, keys).groupby(list(keys), dropna=False, sort=True):
         values = zip(group.fold, group.seed, group.rmse, strict=True)
-        found = summarise_folds(
+        fold_summary = summarise_folds(
             {(None if pd.isna(fold) else int(fold), seed): rmse for fold, seed, rmse in values}
         )
         facts = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
         hours = group.cpu_seconds.sum() / 3600
         even = {"of_all_folds": group.groupby("fold", dropna=False).even.mean().mean()}
         cost = {"core_hours": hours, "hours_a_fit": hours / len(group)}
-        spreads = {name: value for name, value in found._asdict().items() if name != "by_fold"}
+        spreads = {name: value for name, value in fold_summary._asdict().items() if name != "by_fold"}
         rows.append({**facts, **spreads, **even, **cost})
     return pd.DataFrame(rows)
 
 
 def _even_out_folds(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The fits with `even`: the error less how much harder a fold is than all, in groups that have all."""
+    """Add `even`: the error less the difficulty of its fold, measured in groups that have all folds."""
     fold = [keys[0], "fold"]
-    of_fold = fits.groupby([*keys, "fold"], dropna=False).rmse.mean().reset_index()
-    of_fold["has"] = of_fold.groupby(list(keys), dropna=False).rmse.transform("size")
-    most = of_fold.groupby(keys[0], dropna=False).has.transform("max")
-    level = of_fold[of_fold.has == most].groupby(fold, dropna=False).rmse.mean().reset_index()
+    fold_means = fits.groupby([*keys, "fold"], dropna=False).rmse.mean().reset_index()
+    fold_means["has"] = fold_means.groupby(list(keys), dropna=False).rmse.transform("size")
+    most = fold_means.groupby(keys[0], dropna=False).has.transform("max")
+    level = fold_means[fold_means.has == most].groupby(fold, dropna=False).rmse.mean().reset_index()
     level["harder"] = level.rmse - level.groupby(keys[0], dropna=False).rmse.transform("mean")
-    found = fits.merge(level[[*fold, "harder"]], on=fold, how="left")
-    return found.assign(even=found.rmse - found.harder)
+    merged = fits.merge(level[[*fold, "harder"]], on=fold, how="left")
+    return merged.assign(even=merged.rmse - merged.harder)
 
 
 def plot_dimensions(fits: pd.DataFrame) -> Figure:
-    """RMSE against the number of factors, a line a model."""
+    """Plot RMSE against the number of factors, with a line for each model."""
     table = summarise_fits(fits[fits.dims.notna()], ["model", "dims"])
     figure, axes = _axes("factors", "RMSE against dimension")
     _lines(axes, table, "dims")
@@ -67,7 +68,7 @@ def plot_dimensions(fits: pd.DataFrame) -> Figure:
 
 
 def plot_steps(fits: pd.DataFrame) -> Figure:
-    """RMSE after each epoch, sweep or sample, a line a model and dimension; the band is over folds."""
+    """Plot RMSE after each epoch, sweep or sample for each model and dimension, with a band over folds."""
     figure, axes = _axes("steps", "RMSE against epochs and sampling steps")
     several = fits.groupby("model").dims.nunique().to_dict()
     for (model, dims), group in fits.groupby(["model", "dims"], dropna=False):
@@ -89,7 +90,7 @@ def plot_steps(fits: pd.DataFrame) -> Figure:
 
 
 def plot_costs(fits: pd.DataFrame) -> Figure:
-    """RMSE against core-hours of one fit, a line a model over its dimensions."""
+    """Plot RMSE against core-hours of one fit, with a line for each model over its dimensions."""
     table = summarise_fits(fits, ["model", "dims"]).sort_values("hours_a_fit")
     figure, axes = _axes("core-hours a fit", "Quality against core-hours")
     _lines(axes, table, "hours_a_fit")
@@ -98,7 +99,10 @@ def plot_costs(fits: pd.DataFrame) -> Figure:
 
 
 def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
-    """RMSE against one setting, a line a dimension: does the best value stay where it is as models grow?"""
+    """Plot RMSE against one setting, with a line for each dimension.
+
+    It shows if the best value of a small model is the best value of a large one too.
+    """
     table = summarise_fits(add_setting_column(fits, name), ["dims", "setting"]).rename(
         columns={"dims": "model"}
     )
@@ -112,17 +116,17 @@ def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
 
 
 def add_setting_column(fits: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The fits with the value of a setting as a column; of a section the value that all its parts share."""
+    """Add the value of a setting as a column; for a section, the value that all its parts share."""
     return fits.assign(setting=[_read_setting(json.loads(text), name) for text in fits.settings_json])
 
 
 def _read_setting(settings: Mapping[str, Any], name: str) -> float:
-    found: Any = settings
+    value: Any = settings
     for step in name.split("."):
-        found = found[step]
-    if isinstance(found, dict):
-        (found,) = set(found.values())
-    return float(found)
+        value = value[step]
+    if isinstance(value, dict):
+        (value,) = set(value.values())
+    return float(value)
 
 
 FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
@@ -133,17 +137,17 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
 
 
 def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
-    """Title and SVG of each picture that the fits are enough for."""
-    found = []
+    """Return title and SVG of each figure that the fits are sufficient for."""
+    figures = []
     varied = fits.groupby("model").dims.nunique().max() if len(fits) else 0
     for name, draw in FIGURES.items():
         if len(fits) and (name != "dimensions" or varied > 1):
-            found.append((name, render_svg(draw(fits))))
-    return found
+            figures.append((name, render_svg(draw(fits))))
+    return figures
 
 
 def render_svg(figure: Figure) -> str:
-    """The picture as text, the same for the same fits."""
+    """Return the figure as text; the same fits give the same text."""
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": "recbench-spark"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -167,8 +171,8 @@ def _lines(axes: Axes, table: pd.DataFrame, x: str) -> None:
         axes.errorbar(ordered[x], ordered.of_all_folds, yerr=bars, marker="o", capsize=2, label=str(model))
         few = ordered[ordered.folds < table.folds.max()]
         for at, value, folds in zip(few[x], few.of_all_folds, few.folds, strict=True):
-            told = f"{folds} fold{'s' if folds > 1 else ''}, made even"
-            axes.annotate(told, (at, value), (4, 6), textcoords="offset points", fontsize=7)
+            note = f"{folds} fold{'s' if folds > 1 else ''}, made even"
+            axes.annotate(note, (at, value), (4, 6), textcoords="offset points", fontsize=7)
     axes.legend(frameon=False)
 
 

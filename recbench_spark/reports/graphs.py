@@ -1,4 +1,4 @@
-"""How models over graphs were computed: rows of `graph_runs` as facts."""
+"""Facts on passes of models over graphs, from rows of `graph_runs`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from recbench_spark.reports.facts import GraphFacts, GraphPass
 
 
 def make_graphs(runs: pd.DataFrame) -> tuple[GraphFacts, ...]:
-    """A model each, its passes in the order in which they ran.
+    """Return facts for each model, with its passes in the order in which they ran.
 
     Args:
         runs: rows of `graph_runs` of a night's models.
     """
-    found = []
+    facts_by_model = []
     for name, rows in runs.groupby("model_id", sort=True):
         ordered = rows.sort_values(["started_at", "layer"], kind="stable").to_dict("records")
         passes = tuple(_make_pass(row) for row in ordered)
-        found.append(GraphFacts(str(ordered[0]["model"]), str(name), int(ordered[0]["cores"]), passes))
-    return tuple(sorted(found, key=lambda facts: (facts.model, facts.model_id)))
+        facts_by_model.append(
+            GraphFacts(str(ordered[0]["model"]), str(name), int(ordered[0]["cores"]), passes)
+        )
+    return tuple(sorted(facts_by_model, key=lambda facts: (facts.model, facts.model_id)))
 
 
 def _make_pass(row: dict[Any, Any]) -> GraphPass:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page."""
+"""Render reports and boards as self-contained HTML pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from recbench_spark.reports.boards import BoardFacts
-from recbench_spark.reports.boards import format_spread as spread_in_words
+from recbench_spark.reports.boards import BoardFacts, format_spread
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.phrases import (
     format_estimate,
@@ -23,23 +22,23 @@ from recbench_spark.storage.publish import replace_text
 
 
 def render_html(report: Report) -> str:
-    """One self-contained page: no script, nothing remote, the same bytes for the same report."""
+    """Render a report as one page without scripts and remote files; equal reports give equal bytes."""
     colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(report.models)}
     return _template("report.html").render(report=report, colours=colours)
 
 
 def render_multiverse(title: str, facts: Sequence[MultiverseFacts], pairs: Sequence[PairFacts]) -> str:
-    """A page of its own about the protocols of one dataset."""
+    """Render a page about the protocols of one dataset."""
     return _template("multiverse.html").render(title=title, multiverse=facts, pairs=pairs)
 
 
 def render_board(board: BoardFacts) -> str:
-    """A page of its own about a board."""
+    """Render a page about a board."""
     return _template("board.html").render(board=board)
 
 
 def _cell(value: object) -> str:
-    """A cell of a table of any columns: nothing for what is missing, four digits for what is not whole."""
+    """Format a cell of any table: empty if missing, four decimals if not a whole number."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else str(value)
@@ -59,7 +58,7 @@ def _template(name: str) -> jinja2.Template:
         "value": format_value,
         "number": format_number,
         "level": level_in_words,
-        "spread": spread_in_words,
+        "spread": format_spread,
         "cell": _cell,
     }
     environment.globals |= {
@@ -74,12 +73,12 @@ def _template(name: str) -> jinja2.Template:
 
 
 def write_report(report: Report, path: str | Path) -> Path:
-    """Write the page; a reader sees the old one or the new one, never a half."""
+    """Write the page of a report; a reader never sees a half-written file."""
     return write_page(render_html(report), path)
 
 
 def write_page(page: str, path: str | Path) -> Path:
-    """Write a page; a reader sees the old one or the new one, never a half."""
+    """Write a page; a reader never sees a half-written file."""
     target = Path(path)
-    replace_text(target, page)  # who may read it, the umask says
+    replace_text(target, page)  # the umask sets who may read it
     return target

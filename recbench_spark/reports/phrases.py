@@ -1,4 +1,4 @@
-"""Definitions, values and conclusions in words."""
+"""Put definitions, values and conclusions into words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recbench_spark.reports.facts import (
 )
 
 ANY = "*"
-"""Any other value of an axis that takes a number; it replaces the braces."""
+"""Stands for any other value of an axis that takes a number; the value replaces the braces."""
 
 AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "users": (
@@ -161,7 +161,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "unseen": "all items that are not in the user's training part",
             "all": "all items",
             "rated": "the user's own held-out items only",
-            "given": "the items handed over",
+            "given": "the given items",
             "uniform": "the truth and unseen items drawn uniformly",
             "popularity": "the truth and unseen items drawn by training popularity",
         },
@@ -171,7 +171,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def definition_in_words(definition: str) -> tuple[tuple[str, str], ...]:
-    """The axes in which a definition differs from the defaults, each as (axis, value) in words.
+    """Return the axes in which a definition differs from the defaults, each as (axis, value) in words.
 
     >>> definition_in_words("v1;gain=linear")
     (('Gain of an item', 'its relevance r'),)
@@ -186,15 +186,15 @@ def _axis_in_words(axis: str, value: str) -> tuple[str, str]:
 
 
 def defaults_in_words() -> tuple[tuple[str, str], ...]:
-    """The default of every axis, as (axis, value) in words."""
+    """Return the default of every axis, as (axis, value) in words."""
     fields = Definition.model_fields.items()
     return tuple(_axis_in_words(name, str(field.default)) for name, field in fields)
 
 
 def format_estimate(estimate: MetricEstimate | None) -> str:
-    """`0.3121 [0.3050, 0.3190]`, without brackets where there is no interval.
+    """Format as `0.3121 [0.3050, 0.3190]`, without brackets if there is no interval.
 
-    >>> format_estimate(Estimate(0.25, None, None, 4))
+    >>> format_estimate(MetricEstimate(0.25, None, None, 4))
     '0.2500'
     """
     value = format_value(estimate)
@@ -205,17 +205,17 @@ def format_estimate(estimate: MetricEstimate | None) -> str:
 
 
 def format_value(estimate: MetricEstimate | None) -> str:
-    """Four decimals, or a dash."""
+    """Format with four decimals; a dash if there is no value."""
     return "–" if estimate is None or math.isnan(estimate.value) else f"{estimate.value:.4f}"
 
 
 def level_in_words(level: float | None) -> str:
-    """What the intervals are."""
+    """Describe the intervals by their level."""
     return "bootstrap intervals" if level is None else f"{100 * level:g} % bootstrap intervals"
 
 
 def format_number(value: float | None) -> str:
-    """Counts with thousands separators, shares with four digits."""
+    """Format counts with thousands separators, and other numbers with four digits."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
@@ -224,7 +224,7 @@ def format_number(value: float | None) -> str:
 # ------------------------------------------------------------------------------- conclusions
 
 NOT_SHIPPED = {"truth": "the world's own truth", "published": "published"}
-"""Kinds of models that nobody could deploy tonight, and what they are."""
+"""Kinds of models that nobody could deploy tonight, and their description."""
 
 MAX_REGRESSIONS = 5
 
@@ -235,7 +235,7 @@ def summarise(
     regressions: Sequence[str] = (),
     note: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """What a reader should take away, as sentences: what fell first; `note`: before who leads."""
+    """Return the main conclusions as sentences: regressions, notes, leaders, agreement of parts."""
     fallen = _describe_regressions(regressions)
     if not boards:
         return (*fallen, *note, "No succeeded run to show.")
@@ -244,36 +244,36 @@ def summarise(
 
 
 def _describe_regressions(regressions: Sequence[str]) -> tuple[str, ...]:
-    """One sentence each, of many the first few."""
-    told = [f"Regression: {sentence}." for sentence in regressions[:MAX_REGRESSIONS]]
-    rest = len(regressions) - len(told)
+    """Return a sentence for each of the first regressions, and the number of the others."""
+    sentences = [f"Regression: {sentence}." for sentence in regressions[:MAX_REGRESSIONS]]
+    rest = len(regressions) - len(sentences)
     more = [
         f"{rest} more {'regressions stand' if rest > 1 else 'regression stands'} in the view regressions."
     ]
-    return (*told, *(more if rest else []))
+    return (*sentences, *(more if rest else []))
 
 
 def _describe_board(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
-    """What tells a board from the others."""
+    """Return the start of a sentence that distinguishes a board from the others."""
     if len(boards) == 1:
         return ""
     same = [other for other in boards if other.part == board.part]
-    further = []
+    details = []
     if len({other.split_id for other in same}) > 1:
-        further.append(f"split {board.split_id} of {board.dataset}")
+        details.append(f"split {board.split_id} of {board.dataset}")
     if len({other.measure for other in same}) > 1:
-        further.append(f"definition {board.measure.definition}, {board.measure.estimator}")
-    return f"On {board.part} ({', '.join(further)}), " if further else f"On {board.part}, "
+        details.append(f"definition {board.measure.definition}, {board.measure.estimator}")
+    return f"On {board.part} ({', '.join(details)}), " if details else f"On {board.part}, "
 
 
 def _describe_leader(board: Leaderboard, where: str) -> str:
-    """The best model that could be shipped and the next one such, then what stands above or level."""
+    """Describe the two best models that could be deployed, then others above or level with them."""
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
     if not rows:
         whom = "every model" if len(board.rows) > 1 else board.rows[0].model
         return f"{where}{board.measure.label} is undefined for {whom}."
-    ours = [row for row in rows if row.model_kind not in NOT_SHIPPED] or rows
-    leader, others = ours[0], [row for row in rows if row is not ours[0]]
+    candidates = [row for row in rows if row.model_kind not in NOT_SHIPPED] or rows
+    leader, others = candidates[0], [row for row in rows if row is not candidates[0]]
     first = all(row.position >= leader.position for row in rows)
     verb = "leads with" if first else "is the best model that could be deployed, with"
     opening = f"{where}{leader.model} {verb} {_label_value(board.measure, leader.estimate)}"
@@ -281,15 +281,20 @@ def _describe_leader(board: Leaderboard, where: str) -> str:
         alone = "no other model has a value" if len(board.rows) > 1 else "there is no other model"
         return f"{opening}; {alone}."
     sentence = (
-        f"{opening}, {_describe_lead(board.measure, leader, ours[1])}." if len(ours) > 1 else f"{opening}."
+        f"{opening}, {_describe_lead(board.measure, leader, candidates[1])}."
+        if len(candidates) > 1
+        else f"{opening}."
     )
     return " ".join(
-        [sentence, *(_describe_unshipped(board.measure, leader, row) for row in others if row not in ours)]
+        [
+            sentence,
+            *(_describe_unshipped(board.measure, leader, row) for row in others if row not in candidates),
+        ]
     )
 
 
 def _describe_unshipped(measure: ReportedMeasure, leader: LeaderboardRow, row: LeaderboardRow) -> str:
-    """Where a model that nobody could ship stands."""
+    """Describe the place of a model that nobody could deploy."""
     place = "level with" if row.position == leader.position else "below"
     if row.position < leader.position:
         place = "above"
@@ -302,11 +307,11 @@ def _label_value(measure: ReportedMeasure, estimate: MetricEstimate) -> str:
 
 
 def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: LeaderboardRow) -> str:
-    """How much better, by what is good of the metric."""
+    """Describe the lead of the best model, in the direction that is better for the metric."""
     if leader.position == second.position:
         return f"level with {second.model}"
     gap = measure.sort_key(second.estimate.value) - measure.sort_key(leader.estimate.value)
-    # Where values can have either sign a share of one says nothing.
+    # A percentage has no meaning if values can have either sign.
     signed = leader.estimate.value < 0 or about_metric(measure.metric).best == "near 0"
     base = 0.0 if signed else second.estimate.value
     share = f" ({100 * gap / base:.1f} %)" if base > 0 else ""
@@ -326,11 +331,11 @@ def _describe_agreement(agreement: Agreement) -> str:
     moved = max(abs(row.first_position - row.second_position) for row in agreement.rows)
     movers = [row for row in agreement.rows if abs(row.first_position - row.second_position) == moved]
     most = "moves most" if len(movers) == 1 else "moves as far as any"
-    one = agreement.reversed_pairs == 1
+    alone = agreement.reversed_pairs == 1
     pairs = "pairs" if agreement.pairs > 1 else "pair"
     return (
         f"{parts}: {agreement.reversed_pairs} of {agreement.pairs} {pairs} "
-        f"of models {'is' if one else 'are'} ordered the other way round, {agreement.clear} of them with "
+        f"of models {'is' if alone else 'are'} ordered the other way round, {agreement.clear} of them with "
         f"intervals apart on both; {movers[0].model} {most}, from place {movers[0].first_position} to "
         f"{movers[0].second_position}."
     )
@@ -344,7 +349,7 @@ WEIGHTED_NDCG = (
 
 
 def note_on_estimators(metric: str, names: Iterable[str]) -> str | None:
-    """What a reader must know of weighted NDCG, where some is shown."""
+    """Return a note on the limits of weighted NDCG, if some is shown."""
     shown = [name for name in names if name.startswith(("ips", "clipped ips", "snips"))]
     if metric != "ndcg" or not set(shown) - {"ips pooled"}:
         return None

@@ -1,4 +1,4 @@
-"""Where values go in a picture."""
+"""Positions of values and labels in a figure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recbench_spark.reports.facts import MetricEstimate
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear scale from values to positions in a picture."""
+    """A linear scale from values to positions in a figure."""
 
     low: float
     high: float
@@ -19,12 +19,12 @@ class Axis:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The position of a value, held inside the picture."""
+        """Return the position of a value, limited to the figure."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, about: int = 4) -> list[float]:
-        """Round values inside the scale, `about` so many."""
+        """Return round values inside the scale, `about` so many."""
         raw = (self.high - self.low) / about
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw)
@@ -33,9 +33,9 @@ class Axis:
 
 
 def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: float) -> Axis:
-    """A scale that holds every value and interval; from 0 where 0 is not far."""
-    known = [estimate for estimate in estimates if estimate is not None]
-    ends = [end for e in known for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
+    """Return a scale that holds every value and interval; it starts at 0 if 0 is near."""
+    shown = [estimate for estimate in estimates if estimate is not None]
+    ends = [end for e in shown for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     if 0 <= low < 0.6 * high:
         low = 0.0
@@ -46,12 +46,12 @@ def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: floa
 
 
 def spread_labels(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Positions of labels at least `gap` apart, in the same order, near their wishes, in top..bottom.
+    """Return positions of labels at least `gap` apart, in the same order, in top..bottom.
 
-    Labels pushed down by those above and labels pushed up by those below both keep the gap, and so
-    does the mean of the two, which leans neither way.
+    Labels pushed down by those above keep the gap, and so do labels pushed up by those below. The mean of
+    both keeps it too, and has no preferred direction.
 
-    >>> spread([10, 11, 50], gap=10, top=0, bottom=100)
+    >>> spread_labels([10, 11, 50], gap=10, top=0, bottom=100)
     [5.5, 15.5, 50.0]
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])

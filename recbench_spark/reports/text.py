@@ -1,4 +1,4 @@
-"""The leaderboards on a terminal."""
+"""Show leaderboards on a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME_WIDTH = 24
 
 
 def leaderboard_text(report: Report) -> str:
-    """The leaderboards for a terminal: one table a part, then what the checks found."""
+    """Return the leaderboards for a terminal: one table for each part, then the failed checks."""
     lines = [f"{report.suite}  {report.logical_date}".rstrip(), ""]
     several = len({board.split_id for board in report.leaderboards}) > 1
     for board in report.leaderboards:
@@ -43,7 +43,7 @@ def leaderboard_text(report: Report) -> str:
 
 
 def multiverse_text(facts: MultiverseFacts) -> str:
-    """The shares as a table: in how many of the worlds the row's model beats the column's."""
+    """Return a table of the share of worlds in which the row's model beats the column's model."""
     width = max(8, *(len(_shorten(model)) for model in facts.models))
     protocols = f" over {facts.protocols} protocols" if facts.protocols > 1 else ""
     lines = [f"{facts.part}: share of {facts.worlds:,} worlds a pair{protocols} in which the row wins"]
@@ -110,15 +110,15 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
 
 
 def _corrections_text(facts: CorrectionFacts) -> list[str]:
-    """One line a model, one column an estimator; at last how far each agrees with the open loop."""
+    """Return a line for each model, a column for each estimator, and a line of agreements."""
     header = ["model", *(column.name for column in facts.columns)]
     table = [
         [_shorten(model), *(format_value(column.estimates[m]) for column in facts.columns)]
         for m, model in enumerate(facts.models)
     ]
     agreement = [column.agreement for column in facts.columns]
-    agreed = any(tau is not None for tau in agreement)
-    if agreed:
+    has_agreement = any(tau is not None for tau in agreement)
+    if has_agreement:
         table.append(["tau-b", *("" if tau is None else f"{tau:.2f}" for tau in agreement)])
     if any(column.p is not None for column in facts.columns):
         table.append(["p", *("" if c.p is None else f"{c.p:.2f}" for c in facts.columns)])
@@ -130,14 +130,14 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
         ).rstrip()
         for row in (header, *table)
     ]
-    agree = "; tau-b: agreement of the order with that of the open loop" if agreed else ""
-    agree += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
-    title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{agree}"
+    suffix = "; tau-b: agreement of the order with that of the open loop" if has_agreement else ""
+    suffix += ", p: of one better than the holdout's" if "p" in [row[0] for row in table] else ""
+    title = f"{facts.part}: {facts.measure.label} under exposure bias, by estimator{suffix}"
     return [title, lines[0], "─" * max(map(len, lines)), *lines[1:], *([facts.note] if facts.note else [])]
 
 
 def interval_bar(estimate: MetricEstimate, axis: Axis) -> str:
-    """The interval as characters, the value a dot: `     ├──●──┤    `."""
+    """Return the interval as characters, with a dot for the value: `     ├──●──┤    `."""
     cells = [" "] * BAR_WIDTH
     if estimate.interval is not None:
         low, high = (round(axis(end)) for end in estimate.interval)

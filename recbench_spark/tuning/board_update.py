@@ -1,4 +1,4 @@
-"""The board of a benchmark: published rows and ours entered once, searches beside them, verdicts on all."""
+"""Update the board of a benchmark: published rows, own results, searches, and verdicts on all rows."""
 
 from __future__ import annotations
 
@@ -31,32 +31,25 @@ from recbench_spark.nightly.night import headline_filter, make_metric_plan
 from recbench_spark.schemas import BOARDS, FITS, RUNS, TRIALS, VERDICTS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import Row
+from recbench_spark.tuning.credit import find_search, find_tuning, read_credited_trials
 from recbench_spark.tuning.decisions import HELD, is_counted, read_latest_decisions
 from recbench_spark.tuning.fold_fits import select_complete_seeds, summarise_models
 from recbench_spark.tuning.folds import FoldedLog
-from recbench_spark.tuning.search import (
-    SearchResult,
-    collect_searches,
-    find_search,
-    find_tuning,
-    has_settings,
-    read_credited_trials,
-    read_searches,
-)
+from recbench_spark.tuning.search import SearchResult, collect_searches, has_settings, read_searches
 
 RMSE = "rmse"
 
 
 @dataclass(frozen=True)
 class BoardState:
-    """A board as it stands.
+    """State of a board.
 
     Attributes:
-        name: of the board.
+        name: name of the board.
         entries: its rows, best first within a part.
-        verdicts: by entry id.
-        searches: of this log, by model.
-        held: why a row is held back and does not count, by entry id.
+        verdicts: verdicts by entry id.
+        searches: searches on this log, by model.
+        held: the reason why a row is held back and does not count, by entry id.
     """
 
     name: str
@@ -67,38 +60,39 @@ class BoardState:
 
 
 def board_name(benchmark: Benchmark) -> str:
-    """The board that a benchmark's results go to."""
+    """Return the name of the board that a benchmark's results go to."""
     return benchmark.board or benchmark.name
 
 
 def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
-    """Enter what is new or has grown, judge, write the verdicts; the driver holds a row a fit and trial.
+    """Append new and changed entries, judge all entries, and write the verdicts.
 
-    `log`: the ratings that fits are over; None: ours are the headlines of nights that ranked.
+    The driver holds one row for each fit and trial. `log`: the ratings that fits are over. None: the own
+    results are headlines of nights that ranked.
     """
     name = board_name(benchmark)
     trials = read_credited_trials(store, benchmark)
-    known = load_published_boards()
-    found = make_published_entries(known[name]) if name in known else []
+    boards = load_published_boards()
+    published = make_published_entries(boards[name]) if name in boards else []
     if log:
-        ours, searches = (
+        own_entries, searches = (
             collect_own_entries(store, benchmark, log, trials),
             read_searches(store, log.log_id),
         )
     else:
-        ours, searches = collect_nightly_entries(store, benchmark, trials), collect_searches(trials)
-    append_entries(store, [*found, *(entry for entry, _ in ours)])
+        own_entries, searches = collect_nightly_entries(store, benchmark, trials), collect_searches(trials)
+    append_entries(store, [*published, *(entry for entry, _ in own_entries)])
     decisions = read_latest_decisions(store, name)
     held = {key: row["reason"] for key, row in decisions.items() if row["decision"] == HELD}
     entries = [
         e for e in read_entries(store, name) if e.entry_id in held or is_counted(e.entry_id, decisions)
     ]
-    searched = {model: one.judged() for model, one in searches.items()}
+    searched = {model: result.judged() for model, result in searches.items()}
     verdicts = judge_entries(
         [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
         measure_setting_effects(read_other_searches(store, log)) if log else {},
-        {entry.entry_id: tuning for entry, tuning in ours},
+        {entry.entry_id: tuning for entry, tuning in own_entries},
     )
     write_verdicts(store, name, verdicts)
     return BoardState(name, tuple(entries), verdicts, searches, held)
@@ -107,36 +101,36 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> B
 def collect_own_entries(
     store: Store, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
 ) -> list[tuple[Entry, SettingsSource]]:
-    """A row a model and setting, of the seeds that cover all folds; of several parts one each.
+    """Return an entry for each model, setting and part, over the seeds that cover all folds.
 
-    Beside each: where its settings are from. `trials`: rows that may be credited to it.
+    Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
     """
-    mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name)
-    done = mine & (F.col("purpose") == "benchmark") & (F.col("status") == "succeeded")
+    own_fits = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name)
+    finished = own_fits & (F.col("purpose") == "benchmark") & (F.col("status") == "succeeded")
     columns = [name for name in FITS.names if name != "rmse_by_step"]
-    rows = [row.asDict() for row in store.read(FITS).where(done).select(*columns).collect()]
+    rows = [row.asDict() for row in store.read(FITS).where(finished).select(*columns).collect()]
     by_setting: dict[tuple[str, str], list[Row]] = {}
     for row in {(row["fit_id"], row["model"]): row for row in rows}.values():
         by_setting.setdefault((row["model"], row["settings_json"]), []).append(row)
-    found: list[tuple[Entry, SettingsSource]] = []
+    entries: list[tuple[Entry, SettingsSource]] = []
     for _, fits in sorted(by_setting.items()):
-        whole = select_complete_seeds(fits, log.folds)
-        found += _fit_entries(benchmark, log, whole, trials) if whole else []
-    return found
+        complete = select_complete_seeds(fits, log.folds)
+        entries += _fit_entries(benchmark, log, complete, trials) if complete else []
+    return entries
 
 
 def collect_nightly_entries(
     store: Store, benchmark: Benchmark, trials: Sequence[Row] = ()
 ) -> list[tuple[Entry, SettingsSource]]:
-    """A row a measured model: the headline of its latest night over the part test, no slice.
+    """Return an entry for each measured model: the headline of its latest night on the part test, no slice.
 
-    Beside each: where its settings are from. `trials`: rows that may be credited to it.
+    Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
 
     Raises:
-        MissingError: no night of this benchmark has measured it.
+        MissingError: no night of this benchmark has measured the headline.
     """
-    metric, asked = benchmark.headline.partition("@")[0], benchmark.evaluation
-    definition = make_metric_plan(asked, asked.resolve()).describe(metric)
+    metric, evaluation = benchmark.headline.partition("@")[0], benchmark.evaluation
+    definition = make_metric_plan(evaluation, evaluation.resolve()).describe(metric)
     store.install_views()
     rows = store.spark.table("latest_metrics").where(
         headline_filter(benchmark) & (F.col("suite") == benchmark.name) & (F.col("part") == "test")
@@ -144,16 +138,16 @@ def collect_nightly_entries(
         & (F.col("definition") == definition) & (F.col("dataset") == benchmark.dataset.name)
         & (F.col("split") == benchmark.split.describe())
     ).orderBy("run_id").collect()  # fmt: skip
-    rows = list({row.model: row for row in rows}.values())  # of two splits of one night the last one's
+    rows = list({row.model: row for row in rows}.values())  # the last one of two splits of a night
     if not rows:
-        told = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
-        raise MissingError(told, "jobs/nightly.py with the same file comes first")
-    # Older code scored bundles of lists in the benchmark's own suite: these are no models of ours.
+        message = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
+        raise MissingError(message, "run jobs/nightly.py with the same file first")
+    # Older code scored bundles of lists in the benchmark's own suite: these are no models of the file.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row.model in names or row.model_kind != "lists"]
     settings = read_run_settings(store, [row.run_id for row in rows])
     lower = about_metric(metric).best == "small"
-    found = []
+    entries = []
     for row in rows:
         own = settings.get(row.run_id, {})
         entry = Entry(
@@ -162,12 +156,12 @@ def collect_nightly_entries(
             float(row.value), ran_by="ours", who=row.ran_by, year=row.logical_date.year,
             dims=own.get("dims"), evidence=f"run {row.run_id}",
         )  # fmt: skip
-        found.append(_add_tuning(entry, benchmark, trials, own))
-    return found
+        entries.append(_add_tuning(entry, benchmark, trials, own))
+    return entries
 
 
 def read_run_settings(store: Store, run_ids: Sequence[str]) -> dict[str, Row]:
-    """The model's settings of each run, as it ran: the file may have others by now."""
+    """Return the settings that the model of each run had; the file may have others by now."""
     rows = store.rows(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
     return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
 
@@ -178,7 +172,7 @@ def _fit_entries(
     first = fits[0]
     settings = json.loads(first["settings_json"])
     parts = sorted({part for row in fits for part in row["rmse_by_part"] or {} if not part.isdecimal()})
-    found = []
+    entries = []
     for part in parts if len(parts) > 1 else [None]:
         entry = Entry(
             board_name(benchmark), "ours", log.dataset, log.split, RMSE, True,
@@ -188,44 +182,44 @@ def _fit_entries(
             dims=first["dims"], evidence=f"fits {digest(sorted(row['fit_id'] for row in fits))}",
             **spread_columns(summarise_models(fits, part)[first["model"]]),
         )  # fmt: skip
-        found.append(_add_tuning(entry, benchmark, trials, settings))
-    return found
+        entries.append(_add_tuning(entry, benchmark, trials, settings))
+    return entries
 
 
 def _add_tuning(
     entry: Entry, benchmark: Benchmark, trials: Sequence[Row], settings: Row
 ) -> tuple[Entry, SettingsSource]:
-    """An entry with the search that found its settings, and where they are from."""
+    """Add the search that found the settings of an entry; return it with the source of its settings."""
     model = next((model for model in benchmark.models if model.name == entry.name), None)
     tuning = find_tuning(trials, entry.name, settings, model.provenance if model else None)
     if model is not None and not has_settings(model, benchmark.evaluation.task):
         tuning = tuning._replace(fixed=True)
     if tuning.search is None or not uses_best(tuning.search, tuning.used or {}):
         return entry, tuning
-    found = find_search(trials, entry.name, settings)
-    assert found is not None
-    seconds = sum(row["seconds"] or 0.0 for row in found.trials)
-    facts = search_columns(tuning.search, seconds, [edge.name for edge in found.edges])
+    result = find_search(trials, entry.name, settings)
+    assert result is not None
+    seconds = sum(row["seconds"] or 0.0 for row in result.trials)
+    facts = search_columns(tuning.search, seconds, [edge.name for edge in result.edges])
     return replace(entry, **facts), tuning
 
 
 def append_entries(store: Store, entries: Iterable[Entry]) -> int:
-    """Append entries that are not there yet, or of which more is known by now; how many rows these were.
+    """Append entries that are new or of which more is known; return the number of rows.
 
-    A row is never changed: a later one of the same entry_id replaces it for all who read. Of two jobs that
-    enter the same at once one finds the other's row, which came after its own look at the table.
+    A row is never changed: readers take the last row of an entry_id. If two jobs append the same entry at
+    once, one of them sees the row of the other, which was written after its own read of the table.
     """
-    wanted = {entry.entry_id: entry for entry in entries}
-    rows = _read_rows(store, {entry.board for entry in wanted.values()})
-    known, last = _keep_newest(rows), max((row["entered_at"] for row in rows), default=None)
-    grown = {
-        key: entry.merge_earlier(known[key]) if key in known else entry for key, entry in wanted.items()
+    by_id = {entry.entry_id: entry for entry in entries}
+    rows = _read_rows(store, {entry.board for entry in by_id.values()})
+    stored, last = _keep_newest(rows), max((row["entered_at"] for row in rows), default=None)
+    merged = {
+        key: entry.merge_earlier(stored[key]) if key in stored else entry for key, entry in by_id.items()
     }
-    fresh = {key: entry for key, entry in grown.items() if entry != known.get(key)}
+    changed = {key: entry for key, entry in merged.items() if entry != stored.get(key)}
     now = datetime.now(UTC)
     values = [
         {name: _column_value(entry, name, key, now) for name in BOARDS.names}
-        for key, entry in fresh.items()
+        for key, entry in changed.items()
     ]
     columns = [name for name in BOARDS.names if name != "entered_at"]
     store.append_missing(values, BOARDS, columns, None if last is None else ("entered_at", last))
@@ -244,7 +238,7 @@ def _column_value(entry: Entry, name: str, key: str, now: datetime) -> object:
 
 
 def read_newest_entries(store: Store, names: Iterable[str]) -> dict[str, Entry]:
-    """The newest row of each entry of some boards, by its id; the driver holds a row an entry."""
+    """Return the newest row of each entry of some boards by its id; the driver holds all of them."""
     return _keep_newest(_read_rows(store, names))
 
 
@@ -254,16 +248,18 @@ def _read_rows(store: Store, names: Iterable[str]) -> list[Row]:
 
 def _keep_newest(rows: Iterable[Row]) -> dict[str, Entry]:
     columns = [field.name for field in fields(Entry)]
-    found = {}
+    entries = {}
     for row in sorted(rows, key=lambda row: (row["entered_at"], row["budget_settings"] or 0)):
-        known = {key: value for key, value in row.items() if key in columns}
-        listed = {key: tuple(known[key] or ()) for key in ("at_edge", "never_searched")}
-        found[row["entry_id"]] = Entry(**{**known, **listed, "fold_values": dict(row["fold_values"] or ())})
-    return found
+        entry_values = {key: value for key, value in row.items() if key in columns}
+        listed = {key: tuple(entry_values[key] or ()) for key in ("at_edge", "never_searched")}
+        entries[row["entry_id"]] = Entry(
+            **{**entry_values, **listed, "fold_values": dict(row["fold_values"] or ())}
+        )
+    return entries
 
 
 def read_entries(store: Store, name: str) -> list[Entry]:
-    """The rows of a board, best first within a part; those held back or retracted among them."""
+    """Return the rows of a board, best first within a part, with rows that are held back or retracted."""
     return sorted(
         read_newest_entries(store, [name]).values(),
         key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value, e.name),
@@ -271,44 +267,44 @@ def read_entries(store: Store, name: str) -> list[Entry]:
 
 
 def read_other_searches(store: Store, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
-    """Searches of rating models on other logs: method and search, by log and model."""
+    """Return method and search of rating models on other logs, by log and model."""
     others = (F.col("log_id") != log.log_id) & F.coalesce("metric", F.lit("rmse")).eqNullSafe("rmse")
     rows = [row.asDict() for row in store.read(TRIALS).where(others).collect()]
     by_log: dict[str, list[Row]] = {}
     for row in rows:
         by_log.setdefault(row["log_id"], []).append(row)
-    found = {}
+    searches = {}
     for log_id, trials in by_log.items():
-        for model, one in collect_searches(trials).items():
-            judged, first = one.judged(), one.trials[0]
+        for model, result in collect_searches(trials).items():
+            judged, first = result.judged(), result.trials[0]
             if judged is not None:
                 method = canonical_method(first["kind"], json.loads(first["settings_json"]))
-                found[f"{log_id} {model}"] = (method, judged)
-    return found
+                searches[f"{log_id} {model}"] = (method, judged)
+    return searches
 
 
 def write_verdicts(store: Store, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
-    """Reasons and notes as they are now, in place of those before."""
+    """Replace the reasons and notes of a board by the present ones."""
     now = datetime.now(UTC)
     rows = [
         dict(
             zip(
                 VERDICTS.names,
-                (entry_id, name, one.code, one.text, now, isinstance(one, TuningReason)),
+                (entry_id, name, remark.code, remark.text, now, isinstance(remark, TuningReason)),
                 strict=True,
             )
         )
         for entry_id, verdict in verdicts.items()
-        for one in verdict.remarks
+        for remark in verdict.remarks
     ]
     if rows or store.exists(VERDICTS.name):
         store.replace_rows(rows, VERDICTS, "board", name)
 
 
 def read_shown_fits(store: Store, log: FoldedLog) -> pd.DataFrame:
-    """Succeeded fits of a log that were made to count or to be drawn, each once."""
-    shown = F.col("purpose").isin("benchmark", "figure") & (F.col("status") == "succeeded")
-    rows = store.read(FITS).where((F.col("log_id") == log.log_id) & shown)
+    """Return the succeeded fits of a log for benchmarks and figures, each once."""
+    counted = F.col("purpose").isin("benchmark", "figure") & (F.col("status") == "succeeded")
+    rows = store.read(FITS).where((F.col("log_id") == log.log_id) & counted)
     columns = ("fit_id", "model", "kind", "dims", "settings_json", "fold", "seed", "rmse", "rmse_by_step")
     return rows.select(*columns, "cpu_seconds").dropDuplicates(["fit_id"]).toPandas()
 
@@ -317,6 +313,6 @@ BOARD_VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "
 
 
 def read_views(store: Store, name: str) -> dict[str, pd.DataFrame]:
-    """The rows of a board's views; `search_curves` apart, which is of logs."""
+    """Return the rows of a board's views, except `search_curves`, which is a view of logs."""
     store.install_views()
     return {view: store.spark.table(view).where(F.col("board") == name).toPandas() for view in BOARD_VIEWS}

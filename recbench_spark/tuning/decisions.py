@@ -1,4 +1,4 @@
-"""Decisions on rows of boards: held back, accepted, retracted. The newest counts; none is deleted."""
+"""Decisions on rows of boards: held back, accepted or retracted. The newest one counts; none is deleted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Decision = dict[str, Any]
 
 HELD, ACCEPTED, RETRACTED = "held", "accepted", "retracted"
 PROGRAM = "recbench-spark"
-"""`who` of a decision that the plausibility check makes."""
+"""Value of `who` for a decision of the plausibility check."""
 
 
 def read_latest_decisions(store: Store, board: str) -> dict[str, Decision]:
-    """The newest decision on each row of a board that has any, by entry id. The driver holds them all."""
-    found: dict[str, Decision] = {}
+    """Return the newest decision on each row of a board, by entry id. The driver holds all of them."""
+    decisions: dict[str, Decision] = {}
     rows = store.rows(BOARD_DECISIONS, [("board", "=", board)])
     for row in sorted(rows, key=lambda row: (row["decided_at"], row["decision_id"])):
-        found[row["entry_id"]] = row
-    return found
+        decisions[row["entry_id"]] = row
+    return decisions
 
 
 def is_counted(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
@@ -41,7 +41,7 @@ def record_decision(store: Store, entry_id: str, board: str, decision: str, reas
 
 
 def hold_back(store: Store, entry_id: str, board: str, reason: str) -> None:
-    """Hold back a row on which nobody has decided; two jobs that do so at once leave one decision."""
+    """Hold back a row on which nobody has decided; two jobs that do so at once write one decision."""
     row = _decision_row(entry_id, board, HELD, reason, PROGRAM)
     store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
 
@@ -53,15 +53,15 @@ def _decision_row(entry_id: str, board: str, decision: str, reason: str, who: st
 
 
 def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who: str) -> str:
-    """Accept or retract a row of any board; returns its name and board in words.
+    """Accept or retract a row of any board; return its name and board in words.
 
     Raises:
         ConfigError: no board has such a row.
     """
-    known = store.read(BOARDS).select("entry_id", "board", "name").distinct()
-    rows = known.where(F.col("entry_id") == entry_id).collect()
+    board_rows = store.read(BOARDS).select("entry_id", "board", "name").distinct()
+    rows = board_rows.where(F.col("entry_id") == entry_id).collect()
     if not rows:
-        ids = [row.entry_id for row in known.collect()]
+        ids = [row.entry_id for row in board_rows.collect()]
         raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
     record_decision(store, entry_id, rows[0].board, decision, reason, who)
     return f"{rows[0].name} on board {rows[0].board}"

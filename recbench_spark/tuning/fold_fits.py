@@ -1,4 +1,4 @@
-"""Many fits of a benchmark: which ones, what is done already, their rows of `fits` as they come."""
+"""Run the fits of a benchmark: plan them, skip those that are done, and append rows of `fits`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one,
 from recbench_spark.tuning.folds import FoldedLog
 
 COMMIT_SECONDS = 20.0
-"""Rows wait so long for one another: each commit costs the driver a second."""
+"""Longest time that rows wait for a common commit: each commit takes the driver a second."""
 
 FINAL_STATES = ("succeeded", "diverged")
 """States that another attempt would only repeat."""
@@ -39,14 +39,14 @@ FINAL_STATES = ("succeeded", "diverged")
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Fits on one log, and what they are for.
+    """Fits on one log, and their purpose.
 
     Attributes:
         log: the log.
         suite: name of the benchmark file.
         purpose: benchmark, search, or figure.
         tasks: the fits.
-        threads: of each.
+        threads: threads of each fit.
     """
 
     log: FoldedLog
@@ -57,7 +57,7 @@ class FitPlan:
 
     @property
     def facts(self) -> Row:
-        """What all rows of the plan say."""
+        """Values that all rows of the plan have in common."""
         log = self.log
         facts = {"log_id": log.log_id, "dataset": log.dataset, "split": log.split}
         return {**facts, "suite": self.suite, "purpose": self.purpose}
@@ -65,7 +65,7 @@ class FitPlan:
 
 @dataclass(frozen=True)
 class ValidationDraw:
-    """Validation rows drawn by hash from what would be learnt from: this fold's test rows stay unseen."""
+    """Validation rows, drawn by hash from the training rows; test rows of the fold stay unseen."""
 
     share: float
     seed: int
@@ -73,14 +73,14 @@ class ValidationDraw:
 
 @dataclass(frozen=True)
 class FitPlanner:
-    """What all fits of a benchmark share.
+    """Data and settings that all fits of a benchmark share.
 
     Attributes:
         store: the warehouse.
         benchmark: its name and definition.
-        log: what it is about.
-        threads: of each fit.
-        purpose: as in `fits`.
+        log: the log that fits are over.
+        threads: threads of each fit.
+        purpose: purpose as in `fits`.
     """
 
     store: Store
@@ -92,7 +92,10 @@ class FitPlanner:
     def over_folds(
         self, models: Sequence[ModelConfig], seeds: Sequence[int] = (), folds: Sequence[int] = ()
     ) -> FitPlan:
-        """Every model on every fold from every seed; without seeds from its own, without folds on all."""
+        """Plan every model on every fold with every seed.
+
+        Without `seeds` each model has its own seed; without `folds` all folds are taken.
+        """
         places: Sequence[int | None] = folds or self.log.folds or (None,)
         return self.plan(
             self.task(model, seed, fold)
@@ -102,7 +105,7 @@ class FitPlanner:
         )
 
     def make_distributed_task(self, model: AlsModel, seed: int, fold: int | None) -> FitTask:
-        """One fit of a model that Spark distributes; nothing but its row is kept."""
+        """Make the fit of a model that Spark distributes; only its row is stored."""
         train, held_out = self.log.divide_parts(fold)
         document = model.model_dump(exclude={"name", "version", "provenance", "seed"})
         hashed = (
@@ -117,9 +120,9 @@ class FitPlanner:
         return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False)
 
     def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
-        """The longest first, so that none is waited for at the end."""
-        ordered = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
-        return FitPlan(self.log, self.benchmark.name, self.purpose, ordered, self.threads)
+        """Make a plan with the longest fits first, so that none is waited for at the end."""
+        longest_first = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
+        return FitPlan(self.log, self.benchmark.name, self.purpose, longest_first, self.threads)
 
     def task(
         self,
@@ -129,29 +132,39 @@ class FitPlanner:
         drawn: ValidationDraw | None = None,
         keep: bool = True,
     ) -> FitTask:
-        """One fit, named by the hash of all that its numbers depend on; threads are none of it.
+        """Make one fit, named by the hash of all that its numbers depend on (threads are not among it).
 
         Raises:
-            ConfigError: no rating model, or one that needs times on a log without.
+            ConfigError: no rating model, or one that needs times on a log without them.
         """
         settings, log = learner_settings(model), self.log
         require_times(log.files, model.name, settings)
         train, held_out = log.divide_parts(fold)
-        watched: tuple[str, ...] = () if drawn else held_out
+        evaluated: tuple[str, ...] = () if drawn else held_out
         share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
         document, evaluation = settings.model_dump(), self.benchmark.evaluation
         threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
-        hashed = (log.log_id, log.files.scale, document, seed, train, watched, share, share_seed, threshold)
+        hashed = (
+            log.log_id,
+            log.files.scale,
+            document,
+            seed,
+            train,
+            evaluated,
+            share,
+            share_seed,
+            threshold,
+        )
         fit_id = digest(*hashed, revisions.select_revisions(settings.kind, "values"), length=20)
         folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
         return FitTask(
-            fit_id, model.name, document, seed, fold, train, watched, share, share_seed, threshold,
+            fit_id, model.name, document, seed, fold, train, evaluated, share, share_seed, threshold,
             self.threads, folder, keep, stored,
         )  # fmt: skip
 
 
 def estimate_cost(task: FitTask, log: FoldedLog) -> float:
-    """About how long a fit takes, in any unit: rows times steps times numbers a row."""
+    """Estimate the duration of a fit in any unit: rows times steps times numbers in a row."""
     settings = task.settings
     steps = sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "samples", "burn_in")) or 1
     dims = task.dims or 8
@@ -160,56 +173,56 @@ def estimate_cost(task: FitTask, log: FoldedLog) -> float:
 
 
 def run_plan(store: Store, plan: FitPlan, journal: Journal) -> list[Row]:
-    """The row of every task of the plan, in its order; those of earlier attempts are not made again."""
-    known = read_done_rows(store, plan)
-    _append_under_plan(store, plan, known)
-    todo = [task for task in plan.tasks if task.fit_id not in known]
+    """Return the row of every task of the plan in its order; fits of earlier attempts are not repeated."""
+    done = read_done_rows(store, plan)
+    _append_under_plan(store, plan, done)
+    todo = [task for task in plan.tasks if task.fit_id not in done]
     todo = list({task.fit_id: task for task in todo}.values())
     journal.say(_describe_done(plan, todo))
-    found = dict(known)
+    rows = dict(done)
     for row in _run_fits(store, plan, todo, journal):
-        found[row["fit_id"]] = row
-    return [{**found[task.fit_id], "model": task.model} for task in plan.tasks]
+        rows[row["fit_id"]] = row
+    return [{**rows[task.fit_id], "model": task.model} for task in plan.tasks]
 
 
 def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
-    """How many fits need not be made: rows of the table, and files of a start that was killed."""
+    """Describe how many fits are done: rows of the table, and files of a start that was killed."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         uncommitted = sum(row is not None for row in pool.map(read_earlier_row, todo))
-    made = len(plan.tasks) - len(todo) + uncommitted
-    told = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
-    return f"{len(plan.tasks)} fits, {made} of them made before{told}"
+    done = len(plan.tasks) - len(todo) + uncommitted
+    note = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
+    return f"{len(plan.tasks)} fits, {done} of them made before{note}"
 
 
 def read_done_rows(store: Store, plan: FitPlan) -> dict[str, Row]:
-    """Rows of earlier attempts that another one would only repeat, by fit."""
-    wanted = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
+    """Return the rows of earlier attempts in a final state, by fit."""
+    in_plan = F.col("fit_id").isin([task.fit_id for task in plan.tasks]) & F.col("status").isin(
         *FINAL_STATES
     )
-    rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & wanted).collect()
-    kept = {task.fit_id for task in plan.tasks if task.keep}
-    found: dict[str, Row] = {}
+    rows = store.read(FITS).where((F.col("log_id") == plan.log.log_id) & in_plan).collect()
+    kept_fits = {task.fit_id for task in plan.tasks if task.keep}
+    rows_by_fit: dict[str, Row] = {}
     for row in rows:
-        if row.files is not None or row.status != "succeeded" or row.fit_id not in kept:
-            entered = found.get(row.fit_id, {}).get(ENTERED, set())
+        if row.files is not None or row.status != "succeeded" or row.fit_id not in kept_fits:
+            entered = rows_by_fit.get(row.fit_id, {}).get(ENTERED, set())
             files = None if row.files is None else store_place(store, row.files)
-            more = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
-            found[row.fit_id] = row.asDict() | more
-    return found
+            extra = {"files": files, ENTERED: entered | {(row.suite, row.model, row.purpose)}}
+            rows_by_fit[row.fit_id] = row.asDict() | extra
+    return rows_by_fit
 
 
 ENTERED = "entered"
-"""Key of a known row: under which (suite, model, purpose) the table has it."""
+"""Key of a known row: each (suite, model, purpose) that the table has it under."""
 
 
-def _append_under_plan(store: Store, plan: FitPlan, known: Mapping[str, Row]) -> None:
-    """Fits that were made under another name or for another purpose, under the plan's as well."""
-    lacking = {}
+def _append_under_plan(store: Store, plan: FitPlan, done: Mapping[str, Row]) -> None:
+    """Append rows for fits that were made under another name or purpose, with those of the plan."""
+    missing = {}
     for task in plan.tasks:
-        row = known.get(task.fit_id)
+        row = done.get(task.fit_id)
         if row is not None and (plan.suite, task.model, plan.purpose) not in row[ENTERED]:
-            lacking[task.fit_id] = {**row, **plan.facts, "model": task.model}
-    append_fits(store, list(lacking.values()), {})
+            missing[task.fit_id] = {**row, **plan.facts, "model": task.model}
+    append_fits(store, list(missing.values()), {})
 
 
 def run_distributed(
@@ -219,9 +232,9 @@ def run_distributed(
     folds: Sequence[int],
     journal: Journal,
 ) -> list[Row]:
-    """Models that are tasks of Spark themselves, one fit after the other on all executors.
+    """Fit models that use Spark themselves, one after the other on all executors.
 
-    Each row is committed as it comes; those of earlier starts are not made again.
+    Each row is committed when its fit ends; fits of earlier starts are not repeated.
     """
     log, places = fits.log, folds or fits.log.folds or (None,)
     rows = []
@@ -230,17 +243,17 @@ def run_distributed(
             for seed in seeds or (model.seed,):
                 task = fits.make_distributed_task(model, seed, fold)
                 plan = fits.plan([task])
-                known = read_done_rows(fits.store, plan)
-                if task.fit_id not in known:
-                    known[task.fit_id] = fit_als(fits.store, model, task, log.files)
-                    append_fits(fits.store, [known[task.fit_id]], plan.facts)
-                    journal.say(f"fit {_describe_fit(known[task.fit_id])}")
-                rows.append(known[task.fit_id])
+                done = read_done_rows(fits.store, plan)
+                if task.fit_id not in done:
+                    done[task.fit_id] = fit_als(fits.store, model, task, log.files)
+                    append_fits(fits.store, [done[task.fit_id]], plan.facts)
+                    journal.say(f"fit {_describe_fit(done[task.fit_id])}")
+                rows.append(done[task.fit_id])
     return rows
 
 
 def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
-    """Rows as they come, committed some at a time; after an interruption the next start finds the rest."""
+    """Yield rows as fits end and commit them in groups; the next start after an interruption goes on."""
     if not todo:
         return
     at_once = count_slots(store.spark, plan.threads)
@@ -250,20 +263,20 @@ def _run_fits(store: Store, plan: FitPlan, todo: Sequence[FitTask], journal: Jou
     with (
         BackgroundCommits(write, COMMIT_SECONDS) as commits,
         closing(outcomes),
-    ):  # no fit begins after an error
+    ):  # so no fit starts after an error
         for outcome in outcomes:
             row = _outcome_row(todo[outcome.place], outcome)
-            progress.tell(row)
+            progress.report(row)
             commits.add(row)
             yield row
 
 
 def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
-    """The task's own row, or that of one whose process died."""
+    """Return the row of a task, or a row for a task whose process died."""
     if outcome.row is not None:
         return outcome.row
     error = outcome.error
-    told = (
+    message = (
         str(error)
         if isinstance(error, RecbenchError)
         else explain_spark_error(error or Exception("no outcome"))
@@ -271,22 +284,22 @@ def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
     return {
         "fit_id": task.fit_id, "model": task.model, "kind": task.kind, "settings_json": None,
         "seed": task.seed, "fold": task.fold, "dims": task.dims, "threads": task.threads,
-        "status": "failed", "error": f"its process ended: {told}",
+        "status": "failed", "error": f"its process ended: {message}",
     }  # fmt: skip
 
 
 class _Progress:
-    """A line a fit: which, how good, how long, and how long the rest will take."""
+    """Reports a line for each fit: its name, error and seconds, and the time that is left."""
 
     def __init__(self, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> None:
         self.left = {task.fit_id: estimate_cost(task, plan.log) for task in todo}
         self.journal, self.started = journal, time.monotonic()
         self.all, self.spent, self.since = len(todo), 0.0, datetime.now(UTC).isoformat()
 
-    def tell(self, row: Row) -> None:
-        """A line for a finished fit. One that an earlier start made says nothing of the pace."""
-        cost_of_it = self.left.pop(row["fit_id"])
-        self.spent += cost_of_it if (row.get("started_at") or self.since) >= self.since else 0.0
+    def report(self, row: Row) -> None:
+        """Report a finished fit. A fit of an earlier start does not count for the time that is left."""
+        cost = self.left.pop(row["fit_id"])
+        self.spent += cost if (row.get("started_at") or self.since) >= self.since else 0.0
         self.journal.say(
             f"fit {self.all - len(self.left)}/{self.all} {_describe_fit(row)}{self._describe_rest()}"
         )
@@ -303,27 +316,27 @@ class _Progress:
 def _describe_fit(row: Row) -> str:
     fold = "" if row["fold"] is None else f" fold {row['fold']}"
     dims = "" if row.get("dims") is None else f" dims {row['dims']}"
-    who = f"{row['model']}{dims}{fold} seed {row['seed']}"
+    title = f"{row['model']}{dims}{fold} seed {row['seed']}"
     if row["status"] != "succeeded":
-        return f"{who}: {row['status'].upper()}: {str(row['error']).partition(chr(10))[0]}"
+        return f"{title}: {row['status'].upper()}: {str(row['error']).partition(chr(10))[0]}"
     peak = (row.get("peak_bytes") or 0) / 2**20
-    return f"{who}: RMSE {row['rmse']:.4f} in {row['seconds']:.1f} s, {peak:.0f} MB"
+    return f"{title}: RMSE {row['rmse']:.4f} in {row['seconds']:.1f} s, {peak:.0f} MB"
 
 
 def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
-    """The rows of seeds that have every fold: a mean over folds in which some count twice is none."""
-    wanted: set[int | None] = set(folds) or {None}
-    of_seed: dict[int, set[int | None]] = {}
+    """Return the rows of seeds that have every fold, so that no fold counts twice in a mean."""
+    required: set[int | None] = set(folds) or {None}
+    folds_by_seed: dict[int, set[int | None]] = {}
     for row in rows:
-        of_seed.setdefault(row["seed"], set()).add(row["fold"])
-    return [row for row in rows if of_seed[row["seed"]] >= wanted]
+        folds_by_seed.setdefault(row["seed"], set()).add(row["fold"])
+    return [row for row in rows if folds_by_seed[row["seed"]] >= required]
 
 
 def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:
-    """Mean and spreads of each model's succeeded fits, of all rows predicted or of one part."""
-    found: dict[str, dict[tuple[int | None, int], float]] = {}
+    """Summarise each model's succeeded fits by mean and spreads, over all rows or over one part."""
+    values_by_model: dict[str, dict[tuple[int | None, int], float]] = {}
     for row in rows:
         value = row.get("rmse") if part is None else (row.get("rmse_by_part") or {}).get(part)
         if row["status"] == "succeeded" and value is not None:
-            found.setdefault(row["model"], {})[row["fold"], row["seed"]] = value
-    return {model: summarise_folds(values) for model, values in found.items()}
+            values_by_model.setdefault(row["model"], {})[row["fold"], row["seed"]] = value
+    return {model: summarise_folds(values) for model, values in values_by_model.items()}

@@ -1,4 +1,4 @@
-"""A log with all its folds at once, where fits find it: labelled in one pass, kept under its hash."""
+"""The log of a benchmark with labels of all its folds: written in one pass, stored under its hash."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
 FACTS_FILE = "facts.json"
-"""What the driver needs to know of the rows; it lies beside them."""
+"""File beside the rows with the facts that the driver needs."""
 
 
 @dataclass(frozen=True)
 class FoldedLog:
-    """A benchmark's log, and what is held out of it.
+    """A benchmark's log and its parts.
 
     Attributes:
         log_id: hash of log and protocol.
-        files: where it lies.
-        folds: their numbers; empty where the log or the protocol names the parts.
+        files: files of the log.
+        folds: numbers of the folds; empty where the log or the protocol names the parts.
         dataset: name of the dataset.
-        split: the protocol in words; of folds, without the one held out.
+        split: the protocol in words; with folds, without the number of the held-out one.
     """
 
     log_id: str
@@ -41,25 +41,25 @@ class FoldedLog:
     split: str
 
     def divide_parts(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What is learnt from and what is held out: of a fold, all others and itself."""
+        """Return the training parts and the held-out parts; for a fold, all others and itself."""
         if fold is None:
-            known = ("train", "given", "later", "open_loop", "valid")
-            return ("train",), tuple(part for part in self.files.parts if part not in known)
+            not_predicted = ("train", "given", "later", "open_loop", "valid")
+            return ("train",), tuple(part for part in self.files.parts if part not in not_predicted)
         others = tuple(str(other) for other in self.folds if other != fold)
         return others, (str(fold),)
 
 
 @pin_inputs()
 def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> FoldedLog:
-    """The labelled log of a benchmark, made once under the hash of all it is made from.
+    """Return the labelled log of a benchmark; it is written once under the hash of all its inputs.
 
     Raises:
-        ProtocolError: a fold without rows, or parts that hold nothing.
+        ProtocolError: a fold without rows, or parts without rows.
         DataError: a rating outside `dataset.scale`.
     """
     split = benchmark.split
-    apart = split.holdout in FOLD_HOLDOUTS
-    first = split.model_copy(update={"fold": 0, "valid": False}) if apart else split
+    folded = split.holdout in FOLD_HOLDOUTS
+    first = split.model_copy(update={"fold": 0, "valid": False}) if folded else split
     whole = benchmark.model_copy(update={"split": first})
     identity = identify_split(store, whole)[0].partition(".")[0]
     log_id = digest("fits", identity)
@@ -68,27 +68,28 @@ def open_folded_log(store: Store, benchmark: Benchmark, journal: Journal) -> Fol
         with journal.stage(
             "log", f"log {log_id}: {_describe_protocol(benchmark)}", log_id=log_id
         ) as counts:
-            counts["rows"] = _write_log(store, whole, folder, apart)
+            counts["rows"] = _write_log(store, whole, folder, folded)
 
-    place = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
-    files = _make_log_files(benchmark, log_id, place, _read_facts(place))
-    folds = tuple(range(split.folds)) if apart else ()
-    found = FoldedLog(log_id, files, folds, benchmark.dataset.name, _describe_protocol(benchmark))
-    _refuse_empty(found)
-    return found
+    folder_path = publish_rows(f"{store.files_root}/fit_files/logs/{log_id}", write, FACTS_FILE)
+    files = _make_log_files(benchmark, log_id, folder_path, _read_facts(folder_path))
+    folds = tuple(range(split.folds)) if folded else ()
+    log = FoldedLog(log_id, files, folds, benchmark.dataset.name, _describe_protocol(benchmark))
+    _refuse_empty(log)
+    return log
 
 
 def compute_credited_log_id(store: Store, benchmark: Benchmark) -> str:
-    """The name of log and protocol whose results a search may be credited to, of models that rate or rank.
+    """Return the id of log and protocol whose results a search may be credited to.
 
-    Folds are taken together, and slices of the evaluation are no part of it: they hold nothing out.
+    It is the same for all folds and for any slices of the evaluation, which hold nothing out. Models that
+    rate and models that rank share it.
     """
     split = benchmark.split
     if split.holdout in FOLD_HOLDOUTS:
         split = split.model_copy(update={"fold": 0, "valid": False})
     evaluation = benchmark.evaluation.model_copy(update={"slices": ()})
-    plain = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
-    return digest("fits", identify_split(store, plain)[0].partition(".")[0])
+    reduced = benchmark.model_copy(update={"split": split, "evaluation": evaluation})
+    return digest("fits", identify_split(store, reduced)[0].partition(".")[0])
 
 
 def _describe_protocol(benchmark: Benchmark) -> str:
@@ -97,12 +98,12 @@ def _describe_protocol(benchmark: Benchmark) -> str:
         return split.describe()
     if split.holdout == "consecutive":
         return f"{split.folds} folds of consecutive rows"
-    of = "all rows" if split.group == "global" else "each user"
-    return f"{split.folds} random folds of {of} seed {split.seed}"
+    row_group = "all rows" if split.group == "global" else "each user"
+    return f"{split.folds} random folds of {row_group} seed {split.seed}"
 
 
 def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
-    """Write the labelled rows, then their facts; returns the number of rows."""
+    """Write the labelled rows, then their facts; return the number of rows."""
     _write_labelled_rows(store, benchmark, folder, every_fold)
     labelled = load_parquet(store.spark, folder)
     require_unchanged()
@@ -112,25 +113,26 @@ def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool
     return int(facts["rows"])
 
 
-def _read_facts(place: str) -> dict[str, Any]:
+def _read_facts(folder_path: str) -> dict[str, Any]:
     """Return the facts of a log.
 
     Raises:
-        StoreError: they are not there, or damaged.
+        StoreError: they are missing or damaged.
     """
     try:
-        return dict(json.loads(read_bytes(f"{place}/{FACTS_FILE}") or b""))
+        return dict(json.loads(read_bytes(f"{folder_path}/{FACTS_FILE}") or b""))
     except ValueError:
         raise StoreError(
-            f"{place}/{FACTS_FILE} is missing or damaged", f"remove {place}: the next run makes it again"
+            f"{folder_path}/{FACTS_FILE} is missing or damaged",
+            f"remove {folder_path}: the next run makes it again",
         ) from None
 
 
-def _write_labelled_rows(store: Store, benchmark: Benchmark, place: str, every_fold: bool) -> None:
-    """The rows, labelled, as Parquet under `place`: read, checked, one shuffle."""
+def _write_labelled_rows(store: Store, benchmark: Benchmark, folder_path: str, every_fold: bool) -> None:
+    """Read, check and label the rows and write them as Parquet to `place`, with one shuffle."""
     dataset, split = benchmark.dataset, benchmark.split
-    found = open_log(store.spark, dataset)
-    log, _ = drop_later_rows(found.stored.cache(), dataset)
+    opened = open_log(store.spark, dataset)
+    log, _ = drop_later_rows(opened.stored.cache(), dataset)
     n = log.count()
     if not n:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
@@ -144,19 +146,19 @@ def _write_labelled_rows(store: Store, benchmark: Benchmark, place: str, every_f
         open_apart=shows_all_pairs(dataset),
         every_fold=every_fold,
     )
-    blocks.rows().select(*COLUMNS).write.parquet(place)
-    found.stored.unpersist()
+    blocks.rows().select(*COLUMNS).write.parquet(folder_path)
+    opened.stored.unpersist()
 
 
 def _make_log_files(
-    benchmark: Benchmark, log_id: str, place: str, facts: dict[str, Any]
+    benchmark: Benchmark, log_id: str, folder_path: str, facts: dict[str, Any]
 ) -> SharedRatingLog:
     scale = find_scale(facts, benchmark.dataset.scale)
     listed, parts = facts["files"], facts["parts"]
     assert isinstance(listed, list) and isinstance(parts, list)
-    # Names alone count: older versions kept addresses, and the warehouse may have been moved since.
+    # Use the names alone: older versions stored full paths, and the warehouse may have been moved since.
     names = (file.rsplit("/", 1)[-1] for file in listed)
-    shared = SharedRows(f"log-{log_id}", tuple(f"{place}/{name}" for name in names))
+    shared = SharedRows(f"log-{log_id}", tuple(f"{folder_path}/{name}" for name in names))
     return SharedRatingLog(
         shared, tuple(parts), scale, facts["timed"] == facts["rows"], int(str(facts["rows"]))
     )

@@ -1,4 +1,4 @@
-"""Doubts about what is handed in: the scale of predictions, and whether a result is plausible."""
+"""Checks of submissions: the scale of predictions, and the plausibility of a result."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from recbench_spark.tuning.decisions import is_counted, read_latest_decisions
 from recbench_spark.tuning.folds import FoldedLog
 
 MAX_SCALE_VALUES = 100
-"""Different ratings of a log from which on they are no steps of a scale."""
+"""Largest number of different ratings that count as steps of a scale."""
 
 NEAR = 0.1
-"""Tenth of a step: see `Hits`."""
+"""Share of a step: see `RatingHits`."""
 
 
 class TrainingRatingStats(NamedTuple):
-    """Mean and standard deviation of the ratings that are learnt from."""
+    """Mean and standard deviation of the training ratings."""
 
     mean: float
     spread: float
 
 
 def read_training_stats(store: Store, log: FoldedLog) -> TrainingRatingStats:
-    """Mean and spread of the rows that no part holds out; of folds, of all rows. One scan, no shuffle."""
+    """Return mean and spread of the training rows; with folds, of all rows. One scan, no shuffle."""
     rows = load_parquet(store.spark, *log.files.shared.files)
     if not log.folds:
         rows = rows.where(F.col("part").isin(*log.divide_parts(None)[0]))
@@ -64,16 +64,16 @@ def read_training_stats(store: Store, log: FoldedLog) -> TrainingRatingStats:
 def clip_to_scale(
     pairs: DataFrame, log: FoldedLog, learnt: TrainingRatingStats, name: str
 ) -> tuple[DataFrame, Sequence[str]]:
-    """The pairs with predictions clipped to the log's scale, as those of our models are, and notes on it.
+    """Clip predictions to the log's scale, as those of own models are; return the pairs and notes on this.
 
     Args:
-        pairs: has prediction.
+        pairs: rows with a prediction.
         log: its scale is `dataset.scale`, or from its lowest to its highest rating.
-        learnt: of the log.
-        name: of the bundle.
+        learnt: statistics of the log.
+        name: name of the bundle.
 
     Raises:
-        DataError: they are on another scale.
+        DataError: the predictions are on another scale.
     """
     low, high = log.files.scale
     p, far = F.col("prediction"), FAR_DISTANCE * (high - low)
@@ -88,39 +88,39 @@ def clip_to_scale(
     if not row["out"]:
         return pairs, []
     clipped = pairs.withColumn("prediction", F.greatest(F.lit(low), F.least(F.lit(high), p)))
-    told = f"{row['out']:,} of {row['n']:,} predictions lie outside the scale {low:g} to {high:g}"
-    return clipped, [f"note: {told} and were clipped to it, as our models' are"]
+    count_text = f"{row['out']:,} of {row['n']:,} predictions lie outside the scale {low:g} to {high:g}"
+    return clipped, [f"note: {count_text} and were clipped to it, as our models' are"]
 
 
 def find_rating_doubts(
     store: Store, benchmark: Benchmark, log: FoldedLog, pairs: DataFrame, part: str | None
 ) -> list[str]:
-    """Sentences on predictions that are better than the noise allows; none of plausible ones.
+    """Return sentences on predictions that are better than the noise allows; empty for plausible ones.
 
     Args:
         store: the warehouse.
-        benchmark: whose board it is.
+        benchmark: the benchmark of the board.
         log: the benchmark's log.
-        pairs: prediction, outcome, part; clipped. Of a protocol with several parts only the hidden one.
-        part: its name; None of folds, each of which is judged by itself.
+        pairs: prediction (clipped), outcome, part; for a protocol with several parts only the hidden one.
+        part: its name; None for folds, each of which is judged by itself.
     """
     trusted = find_best_trusted(
         _list_entries(store, benchmark, log), store, board_name(benchmark), part, True
     )
-    hits = check_exactness(_count_hits(pairs))
+    exactness = check_exactness(_count_hits(pairs))
     for row in pairs.groupBy("part").agg(*_moments()).orderBy("part").collect():
         base = trusted or TrustedRun("the mean of the ratings", math.sqrt(row["var_y"]), 0.0, 0)
-        left = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
+        residual = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
         where = f"on {'fold' if part is None else 'the hidden part'} {row['part']}, by its best line,"
         error = base.value / math.sqrt(row["n"])
-        told = check_level(math.sqrt(max(left, 0.0)), base, 0.0, RATING_LIMITS, error, where)
-        if told is not None:
-            return [told, *([hits] if hits else [])]
-    return [hits] if hits else []
+        doubt = check_level(math.sqrt(max(residual, 0.0)), base, 0.0, RATING_LIMITS, error, where)
+        if doubt is not None:
+            return [doubt, *([exactness] if exactness else [])]
+    return [exactness] if exactness else []
 
 
 def _moments() -> list[Column]:
-    """Sums behind the RMSE of the best straight line: on whatever scale, what do predictions know?"""
+    """Return the sums behind the RMSE of the best straight line, which does not depend on the scale."""
     p, y = F.col("prediction"), F.col("outcome")
     return [
         F.count("*").alias("n"), F.var_pop(p).alias("var_p"), F.var_pop(y).alias("var_y"),
@@ -129,7 +129,10 @@ def _moments() -> list[Column]:
 
 
 def _count_hits(pairs: DataFrame) -> RatingHits:
-    """See `Hits`; all zero where ratings are no steps of a scale. The driver holds each rating once."""
+    """Count `RatingHits`; all zero where ratings are no steps of a scale.
+
+    The driver holds each different rating once.
+    """
     rows = pairs.select("outcome").distinct().limit(MAX_SCALE_VALUES + 1).collect()
     values = sorted(row.outcome for row in rows)
     if not 2 < len(values) <= MAX_SCALE_VALUES:
@@ -146,7 +149,7 @@ def _count_hits(pairs: DataFrame) -> RatingHits:
 
 
 def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
-    """The sentence on a headline that is better than the noise allows; none of a plausible one.
+    """Return a sentence on a headline that is better than the noise allows; empty for a plausible one.
 
     A metric without a best possible value is not judged. `error`: standard error over users.
     """
@@ -156,57 +159,57 @@ def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error:
     if not math.isfinite(possible):
         return []
     try:
-        ours = [entry for entry, _ in collect_nightly_entries(store, benchmark)]
+        entries = [entry for entry, _ in collect_nightly_entries(store, benchmark)]
     except MissingError:
-        ours = []
-    known = [*ours, *_read_board_entries(store, benchmark)]
-    trusted = find_best_trusted(known, store, entry.board, entry.part, entry.lower_is_better)
+        entries = []
+    board_entries = [*entries, *_read_board_entries(store, benchmark)]
+    trusted = find_best_trusted(board_entries, store, entry.board, entry.part, entry.lower_is_better)
     if trusted is None and not math.isfinite(worst):
         return []
     base = trusted or TrustedRun("the worst possible value", worst, 0.0, 0)
-    told = check_level(entry.value, base, possible, RANKING_LIMITS, error, f"on part {entry.part}")
-    return [told] if told else []
+    doubt = check_level(entry.value, base, possible, RANKING_LIMITS, error, f"on part {entry.part}")
+    return [doubt] if doubt else []
 
 
 def _list_entries(store: Store, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
-    """Rows of the board, and what stands there from the next `jobs/board.py` on."""
-    ours = [entry for entry, _ in collect_own_entries(store, benchmark, log, ())]
-    return [*ours, *_read_board_entries(store, benchmark)]
+    """Return the rows of the board, and the own rows that the next `jobs/board.py` will add."""
+    own_entries = [entry for entry, _ in collect_own_entries(store, benchmark, log, ())]
+    return [*own_entries, *_read_board_entries(store, benchmark)]
 
 
 def _read_board_entries(store: Store, benchmark: Benchmark) -> list[Entry]:
-    name, known = board_name(benchmark), load_published_boards()
-    published = make_published_entries(known[name]) if name in known else []
+    name, boards = board_name(benchmark), load_published_boards()
+    published = make_published_entries(boards[name]) if name in boards else []
     return [*published, *read_entries(store, name)]
 
 
 def find_best_trusted(
     entries: Sequence[Entry], store: Store, board: str, part: str | None, lower_is_better: bool
 ) -> TrustedRun | None:
-    """The best row of a part that is published, ours, or accepted by an operator; None where there is none.
+    """Return the best row of a part that is published, own, or accepted by an operator; None without one.
 
-    A row that was handed in and not accepted is no measure of others: else each bundle could raise what the
-    next may claim. A row without a part counts for every part.
+    A submission that was not accepted is no reference: otherwise each bundle could raise the limit for the
+    next one. A row without a part counts for every part.
     """
     decisions = read_latest_decisions(store, board)
-    found = [
+    trusted = [
         entry
         for entry in entries
         if entry.part in (part, None) and entry.evidence != BESIDE_TABLE and math.isfinite(entry.value)
         and is_counted(entry.entry_id, decisions)
         and (entry.origin != "bundle" or entry.entry_id in decisions)
     ]  # fmt: skip
-    if not found:
+    if not trusted:
         return None
-    best = min(found, key=lambda entry: entry.value if lower_is_better else -entry.value)
+    best = min(trusted, key=lambda entry: entry.value if lower_is_better else -entry.value)
     noise = math.hypot(best.spread_folds or 0.0, best.spread_seeds or 0.0)
-    return TrustedRun(best.name, best.value, noise, len({entry.method for entry in found}))
+    return TrustedRun(best.name, best.value, noise, len({entry.method for entry in trusted}))
 
 
 def note_training_items(store: Store, run_id: str) -> list[str]:
-    """The note on lists that recommend training items; none where they do not."""
-    of_run = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
-    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, of_run, ["observed"]))
+    """Return a note on lists that recommend training items; empty if they do not."""
+    filters = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
+    n = sum(int(row["observed"] or 0) for row in store.rows(CHECKS, filters, ["observed"]))
     if not n:
         return []
     return [
@@ -216,4 +219,4 @@ def note_training_items(store: Store, run_id: str) -> list[str]:
 
 
 TRAINING_ITEMS = "list rows of training items"
-"""The check's name: see `evaluation.ranking_counts.training_item_check`."""
+"""Name of the check: see `evaluation.ranking_counts.training_item_check`."""

@@ -1,4 +1,4 @@
-"""Settings of rating models, tried on rows drawn from the training part: fits as Spark tasks."""
+"""Trials of rating models on rows drawn from the training part: fits as Spark tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 
 class RatingTrials:
-    """`tuning.Trials` by RMSE; a setting is a fit a seed."""
+    """`search.Trials` by RMSE; each setting has one fit for each seed."""
 
     metric = "rmse"
 
@@ -24,15 +24,15 @@ class RatingTrials:
         self.credited_log_id = compute_credited_log_id(fits.store, fits.benchmark)
 
     def settings(self, model: ModelConfig) -> Row:
-        """Those of its learner."""
+        """Return the settings of the model's learner."""
         return learner_settings(model).model_dump()
 
-    def outcomes(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
-        """By as many fits as the search has seeds, all of them planned together."""
-        tasks = [self._tasks(making.model) for making in makings]
-        plan = self.fits.plan(task for some in tasks for task in some)
+    def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
+        """Fit every setting with all seeds of the search, in one plan."""
+        tasks = [self._tasks(making.model) for making in planned]
+        plan = self.fits.plan(task for fits in tasks for task in fits)
         rows = {row["fit_id"]: row for row in run_plan(self.store, plan, journal)}
-        return [_make_outcome(some, rows) for some in tasks]
+        return [_make_outcome(fits, rows) for fits in tasks]
 
     def _tasks(self, model: ModelConfig) -> list[FitTask]:
         search = self.search
@@ -43,13 +43,13 @@ class RatingTrials:
 
 
 def _make_outcome(tasks: Sequence[FitTask], rows: Mapping[str, Row]) -> TrialOutcome:
-    made = [rows[task.fit_id] for task in tasks]
-    lost = [row for row in made if row["status"] != "succeeded"]
+    fits = [rows[task.fit_id] for task in tasks]
+    unfinished = [row for row in fits if row["status"] != "succeeded"]
     return TrialOutcome(
-        lost[0]["status"] if lost else "succeeded",
-        tuple(row["rmse"] for row in made if row["status"] == "succeeded"),
-        sum(row.get("cpu_seconds") or 0.0 for row in made),
+        unfinished[0]["status"] if unfinished else "succeeded",
+        tuple(row["rmse"] for row in fits if row["status"] == "succeeded"),
+        sum(row.get("cpu_seconds") or 0.0 for row in fits),
         tuple(task.fit_id for task in tasks),
         dict(tasks[0].settings),
-        next((row["error"] for row in lost if row.get("error")), ""),
+        next((row["error"] for row in unfinished if row.get("error")), ""),
     )

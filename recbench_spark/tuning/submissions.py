@@ -1,4 +1,4 @@
-"""Bundles: a run handed in as predictions or rankings with its provenance, scored without training."""
+"""Bundles: submitted predictions or rankings of a run with their provenance, scored without training."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ FACTS_FILE = "bundle.json"
 ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
 CONTENT_SEED = 0
 MAX_SUITE_PREFIX = 56
-"""Letters of a benchmark's name that the suite of its bundles begins with; a name has at most 64."""
+"""Longest part of a benchmark's name that begins the suite of its bundles; a name has at most 64
+letters."""
 
 COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["user_id", "item_id", "rank"]}
 
@@ -67,47 +68,52 @@ COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["us
 def read_predictions(
     store: Store, benchmark: Benchmark, log: FoldedLog, model: str
 ) -> tuple[DataFrame, Any]:
-    """What a model of `jobs/benchmark.py` predicted of every fold, from its lowest seed, and a row of it.
+    """Return a model's predictions of every fold from its lowest seed, and one of its rows of `fits`.
+
+    The model was fitted by `jobs/benchmark.py`.
 
     Raises:
         ConfigError: no seed has fits of all folds.
     """
-    mine = (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
-    done = mine & F.col("files").isNotNull() & (F.col("status") == "succeeded")
-    found = store.read(FITS).where(done & (F.col("purpose") == "benchmark")).collect()
-    last = max(((row.finished_at, row.settings_json) for row in found), default=(None, None))[1]
-    whole = select_complete_seeds([row.asDict() for row in found if row.settings_json == last], log.folds)
-    if not whole:
+    model_fits = (
+        (F.col("log_id") == log.log_id) & (F.col("suite") == benchmark.name) & (F.col("model") == model)
+    )
+    finished = model_fits & F.col("files").isNotNull() & (F.col("status") == "succeeded")
+    rows = store.read(FITS).where(finished & (F.col("purpose") == "benchmark")).collect()
+    last = max(((row.finished_at, row.settings_json) for row in rows), default=(None, None))[1]
+    complete = select_complete_seeds([row.asDict() for row in rows if row.settings_json == last], log.folds)
+    if not complete:
         raise ConfigError(
-            f"model {model} has no fits of all folds that were kept", "jobs/benchmark.py first"
+            f"no seed of model {model} has stored fits of all folds", "run jobs/benchmark.py first"
         )
-    seed = min(row["seed"] for row in whole)
-    first = {row.fold: row for row in found if (row.settings_json, row.seed) == (last, seed)}
+    seed = min(row["seed"] for row in complete)
+    first = {row.fold: row for row in rows if (row.settings_json, row.seed) == (last, seed)}
     places = {fold: find_place(store, row.files) for fold, row in first.items()}
     _require_files(store, model, list(places.values()))
     parts = [
         load_parquet(store.spark, f"{place}/{PREDICTIONS}").withColumn("fold", F.lit(fold).cast("int"))
         for fold, place in places.items()
     ]
-    every = reduce(DataFrame.unionByName, parts)
+    predictions = reduce(DataFrame.unionByName, parts)
     columns = [*COLUMNS["predictions"], *(["fold"] if log.folds else [])]
-    return every.select(*columns), next(iter(first.values()))
+    return predictions.select(*columns), next(iter(first.values()))
 
 
 def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
-    """DataError where retention has removed what a fit predicted; its row of `fits` is still there."""
-    gone = [place for place in folders if store.folder is not None and not Path(place).exists()]
-    if gone:
+    """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
+    missing = [place for place in folders if store.folder is not None and not Path(place).exists()]
+    if missing:
         raise DataError(
-            f"model {model}: files of {len(gone)} fits were removed, {gone[0]} for one",
+            f"model {model}: files of {len(missing)} fits were removed, for example {missing[0]}",
             "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
         )
 
 
 def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
-    """Write rows and facts into a new folder; returns what the bundle says of itself.
+    """Write rows and facts into a new folder; return the facts of the bundle.
 
-    One file: what is handed in is read on one machine. Rows go there by Arrow, some thousand at a time.
+    The rows go into one file, since a submission is read on one machine. Arrow writes some thousand at a
+    time.
     """
     if (folder / FACTS_FILE).exists():
         raise ConfigError(f"{folder} holds a bundle", "give another --output")
@@ -115,37 +121,42 @@ def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str,
     task = str(facts["task"])
     ordered = rows.orderBy("user_id", "item_id")
     place = folder / ROW_FILES[task]
-    scratch = scratch_folder(store.scratch)  # nothing needs these rows later
+    scratch = scratch_folder(store.scratch)  # nothing reads these rows later
     ordered.write.parquet(scratch)
     files = load_parquet(store.spark, scratch)
     schema = files.limit(0).toArrow().schema
     with pq.ParquetWriter(place, schema) as writer:
         for path in sorted(input_files(files)):
-            found = pq.read_table(path, columns=files.columns)
-            writer.write_table(found.replace_schema_metadata(None).cast(schema))
+            part = pq.read_table(path, columns=files.columns)
+            writer.write_table(part.replace_schema_metadata(None).cast(schema))
     drop_folder(store.spark, scratch)
     content, n = hash_content(load_parquet(store.spark, str(place)))
-    whole = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
-    document = parse(Bundle, whole, str(folder)).model_dump(mode="json")
+    full_facts = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
+    document = parse(Bundle, full_facts, str(folder)).model_dump(mode="json")
     document["digest"] = digest_document(document)
     (folder / FACTS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return parse(Bundle, document, str(folder))
 
 
 def digest_document(document: Mapping[str, Any]) -> str:
-    """Digest of all that `bundle.json` says but for `digest` itself; `content` stands for the rows."""
+    """Return the digest of `bundle.json` without `digest` itself; `content` stands for the rows."""
     return digest("bundle", {key: value for key, value in document.items() if key != "digest"}, length=32)
 
 
 def hash_content(rows: DataFrame) -> tuple[str, int]:
-    """A hash of all rows, whatever their order: the sum of hashes, as a decimal; and their number."""
+    """Return a hash of all rows in any order (the sum of hashes as a decimal), and the number of rows."""
     one = hash_keys(*sorted(rows.columns), seed=CONTENT_SEED).cast("decimal(38,0)")
     total, n = rows.agg(F.sum(one), F.count("*")).collect()[0]
     return digest(str(total), n, sorted(rows.columns)), int(n)
 
 
 def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
-    """A bundle and its rows. Raises ConfigError and DataError where it is none or was changed."""
+    """Return a bundle and its rows.
+
+    Raises:
+        ConfigError: the folder holds no bundle.
+        DataError: the bundle was changed.
+    """
     try:
         document = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -155,7 +166,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     bundle = parse(Bundle, document, str(folder / FACTS_FILE))
     if bundle.digest is not None and bundle.digest != digest_document(document):
         raise DataError(
-            f"{folder / FACTS_FILE} was changed after it was packed: it is not what its digest was made of",
+            f"{folder / FACTS_FILE} was changed after it was packed: its digest does not match",
             "pack the run again with the facts that are right; --who and --method name who and how",
         )
     path = folder / ROW_FILES[bundle.task]
@@ -164,7 +175,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     if (content, n) != (bundle.content, bundle.rows):
         raise DataError(
             f"{path} is not what {FACTS_FILE} says: {n:,} rows for {bundle.rows:,}, or other values",
-            "pack it again: what is scored must be what was handed in",
+            "pack it again: the scored rows must be the submitted rows",
         )
     return bundle, rows
 
@@ -178,25 +189,43 @@ def score_bundle(
     accepted: tuple[str, str] | None = None,
     report: Callable[[str], None] = print,
 ) -> Entry:
-    """Score a bundle, count the look at what is held out, and enter it on the board.
+    """Score a bundle, count the look at held-out rows, and append it to the board.
 
-    A result that is better than the noise allows (`leaderboard.plausibility`) is entered as held back,
-    unless it is accepted: it neither leads nor is held against others.
+    A result that is better than the noise allows (`leaderboard.plausibility`) is held back unless it is
+    accepted: it neither leads nor is compared with others.
 
     Args:
         store: the warehouse.
-        benchmark: what it is held against.
-        log: its log.
-        folder: of the bundle.
+        benchmark: the benchmark that it is scored on.
+        log: the benchmark's log.
+        folder: folder of the bundle.
         rank: runs a night of one model that must succeed, and returns its run id; for rankings.
-        accepted: who vouches for a result that is better than the noise allows, and why.
-        tell: takes each sentence that whoever hands in should read.
+        accepted: name and reason of a person who accepts a result that is better than the noise allows.
+        report: takes each sentence that the submitter should read.
 
     Raises:
         DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's;
             predictions on another scale; rows that the board has under other facts, or that were retracted.
     """
     bundle, rows = open_bundle(store, folder)
+    _require_same_log(bundle, log)
+    earlier = find_earlier_entry(store, board_name(benchmark), bundle)
+    notes = [OLD_FORMAT] if bundle.format == 1 else []
+    if bundle.task == "rankings":
+        scored = _score_rankings(store, benchmark, bundle, folder, rank)
+    else:
+        scored = _score_predictions(store, benchmark, log, bundle, rows)
+    # In format 1 the year is that of the first scoring, so that the bundle keeps its row in later years.
+    entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
+    for note in (notes := [*notes, *scored.notes]):
+        report(note)
+    _record_decision(store, entry, scored.doubts, accepted, report)
+    append_entries(store, [entry])
+    _count_look(store, entry, bundle, scored.by_part, notes)
+    return entry
+
+
+def _require_same_log(bundle: Bundle, log: FoldedLog) -> None:
     if bundle.log_id != log.log_id and bundle.split == log.split:
         raise DataError(
             f"bundle {bundle.name} was made on a log of other rows, or read in another way "
@@ -208,20 +237,6 @@ def score_bundle(
             f"bundle {bundle.name} was made on another split ({bundle.split}, log {bundle.log_id})",
             f"this benchmark's is {log.split}, log {log.log_id}",
         )
-    earlier = find_earlier_entry(store, board_name(benchmark), bundle)
-    notes = [OLD_FORMAT] if bundle.format == 1 else []
-    if bundle.task == "rankings":
-        scored = _score_rankings(store, benchmark, bundle, folder, rank)
-    else:
-        scored = _score_predictions(store, benchmark, log, bundle, rows)
-    # The year of format 1 is that of its first scoring: the same bundle is the same row in later years.
-    entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
-    for note in (notes := [*notes, *scored.notes]):
-        report(note)
-    _record_decision(store, entry, scored.doubts, accepted, report)
-    append_entries(store, [entry])
-    _count_look(store, entry, bundle, scored.by_part, notes)
-    return entry
 
 
 OLD_FORMAT = (
@@ -232,13 +247,13 @@ OLD_FORMAT = (
 
 @dataclass(frozen=True)
 class ScoredSubmission:
-    """A bundle that was scored.
+    """A bundle with its scores.
 
     Attributes:
         entry: its row of the board.
         by_part: the metric on each part or fold.
-        notes: sentences of what was done to it.
-        doubts: sentences that say why it is implausible; empty where it is not.
+        notes: sentences on changes that scoring made.
+        doubts: sentences on why it is implausible; empty if it is plausible.
     """
 
     entry: Entry
@@ -248,15 +263,15 @@ class ScoredSubmission:
 
 
 def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None:
-    """The row that this bundle has on the board from an earlier scoring; None where it has none.
+    """Return the row of the board from an earlier scoring of this bundle; None if there is none.
 
     Raises:
-        DataError: that row was retracted; or the board has the same predictions under other facts.
+        DataError: that row was retracted, or the board has the same predictions under other facts.
     """
     decisions = read_latest_decisions(store, board)
     looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
     same_rows = {row["entry_id"] for row in looks}
-    mine = None
+    earlier = None
     for entry in read_entries(store, board):
         decision = decisions.get(entry.entry_id, {})
         retracted = decision.get("decision") == RETRACTED
@@ -266,7 +281,7 @@ def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None
                     f"bundle {bundle.name} was retracted by {decision['who']}: {decision['reason']}",
                     f"jobs/bundle.py accept --entry {entry.entry_id} brings it back",
                 )
-            mine = entry
+            earlier = entry
         elif not retracted and (
             entry.entry_id in same_rows or entry.evidence == f"bundle {bundle.content}"
         ):
@@ -274,7 +289,7 @@ def find_earlier_entry(store: Store, board: str, bundle: Bundle) -> Entry | None
                 f"the board has the rows of bundle {bundle.name} already, as {entry.name} by {entry.who}",
                 f"where its facts were wrong: jobs/bundle.py retract --entry {entry.entry_id} first",
             )
-    return mine
+    return earlier
 
 
 def _record_decision(
@@ -282,21 +297,21 @@ def _record_decision(
     entry: Entry,
     doubts: Sequence[str],
     accepted: tuple[str, str] | None,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Hold an implausible result back, or accept it. Written before the entry, which never stands alone."""
+    """Hold an implausible result back, or accept it. The decision is written before the entry."""
     if not doubts:
         return
-    known = read_latest_decisions(store, entry.board).get(entry.entry_id)
+    decision = read_latest_decisions(store, entry.board).get(entry.entry_id)
     if accepted is not None:
         who, why = accepted
         reason = f"{why} (doubted: {'; '.join(doubts)})"
         record_decision(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
-        tell(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
-    elif known is None:
+        report(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
+    elif decision is None:
         hold_back(store, entry.entry_id, entry.board, "; ".join(doubts))
-    if accepted is None and (known is None or known["decision"] == HELD):
-        tell(
+    if accepted is None and (decision is None or decision["decision"] == HELD):
+        report(
             f"held back as implausible: {'; '.join(doubts)}. It neither leads nor counts against others;"
             f" jobs/bundle.py accept --entry {entry.entry_id} --why REASON lets it count"
         )
@@ -305,15 +320,15 @@ def _record_decision(
 def _score_predictions(
     store: Store, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, rows: DataFrame
 ) -> ScoredSubmission:
-    """RMSE of each fold or part, by the sums of a night."""
+    """Compute the RMSE of each fold or part by the sums of a night."""
     joined = _join_truth(store, log, bundle, rows).cache()
     pairs, notes = clip_to_scale(joined, log, read_training_stats(store, log), bundle.name)
     parts = [str(fold) for fold in log.folds] or list(log.divide_parts(None)[1])
     by_part = {}
-    for one in parts:
-        users = group_by_user(pairs.where(F.col("part") == one))
+    for name in parts:
+        users = group_by_user(pairs.where(F.col("part") == name))
         (row,) = rating_metrics(users, [RMSE], Bootstrap(replicates=0))
-        by_part[one] = float(row["value"] if row["value"] is not None else np.nan)
+        by_part[name] = float(row["value"] if row["value"] is not None else np.nan)
     part = None if log.folds else ("test" if "test" in by_part else parts[-1])
     folds: dict[tuple[int | None, int], float] = {
         (int(fold), 0): by_part[fold] for fold in map(str, log.folds)
@@ -324,13 +339,15 @@ def _score_predictions(
     doubts = find_rating_doubts(store, benchmark, log, hidden, part)
     joined.unpersist()
     entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, True)
-    entered = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
-    return ScoredSubmission(entered, by_part, notes, doubts)
+    scored_entry = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
+    return ScoredSubmission(scored_entry, by_part, notes, doubts)
 
 
 def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -> DataFrame:
-    """user_id, prediction, outcome, part of every held-out pair; each of them predicted once, where it is
-    held out."""
+    """Return user_id, prediction, outcome, part of every held-out pair.
+
+    Each pair must have one prediction, from the fold in which it is held out.
+    """
     truth = load_parquet(store.spark, *log.files.shared.files).withColumnRenamed("rating", "outcome")
     held_out = truth if log.folds else truth.where(F.col("part").isin(*log.divide_parts(None)[1]))
     keys = ["user_id", "item_id"]
@@ -340,35 +357,35 @@ def _join_truth(store: Store, log: FoldedLog, bundle: Bundle, rows: DataFrame) -
                 f"bundle {bundle.name} has no column fold", "say in which fold each pair was held out"
             )
         held_out, keys = held_out.withColumn("fold", F.col("part").cast("int")), [*keys, "fold"]
-    typed = rows.select(
+    submitted = rows.select(
         *(F.col(key).cast("string" if key != "fold" else "int") for key in keys), "prediction"
     )
-    joined = held_out.join(typed, keys, "left").select("user_id", "prediction", "outcome", "part")
-    told = joined.where(F.col("prediction").isNotNull())
-    pairs = held_out.select(*keys).join(typed.where(F.col("prediction").isNotNull()), keys, "left_semi")
-    _refuse_rows(bundle, rows.count(), held_out.count(), pairs.count(), told.count())
+    joined = held_out.join(submitted, keys, "left").select("user_id", "prediction", "outcome", "part")
+    predicted = joined.where(F.col("prediction").isNotNull())
+    pairs = held_out.select(*keys).join(submitted.where(F.col("prediction").isNotNull()), keys, "left_semi")
+    _refuse_rows(bundle, rows.count(), held_out.count(), pairs.count(), predicted.count())
     return joined
 
 
-def _refuse_rows(bundle: Bundle, given: int, wanted: int, pairs: int, matched: int) -> None:
-    """DataError where a bundle's rows are not one a held-out pair, with how many are of which kind.
+def _refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: int) -> None:
+    """Refuse a bundle without exactly one row for each held-out pair, with counts of the faults.
 
     Args:
-        bundle: the run handed in.
-        given: its rows.
-        wanted: held-out pairs.
-        pairs: those of them that it predicts.
-        matched: its rows with a prediction of a held-out pair.
+        bundle: the submission.
+        n_rows: number of its rows.
+        wanted: number of held-out pairs.
+        pairs: number of held-out pairs that it predicts.
+        matched: number of its rows with a prediction of a held-out pair.
     """
     wrong = {
         "held-out pairs without a prediction": wanted - pairs,
         "rows of a pair that another row predicts": matched - pairs,
-        "rows that predict no held-out pair": given - matched,
+        "rows that predict no held-out pair": n_rows - matched,
     }
     counted = [f"{n:,} {what}" for what, n in wrong.items() if n]
     if counted:
         raise DataError(
-            f"bundle {bundle.name} has {given:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
+            f"bundle {bundle.name} has {n_rows:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
             "one row a held-out pair, predicted from the other folds",
         )
 
@@ -376,31 +393,33 @@ def _refuse_rows(bundle: Bundle, given: int, wanted: int, pairs: int, matched: i
 def _score_rankings(
     store: Store, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
 ) -> ScoredSubmission:
-    """The headline of a night with these lists as its only model.
+    """Score the headline of a night with these lists as its only model.
 
-    The night is of a suite of its own: in the benchmark's, lists that were handed in would be taken for a
-    model of ours, or stand for one of the same name.
+    The night has a suite of its own: in the benchmark's suite, submitted lists would count as a model of
+    the file, or replace one of the same name.
     """
     lists = ListsModel(
         name=bundle.name, kind="lists", path=str((folder / ROW_FILES[bundle.task]).resolve()),
         provenance=bundle.provenance,
     )  # fmt: skip
     suite = f"{benchmark.name[:MAX_SUITE_PREFIX]}.bundles"
-    changed = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
-    night = benchmark.model_copy(update={**changed, "comparisons": None, "regressions": ()})
+    update = {"name": suite, "board": board_name(benchmark), "models": (lists,)}
+    night = benchmark.model_copy(update={**update, "comparisons": None, "regressions": ()})
     run_id = rank(night)
-    plain = headline_filter(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
-    rows = store.read_run(METRICS.name, run_id).where(plain).collect()
+    headline_rows = (
+        headline_filter(benchmark) & (F.col("estimator") == "holdout") & F.col("slice_key").isNull()
+    )
+    rows = store.read_run(METRICS.name, run_id).where(headline_rows).collect()
     by_part = {row.part: float(row.value) for row in rows}
     part = "test" if "test" in by_part else next(iter(by_part))
     lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
     entry = _entry_fields(
         benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
     )
-    entered = Entry(**{**entry, "value": by_part[part], "part": part})
+    scored_entry = Entry(**{**entry, "value": by_part[part], "part": part})
     error = next((row.stderr for row in rows if row.part == part), None) or 0.0
-    doubts = find_ranking_doubts(store, benchmark, entered, error)
-    return ScoredSubmission(entered, by_part, note_training_items(store, run_id), doubts)
+    doubts = find_ranking_doubts(store, benchmark, scored_entry, error)
+    return ScoredSubmission(scored_entry, by_part, note_training_items(store, run_id), doubts)
 
 
 def _entry_fields(
@@ -430,7 +449,7 @@ def _count_look(
 
 
 def make_facts(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:
-    """What a bundle of our own fits says of itself."""
+    """Return the facts of a bundle of the benchmark's own fits."""
     settings = json.loads(row.settings_json)
     model = next(model for model in benchmark.models if model.name == row.model)
     return {

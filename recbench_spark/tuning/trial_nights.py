@@ -1,8 +1,8 @@
-"""Settings of models that rank, tried on rows drawn from the training part: a night on a split of its own.
+"""Trials of models that rank, on rows drawn from the training part: nights on a split of their own.
 
-The rows that the benchmark's split trains on become a log; a share of each user's is held out of it, and
-every setting is a model of a night there. So a trial is ranked, measured and kept as any run is, and one
-that is done is not done again.
+The training rows of the benchmark's split become a log. A share of each user's rows is held out, and every
+setting is a model of a night on this log. So a trial is ranked, measured and stored like any run, and a
+finished one is not repeated.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.shared_rows import publish_rows
 from recbench_spark.storage.store import Store
+from recbench_spark.tuning.credit import model_settings
 from recbench_spark.tuning.folds import compute_credited_log_id
-from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome, model_settings
+from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 DAY = date(1970, 1, 1)
-"""The night of all trials: what a search sees is named by its log, not by a day."""
+"""Date of the night of all trials: the log names the data of a search, not the day."""
 
 COLUMNS = ("user_id", "item_id", "rating")
-"""Of the training log; and times, where the split goes by them."""
+"""Columns of the training log; times are added where the split uses them."""
 
 
 class RankingTrials:
-    """`tuning.Trials` by the headline of the benchmark file; a setting is a run a seed."""
+    """`search.Trials` by the headline of the benchmark file; each setting has one run for each seed."""
 
     def __init__(
         self, store: Store, benchmark: Benchmark, search: SearchSettings, day: date | None, journal: Journal
@@ -57,12 +58,12 @@ class RankingTrials:
         self.log_id = digest("trials", open_night(store, self.inner, DAY).split_id)
 
     def settings(self, model: ModelConfig) -> Row:
-        """All but its name and where it is from."""
+        """Return all settings but the name and the provenance."""
         return model_settings(model, "ranking")
 
-    def outcomes(self, makings: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
-        """By one night of all settings that have no run yet."""
-        models = [self._models(making.model) for making in makings]
+    def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
+        """Run one night of all settings that have no run yet."""
+        models = [self._models(trial.model) for trial in planned]
         unique = {model.name: model for some in models for model in some}
         night = open_night(
             self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
@@ -72,19 +73,19 @@ class RankingTrials:
         return [_make_outcome(self.settings(some[0]), some, rows, failed) for some in models]
 
     def _models(self, model: ModelConfig) -> list[ModelConfig]:
-        """One a seed, named by the hash of its settings; one of a model without seeds."""
+        """Return a model for each seed, named by the hash of its settings; one model if it has no seed."""
         first = getattr(model, "seed", None)
         seeds = [None] if first is None else [first + n for n in range(self.search.seeds)]
-        found = [model if seed is None else model.model_copy(update={"seed": seed}) for seed in seeds]
-        names = [f"{one.name}-{digest(self.settings(one), length=12)}" for one in found]
-        return [one.model_copy(update={"name": n}) for one, n in zip(found, names, strict=True)]
+        models = [model if seed is None else model.model_copy(update={"seed": seed}) for seed in seeds]
+        names = [f"{one.name}-{digest(self.settings(one), length=12)}" for one in models]
+        return [one.model_copy(update={"name": n}) for one, n in zip(models, names, strict=True)]
 
 
 def check_trials(benchmark: Benchmark) -> None:
-    """What can be known to be wrong before Spark starts.
+    """Check all that can be checked before Spark starts.
 
     Raises:
-        ConfigError: candidates that are listed for held-out rows, which validation rows are none of.
+        ConfigError: candidates are listed for held-out rows, and validation rows are not among these.
     """
     check_benchmark(benchmark)
     if benchmark.evaluation.resolve().candidates == "given":
@@ -95,15 +96,17 @@ def check_trials(benchmark: Benchmark) -> None:
 
 
 def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: str) -> Benchmark:
-    """The benchmark over its own training rows: a share of each user's held out, the headline measured.
+    """Return the benchmark over its own training rows: a share of each user's rows is held out.
 
-    Rows are held out in the order of the benchmark's split: the last ones where it goes by time.
+    It measures the headline. Rows are held out in the order of the benchmark's split: the last ones where
+    it uses times.
     """
     metric, k = parse_headline(benchmark)
-    asked = benchmark.evaluation
+    settings = benchmark.evaluation
     evaluation = Evaluation(
-        metrics=(metric,), k=(k,) if k else asked.k, preset=asked.preset, definition=asked.definition,
-        features=asked.features, draw=asked.draw, slices=(), user_metrics=False, uncut=asked.uncut,
+        metrics=(metric,), k=(k,) if k else settings.k, preset=settings.preset,
+        definition=settings.definition, features=settings.features, draw=settings.draw, slices=(),
+        user_metrics=False, uncut=settings.uncut,
     )  # fmt: skip
     return Benchmark(
         name=f"{benchmark.name}-search",
@@ -118,12 +121,12 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
 
 
 def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
-    """The split's training rows as Parquet that workers see, written once a split; where they lie."""
+    """Write the split's training rows once as Parquet that workers see; return the folder."""
     store, split_id = night.store, night.split_id
 
     def write(folder: str) -> None:
         prepare_split(store, night.benchmark, split_id, journal)
-        # The note says that these times were read in their unit before, however they look in microseconds.
+        # These times were converted from their unit before; the metadata stops a second conversion.
         time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
         times = (time,) if night.benchmark.split.temporal else ()
         rows = read_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
@@ -134,9 +137,9 @@ def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
 
 @cache_scope()
 def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
-    """Run the models that have no run yet; messages of those that failed, by name.
+    """Run the models that have no run yet; return the messages of failed ones by name.
 
-    Where another search runs the same ones, this one waits for it.
+    If another search runs the same models, this one waits for it.
     """
     if not list_missing_models(night, count_attempts(night)):
         return {}
@@ -152,28 +155,28 @@ def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
 
 
 def read_values(night: BenchmarkNight) -> dict[str, Row]:
-    """Newest succeeded run of each model by these settings and the headline's value, by model."""
+    """Return the newest succeeded run of each model with the headline's value, by model."""
     store = night.store
-    found = {model: dict(row) for model, row in find_newest_runs(night).items()}
-    by_run = {row["run_id"]: row for row in found.values()}
+    runs = {model: dict(row) for model, row in find_newest_runs(night).items()}
+    by_run = {row["run_id"]: row for row in runs.values()}
     metric, k = parse_headline(night.benchmark)
-    asked = [("run_id", "in", list(by_run)), ("metric", "=", metric)]
-    for row in store.rows(METRICS, asked) if found else []:
+    filters = [("run_id", "in", list(by_run)), ("metric", "=", metric)]
+    for row in store.rows(METRICS, filters) if runs else []:
         if row["slice_key"] is None and row["estimator"] == "holdout" and row["k"] == k:
             by_run[row["run_id"]]["value"] = row["value"]
-    return found
+    return runs
 
 
 def _make_outcome(
     settings: Row, models: Sequence[ModelConfig], rows: Mapping[str, Row], failed: Mapping[str, str]
 ) -> TrialOutcome:
-    known = (rows.get(model.name, {}) for model in models)
-    made = [row for row in known if row.get("value") is not None]
+    candidates = (rows.get(model.name, {}) for model in models)
+    finished = [row for row in candidates if row.get("value") is not None]
     return TrialOutcome(
-        "succeeded" if len(made) == len(models) else "failed",
-        tuple(row["value"] for row in made),
-        sum(row["seconds"] or 0.0 for row in made),
-        tuple(row["run_id"] for row in made),
+        "succeeded" if len(finished) == len(models) else "failed",
+        tuple(row["value"] for row in finished),
+        sum(row["seconds"] or 0.0 for row in finished),
+        tuple(row["run_id"] for row in finished),
         settings,
         next((failed[model.name] for model in models if model.name in failed), ""),
     )

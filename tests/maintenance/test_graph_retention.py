@@ -15,9 +15,8 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
 from recbench_spark.graph.model_inputs import NIGHT_NOTE
-from recbench_spark.maintenance.fit_retention import find_old_fits
 from recbench_spark.maintenance.graph_retention import drop_old_graphs, find_old_graphs
-from recbench_spark.maintenance.retention import remove_folders, remove_private_files
+from recbench_spark.maintenance.retention import find_old_fits, remove_folders, remove_private_files
 from recbench_spark.storage.leases import DEAD_SECONDS, Lease, hold_lease
 from recbench_spark.storage.makers import Maker, private_name
 from recbench_spark.storage.marks import end_runs, note_run
@@ -27,7 +26,7 @@ LONG_AGO = NOW - timedelta(days=40)
 
 
 class Warehouse:
-    """What retention asks a store: its folder, and which splits are there."""
+    """The part of a store that retention reads: its folder, and the splits that exist."""
 
     def __init__(self, folder: Path, *splits: str) -> None:
         self.folder, self.splits = folder, splits
@@ -41,7 +40,7 @@ class Warehouse:
         return [type("Row", (), {"split_id": split}) for split in self.splits]
 
 
-def made(root: Path, folder: str, mark: str | None, used: datetime) -> None:
+def make_folder(root: Path, folder: str, mark: str | None, used: datetime) -> None:
     place = root / "graph_files" / folder
     place.mkdir(parents=True)
     for name in ("data.npy", *([mark] if mark else [])):
@@ -67,7 +66,7 @@ def test_a_folder_goes_with_its_split_or_when_nothing_uses_it(tmp_path) -> None:
         ("models/ooo", None, LONG_AGO),  # killed: no layers of it are anybody's
         ("models/ppp", None, fresh),
     ):
-        made(tmp_path, folder, mark, used)
+        make_folder(tmp_path, folder, mark, used)
     store = Warehouse(tmp_path, "s1", "s2.1")
     before = (NOW - timedelta(days=30)).date()
     old = find_old_graphs(store, before, (), ["s2.1"])
@@ -91,7 +90,7 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
         ("fit_files/logs/xyz", LONG_AGO),
         ("fit_files/bundles/uvw", LONG_AGO),
     ):
-        made(tmp_path, f"../{folder}", None, used)
+        make_folder(tmp_path, f"../{folder}", None, used)
     store = Warehouse(tmp_path, "s1", "s2.1")
     before = (NOW - timedelta(days=30)).date()
     old = find_old_fits(store, before, (), ["s2.1"])
@@ -114,10 +113,10 @@ BEFORE = (NOW - timedelta(days=30)).date()
 
 @pytest.mark.parametrize("days", [-2, 2])
 def test_a_host_whose_clock_is_wrong_removes_no_more_and_no_less(tmp_path, monkeypatch, days: int) -> None:
-    made(tmp_path, "s9-aaa-4", "graph.json", NOW)  # of a split that is being made
-    made(tmp_path, "s9-bbb-4", "graph.json", LONG_AGO)
-    made(tmp_path, "../fit_files/s9-m", None, NOW)
-    made(tmp_path, "../fit_files/s9-n", None, NOW - timedelta(hours=30))
+    make_folder(tmp_path, "s9-aaa-4", "graph.json", NOW)  # of a split that is being made
+    make_folder(tmp_path, "s9-bbb-4", "graph.json", LONG_AGO)
+    make_folder(tmp_path, "../fit_files/s9-m", None, NOW)
+    make_folder(tmp_path, "../fit_files/s9-n", None, NOW - timedelta(hours=30))
     wrong = time.time() + days * 86400
     monkeypatch.setattr(time, "time", lambda: wrong)
     store = Warehouse(tmp_path)
@@ -158,8 +157,8 @@ def test_work_of_a_living_owner_stays_and_that_of_an_ended_one_goes_with_time(tm
 
 
 def test_a_graph_in_which_another_host_works_stays_until_that_is_dead(tmp_path) -> None:
-    made(tmp_path, "aaa-4", "graph.json", LONG_AGO)
-    made(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
+    make_folder(tmp_path, "aaa-4", "graph.json", LONG_AGO)
+    make_folder(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
     graph, store = tmp_path / "graph_files" / "aaa-4", Warehouse(tmp_path)
     inner, outer = Lease(graph / "degrees", 1), Lease(tmp_path / "graph_files/models/nnn", 2)
     elsewhere = Maker("elsewhere", "another boot", "pid:[1]", 1, "5")
@@ -172,9 +171,9 @@ def test_a_graph_in_which_another_host_works_stays_until_that_is_dead(tmp_path) 
 
 
 def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> None:
-    made(tmp_path, "aaa-4", "graph.json", LONG_AGO)
-    made(tmp_path, "bbb-4", "graph.json", LONG_AGO)
-    made(tmp_path, "ccc-4", "graph.json", LONG_AGO)
+    make_folder(tmp_path, "aaa-4", "graph.json", LONG_AGO)
+    make_folder(tmp_path, "bbb-4", "graph.json", LONG_AGO)
+    make_folder(tmp_path, "ccc-4", "graph.json", LONG_AGO)
     root, store = tmp_path / "graph_files", Warehouse(tmp_path)
     old = find_old_graphs(store, BEFORE)
     assert old.folders == ("aaa-4", "bbb-4", "ccc-4")
@@ -186,7 +185,7 @@ def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> No
 
 
 def test_what_was_used_since_the_longest_run_at_work_began_stays(tmp_path) -> None:
-    made(tmp_path, "../fit_files/s9-m", None, NOW - timedelta(days=3))
+    make_folder(tmp_path, "../fit_files/s9-m", None, NOW - timedelta(days=3))
     store = Warehouse(tmp_path)
     assert len(find_old_fits(store, BEFORE)) == 1
     note_run(tmp_path, "20260101T000000-x")
@@ -209,7 +208,7 @@ def test_private_files_of_killed_processes_go_after_a_day_and_no_published_folde
         folder.mkdir()
         (folder / "part").write_text("x")
     age(old, days=1.1)
-    made(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
+    make_folder(tmp_path, "models/nnn", NIGHT_NOTE, LONG_AGO)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed in the middle of it
     remove_folders(Warehouse(tmp_path), [room / "nnn"])
     assert not (room / "nnn").exists(), "its name goes first"
@@ -244,8 +243,8 @@ def test_old_layers_go_and_what_is_made_stays_made(spark, tmp_path, capsys) -> N
     for file in root.rglob("*"):
         os.utime(file, (time.time() - 10 * 86400,) * 2)
     assert run(maintain, *flags, "--dry-run") == 0
-    told = capsys.readouterr().out
-    assert "graph_files: 2 folders" in told and f"models/{name}" in told
+    output = capsys.readouterr().out
+    assert "graph_files: 2 folders" in output and f"models/{name}" in output
     assert (root / "models" / name).is_dir()
     assert run(maintain, *flags) == 0
     assert not (root / "models" / name).exists() and not list(root.glob("*/graph.json"))
@@ -254,5 +253,5 @@ def test_old_layers_go_and_what_is_made_stays_made(spark, tmp_path, capsys) -> N
 
     capsys.readouterr()
     assert run(embed, *model) == 0
-    told = capsys.readouterr()
-    assert "made before" in told.err and name in told.out
+    output = capsys.readouterr()
+    assert "made before" in output.err and name in output.out

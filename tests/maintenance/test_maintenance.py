@@ -48,11 +48,11 @@ def numbers(store: Store, day: date) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """Every number of a night's last attempts."""
     store.install_views()
     rows = store.spark.table("current_runs").where(f"logical_date = DATE'{day}'")
-    found = rows.select("run_id", "model").join(store.read(METRICS), "run_id").collect()
+    rows_ = rows.select("run_id", "model").join(store.read(METRICS), "run_id").collect()
     key = ("model", "part", "metric", "k", "slice_key", "slice_value")
     values = ("value", "stderr", "ci_low", "ci_high", "n")
-    assert len({tuple(row[name] for name in key) for row in found}) == len(found) >= 3
-    return {tuple(row[name] for name in key): tuple(row[name] for name in values) for row in found}
+    assert len({tuple(row[name] for name in key) for row in rows_}) == len(rows_) >= 3
+    return {tuple(row[name] for name in key): tuple(row[name] for name in values) for row in rows_}
 
 
 # ------------------------------------------------------------------------------------ flags
@@ -83,19 +83,19 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path / "w"))
     world = {"users": 60, "items": 40, "interactions": 1000, "open_loop": 100}
 
-    def night_of(day: date) -> Benchmark:
+    def make_benchmark(day: date) -> Benchmark:
         """Each night a log of its own."""
         dataset = {"name": "d", "reader": "world", "world": {**world, "seed": day.day}}
         evaluation = {"metrics": ["ndcg"], "k": [5, 10], "slices": [], "bootstrap": {"replicates": 10}}
         return small(dataset=dataset, models=models("popular"), evaluation=evaluation)
 
-    nights = [run(store, night_of(day), day) for day in DAYS[:2]]
+    nights = [run(store, make_benchmark(day), day) for day in DAYS[:2]]
     before = numbers(store, DAYS[0])
     first, second = (
         store.spark.table("current_runs").where(f"logical_date = DATE'{day}'").first() for day in DAYS[:2]
     )
     assert first is not None and second is not None and first.split_id != second.split_id
-    opened = open_night_of(nights[0], DAYS[0])
+    opened = open_run_night(nights[0], DAYS[0])
 
     assert find_old_results(store, DAYS[1], keep=[DAYS[0]]) == OldResults((), ())
     assert find_old_results(store, DAYS[1]) == OldResults((first.run_id,), (first.split_id,))
@@ -118,9 +118,9 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="removed"):
         require_split(opened)
 
-    again = run(store, night_of(DAYS[0]), DAYS[0])
+    again = run(store, make_benchmark(DAYS[0]), DAYS[0])
     assert again.outcome.skipped == ("popular",)
-    forced = run(store, night_of(DAYS[0]), DAYS[0], force=True)
+    forced = run(store, make_benchmark(DAYS[0]), DAYS[0], force=True)
     assert forced.outcome.failed == {}
     latest = store.spark.table("current_runs").where(f"logical_date = DATE'{DAYS[0]}'").first()
     assert latest is not None and latest.split_id == f"{first.split_id}.1" and latest.attempt == 2
@@ -128,7 +128,7 @@ def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     assert store.read(RANKINGS).where(f"run_id = '{latest.run_id}'").count() > 0
 
 
-def open_night_of(ran: Any, day: date) -> Any:
+def open_run_night(ran: Any, day: date) -> Any:
     return replace(ran.night, logical_date=day)
 
 
@@ -182,7 +182,7 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
     assert store.migrate() == []
 
 
-def clustered(spark, folder: Path) -> list[str]:
+def make_schema_3(spark, folder: Path) -> list[str]:
     """The two tables of rows of users as schema 3 laid them out; returns the rows of one, as text."""
     older_runs(spark, folder)
     for name, keys in (("rankings", "run_id"), ("user_metrics", "run_id, user_id")):
@@ -204,7 +204,7 @@ def test_tables_of_users_are_laid_out_by_run(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
     folder = tmp_path / "w"
-    before = clustered(spark, folder)
+    before = make_schema_3(spark, folder)
     store = Store(spark, str(folder), any_version=True)
     if killed != "never":
         between = killed == "between the names"
@@ -236,7 +236,7 @@ def test_tables_of_users_are_laid_out_by_run(
 @pytest.mark.spark
 def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
     folder = tmp_path / "w"
-    before = clustered(spark, folder)
+    before = make_schema_3(spark, folder)
     stores = [Store(spark, str(folder), any_version=True) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         said = list(pool.map(Store.migrate, stores))
@@ -285,7 +285,7 @@ def test_a_table_that_is_being_created_or_is_there_is_left_alone(tmp_path: Path)
         assert (folder / "_delta_log").is_dir()
 
 
-def unfinished(folder: Path, *files: str) -> Path:
+def make_unfinished(folder: Path, *files: str) -> Path:
     """A table's folder with an old log and these files."""
     (folder / "_delta_log").mkdir(parents=True)
     for file in files:
@@ -308,7 +308,7 @@ def unfinished(folder: Path, *files: str) -> Path:
     ],
 )
 def test_a_restore_that_copies_data_first_loses_nothing(tmp_path: Path, file: str) -> None:
-    folder = unfinished(tmp_path / "runs", file, "_delta_log/.00000000000000000000.json.0b7c.tmp")
+    folder = make_unfinished(tmp_path / "runs", file, "_delta_log/.00000000000000000000.json.0b7c.tmp")
     with pytest.raises(StoreError, match="no commit"):
         remove_uncommitted(folder)
     assert (folder / file).read_text() == "kept"
@@ -316,7 +316,7 @@ def test_a_restore_that_copies_data_first_loses_nothing(tmp_path: Path, file: st
 
 @pytest.mark.parametrize("leftover", ["_commit_0b7c.json.tmp", ".00000000000000000000.json.0b7c.tmp"])
 def test_what_a_killed_create_leaves_goes(tmp_path: Path, leftover: str) -> None:
-    folder = unfinished(tmp_path / "runs", f"_delta_log/{leftover}")
+    folder = make_unfinished(tmp_path / "runs", f"_delta_log/{leftover}")
     (folder / "_delta_log" / "_staged_commits").mkdir()
     os.utime(folder / "_delta_log", (0, 0))
     remove_uncommitted(folder)

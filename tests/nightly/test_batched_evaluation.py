@@ -78,8 +78,8 @@ class Failing(Behaviour[Brittle]):
 
     def source(self, trained: Trained, data: SplitData) -> HashSource:
         settings = type("", (), {"seed": 1})()
-        found = RandomAdapter(settings).source(trained, data)
-        return BrittleSource(found.rows, found.n_items, found.seed)
+        base = RandomAdapter(settings).source(trained, data)
+        return BrittleSource(base.rows, base.n_items, base.seed)
 
 
 BROKEN = {"name": "broken", "kind": "tests.nightly.test_batched_evaluation:Brittle"}
@@ -104,25 +104,25 @@ class Dawdling(Failing):
     """Random, at length."""
 
     def source(self, trained: Trained, data: SplitData) -> HashSource:
-        found = super().source(trained, data)
-        return SluggishSource(found.rows, found.n_items, found.seed)
+        base = super().source(trained, data)
+        return SluggishSource(base.rows, base.n_items, base.seed)
 
 
 SLUGGISH = {"name": "sluggish", "kind": "tests.nightly.test_batched_evaluation:Sluggish"}
 SLEPT = 2.0
 
 
-def given(folder: Path) -> list[dict[str, Any]]:
+def list_models(folder: Path) -> list[dict[str, Any]]:
     """Lists with scores and lists with ranks of a few users, some of items that nobody knows."""
     rows = pd.DataFrame({"user_id": [f"u{n % 30:06}" for n in range(200)]})
     rows["item_id"] = [f"i{n * 7 % 45:05}" for n in range(200)]
     rows = rows.drop_duplicates()
     scores, lists = rows.assign(score=range(len(rows))), rows.assign(rank=range(1, len(rows) + 1))
-    found = []
+    entries = []
     for kind, table in (("scores", scores), ("lists", lists)):
         table.to_parquet(folder / f"{kind}.parquet")
-        found.append({"name": kind, "kind": kind, "path": str(folder / f"{kind}.parquet")})
-    return found
+        entries.append({"name": kind, "kind": kind, "path": str(folder / f"{kind}.parquet")})
+    return entries
 
 
 FEW = {"exposure": ("popular", "item_knn", "lists", "paper"), "drawn": ("random", "truth", "scores")}
@@ -134,10 +134,10 @@ FEW = {"exposure": ("popular", "item_knn", "lists", "paper"), "drawn": ("random"
 def test_one_pass_gives_the_bits_of_one_model_at_a_time(
     spark, tmp_path: Path, name: str, few: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {**EVALUATION, **NIGHTS[name]}
-    chosen = [*models("random", "popular", "item_knn", "truth", "paper"), *given(tmp_path)]
+    evaluation = {**EVALUATION, **NIGHTS[name]}
+    chosen = [*models("random", "popular", "item_knn", "truth", "paper"), *list_models(tmp_path)]
     chosen = [model for model in chosen if not few or model["name"] in FEW[name]]
-    benchmark = small(name=name, dataset=WORLD, models=chosen, evaluation=asked)
+    benchmark = small(name=name, dataset=WORLD, models=chosen, evaluation=evaluation)
     for place, at_once in (("alone", "0"), ("together", "64")):
         spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
         try:
@@ -186,8 +186,8 @@ def test_a_model_that_fails_in_the_pass_fails_alone(spark, tmp_path: Path) -> No
     runs = {row.model: row for row in store.read(RUNS).collect()}
     assert (runs["broken"].status, runs["popular"].status) == ("failed", "succeeded")
     for table in (RANKINGS, USER_METRICS, METRICS):
-        found = {row.run_id for row in store.read(table).select("run_id").distinct().collect()}
-        assert found == {runs["random"].run_id, runs["popular"].run_id}, table.name
+        run_ids = {row.run_id for row in store.read(table).select("run_id").distinct().collect()}
+        assert run_ids == {runs["random"].run_id, runs["popular"].run_id}, table.name
     # Version 0 made the table, 1 is the whole night's.
     assert {
         commits(store, table) for table in ("rankings", "user_metrics", "metrics", "checks", "runs")
@@ -206,7 +206,7 @@ def test_of_twelve_models_one_is_broken_one_slow_and_one_fell(spark, tmp_path: P
         "regressions": [{"metric": "ndcg", "k": 5, "drop": 0.01}],
     }
     random = [{"name": f"random{n}", "kind": "random", "seed": n} for n in range(6)]
-    steady = [*random, *models("popular", "truth"), *given(tmp_path)]
+    steady = [*random, *models("popular", "truth"), *list_models(tmp_path)]
     good, bad = (
         {"name": "shipped", "kind": kind, **more}
         for kind, more in (("item_knn", {"neighbours": 10}), ("random", {"seed": 9}))

@@ -24,18 +24,18 @@ FACTS: list[dict[str, Any]] = [
 ]
 
 
-def found(*gates: Gate) -> dict[str, tuple[bool, str]]:
+def failures_by_check(*gates: Gate) -> dict[str, tuple[bool, str]]:
     return {check.check: (check.passed, check.severity) for check in gate_checks(gates, FACTS)}
 
 
 def test_bounds_are_allowed_themselves() -> None:
-    assert found(Gate(fact="overlap", above=0)) == {"log: overlap": (True, "error")}
-    assert found(Gate(fact="rows", part="test", below=20)) == {"test: rows": (True, "error")}
-    assert found(Gate(fact="rows", part="test", below=20.5)) == {"test: rows": (False, "error")}
+    assert failures_by_check(Gate(fact="overlap", above=0)) == {"log: overlap": (True, "error")}
+    assert failures_by_check(Gate(fact="rows", part="test", below=20)) == {"test: rows": (True, "error")}
+    assert failures_by_check(Gate(fact="rows", part="test", below=20.5)) == {"test: rows": (False, "error")}
 
 
 def test_a_gate_without_a_part_holds_for_every_part() -> None:
-    assert found(Gate(fact="rows", above=50, action="warn")) == {
+    assert failures_by_check(Gate(fact="rows", above=50, action="warn")) == {
         "test: rows": (True, "warning"),
         "train: rows": (False, "warning"),
     }
@@ -71,7 +71,7 @@ def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:
 def test_a_warning_stands_in_the_checks_of_the_run(small_night: Ran) -> None:
     gate = {"fact": "rows", "part": "test", "below": 1e9, "action": "warn"}
     store = small_night.store
-    found = check_night_gates(open_night(store, small(gates=[gate]), DATE))
-    (row,) = check_rows("a_run", found)
-    told = tuple(row[name] for name in ("check", "severity", "threshold", "passed"))
-    assert told == ("test: rows", "warning", 1e9, False)
+    checks = check_night_gates(open_night(store, small(gates=[gate]), DATE))
+    (row,) = check_rows("a_run", checks)
+    result = tuple(row[name] for name in ("check", "severity", "threshold", "passed"))
+    assert result == ("test: rows", "warning", 1e9, False)

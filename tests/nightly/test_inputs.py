@@ -1,4 +1,4 @@
-"""Nights, fits and graphs of other data are made anew; those of the same data are found again."""
+"""Nights, fits and graphs of other data are made anew; those of the same data are used again."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
 
 @pytest.mark.spark
 def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) -> None:
-    found = []
+    logs = []
     for name, rating in (("a", 1.0), ("b", 5.0)):
         log = rows(10).append_column("rating", pa.array([rating] * 100))
         write_deltalake(tmp_path / name, log)
@@ -139,8 +139,8 @@ def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) 
         )
         store = Store(spark, str(tmp_path / f"w-{name}"))
         log_of = open_folded_log(store, benchmark, Journal())
-        found.append((log_of.log_id, set(log_of.files.open().arrays["ratings"].tolist())))
-    assert found[0][0] != found[1][0] and [ratings for _, ratings in found] == [{1.0}, {5.0}]
+        logs.append((log_of.log_id, set(log_of.files.open().arrays["ratings"].tolist())))
+    assert logs[0][0] != logs[1][0] and [ratings for _, ratings in logs] == [{1.0}, {5.0}]
 
 
 @pytest.mark.spark
@@ -172,8 +172,8 @@ def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Pa
     for chance in (0.25, 0.5, 0.5):
         write_deltalake(given, pa.table({"item_id": ["i"], "propensity": [chance]}), mode="overwrite")
         write_propensities(exposed, settings)
-    found = store.read(PROPENSITIES).select("method", "propensity").collect()
-    assert len({row.method for row in found}) == 3 and {row.propensity for row in found} == {0.25, 0.5}
+    rows_ = store.read(PROPENSITIES).select("method", "propensity").collect()
+    assert len({row.method for row in rows_}) == 3 and {row.propensity for row in rows_} == {0.25, 0.5}
 
 
 @pytest.mark.spark
@@ -196,7 +196,7 @@ def test_a_log_that_changes_while_it_is_split_is_no_split(
 
 
 def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:
-    def named(name: str) -> str:
+    def split_name(name: str) -> str:
         place = tmp_path / name
         if name != "one":
             shutil.copytree(tmp_path / "one", place)
@@ -210,14 +210,14 @@ def test_a_slice_elsewhere_is_the_same_slice(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     pq.write_table(rows(10), tmp_path / "one" / "log.parquet")
     (tmp_path / "one" / "users.csv").write_text("user_id,age\nu1,7\n")
-    first = named("one")
-    assert named("two") == first
+    first = split_name("one")
+    assert split_name("two") == first
     (tmp_path / "one" / "users.csv").write_text("user_id,age\nu1,8\n")
-    assert named("one") != first
+    assert split_name("one") != first
 
 
 def test_names_count_where_they_say_what_a_file_holds(tmp_path: Path) -> None:
-    def named(folder: Path, reader: str, **split: Any) -> str:
+    def split_name(folder: Path, reader: str, **split: Any) -> str:
         benchmark = night(str(folder), [{"name": "p", "kind": "popular"}], reader=reader)
         changed = parse(Benchmark, {**TINY, "split": split}, "").split if split else benchmark.split
         return run_keys.hash_split(arrow_files.identity, benchmark.model_copy(update={"split": changed}))[0]
@@ -227,7 +227,7 @@ def test_names_count_where_they_say_what_a_file_holds(tmp_path: Path) -> None:
         folder.mkdir()
         for name, text in zip(names, ("1 2 3\n", "1 4\n"), strict=True):
             (folder / name).write_text(text)
-    assert named(one, "lightgcn") != named(two, "lightgcn")
-    assert named(one, "csv") == named(two, "csv")
+    assert split_name(one, "lightgcn") != split_name(two, "lightgcn")
+    assert split_name(one, "csv") == split_name(two, "csv")
     folds = {"holdout": "consecutive", "folds": 2}
-    assert named(one, "csv", **folds) != named(two, "csv", **folds)
+    assert split_name(one, "csv", **folds) != split_name(two, "csv", **folds)

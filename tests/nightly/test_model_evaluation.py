@@ -67,12 +67,12 @@ def world(spark, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def benchmark(models: list[dict[str, Any]], mode: str) -> Any:
-    asked = {
+    evaluation = {
         "metrics": ["ndcg", "coverage"], "k": [3], "slices": [], "draw": {"n": 5},
         "definition": {"candidates": mode},
     }  # fmt: skip
     published = {"name": "paper", "kind": "published", "figures": {"ndcg@3": 0.1}}
-    return small(**SETTINGS, models=models or [published], evaluation=asked)
+    return small(**SETTINGS, models=models or [published], evaluation=evaluation)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_night_and_the_one_call_rank_alike(spark, world: dict[str, Any], kind:
     settings = given if kind == "embeddings" else {"path": paths["rows"]}
     night = open_night(world["store"], benchmark([{"name": "m", "kind": kind, **settings}], mode), DATE)
     (model,) = night.benchmark.models
-    rankings, found = rank_model(night, model, night.plan().request())
+    rankings, checks = rank_model(night, model, night.plan().request())
     tables = {name: spark.createDataFrame(world[name]) for name in ("users", "items", "rows")}
     system = (tables["users"], tables["items"]) if kind == "embeddings" else tables["rows"]
     parts = {part: log[log.part == part][["user_id", "item_id", "rating"]] for part in ("train", "test")}
@@ -97,13 +97,13 @@ def test_a_night_and_the_one_call_rank_alike(spark, world: dict[str, Any], kind:
         **{kind: system},
     )  # fmt: skip
     assert rows(rankings) == rows(result.rankings)
-    told = {(check.check, check.observed) for check in result.checks}
-    assert {(check.check, check.observed) for check in found} <= told
-    assert bool(found) == (kind != "embeddings")
+    result_checks = {(check.check, check.observed) for check in result.checks}
+    assert {(check.check, check.observed) for check in checks} <= result_checks
+    assert bool(checks) == (kind != "embeddings")
     result.release()
 
 
 def rows(rankings: Any) -> list[str]:
-    found = sorted(repr(row.asDict()) for row in rankings.select(*COMPARED).collect())
-    assert len(found) > 20
-    return found
+    texts = sorted(repr(row.asDict()) for row in rankings.select(*COMPARED).collect())
+    assert len(texts) > 20
+    return texts

@@ -83,7 +83,7 @@ def test_every_model_is_done(small_night: Ran) -> None:
 
 def test_every_metric_stands_for_every_model_part_and_cut_off(metrics: pd.DataFrame) -> None:
     everyone = metrics[metrics.slice_key.isna() & (metrics.model != "paper")]
-    found = {
+    measured = {
         (row.model, row.part, row.metric, None if math.isnan(row.k) else int(row.k))
         for row in everyone.itertuples()
     }
@@ -92,8 +92,8 @@ def test_every_metric_stands_for_every_model_part_and_cut_off(metrics: pd.DataFr
     ]
     whole = [(m, k) for m in ("map", "mrr", "ndcg") for k in (5, 10, None)] + [("auc", None)]
     wanted = {(model, part, *m) for model in RANKED for part in ("test", "open_loop") for m in at_k + whole}
-    assert wanted <= found
-    assert len(everyone) == len(found)
+    assert wanted <= measured
+    assert len(everyone) == len(measured)
     assert everyone.value.between(0, 1).all()
     users = everyone[~everyone.metric.isin(["coverage"])]
     assert (users.ci_low <= users.value).all() and (users.value <= users.ci_high).all()
@@ -211,8 +211,8 @@ def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None
             score = candidates.get(item)
             above = -1 if score is None else sum(s > score for s in candidates.values())
             tied = [i for i, s in candidates.items() if s == score and i != item]
-            found = (row.above[place], row.tied[place], row.before[place])
-            assert found == (above, len(tied), sum(i < item for i in tied))
+            ranks = (row.above[place], row.tied[place], row.before[place])
+            assert ranks == (above, len(tied), sum(i < item for i in tied))
 
 
 def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.DataFrame) -> None:
@@ -275,9 +275,9 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     values = ["value", "stderr", "ci_low", "ci_high", "n"]
     wanted = metrics[metrics.model == "als_4"].set_index(key_columns)[values].sort_index()
     for model, run_id in ran.outcome.run_ids.items():
-        found = small_night.store.read_run("metrics", run_id).toPandas()
-        found = found.set_index(key_columns)[values].sort_index()
-        pd.testing.assert_frame_equal(found, wanted, check_exact=True, obj=model)
+        numbers = small_night.store.read_run("metrics", run_id).toPandas()
+        numbers = numbers.set_index(key_columns)[values].sort_index()
+        pd.testing.assert_frame_equal(numbers, wanted, check_exact=True, obj=model)
 
 
 # --------------------------------------------------------------------------------- done once
@@ -315,13 +315,13 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
 
 
 def test_a_forced_earlier_night_prints_its_own_board(small_night: Ran) -> None:
-    store, asked = small_night.store, small(name="backfilled", models=models("popular"))
-    later = run(store, asked, DATE + timedelta(days=1))
+    store, benchmark = small_night.store, small(name="backfilled", models=models("popular"))
+    later = run(store, benchmark, DATE + timedelta(days=1))
     assert later.outcome.leaderboard.startswith(f"backfilled  {DATE + timedelta(days=1)}\n")
     for options in ({}, {"force": True}):
-        earlier = run(store, asked, DATE, **options)
+        earlier = run(store, benchmark, DATE, **options)
         assert earlier.outcome.leaderboard.startswith(f"backfilled  {DATE}\n")
-    again = run(store, asked, DATE + timedelta(days=1))
+    again = run(store, benchmark, DATE + timedelta(days=1))
     assert again.outcome.leaderboard == later.outcome.leaderboard
 
 
@@ -335,7 +335,7 @@ def test_a_changed_setting_is_another_run(small_night: Ran) -> None:
 
 
 class Killed(BaseException):
-    """What a kill looks like from inside: nothing catches it."""
+    """A kill as seen from inside: nothing catches it."""
 
 
 def killed(*_args, **_kwargs):
@@ -372,7 +372,9 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
         assert store.read_run(table.name, done.run_ids["popular"]).count() > 0
 
 
-@pytest.mark.parametrize("step", ["user_blocks", pytest.param("manifest", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "step", ["build_user_blocks", pytest.param("build_manifest", marks=pytest.mark.slow)]
+)
 def test_a_split_killed_half_way_is_completed_without_doubling(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -439,10 +441,12 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
     finally:
         spark.conf.unset(MODELS_AT_ONCE_SETTING)
     assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.exit_code == 1
-    told = {row.model: row for row in small_night.store.read(RUNS).collect() if row.suite == benchmark.name}
-    assert "importing tests.leaving_module ends Python" in told["leaving"].error
+    rows_by_model = {
+        row.model: row for row in small_night.store.read(RUNS).collect() if row.suite == benchmark.name
+    }
+    assert "importing tests.leaving_module ends Python" in rows_by_model["leaving"].error
     for model in broken:
-        row = told[model["name"]]
+        row = rows_by_model[model["name"]]
         assert row.status == "failed" and row.error.startswith(WORDS[model["how"]])
         assert len(row.error) < 1000 and row.error == ran.outcome.failed[model["name"]]
         (trace,) = re.findall(r"its trace[:,] (\S+)", row.error)
@@ -480,11 +484,11 @@ def test_what_cannot_work_is_refused_before_spark_starts(changes, word: str) -> 
         check_benchmark(small(**changes))
 
 
-# ------------------------------------------------------------------------------ what is told
+# ------------------------------------------------------------------------------ reports
 
 
 class Page(HTMLParser):
-    """What a page would load from elsewhere."""
+    """Collects what a page would load from elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -554,21 +558,21 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tm
     assert not again.outcome.run_ids and again.outcome.exit_code == 4
     repeated = json.loads((folder / "night-fallen-2026-01-02.json").read_text())
     assert repeated == result
-    # Known without a session too, until anything that follows from the runs is gone, or asked for anew.
-    asked, day = small(**night, models=[bad, *models("truth")]), date(2026, 1, 2)
-    done = find_finished_night(store.root, asked, day)
+    # It is known without a session too, until anything that follows from the runs is gone or requested.
+    benchmark, day = small(**night, models=[bad, *models("truth")]), date(2026, 1, 2)
+    done = find_finished_night(store.root, benchmark, day)
     assert done is not None and done.exit_code == 4 and done.regressions == again.outcome.regressions
     assert (done.leaderboard, done.report_path) == (again.outcome.leaderboard, again.outcome.report_path)
     stricter = small(**{**night, "comparisons": {"replicates": 30}}, models=[bad, *models("truth")])
     assert find_finished_night(store.root, stricter, day) is None
     assert find_finished_night(store.root, small(**night, models=[good, *models("truth")]), day) is None
     Path(done.report_path or "").unlink()
-    assert find_finished_night(store.root, asked, day) is None
-    run(store, asked, day)
-    assert find_finished_night(store.root, asked, day) is not None
+    assert find_finished_night(store.root, benchmark, day) is None
+    run(store, benchmark, day)
+    assert find_finished_night(store.root, benchmark, day) is not None
     spark.sql(f"DELETE FROM delta.`{store.root}/comparisons` WHERE logical_date = '{day}'")
-    assert find_finished_night(store.root, asked, day) is None
-    assert run(store, asked, day).outcome.exit_code == 4
+    assert find_finished_night(store.root, benchmark, day) is None
+    assert run(store, benchmark, day).outcome.exit_code == 4
 
 
 def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None:
@@ -637,8 +641,10 @@ def test_a_board_takes_the_headlines_of_nights_that_rank(small_night: Ran, metri
     assert update_board(store, benchmark, None).entries == board.entries
     test = metrics[(metrics.part == "test") & (metrics.metric == "ndcg") & (metrics.k == 10)]
     wanted = test[test.slice_key.isna() & test.model.isin(RANKED)].set_index("model").value
-    found = {entry.name: entry.value for entry in board.entries}
-    assert found == wanted.to_dict() and [*found.values()] == sorted(found.values(), reverse=True)
+    headlines = {entry.name: entry.value for entry in board.entries}
+    assert headlines == wanted.to_dict() and [*headlines.values()] == sorted(
+        headlines.values(), reverse=True
+    )
     assert {e.metric for e in board.entries} == {"ndcg@10"} and not board.entries[0].lower_is_better
     best = board.entries[0]
     append_entries(

@@ -1,4 +1,4 @@
-"""When a night has nothing to do: what its file in `results/` must have seen."""
+"""The hash of all that must be unchanged for a night to have nothing to do."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_a_night_of_other_data_or_numbers_is_not_told_by_this_ones_file(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     store = ArrowStore(str(tmp_path / "warehouse"))
-    told = hash_following(store, small(), DATE)
-    assert told == hash_following(store, small(), DATE)
-    assert told != hash_following(store, small(**change), DATE)
+    hashed = hash_following(store, small(), DATE)
+    assert hashed == hash_following(store, small(), DATE)
+    assert hashed != hash_following(store, small(**change), DATE)

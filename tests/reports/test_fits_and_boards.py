@@ -16,7 +16,7 @@ from recbench_spark.reports import fits as pictures
 
 
 def rows() -> pd.DataFrame:
-    found = [
+    fits = [
         {
             "model": model, "dims": dims, "fold": fold, "seed": 1, "cpu_seconds": 36.0 * dims,
             "rmse": 1 - 0.01 * np.log2(dims) - 0.02 * (model == "gibbs") + 0.001 * fold,
@@ -25,7 +25,7 @@ def rows() -> pd.DataFrame:
         }
         for model in ("sgd", "gibbs") for dims in (2, 4) for fold in ((0, 1, 2) if dims == 2 else (0,))
     ]  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(fits)
 
 
 def test_a_line_a_model_with_its_spread() -> None:
@@ -56,8 +56,8 @@ def test_curves_over_steps_and_over_a_setting() -> None:
 
 
 def test_fits_without_factors_or_folds_are_a_group_too() -> None:
-    found = rows()[:1].assign(dims=np.nan, fold=np.nan, setting=0.1)
-    table = pictures.summarise_fits(found, ["dims", "setting"])
+    first = rows()[:1].assign(dims=np.nan, fold=np.nan, setting=0.1)
+    table = pictures.summarise_fits(first, ["dims", "setting"])
     assert table.of_all_folds.tolist() == table["mean"].tolist() == pytest.approx([0.99])
 
 

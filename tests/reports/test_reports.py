@@ -283,9 +283,9 @@ def test_what_a_report_says_is_true_whatever_the_numbers(
         for n, m in enumerate(models)
     ]  # fmt: skip
     facts = report(*rows, headline=f"{metric}@10")
-    told = " ".join(facts.summary)
+    text = " ".join(facts.summary)
     assert not re.search(
-        r"\b1 (pairs|regressions) |\b1 of \d+ pairs? of models are|nan|ceiling|better by -", told
+        r"\b1 (pairs|regressions) |\b1 of \d+ pairs? of models are|nan|ceiling|better by -", text
     )
     for board, sentence in zip(facts.leaderboards, facts.summary, strict=False):
         _check_sentence(board, sentence)
@@ -397,9 +397,9 @@ def test_figures_of_a_model_whose_last_attempt_failed_are_told_as_what_they_are(
     after = report(number("a", 0.5), runs=[own, {**failed, "started_at": "2026-01-05 11:00:00"}])
     assert [run.status for run in before.runs] == ["succeeded"]
     assert [run.status for run in after.runs] == ["failed", "succeeded"]
-    told = "a's last attempt failed: its figures are of an earlier one."
-    assert told not in before.summary and after.summary[0] == told
-    assert told in leaderboard_text(after) and "features hold NaN" in render_html(after)
+    sentence = "a's last attempt failed: its figures are of an earlier one."
+    assert sentence not in before.summary and after.summary[0] == sentence
+    assert sentence in leaderboard_text(after) and "features hold NaN" in render_html(after)
 
 
 def test_two_datasets_of_a_night_are_boards_of_their_own_and_named() -> None:
@@ -416,11 +416,13 @@ def test_two_datasets_of_a_night_are_boards_of_their_own_and_named() -> None:
 def test_a_model_that_failed_on_other_data_has_no_older_figures_here() -> None:
     own = {**RUN, "run_id": "run-a", "model": "a", "started_at": "2026-01-05 10:00:00", "dataset": "world"}
     failed = {**own, "run_id": "x", "status": "failed", "started_at": "2026-01-05 11:00:00"}
-    assert "last attempt failed" in " ".join(report_of_runs(own, failed).summary)
-    assert "last attempt failed" not in " ".join(report_of_runs(own, {**failed, "dataset": "shop"}).summary)
+    assert "last attempt failed" in " ".join(make_run_report(own, failed).summary)
+    assert "last attempt failed" not in " ".join(
+        make_run_report(own, {**failed, "dataset": "shop"}).summary
+    )
 
 
-def report_of_runs(*runs: dict[str, Any]) -> Report:
+def make_run_report(*runs: dict[str, Any]) -> Report:
     latest = pd.DataFrame([number("a", 0.5)], columns=[*LATEST, "model", "run_id", "value"])
     empty = pd.DataFrame([], columns=CHECKS), pd.DataFrame([], columns=MANIFESTS)
     return make_report(latest, pd.DataFrame(list(runs)), *empty, "ndcg@10", ["make sql"])
@@ -689,8 +691,8 @@ def test_estimates_under_exposure_bias_stand_beside_the_open_loop() -> None:
     assert {board.measure.estimator for board in made.leaderboards} == {"holdout"}
     (facts,) = made.corrections
     assert (facts.part, facts.models, facts.reference) == ("test", ("a", "b"), "open_loop")
-    found = [(c.name, c.places, c.agreement) for c in facts.columns]
-    assert found == [
+    columns = [(c.name, c.places, c.agreement) for c in facts.columns]
+    assert columns == [
         ("holdout", (1, 2), -1.0), ("ips", (2, 1), 1.0),
         ("stratified 2 equal mass", (1, 2), -1.0), ("open_loop", (2, 1), None),
     ]  # fmt: skip
@@ -713,8 +715,8 @@ def test_agreement_better_than_the_holdout_s_is_tested() -> None:
     own = kendalltau(values["ips"], values["holdout"])[0]
     other = kendalltau(values["holdout"], values["open_loop"])[0]
     wanted = dependent_correlations(0.8, other, own, 5)[1]
-    found = {c.name: c.p for c in facts.columns}
-    assert found == {"holdout": None, "open_loop": None, "ips": pytest.approx(wanted)}
+    p_values = {c.name: c.p for c in facts.columns}
+    assert p_values == {"holdout": None, "open_loop": None, "ips": pytest.approx(wanted)}
     assert 0 < wanted < 0.5 and f"p {wanted:.2f}" in render_html(report(*rows))
 
 
@@ -730,15 +732,15 @@ def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -
 
 def test_lists_with_training_items_are_told_beside_their_row() -> None:
     rows = [number("night", 0.6), number("handed", 0.7, model_kind="lists")]
-    told = ["run-handed", "list rows of training items", "warning", 72545.0, 0.0, False, "lists count"]
-    made = report(*rows, checks=[told])
+    check = ["run-handed", "list rows of training items", "warning", 72545.0, 0.0, False, "lists count"]
+    made = report(*rows, checks=[check])
     page, text = render_html(made), leaderboard_text(made)
     sentence = "handed: 72,545 rows of its lists are training items, which are taken out of those of other"
     assert [row.training_rows for row in made.leaderboards[0].rows] == [72545, 0]
     assert f"* {sentence}" in text and "handed *" in text and "night *" not in text
     assert "set training_items: drop in its entry under models" in text
     assert sentence in page
-    alone = report(rows[1], checks=[told])
+    alone = report(rows[1], checks=[check])
     assert "handed *" not in leaderboard_text(alone)  # nobody else's training items are taken out
 
 

@@ -55,7 +55,7 @@ def benchmark(path: str, models: Any = MODELS, **split: Any) -> Any:
     return make_benchmark(document, [], "test")
 
 
-def fits_of(store: Store, one: Any) -> FitPlanner:
+def make_fits(store: Store, one: Any) -> FitPlanner:
     return FitPlanner(store, one, open_folded_log(store, one, Journal(io.StringIO())))
 
 
@@ -71,7 +71,7 @@ def one(tmp_path_factory) -> Any:
 
 @pytest.fixture(scope="module")
 def rows(store, one) -> list[dict[str, Any]]:
-    return run_plan(store, fits_of(store, one).over_folds(one.models), Journal(io.StringIO()))
+    return run_plan(store, make_fits(store, one).over_folds(one.models), Journal(io.StringIO()))
 
 
 def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
@@ -84,8 +84,8 @@ def test_every_fit_is_a_row_and_a_diverged_one_too(store, rows) -> None:
         assert kept[row["fit_id"]].rmse == row.get("rmse")
         assert kept[row["fit_id"]].seconds > 0 and kept[row["fit_id"]].peak_bytes > 10_000_000
         assert kept[row["fit_id"]].started_at is not None
-    told = format_table(rows)
-    assert "wild" in told and "no fit succeeded" in told and "over folds" in told
+    table = format_table(rows)
+    assert "wild" in table and "no fit succeeded" in table and "over folds" in table
 
 
 def test_fits_of_an_earlier_start_say_nothing_of_the_pace(monkeypatch) -> None:
@@ -94,29 +94,29 @@ def test_fits_of_an_earlier_start_say_nothing_of_the_pace(monkeypatch) -> None:
     said: list[str] = []
     journal = SimpleNamespace(say=said.append, record=lambda *_, **__: None)
     progress = fold_fits._Progress(SimpleNamespace(log=None), tasks, journal)
-    told = {"model": "m", "fold": 1, "seed": 0, "status": "succeeded", "rmse": 0.5, "seconds": 1.0}
-    progress.tell({**told, "fit_id": "a", "started_at": "2026-01-01T00:00:00+00:00"})
+    row = {"model": "m", "fold": 1, "seed": 0, "status": "succeeded", "rmse": 0.5, "seconds": 1.0}
+    progress.report({**row, "fit_id": "a", "started_at": "2026-01-01T00:00:00+00:00"})
     progress.started -= 10.0
-    progress.tell({**told, "fit_id": "b", "started_at": "2999-01-01T00:00:00+00:00"})
+    progress.report({**row, "fit_id": "b", "started_at": "2999-01-01T00:00:00+00:00"})
     assert said[0] == "fit 1/3 m fold 1 seed 0: RMSE 0.5000 in 1.0 s, 0 MB"
     assert said[1].endswith("; about 20 s left")
 
 
 def test_another_start_does_nothing_and_a_lost_row_is_found_again(store, one, rows, monkeypatch) -> None:
-    asked: list[int] = []
+    counts: list[int] = []
 
-    def counted(spark: Any, tasks: Any, *rest: Any) -> Any:
-        asked.append(len(tasks))
+    def count_tasks(spark: Any, tasks: Any, *rest: Any) -> Any:
+        counts.append(len(tasks))
         return running.run_tasks(spark, tasks, *rest)
 
-    monkeypatch.setattr(fold_fits, "run_tasks", counted)
-    plan = fits_of(store, one).over_folds(one.models)
+    monkeypatch.setattr(fold_fits, "run_tasks", count_tasks)
+    plan = make_fits(store, one).over_folds(one.models)
     again = run_plan(store, plan, Journal(io.StringIO()))
-    assert asked == [] and [row["rmse"] for row in again] == [row.get("rmse") for row in rows]
+    assert counts == [] and [row["rmse"] for row in again] == [row.get("rmse") for row in rows]
     lost = rows[0]["fit_id"]
     store.delete("fits", "fit_id", [lost])
-    found = run_plan(store, plan, Journal(io.StringIO()))
-    assert asked == [1] and [row["rmse"] for row in found] == [row.get("rmse") for row in rows]
+    repeated = run_plan(store, plan, Journal(io.StringIO()))
+    assert counts == [1] and [row["rmse"] for row in repeated] == [row.get("rmse") for row in rows]
     assert store.has(FITS, "fit_id", lost)
 
 
@@ -153,8 +153,8 @@ def test_vectors_are_ranked_and_models_without_are_refused(spark, tmp_path) -> N
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 5}}
     split = {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5}
     log = {"name": "tiny", "reader": "csv", "path": write_log(tmp_path)}
-    asked = small(dataset=log, split=split, models=models, evaluation=evaluation)
-    ran = run(Store(spark, str(tmp_path / "w")), asked)
+    benchmark_ = small(dataset=log, split=split, models=models, evaluation=evaluation)
+    ran = run(Store(spark, str(tmp_path / "w")), benchmark_)
     assert list(ran.outcome.failed) == ["rbm"] and "ranks nothing" in ran.outcome.failed["rbm"]
     assert list(ran.outcome.run_ids) == ["ials"]
 
@@ -164,18 +164,20 @@ def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkey
     def spread(log: Any, *rest: Any, **more: Any) -> Any:
         return label_blocks(log.repartition(partitions), *rest, **more)
 
-    monkeypatch.setattr("recbench_spark.tuning.folds.labelled_blocks", spread)
+    monkeypatch.setattr("recbench_spark.tuning.folds.label_blocks", spread)
     own = Store(spark, str(tmp_path))
-    found = run_plan(own, fits_of(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO()))
+    fit_rows = run_plan(
+        own, make_fits(own, one).over_folds(one.models[:2], folds=(0,)), Journal(io.StringIO())
+    )
     wanted = [row for row in rows if row["fold"] == 0 and row["model"] != "wild"]
-    numbers = [(row["model"], row["rmse"], row["rmse_by_step"]) for row in found]
+    numbers = [(row["model"], row["rmse"], row["rmse_by_step"]) for row in fit_rows]
     assert sorted(numbers) == sorted((row["model"], row["rmse"], row["rmse_by_step"]) for row in wanted)
 
 
 def test_fits_of_a_start_that_was_killed_are_counted_as_made(store, one) -> None:
     """The files of two fits lie there, and no table has their rows."""
     own = Store(store.spark, f"{store.root}-killed")
-    fits, text = fits_of(own, one), io.StringIO()
+    fits, text = make_fits(own, one), io.StringIO()
     plan = fits.over_folds(one.models[:1])
     for task in plan.tasks[:2]:
         fit_one(task, plan.log.files)
@@ -187,12 +189,12 @@ def test_fits_of_a_start_that_was_killed_are_counted_as_made(store, one) -> None
 
 def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
     five = benchmark(one.dataset.path, holdout="consecutive", folds=5)
-    log = fits_of(store, five).log
+    log = make_fits(store, five).log
     lines = [line.split(",") for line in Path(one.dataset.path).read_text().splitlines()[1:]]
-    found = {}
+    parts = {}
     for row in store.spark.read.parquet(*log.files.shared.files).collect():
-        found[row.user_id, row.item_id] = row.part
-    assert [found[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
+        parts[row.user_id, row.item_id] = row.part
+    assert [parts[u, i] for u, i, *_ in lines] == [str(n * 5 // len(lines)) for n in range(len(lines))]
     second = five.split.model_copy(update={"fold": 1, "valid": True})
     log_rows = open_log(store.spark, five.dataset).stored
     parts = {(r.user_id, r.item_id): r.part for r in label_blocks(log_rows, second).rows().collect()}
@@ -202,27 +204,27 @@ def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
 
 
 def test_spreads_over_folds_and_seeds_stand_apart(store, one) -> None:
-    fits = fits_of(store, one)
+    fits = make_fits(store, one)
     plan = fits.over_folds(one.models[1:2], seeds=(1, 2), folds=(0, 1))
-    found = summarise_models(run_plan(store, plan, Journal(io.StringIO())))["sgd"]
+    summary = summarise_models(run_plan(store, plan, Journal(io.StringIO())))["sgd"]
     store.install_views()
     view = store.spark.table("fits_over_folds").where("model = 'sgd' AND seeds = 2").collect()
     assert not view, "fold 2 has but one seed"
     (row,) = store.spark.table("fits_over_folds").where("model = 'means'").collect()
     assert (row.folds, row.seeds, row.spread_over_seeds) == (3, 1, None)
-    assert (found.folds, found.seeds) == (2, 2) and found.over_seeds > 0
+    assert (summary.folds, summary.seeds) == (2, 2) and summary.over_seeds > 0
 
 
 def test_what_cannot_be_is_told(store, one, tmp_path) -> None:
     with pytest.raises(ProtocolError, match=r"fold \d+ of 400 holds no row"):
-        fits_of(store, benchmark(one.dataset.path, folds=400))
+        make_fits(store, benchmark(one.dataset.path, folds=400))
     days = [{"name": "days", "kind": "bayesian_mf", "features": "u,i,t"}]
     untimed = benchmark(write_log(tmp_path, timed=False), days)
     with pytest.raises(ConfigError, match="model days: features 'u,i,t' need the time"):
-        fits_of(store, untimed).over_folds(untimed.models)
+        make_fits(store, untimed).over_folds(untimed.models)
     narrow = one.model_copy(update={"dataset": one.dataset.model_copy(update={"scale": (1.0, 4.0)})})
     with pytest.raises(DataError, match="holds the rating 5, outside"):
-        fits_of(store, narrow)
+        make_fits(store, narrow)
     with pytest.raises(ConfigError, match="no rating model"):
         select_models(small(), None)
 
@@ -231,23 +233,25 @@ def test_what_cannot_be_is_told(store, one, tmp_path) -> None:
 
 
 def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> None:
-    log = fits_of(store, one).log
+    log = make_fits(store, one).log
     board = update_board(store, one, log)
     again = update_board(store, one, log)
     assert [entry.entry_id for entry in again.entries] == [entry.entry_id for entry in board.entries]
-    found = {entry.name: entry for entry in board.entries}
-    assert {"means", "sgd"} <= set(found) and "wild" not in found
+    entries = {entry.name: entry for entry in board.entries}
+    assert {"means", "sgd"} <= set(entries) and "wild" not in entries
     wanted = summarise_models([row for row in rows if row["model"] == "sgd"])["sgd"]
-    assert (found["sgd"].value, found["sgd"].spread_folds) == (wanted.mean, wanted.over_folds)
-    assert found["sgd"].method == "matrix factorisation by SGD" and found["sgd"].folds == 3
-    worse = replace(found["sgd"], name="RSVD", value=found["sgd"].value + 0.5, ran_by="rival", evidence="x")
+    assert (entries["sgd"].value, entries["sgd"].spread_folds) == (wanted.mean, wanted.over_folds)
+    assert entries["sgd"].method == "matrix factorisation by SGD" and entries["sgd"].folds == 3
+    worse = replace(
+        entries["sgd"], name="RSVD", value=entries["sgd"].value + 0.5, ran_by="rival", evidence="x"
+    )
     append_entries(store, [worse])
     judged = update_board(store, one, log)
     assert judged.verdicts[worse.entry_id].under_tuned
-    told = store.read(VERDICTS).collect()
-    reasons = [row for row in told if row.under_tuned]
+    verdicts = store.read(VERDICTS).collect()
+    reasons = [row for row in verdicts if row.under_tuned]
     assert [(row.entry_id, row.code) for row in reasons] == [(worse.entry_id, "better_run_known")]
-    assert {row.code for row in told if not row.under_tuned} == {"never_searched"}
+    assert {row.code for row in verdicts if not row.under_tuned} == {"never_searched"}
     (gap,) = (
         read_views(store, "tiny")["board_gaps"]
         .query("method == 'matrix factorisation by SGD'")
@@ -257,7 +261,7 @@ def test_a_board_holds_what_covers_all_folds_and_judges_it(store, one, rows) -> 
 
 
 def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -> None:
-    log = fits_of(store, one).log
+    log = make_fits(store, one).log
     pairs, fit = read_predictions(store, one, log, "sgd")
     bundle = pack_bundle(store, pairs, tmp_path / "b", make_facts(one, log, fit, "somebody"))
     entry = score_bundle(store, one, log, tmp_path / "b", never)
@@ -277,8 +281,8 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
         score_bundle(store, one, log, tmp_path / "few", never)
     pack_bundle(store, pairs.withColumn("fold", (pairs.fold + 1) % 3), tmp_path / "leak", facts)
     n = pairs.count()
-    told = f"{n} rows for {n} held-out pairs: {n} held-out pairs without a prediction, {n} rows that"
-    with pytest.raises(DataError, match=told):
+    message = f"{n} rows for {n} held-out pairs: {n} held-out pairs without a prediction, {n} rows that"
+    with pytest.raises(DataError, match=message):
         score_bundle(store, one, log, tmp_path / "leak", never)
     for extra, wrong in (
         (pairs.limit(2), "2 rows of a pair that another row predicts"),
@@ -292,7 +296,7 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
             score_bundle(store, one, log, place, never)
     with pytest.raises(DataError, match="made on a log of other rows"):
         score_bundle(store, one, replace(log, log_id="other"), tmp_path / "few", never)
-    with pytest.raises(ConfigError, match="model wild has no fits of all folds"):
+    with pytest.raises(ConfigError, match="no seed of model wild has stored fits of all folds"):
         read_predictions(store, one, log, "wild")
 
 

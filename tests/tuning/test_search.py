@@ -21,14 +21,13 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import read_entries, update_board
+from recbench_spark.tuning.credit import best_model, credit_searches
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
-    best_model,
     check_searches,
     collect_searches,
-    credit_searches,
     extend_searches,
     make_searches,
     read_searches,
@@ -63,16 +62,16 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     searches = make_searches(one, one.search, trials_of)
     small = one.search.model_copy(update={"budget": 2})
     run_searches(trials_of, small, searches, journal)
-    asked: list[int] = []
+    counts: list[int] = []
 
-    def counted(session: Any, tasks: Any, *rest: Any) -> Any:
-        asked.append(len(tasks))
+    def count_tasks(session: Any, tasks: Any, *rest: Any) -> Any:
+        counts.append(len(tasks))
         return running.run_tasks(session, tasks, *rest)
 
-    monkeypatch.setattr(fold_fits, "run_tasks", counted)
-    found = run_searches(trials_of, one.search, searches, journal)
+    monkeypatch.setattr(fold_fits, "run_tasks", count_tasks)
+    results = run_searches(trials_of, one.search, searches, journal)
     run_searches(trials_of, one.search, searches, journal)
-    assert asked == [8], "two more settings of two methods from two seeds"
+    assert counts == [8], "two more settings of two methods from two seeds"
     trials = store.read(TRIALS).collect()
     assert len(trials) == 8 and len({row.trial_id for row in trials}) == 8
     made = store.read(FITS).collect()
@@ -80,7 +79,7 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
         "no test row of the searched fold is looked at"
     )
     assert {row.fold for row in made} == {1} and {row.purpose for row in made} == {"search"}
-    sgd = found["sgd"]
+    sgd = results["sgd"]
     assert sgd.best["value"] == min(row.value for row in trials if row.model == "sgd")
     assert [(edge.name, edge.side) for edge in sgd.edges] == [("rates", "high")]
     assert "lies on the high edge" in describe_result(sgd) and "expected best" in describe_result(sgd)
@@ -108,7 +107,7 @@ def names_credited(store: Store, one: Any) -> set[str]:
 
 @pytest.mark.spark
 def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None:
-    """Not by kind, not by the dataset's name, and not to a run that does not use what was found."""
+    """Not by kind, not by the dataset's name, and not to a run that does not use what was result."""
     one = benchmark(write_log(tmp_path))
     store, journal = Store(spark, str(tmp_path / "warehouse")), Journal(io.StringIO())
     fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
@@ -150,13 +149,13 @@ def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> 
     assert list(verdict_codes(store, one).values()) == [["never_searched"]]
 
     trials = RatingTrials(replace(fits, purpose="search"), one.search)
-    found = run_searches(trials, one.search, make_searches(one, one.search, trials), journal)["sgd"]
+    result = run_searches(trials, one.search, make_searches(one, one.search, trials), journal)["sgd"]
     (codes,) = verdict_codes(store, one).values()
     assert codes == ["better_not_used"]
     (row,) = store.read(BOARDS).collect()
     assert row.budget_settings is None, "what is not used is not credited"
 
-    tuned = one.model_copy(update={"models": (best_model(one.models[0], found),)})
+    tuned = one.model_copy(update={"models": (best_model(one.models[0], result),)})
     store.delete(TRIALS.name, "model", ["sgd"])
     run_plan(store, fits.over_folds(tuned.models), journal)
     assert sorted(verdict_codes(store, tuned)) != []
@@ -191,24 +190,24 @@ def test_what_was_tried_with_other_settings_of_the_file_is_another_search() -> N
         }  # fmt: skip
 
     rows = [row(1, 0.9, 0.1, epochs=3), row(2, 0.5, 0.1, epochs=15), row(3, 0.6, 1.0, epochs=15)]
-    found = collect_searches(rows)["m"]
-    assert [trial["trial_id"] for trial in found.trials] == ["3", "2"]
-    assert (found.space["rates"].low, found.space["rates"].high) == (0.1, 10)
+    result = collect_searches(rows)["m"]
+    assert [trial["trial_id"] for trial in result.trials] == ["3", "2"]
+    assert (result.space["rates"].low, result.space["rates"].high) == (0.1, 10)
     assert [trial["trial_id"] for trial in collect_searches(rows[:1])["m"].trials] == ["1"]
 
 
 def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
     path = write_log(tmp_path)
 
-    def searched(space: Any) -> Any:
+    def make_search(space: Any) -> Any:
         one = benchmark(path, spaces={"sgd": space})
         return check_searches(one, one.search)
 
     with pytest.raises(ConfigError, match=r"sgd_mf' has no setting 'rate'") as error:
-        searched({"rate": RATES})
+        make_search({"rate": RATES})
     assert "did you mean 'rates'" in error.value.hint
     with pytest.raises(ConfigError, match="dims"):
-        searched({"dims": {"low": 0, "high": 4}})
+        make_search({"dims": {"low": 0, "high": 4}})
     with pytest.raises(ConfigError, match="no model 'sgdd' in this file"):
         benchmark(path, spaces={"sgdd": {"rates": RATES}})
     with pytest.raises(ConfigError, match="no fold 3 in this split"):
@@ -216,6 +215,6 @@ def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
     one = benchmark(path)
     with pytest.raises(ConfigError, match="declares no search"):
         resolve_search(one.model_copy(update={"search": None}), None, None)
-    told = dry_run(one, resolve_search(one, "sgd", 7))
-    assert "20% of the training rows of fold 1; they are test rows of the other folds" in told
-    assert "7 settings a method, 2 fits each" in told and "rates: 0.0001 to 0.01, logarithmic" in told
+    text = dry_run(one, resolve_search(one, "sgd", 7))
+    assert "20% of the training rows of fold 1; they are test rows of the other folds" in text
+    assert "7 settings a method, 2 fits each" in text and "rates: 0.0001 to 0.01, logarithmic" in text

@@ -28,7 +28,7 @@ from recbench_spark.tuning.fold_fits import run_plan
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.submissions import FACTS_FILE, pack_bundle, score_bundle
 from tests.nights import TINY, run
-from tests.tuning.test_fold_fits import benchmark, fits_of, never, write_log
+from tests.tuning.test_fold_fits import benchmark, make_fits, never, write_log
 
 pytestmark = pytest.mark.spark
 
@@ -45,13 +45,13 @@ class Board:
     def __init__(self, spark: Any, folder: Path) -> None:
         self.store, self.folder = Store(spark, str(folder / "w")), folder
         self.one = benchmark(write_log(folder), MODELS)
-        fits = fits_of(self.store, self.one)
+        fits = make_fits(self.store, self.one)
         self.log = fits.log
         run_plan(self.store, fits.over_folds(self.one.models), Journal(io.StringIO()))
         rows = spark.read.parquet(*self.log.files.shared.files)
         keys = ["user_id", "item_id", F.col("part").cast("int").alias("fold")]
         self.truth = rows.select(*keys, F.col("rating").cast("double").alias("prediction")).cache()
-        self.told: list[str] = []
+        self.notes: list[str] = []
 
     def pack(self, name: str, prediction: str, *flags: str, who: str = "them") -> Path:
         """Predictions made of the true ratings, packed."""
@@ -70,8 +70,8 @@ class Board:
         return place
 
     def score(self, place: Path, accepted: tuple[str, str] | None = None) -> Any:
-        self.told.clear()
-        return score_bundle(self.store, self.one, self.log, place, never, accepted, self.told.append)
+        self.notes.clear()
+        return score_bundle(self.store, self.one, self.log, place, never, accepted, self.notes.append)
 
     def update(self) -> Any:
         return update_board(self.store, self.one, self.log)
@@ -87,10 +87,10 @@ TRUE, MEAN = "prediction", "3.0D"
 
 def test_true_ratings_are_held_back_until_accepted_and_can_be_retracted(board) -> None:
     oracle = board.score(board.pack("oracle", TRUE))
-    assert oracle.value == 0.0 and board.told[-1].startswith("held back as implausible: 0.0000 on fold 0")
+    assert oracle.value == 0.0 and board.notes[-1].startswith("held back as implausible: 0.0000 on fold 0")
     worse = board.score(board.pack("constant", MEAN, "--year", "2011", "--dims", "7",
                                    "--search-space", "reg=0.1,0.5"))  # fmt: skip
-    assert board.told == []
+    assert board.notes == []
 
     judged = board.update()
     assert not any(verdict.under_tuned for verdict in judged.verdicts.values()), "by nothing that is held"
@@ -153,13 +153,13 @@ def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board)
     old = {key: value for key, value in document.items() if key != "digest"}
     (place / FACTS_FILE).write_text(json.dumps({**old, "format": 1}))
     again = board.score(place)
-    assert again.evidence == f"bundle {document['content']}" and "format 1" in board.told[0]
+    assert again.evidence == f"bundle {document['content']}" and "format 1" in board.notes[0]
     (row,) = board.store.read(SUBMISSIONS).where(F.col("entry_id") == again.entry_id).collect()
     assert "format 1" in row.notes
 
 
 @pytest.mark.parametrize(
-    ("name", "prediction", "told"),
+    ("name", "prediction", "message"),
     [
         (
             "plus_two",
@@ -171,19 +171,19 @@ def test_the_board_keeps_the_digest_and_an_old_bundle_is_read_with_a_note(board)
         ("infinite", "DOUBLE('Infinity')", "is not a finite number"),
     ],
 )
-def test_predictions_on_another_scale_are_refused(board, name: str, prediction: str, told: str) -> None:
+def test_predictions_on_another_scale_are_refused(board, name: str, prediction: str, message: str) -> None:
     place = board.pack(name, prediction)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         board.score(place)
     assert board.store.read(BOARDS).where(F.col("name") == name).isEmpty()
 
 
 def test_predictions_a_little_outside_are_clipped_and_counted(board) -> None:
     entry = board.score(board.pack("beyond", "IF(item_id = '3', 5.5D, 3.0D)"))
-    assert board.told[0].startswith("note: 13 of ") and "outside the scale 1 to 5" in board.told[0]
+    assert board.notes[0].startswith("note: 13 of ") and "outside the scale 1 to 5" in board.notes[0]
     assert (
         board.score(board.pack("within", "IF(item_id = '3', 5.0D, 3.0D)")).value == entry.value
-        and board.told == []
+        and board.notes == []
     )
 
 
@@ -199,21 +199,21 @@ def test_perfect_lists_are_held_back_and_training_items_told(spark, tmp_path) ->
     rows = store.read(SPLITS).where(F.col("split_id") == ran.night.split_id)
     facts = {"task": "rankings", "who": "them", "benchmark": tiny.name, "log_id": log.log_id,
              "split": log.split}  # fmt: skip
-    told: list[str] = []
+    notes: list[str] = []
 
-    def handed_in(name: str, part: str) -> Any:
+    def submit(name: str, part: str) -> Any:
         rank = F.expr("ROW_NUMBER() OVER (PARTITION BY user_id ORDER BY rating DESC, item_id)")
         lists = rows.where(F.col("part") == part).select("user_id", "item_id", rank.alias("rank"))
         given = {**facts, "name": name, "method": name}
         pack_bundle(store, lists.where("rank <= 10"), tmp_path / name, given)
-        told.clear()
+        notes.clear()
         rank_night = partial(run_ranking_model, store, day, journal)
-        return score_bundle(store, tiny, log, tmp_path / name, rank_night, report=told.append)
+        return score_bundle(store, tiny, log, tmp_path / name, rank_night, report=notes.append)
 
-    perfect = handed_in("popular", "test")
-    assert perfect.value == 1.0 and told[-1].startswith("held back as implausible: 1.0000 on part test")
-    known = handed_in("known", "train")
-    assert "are training items of their users" in told[0] and known.value < 0.2
+    perfect = submit("popular", "test")
+    assert perfect.value == 1.0 and notes[-1].startswith("held back as implausible: 1.0000 on part test")
+    known = submit("known", "train")
+    assert "are training items of their users" in notes[0] and known.value < 0.2
     board = update_board(store, tiny, None)
     assert set(board.held) == {perfect.entry_id}
     assert not any(verdict.under_tuned for verdict in board.verdicts.values())

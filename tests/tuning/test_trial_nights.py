@@ -1,4 +1,5 @@
-"""Searches of models that rank: nights over training rows alone, resumed, told, known to later nights."""
+"""Searches of models that rank: nights over training rows alone, resumed, reported, known to later
+nights."""
 
 from __future__ import annotations
 
@@ -18,10 +19,9 @@ from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
 from recbench_spark.storage.store import Store
+from recbench_spark.tuning.credit import best_model, credit_searches
 from recbench_spark.tuning.search import (
-    best_model,
     check_searches,
-    credit_searches,
     make_searches,
     read_searches,
     run_searches,
@@ -53,7 +53,7 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     store = Store(spark, str(tmp_path / "warehouse"))
     trials = RankingTrials(store, one, one.search, DATE, journal)
     searches = make_searches(one, one.search, trials)
-    found = run_searches(trials, one.search, searches, journal)
+    results = run_searches(trials, one.search, searches, journal)
     rows = store.read(TRIALS).collect()
     assert {(row.model, row.number, row.metric) for row in rows} == {
         (model, number, "ndcg@5") for model in SPACES for number in range(2)
@@ -61,8 +61,8 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     assert {row.model: len(row.fit_ids) for row in rows} == {"item_knn": 1, "bpr": 2}, "a run a seed"
     assert all(0 < row.value < 1 for row in rows)
     best = max((row for row in rows if row.model == "bpr"), key=lambda row: row.value)
-    assert found["bpr"].best["trial_id"] == best.trial_id, "of a ranking the largest is best"
-    assert "validation ndcg@5" in describe_result(found["bpr"])
+    assert results["bpr"].best["trial_id"] == best.trial_id, "of a ranking the largest is best"
+    assert "validation ndcg@5" in describe_result(results["bpr"])
 
     inner = open_night(store, trials.inner, DAY).split_id
     outer = open_night(store, one, DATE).split_id
@@ -91,25 +91,25 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
 
 
 def test_what_cannot_be_searched_is_told_before_spark_starts() -> None:
-    def searched(space: Any, **changes: Any) -> None:
+    def make_search(space: Any, **changes: Any) -> None:
         one = benchmark(search={"spaces": space}, **changes)
         check_searches(one, one.search)
         check_trials(one)
 
     with pytest.raises(ConfigError, match="mf_bpr' has no setting 'rates'") as error:
-        searched({"bpr": {"rates": {"low": 0.1, "high": 1}}})
+        make_search({"bpr": {"rates": {"low": 0.1, "high": 1}}})
     assert "did you mean 'rate'" in error.value.hint
     with pytest.raises(ConfigError, match="rate"):
-        searched({"bpr": {"rate": {"low": 0.0, "high": 1.0}}})
+        make_search({"bpr": {"rate": {"low": 0.0, "high": 1.0}}})
     with pytest.raises(ConfigError, match="popular' has no settings of its own"):
-        searched({"popular": {"x": {"low": 0, "high": 1}}})
+        make_search({"popular": {"x": {"low": 0, "high": 1}}})
     with pytest.raises(ConfigError, match="candidates are given"):
         given = {"definition": {"candidates": "given"}, "candidates_path": "c.parquet"}
-        searched({"bpr": SPACES["bpr"]}, evaluation=given)
-    searched(SPACES)
+        make_search({"bpr": SPACES["bpr"]}, evaluation=given)
+    make_search(SPACES)
     one = benchmark()
-    told = dry_run(one, one.search)
-    assert "25% of each user's training rows, ndcg@5" in told and "rate: 0.001 to 0.1, logarithmic" in told
+    text = dry_run(one, one.search)
+    assert "25% of each user's training rows, ndcg@5" in text and "rate: 0.001 to 0.1, logarithmic" in text
 
 
 def test_names_of_trial_nights_do_not_depend_on_the_place_of_the_warehouse(tmp_path) -> None:

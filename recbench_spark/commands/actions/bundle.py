@@ -20,9 +20,9 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
+from recbench_spark.tuning.credit import credit_searches
 from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
 from recbench_spark.tuning.folds import FoldedLog, open_folded_log
-from recbench_spark.tuning.search import credit_searches
 from recbench_spark.tuning.submissions import (
     COLUMNS,
     FACTS_FILE,

@@ -8,9 +8,8 @@ from datetime import date, timedelta
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
-from recbench_spark.maintenance.fit_retention import find_old_fits
 from recbench_spark.maintenance.graph_retention import compact_table, drop_old_graphs, find_old_graphs
-from recbench_spark.maintenance.retention import remove_folders, remove_private_files
+from recbench_spark.maintenance.retention import find_old_fits, remove_folders, remove_private_files
 from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session

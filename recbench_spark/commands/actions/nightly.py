@@ -88,7 +88,7 @@ def run_one_night(
     """Run a night in the session of `store`. The placeholders of `benchmark` are already filled."""
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
     from recbench_spark.nightly.tracking import log_night  # noqa: PLC0415
-    from recbench_spark.tuning.search import credit_searches  # noqa: PLC0415
+    from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415
 
     if store.folder and not args.log:
         journal.write_to(store.folder / "logs" / f"{benchmark.name}-{day}.jsonl")

@@ -240,7 +240,7 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> 
                     name = item if row.removed_are == "items" else user["user_id"]
                     sums[name] += sign * int(np.rint(user_gains.get(item, 0.0) * 2.0**30))
         flip = smallest_flip(np.array(list(sums.values())) * 2.0**-30)
-        assert row.n_candidates == len(sums) and row.total == sum(sums.values()) * 2.0**-30 > 0
+        assert row.out_of == len(sums) and row.total == sum(sums.values()) * 2.0**-30 > 0
         if flip is None:
             assert math.isnan(row.removed) and row.ids is None
             continue
@@ -262,7 +262,7 @@ def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFr
     assert len(answers) == (pairs.kind != "none").sum() > 0 and answers.certain.is_monotonic_decreasing
     few = store.spark.sql(query_files()["how_few_items_decide"]).toPandas()
     turned = few.dropna(subset=["removed"])
-    assert len(turned) > 0 and (turned.removed <= turned.n_candidates).all()
+    assert len(turned) > 0 and (turned.removed <= turned.out_of).all()
     page = Path(night.outcome.report_path or "").read_text(encoding="utf-8")
     assert "Where parts and whole disagree" in page and "Of 60 comparisons" in page
     first = answers.iloc[0]

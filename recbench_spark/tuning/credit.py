@@ -1,0 +1,158 @@
+"""Credit of searches: find the search behind the settings of a model, and fill in its provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Benchmark, ModelConfig, Provenance
+from recbench_spark.leaderboard.entries import SettingsSource
+from recbench_spark.leaderboard.search_spaces import replace_settings
+from recbench_spark.leaderboard.verdicts import uses_best
+from recbench_spark.models.rating.kinds import learner_settings
+from recbench_spark.models.rating.registry import FAMILIES
+from recbench_spark.schemas import TRIALS
+from recbench_spark.storage.store import Store
+from recbench_spark.tuning.folds import compute_credited_log_id
+from recbench_spark.tuning.search import (
+    Row,
+    SearchResult,
+    apply_setting,
+    collect_searches,
+    search_identity,
+    trial_setting,
+)
+
+
+def credit_searches(store: Store, benchmark: Benchmark) -> Benchmark:
+    """Fill in each model's provenance from `trials` where the file has none.
+
+    A search belongs to a model by its name, the settings that were not searched, and the identity of log
+    and protocol. It is credited if the model uses its result.
+    """
+    rows = read_credited_trials(store, benchmark)
+    models = tuple(_credit_search(model, benchmark.evaluation.task, rows) for model in benchmark.models)
+    return benchmark.model_copy(update={"models": models}) if rows else benchmark
+
+
+def _credit_search(model: ModelConfig, task: str, rows: Sequence[Row]) -> ModelConfig:
+    settings = model_settings(model, task)
+    result = find_search(rows, model.name, settings)
+    if result is None or model.provenance.search_space or model.provenance.budget:
+        return model
+    if not is_used(result, settings):
+        return model
+    return model.model_copy(update={"provenance": make_provenance(result, model.provenance)})
+
+
+def read_credited_trials(store: Store, benchmark: Benchmark) -> list[Row]:
+    """Return rows of `trials` that may be credited to a benchmark's models; the driver holds all."""
+    if not store.exists(TRIALS.name):
+        return []
+    is_model = F.col("model").isin([model.name for model in benchmark.models])
+    with_log = F.coalesce("credited_log_id", "log_id")
+    model_trials = store.read(TRIALS).where(is_model).withColumn("named", with_log)
+    if not model_trials.take(1):
+        return []  # identifying the log takes time
+    credited = model_trials.where(F.col("named") == compute_credited_log_id(store, benchmark))
+    return [row.asDict() for row in credited.drop("named").collect()]
+
+
+def model_settings(model: ModelConfig, task: str) -> Row:
+    """Return the settings that trials of a model have: those of a rating learner, or of the model."""
+    if task == "rating" and model.kind in FAMILIES:
+        return learner_settings(model).model_dump()
+    return model.model_dump(mode="json", exclude={"name", "version", "provenance"})
+
+
+def find_search(rows: Iterable[Row], model: str, settings: Mapping[str, Any]) -> SearchResult | None:
+    """Return the last search of a model with these settings, apart from those that it varied."""
+    same = [row for row in rows if row["model"] == model and _matches_settings(row, settings)]
+    return collect_searches(same).get(model)
+
+
+def _matches_settings(trial: Row, settings: Mapping[str, Any]) -> bool:
+    """Return True if all that a trial did not vary has these values; newer keys do not count."""
+    varied, fixed = search_identity(trial)
+    trial_values = json.loads(fixed)
+    values = json.loads(json.dumps(replace_settings(settings, dict.fromkeys(varied, ""))))
+    return all(values.get(name) == value for name, value in trial_values.items())
+
+
+def find_used_values(result: SearchResult, settings: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the number or choice of each searched setting; None if one has no usable value."""
+    values = {name: _value_in(settings, name) for name in result.space}
+    numbers = {
+        name: span.place(values[name])
+        for name, span in result.space.items()
+        if values[name] is not None and (not span.values or values[name] in span.values)
+    }
+    return numbers if len(numbers) == len(result.space) else None
+
+
+def _value_in(settings: Mapping[str, Any], name: str) -> Any:
+    """Return the value at a dotted path; for a section whose values are all alike, that value."""
+    value: Any = settings
+    for step in name.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        alike = set(value.values())
+        value = alike.pop() if len(alike) == 1 else None
+    return value
+
+
+def is_used(result: SearchResult, settings: Mapping[str, Any]) -> bool:
+    """Return True if the settings are the best of a search, or are as good within the noise."""
+    judged, used = result.judged(), find_used_values(result, settings)
+    return judged is not None and used is not None and uses_best(judged, used)
+
+
+def find_tuning(
+    rows: Iterable[Row], model: str, settings: Mapping[str, Any], provenance: Provenance | None
+) -> SettingsSource:
+    """Return the source of a run's settings: a search, the note in the file on one, or none."""
+    rows = list(rows)
+    result = find_search(rows, model, settings)
+    judged = result.judged() if result else None
+    budget = _describe_budget(provenance)
+    if result is None or judged is None:
+        others = any(row["model"] == model for row in rows)
+        why = "its search had other settings beside those that it varied" if others else ""
+        return SettingsSource(told=budget, why=why)
+    used = find_used_values(result, settings)
+    if used is None:
+        why = f"its search of {len(judged.trials)} settings did not try such values"
+        return SettingsSource(told=budget, why=why)
+    return SettingsSource(judged, used)
+
+
+def _describe_budget(provenance: Provenance | None) -> str:
+    if provenance is None:
+        return ""
+    return provenance.budget or (
+        f"a search over {provenance.search_space}" if provenance.search_space else ""
+    )
+
+
+def make_provenance(result: SearchResult, before: Provenance) -> Provenance:
+    """Return the provenance that a search gives to a model."""
+    judged = result.judged()
+    seconds = sum(row["seconds"] or 0.0 for row in result.trials)
+    unit = "core-seconds" if result.metric == "rmse" else "seconds"
+    ends = {name: tuple(dict.fromkeys(ends)) for name, ends in judged.space.items()} if judged else {}
+    update: dict[str, Any] = {
+        "search_space": ends,
+        "budget": f"{len(result.trials)} settings, {seconds:.0f} {unit}, on validation rows",
+        "at_edge": tuple(edge.name for edge in result.edges),
+    }
+    return before.model_copy(update=update)
+
+
+def best_model(model: ModelConfig, result: SearchResult) -> ModelConfig:
+    """Return the model with the best settings of its searches, and the provenance of these."""
+    assert result.best is not None
+    better = apply_setting(model, trial_setting(result.space, result.best))
+    return better.model_copy(update={"provenance": make_provenance(result, model.provenance)})
