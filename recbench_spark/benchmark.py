@@ -173,7 +173,7 @@ def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableMo
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()
         return [opened]
     measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
-    run.found = measure(night, model, run.run_id, journal)
+    run.checks = measure(night, model, run.run_id, journal)
     require_split(night)
     return []
 
@@ -189,7 +189,7 @@ def run_group(
         require_split(night)
         for run in group_runs:
             result = evaluated[run.run_id]
-            run.found, run.seconds = result.found, (run.seconds or 0.0) + result.seconds
+            run.checks, run.seconds = result.checks, (run.seconds or 0.0) + result.seconds
             if result.error:
                 record_failure(run, result.error, journal)
     report_run_states(night, group_runs, journal)

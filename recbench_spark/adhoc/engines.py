@@ -32,7 +32,7 @@ class EngineChoice:
     engine: Engine
     why: str
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Describe the choice in one line."""
         return f"engine {self.engine}: {self.why}"
 

@@ -304,9 +304,9 @@ def _result(
     metrics = [_metrics(accuracy.total_batches(plan, to_batches(rankings)), plan, plan.rank_metrics)]
     if plan.list_metrics:
         threshold = plan.definition.threshold
-        list_batches = list(listed.listed_batches(tables.catalogue, threshold, to_batches(rankings)))
-        values.append(accuracy.listed_value_batches(plan, facts, iter(list_batches)))
-        totals = accuracy.listed_total_batches(plan, facts, iter(list_batches))
+        list_batches = list(listed.look_up_listed_items(tables.catalogue, threshold, to_batches(rankings)))
+        values.append(accuracy.compute_list_values(plan, facts, iter(list_batches)))
+        totals = accuracy.sum_list_values(plan, facts, iter(list_batches))
         metrics.append(_metrics(totals, plan, plan.list_metrics))
     if plan.overall:
         listing_counts = listed.listing_batches(tables.catalogue, plan.ks, to_batches(rankings))

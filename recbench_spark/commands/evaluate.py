@@ -53,6 +53,12 @@ def parser() -> cli.Parser:
     flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
     flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
     _add_metric_flags(flags)
+    _add_run_flags(flags)
+    return flags
+
+
+def _add_run_flags(flags: cli.Parser) -> None:
+    """Add the flags that name the run, choose the engine, and look before the work."""
     flags.add_argument("--dataset", help="name under which runs are compared (default: the truth's path)")
     flags.add_argument("--suite", default="standalone", help="name under which runs are compared")
     flags.add_argument(
@@ -67,7 +73,6 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--dry-run", action="store_true", help="check flags and tables, say what would be done"
     )
-    return flags
 
 
 def _add_metric_flags(flags: cli.Parser) -> None:

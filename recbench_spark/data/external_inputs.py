@@ -338,10 +338,8 @@ def report_common_ids(
         return []
     left, right = sides()
     overlap.refuse(left, right, must)
-    apart = 1 - overlap.share
-    return [
-        Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", overlap.told(left, right))
-    ]
+    apart, detail = 1 - overlap.share, overlap.describe(left, right)
+    return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]
 
 
 def describe_sides(

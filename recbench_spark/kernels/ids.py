@@ -190,7 +190,7 @@ class IdOverlap:
         """Return true if nothing is common although the ids must match, or because they cannot match."""
         return self.share == 0 and (must or self.is_disjoint)
 
-    def told(self, left: IdArray, right: IdArray) -> str:
+    def describe(self, left: IdArray, right: IdArray) -> str:
         """Describe both sides with types and examples."""
         numbers = f"{self.common} ids in common, of {self.n[0]} and {self.n[1]}"
         return f"{numbers}; {left.describe()}; {right.describe()}"

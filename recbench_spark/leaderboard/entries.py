@@ -175,14 +175,14 @@ class SettingsSource(NamedTuple):
     Attributes:
         search: trials of this model with the same fixed settings, on this log; None: no search is known.
         used: values of the searched settings in this run; None: those of the best trial.
-        told: description of a search in a file, if none of its trials is known.
+        description: text about a search in a file, if none of its trials is known.
         fixed: the model has no setting to search.
         why: reason why the searches of this model do not count for this run.
     """
 
     search: SearchTrials | None = None
     used: Mapping[str, float] | None = None
-    told: str = ""
+    description: str = ""
     fixed: bool = False
     why: str = ""
 
@@ -224,8 +224,8 @@ def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNot
     """Return the note on an entry whose search has no known trial."""
     if tuning.search is not None or entry.origin == "published" or tuning.fixed:
         return []
-    if tuning.told or entry.search_space:
-        description = tuning.told or f"a search over {entry.search_space}"
+    if tuning.description or entry.search_space:
+        description = tuning.description or f"a search over {entry.search_space}"
         return [
             TuningNote(
                 "no_power", f"its file or bundle tells of {description}, and the board knows no trial of it"

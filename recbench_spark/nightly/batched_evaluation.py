@@ -29,7 +29,7 @@ from recbench_spark.evaluation.batched.shuffle import BatchedResult
 from recbench_spark.evaluation.batched.task import BatchedWork
 from recbench_spark.evaluation.estimators import debiased, sampled
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
-from recbench_spark.evaluation.estimators.sampled import uncorrected_checks
+from recbench_spark.evaluation.estimators.sampled import check_uncorrected_metrics
 from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy, listed, multiverse
 from recbench_spark.evaluation.metrics.accuracy import SLICE, MetricPlan
@@ -87,7 +87,7 @@ class RankableModel:
 class EvaluationOutcome:
     """Checks and seconds of one model of a group, or the error it failed with."""
 
-    found: list[Check]
+    checks: list[Check]
     seconds: float
     error: Exception | None = None
 
@@ -211,7 +211,7 @@ def _make_measures(night: BenchmarkNight, plan: MetricPlan) -> dict[str, Ranking
     if plan.list_metrics:
         finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
         measures["lists"] = RankingMeasure(
-            _wrap_list_measure(night, plan, accuracy.listed_total_batches), SLICE, finish
+            _wrap_list_measure(night, plan, accuracy.sum_list_values), SLICE, finish
         )
     if plan.overall:
         shown = partial(listed.listing_batches, night.data.known_items, plan.ks)
@@ -235,7 +235,7 @@ def _wrap_list_measure(night: BenchmarkNight, plan: MetricPlan, measure_lists: A
     )
 
     def measure_rankings(batches: Batches) -> Batches:
-        yield from measure_lists(plan, facts, listed.listed_batches(known_items, threshold, batches))
+        yield from measure_lists(plan, facts, listed.look_up_listed_items(known_items, threshold, batches))
 
     return measure_rankings
 
@@ -243,7 +243,7 @@ def _wrap_list_measure(night: BenchmarkNight, plan: MetricPlan, measure_lists: A
 def _user_value_functions(night: BenchmarkNight, plan: MetricPlan) -> tuple[Any, ...]:
     functions: list[Any] = [partial(accuracy.user_value_batches, plan)] if plan.rank_metrics else []
     if plan.list_metrics:
-        functions.append(_wrap_list_measure(night, plan, accuracy.listed_value_batches))
+        functions.append(_wrap_list_measure(night, plan, accuracy.compute_list_values))
     return tuple(functions)
 
 
@@ -361,7 +361,7 @@ def _make_run_rows(
     lists = make_behaviour(ready.model).lists
     count_rows = rows["counts"].to_batches() if "counts" in rows else []
     checks += checks_from_counts(iter(count_rows), request.parts, lists=lists)
-    checks += uncorrected_checks(request.plan, night.benchmark.evaluation.draw.estimators)
+    checks += check_uncorrected_metrics(request.plan, night.benchmark.evaluation.draw.estimators)
     checks += check_night_gates(night) + check_model_gates(night, ready.model)
     return _RunRows(metrics, [rows["multiverse"]] if "multiverse" in rows else [], checks)
 

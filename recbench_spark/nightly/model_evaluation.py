@@ -14,7 +14,7 @@ from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.estimators.exposure import add_exposure
-from recbench_spark.evaluation.estimators.sampled import uncorrected_checks
+from recbench_spark.evaluation.estimators.sampled import check_uncorrected_metrics
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.nightly.candidates import select_candidates
@@ -50,7 +50,7 @@ def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journ
         checks += check_rows.ranking_checks(
             rankings, evaluation.parts, night.definition.threshold, lists=make_behaviour(model).lists
         )
-        checks += uncorrected_checks(plan, evaluation.draw.estimators)
+        checks += check_uncorrected_metrics(plan, evaluation.draw.estimators)
         checks += check_night_gates(night) + check_model_gates(night, model)
         write_checks(store, run_id, checks)
         counts["warnings"] = sum(not check.passed for check in checks)

@@ -96,7 +96,7 @@ class Attempt:
         night, model: the model that runs, and its night.
         number: 1 for the first attempt of this key.
         place: its place among the attempts of the night, in words.
-        found: checks of a run that succeeded.
+        checks: checks of a run that succeeded.
         error, exit_code: the error, and the exit code of a job with this attempt alone; None: no error.
         seconds: seconds of training and evaluation; None: the time since the start.
     """
@@ -105,7 +105,7 @@ class Attempt:
     model: ModelConfig
     number: int
     place: str
-    found: list[Check] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
     error: str | None = None
     exit_code: int = OK
     seconds: float | None = None
@@ -159,7 +159,7 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "revisions": code_provenance.format_revisions(
             code_provenance.run_revisions(benchmark, night.definition, model)
         ),
-        "n_users": _count_users(attempt.found),
+        "n_users": _count_users(attempt.checks),
         **_provenance_columns(model, model.provenance, benchmark.ran_by),
     }
     return make_run_row(row, attempt.run_id, attempt.started, attempt.seconds)

@@ -87,7 +87,7 @@ def update_board(store: Store, benchmark: Benchmark, log: FoldedLog | None) -> B
     entries = [
         e for e in read_entries(store, name) if e.entry_id in held or is_counted(e.entry_id, decisions)
     ]
-    searched = {model: result.judged() for model, result in searches.items()}
+    searched = {model: result.to_search_trials() for model, result in searches.items()}
     verdicts = judge_entries(
         [entry for entry in entries if entry.entry_id not in held],
         {model: search for model, search in searched.items() if search is not None},
@@ -276,7 +276,7 @@ def read_other_searches(store: Store, log: FoldedLog) -> dict[str, tuple[str, Se
     searches = {}
     for log_id, trials in by_log.items():
         for model, result in collect_searches(trials).items():
-            judged, first = result.judged(), result.trials[0]
+            judged, first = result.to_search_trials(), result.trials[0]
             if judged is not None:
                 method = canonical_method(first["kind"], json.loads(first["settings_json"]))
                 searches[f"{log_id} {model}"] = (method, judged)

@@ -106,7 +106,7 @@ def _value_in(settings: Mapping[str, Any], name: str) -> Any:
 
 def is_used(result: SearchResult, settings: Mapping[str, Any]) -> bool:
     """Return True if the settings are the best of a search, or are as good within the noise."""
-    judged, used = result.judged(), find_used_values(result, settings)
+    judged, used = result.to_search_trials(), find_used_values(result, settings)
     return judged is not None and used is not None and uses_best(judged, used)
 
 
@@ -116,16 +116,16 @@ def find_tuning(
     """Return the source of a run's settings: a search, the note in the file on one, or none."""
     rows = list(rows)
     result = find_search(rows, model, settings)
-    judged = result.judged() if result else None
+    judged = result.to_search_trials() if result else None
     budget = _describe_budget(provenance)
     if result is None or judged is None:
         others = any(row["model"] == model for row in rows)
         why = "its search had other settings beside those that it varied" if others else ""
-        return SettingsSource(told=budget, why=why)
+        return SettingsSource(description=budget, why=why)
     used = find_used_values(result, settings)
     if used is None:
         why = f"its search of {len(judged.trials)} settings did not try such values"
-        return SettingsSource(told=budget, why=why)
+        return SettingsSource(description=budget, why=why)
     return SettingsSource(judged, used)
 
 
@@ -139,7 +139,7 @@ def _describe_budget(provenance: Provenance | None) -> str:
 
 def make_provenance(result: SearchResult, before: Provenance) -> Provenance:
     """Return the provenance that a search gives to a model."""
-    judged = result.judged()
+    judged = result.to_search_trials()
     seconds = sum(row["seconds"] or 0.0 for row in result.trials)
     unit = "core-seconds" if result.metric == "rmse" else "seconds"
     ends = {name: tuple(dict.fromkeys(ends)) for name, ends in judged.space.items()} if judged else {}

@@ -153,7 +153,7 @@ class SearchResult:
         """Settings whose best value is on the edge of all that was searched."""
         return find_edges(self.space, trial_setting(self.space, self.best)) if self.best else []
 
-    def judged(self) -> SearchTrials | None:
+    def to_search_trials(self) -> SearchTrials | None:
         """Return the search in the form that boards judge; its noise is the mean spread over seeds."""
         spreads = [row["spread"] for row in self.trials if row["spread"] is not None]
         tried = [(row["searched"], row["value"]) for row in self.trials if row["value"] is not None]

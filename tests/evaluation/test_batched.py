@@ -231,7 +231,7 @@ def lists_of(lists: list[list[str] | None]) -> pa.RecordBatch:
 
 def test_lists_meet_the_catalogue(known) -> None:
     batch = lists_of([["a", "z", "ä"], [], None, ["b"]])
-    (rows,) = listed.listed_batches(known, 2.0, iter([batch]))
+    (rows,) = listed.look_up_listed_items(known, 2.0, iter([batch]))
     kept = [
         (row["user_id"], row["n_relevant"], row["counts"], row["item_index"]) for row in rows.to_pylist()
     ]

@@ -79,7 +79,7 @@ def test_training_knows_nothing_of_what_is_held_out(name, neighbours, by_taste) 
     for world in (movies, with_others_held_out(movies, 1)):
         draw = study.draw_movies(world, neighbours, 1)
         net, _ = study.fit_genre_net(name, draw, 1, 3)
-        result.append((net.given(), study.predict_genres(net, draw, study.JUDGE)))
+        result.append((net.export_weights(), study.predict_genres(net, draw, study.JUDGE)))
     (weights, scores), (others, told_of_others) = result
     assert {key: w.tobytes() for key, w in weights.items()} == {k: w.tobytes() for k, w in others.items()}
     assert scores.shape == told_of_others.shape and not np.allclose(scores, told_of_others)

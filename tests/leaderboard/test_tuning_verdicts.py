@@ -74,7 +74,7 @@ def test_never_searched_is_told_and_accuses_nobody() -> None:
     messages = board_text(make_board("b", [ours("rbm", 0.95)], result, {}, {}))
     assert "never searched" in messages and "no search of this model" in messages
     assert codes_of(ours("popular", 0.95), SettingsSource(fixed=True)) == []
-    assert codes_of(ours("sgd", 0.83), SettingsSource(told="12 settings by hand")) == ["no_power"]
+    assert codes_of(ours("sgd", 0.83), SettingsSource(description="12 settings by hand")) == ["no_power"]
     assert codes_of(replace(ours("theirs", 0.8), origin="bundle"), None) == ["never_searched"]
     assert codes_of(replace(ours("published", 0.8), origin="published"), None) == []
 

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def board_facts(store: Store, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
     """Return the content of the board page."""
-    trials = {model: one.judged() for model, one in board.searches.items()}
+    trials = {model: one.to_search_trials() for model, one in board.searches.items()}
     searches = {model: search for model, search in trials.items() if search is not None}
     views, figures = read_views(store, board.name), draw_figures(fits)
     return reports.make_board(

@@ -66,16 +66,16 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
             check_would_write(Path(args.warehouse))
         against = args.truth or args.pairs or "their outcomes"
         print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
-        print(choice.told())
+        print(choice.describe())
         return OK
     journal, started = Journal(), datetime.now(UTC)
-    journal.say(f"model {args.model}: evaluate {kind}; {choice.told()}")
+    journal.say(f"model {args.model}: evaluate {kind}; {choice.describe()}")
     run = {**_identify_run(args, kind, definition), "started_at": started}
     if choice.engine == "local":
         try:
             return _evaluate_locally(args, kind, run)
         except FallbackToSpark as error:
-            journal.say(engines.require_spark(args.engine, error).told())
+            journal.say(engines.require_spark(args.engine, error).describe())
     return _evaluate_on_spark(args, kind, run)
 
 

@@ -142,7 +142,7 @@ def _describe_range(bounds: Mapping[str, object]) -> str:
 
 def describe_result(result: SearchResult) -> str:
     """Describe the best setting, its spread, the expected best by budget, and warnings."""
-    best, judged = result.best, result.judged()
+    best, judged = result.best, result.to_search_trials()
     assert best is not None and judged is not None
     failures = sum(row["value"] is None for row in result.trials)
     lines = [
@@ -169,7 +169,7 @@ def _format_setting(setting: Setting) -> Setting:
 
 
 def _describe_expected(result: SearchResult) -> str:
-    judged = result.judged()
+    judged = result.to_search_trials()
     assert judged is not None
     by_budget, n = expected_best(judged), len(judged.trials)
     shown = sorted({1, 2, 4, 8, 16, 32, 64, 128, n} & set(range(1, n + 1)))

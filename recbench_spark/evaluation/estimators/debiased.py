@@ -379,7 +379,8 @@ def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal
     by_definition = {row.definition: row for row in rows if row.part == part and row.replicates is not None}
     assert plan.compared is not None
     metric = plan.compared[0]
-    definitions = {cut.asked: plan.columns(STRATIFIED, metric, cut)[0].definition for cut in plan.strata}
+    columns = {cut.requested: plan.columns(STRATIFIED, metric, cut)[0] for cut in plan.strata}
+    definitions = {n: column.definition for n, column in columns.items()}
     estimates = {
         n: by_definition[definitions[n]] for n in sorted(definitions) if definitions[n] in by_definition
     }

@@ -107,7 +107,7 @@ class EstimationPlan:
             "dr": [exposed, model],
             "switch_dr": [exposed, model, f"switch={settings.switch:g}"],
             "dros": [exposed, model, f"shrink={settings.shrink:g}"],
-            STRATIFIED: [exposed, *([f"strata={cut.asked} {cut.kind}"] if cut else [])],
+            STRATIFIED: [exposed, *([f"strata={cut.requested} {cut.kind}"] if cut else [])],
         }
         return settings_by_estimator.get(estimator, [exposed])
 

@@ -7,7 +7,7 @@ user's truth items, one by one. With one truth item per user, as under leave-one
 metric itself; with several, it estimates recall where each item is ranked without the others, and the
 definition has `items=one_by_one`. Only relevant items are averaged, by the rules for users, ties, discounts
 and denominators of the definition. A metric that does not follow from the rank of one item is not
-corrected, and `uncorrected_checks` reports it.
+corrected, and `check_uncorrected_metrics` reports it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def correctable_metrics(plan: MetricPlan) -> list[str]:
     return [name for name in plan.rank_metrics if sampled.no_value(name, plan.definition) is None]
 
 
-def uncorrected_checks(plan: MetricPlan, estimators: Sequence[str]) -> list[Check]:
+def check_uncorrected_metrics(plan: MetricPlan, estimators: Sequence[str]) -> list[Check]:
     """Return a check for each metric that is not corrected, with the reason."""
     reasons = {name: sampled.no_value(name, plan.definition) for name in plan.rank_metrics}
     is_corrected = plan.definition.candidates == "uniform" and bool(estimators)

@@ -180,7 +180,7 @@ def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
-def listed_value_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
     """Compute metrics of lists per user: rows of `USER_VALUES` from rows of `LISTS_WITH_COUNTS`."""
     for batch in batches:
         values = beyond_accuracy.list_values(batch, plan.list_metrics, facts, plan.ks)
@@ -251,7 +251,7 @@ METRIC_ROWS = to_ddl(batch_schemas.METRIC_ROWS)
 """DDL of `batch_schemas.METRIC_ROWS`."""
 
 
-def listed_total_batches(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
     """Sum metrics of lists over users: rows of `TOTALS`, one per part, from rows of `LISTS_WITH_COUNTS`."""
     totals: dict[SliceKey, MetricTotals] = {}
     for batch in batches:

@@ -36,7 +36,7 @@ class ItemLookup(Protocol):
         """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
 
 
-def listed_batches(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
+def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
     """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`, without users of empty lists.
 
     Args:

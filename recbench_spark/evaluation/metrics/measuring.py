@@ -50,7 +50,7 @@ def compute_list_user_metrics(
     """Compute metrics of each user's list like `compute_user_metrics`, for users with a list."""
     listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     return listed.mapInArrow(
-        partial(accuracy.listed_value_batches, plan, catalogue.facts(plan.list_metrics)), USER_VALUES
+        partial(accuracy.compute_list_values, plan, catalogue.facts(plan.list_metrics)), USER_VALUES
     )
 
 
@@ -106,7 +106,7 @@ def compute_list_metrics(rankings: DataFrame, plan: MetricPlan, catalogue: Split
     """Compute metrics of lists like `compute_metrics`, averaged over users with a list, without slices."""
     listed = top_lists.count_listed_items(rankings, catalogue, plan.definition.threshold)
     totals = listed.mapInArrow(
-        partial(accuracy.listed_total_batches, plan, catalogue.facts(plan.list_metrics)), TOTALS
+        partial(accuracy.sum_list_values, plan, catalogue.facts(plan.list_metrics)), TOTALS
     )
     return finish_totals(totals, plan.table(plan.list_metrics), plan.bootstrap)
 

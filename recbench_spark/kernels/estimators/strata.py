@@ -30,11 +30,11 @@ class StratumEdges:
     """Edges of the strata: stratum s holds edges[s - 1] < propensity <= edges[s].
 
     edges: (s - 1,); items, interactions: (s,), their numbers in each stratum
-    kind: the equal quantity; asked: requested number of strata; a few large values can leave fewer
+    kind: the equal quantity; requested: number of strata; a few large values can leave fewer
     """
 
     kind: Kind
-    asked: int
+    requested: int
     edges: Floats
     items: Ints
     interactions: Ints

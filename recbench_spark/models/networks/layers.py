@@ -148,7 +148,7 @@ class GraphNetwork(nn.Module):
         like = next(self.parameters()).dtype
         self.load_state_dict({name: torch.from_numpy(array).to(like) for name, array in checked.items()})
 
-    def given(self) -> dict[str, np.ndarray]:
+    def export_weights(self) -> dict[str, np.ndarray]:
         """Return the weights by name, float32."""
         return {name: w.detach().to(torch.float32).numpy() for name, w in self.state_dict().items()}
 
@@ -156,5 +156,5 @@ class GraphNetwork(nn.Module):
         """Write a safetensors file for `jobs/embed.py --weights`, completely or not at all."""
         from safetensors.numpy import save  # noqa: PLC0415
 
-        content = save({name: np.ascontiguousarray(w) for name, w in self.given().items()})
+        content = save({name: np.ascontiguousarray(w) for name, w in self.export_weights().items()})
         replace_bytes(path, content)

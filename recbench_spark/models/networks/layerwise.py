@@ -33,7 +33,7 @@ def embed_by_layer(
         at_once: nodes whose edges are held at a time.
     """
     layers, output_layers = make_layers(
-        net.forms, net.output_layers, net.given(), net.dims, graph_input.seed
+        net.forms, net.output_layers, net.export_weights(), net.dims, graph_input.seed
     )
     h = np.asarray(graph_input.features)
     all_nodes = np.arange(len(h))
