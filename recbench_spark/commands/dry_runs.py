@@ -29,7 +29,7 @@ from recbench_spark.nightly.night import check_benchmark
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
 from recbench_spark.storage.local_files import COMPRESSED, describe_content, require_columns
-from recbench_spark.training.model_adapter import make_behaviour
+from recbench_spark.training.model_adapter import make_adapter
 
 MAX_CHECKED_TIMES = 100_000
 """Most times of a log that are checked."""
@@ -70,7 +70,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
 def describe_model(model: ModelConfig) -> str | None:
     """Check the files of a model and return its description; None if its name says all."""
     try:
-        return make_behaviour(model).told() if model.measured else None
+        return make_adapter(model).told() if model.measured else None
     except RecbenchError as error:
         kind = MissingError if isinstance(error, MissingError) else ConfigError
         raise kind(f"model {model.name}: {error.message}", error.hint) from None

@@ -41,8 +41,8 @@ class Provenance(Strict):
 class ModelConfig(Strict):
     """The settings of one model. A subclass whose `kind` is a Literal is registered when it is defined.
 
-    `behaviour`: `module:Class` of a `training.model_adapter.Behaviour`, imported when it is first used, so
-    that settings load without Spark and torch; those of this package stand in `training.registry`. `paths`:
+    `behaviour`: `module:Class` of a `training.model_adapter.ModelAdapter`, imported when it is first used,
+    so that settings load without Spark and torch; `training.registry` names those of this package. `paths`:
     settings that are paths (`features.path` for a setting of a section): `{logical_date}` is filled in, and
     the content at the path enters the key of a run. `measured`: False for figures that others measured.
     `facts`: facts that a night reads from the model itself, for gates. `revised`: names in `revisions` that

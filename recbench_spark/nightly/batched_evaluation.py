@@ -52,7 +52,7 @@ from recbench_spark.nightly.results import check_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, USER_METRICS
 from recbench_spark.storage import shared_rows
-from recbench_spark.training.model_adapter import make_behaviour
+from recbench_spark.training.model_adapter import make_adapter
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
 """Spark setting: the largest number of models in one pass. 0: each model by itself, through Spark's
@@ -110,7 +110,7 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
-    ranked, checks = make_behaviour(model).ranked(select_users(night), night.data)
+    ranked, checks = make_adapter(model).ranked(select_users(night), night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 
@@ -285,7 +285,7 @@ def _run_pass(
 ) -> list[_PassResult]:
     started = time.monotonic()
     users = select_users(night)
-    needs_candidates = any(not make_behaviour(ready.model).brings_candidates for ready in group)
+    needs_candidates = any(not make_adapter(ready.model).brings_candidates for ready in group)
     folders = (night.store.location(RANKINGS.name), night.store.location(USER_METRICS.name))
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, request.request) for ready in group)
     notes = _progress_folder(night)
@@ -358,7 +358,7 @@ def _make_run_rows(
     if request.estimation:
         corrected, findings = _exposure_rows(night, request, request.estimation, ready, rows)
         metrics, checks = [*metrics, corrected], checks + findings
-    lists = make_behaviour(ready.model).lists
+    lists = make_adapter(ready.model).lists
     count_rows = rows["counts"].to_batches() if "counts" in rows else []
     checks += checks_from_counts(iter(count_rows), request.parts, lists=lists)
     checks += check_uncorrected_metrics(request.plan, night.benchmark.evaluation.draw.estimators)

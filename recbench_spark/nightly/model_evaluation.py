@@ -26,7 +26,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS
 from recbench_spark.storage.leases import hold_lease
 from recbench_spark.training.fits.tasks import FIT_FILES
-from recbench_spark.training.model_adapter import Behaviour, SplitData, make_behaviour
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, make_adapter
 
 
 def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
@@ -48,7 +48,7 @@ def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journ
             extra, checks = [corrected], checks + exposure_checks
         write_metrics(store, rankings, plan, run_id, night.catalogue, asked=evaluation, extra=extra)
         checks += check_rows.ranking_checks(
-            rankings, evaluation.parts, night.definition.threshold, lists=make_behaviour(model).lists
+            rankings, evaluation.parts, night.definition.threshold, lists=make_adapter(model).lists
         )
         checks += check_uncorrected_metrics(plan, evaluation.draw.estimators)
         checks += check_night_gates(night) + check_model_gates(night, model)
@@ -63,13 +63,13 @@ def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> 
     Raises:
         GateError: a gate of action `fail` on a fact of the model; such a model is not ranked.
     """
-    behaviour, data = make_behaviour(model), replace(night.data, journal=journal)
-    if not behaviour.learns:
+    adapter, data = make_adapter(model), replace(night.data, journal=journal)
+    if not adapter.learns:
         return False
-    with hold_fit(behaviour, data) as owned:
-        trained = None if owned is None else behaviour.fit(owned)
+    with hold_fit(adapter, data) as owned:
+        trained = None if owned is None else adapter.fit(owned)
         if owned is not None and trained is not None:
-            behaviour.save(trained, owned)
+            adapter.save(trained, owned)
     error = gate_error(check_model_gates(night, model))
     if error is not None:
         raise error
@@ -77,7 +77,7 @@ def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> 
 
 
 @contextmanager
-def hold_fit(behaviour: Behaviour[ModelConfig], data: SplitData) -> Iterator[SplitData | None]:
+def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[SplitData | None]:
     """Yield the split with the lease of a model's fit; None if the model was fitted before.
 
     Two nights at once fit a model once: the second one waits. A killed fit leaves its checkpoints to the
@@ -85,11 +85,11 @@ def hold_fit(behaviour: Behaviour[ModelConfig], data: SplitData) -> Iterator[Spl
     name of the append keeps one result.
     """
     folder = data.store.folder
-    if folder is None or not behaviour.leased:
-        yield None if behaviour.saved(data) else data
+    if folder is None or not adapter.leased:
+        yield None if adapter.saved(data) else data
         return
-    target, journal = folder / FIT_FILES / behaviour.key(data), data.journal or Journal()
-    with hold_lease(target, partial(behaviour.saved, data), journal.say) as lease:
+    target, journal = folder / FIT_FILES / adapter.key(data), data.journal or Journal()
+    with hold_lease(target, partial(adapter.saved, data), journal.say) as lease:
         yield None if lease is None else replace(data, lease=lease)
 
 
@@ -97,9 +97,9 @@ def rank_model(
     night: BenchmarkNight, model: ModelConfig, request: RankingRequest
 ) -> tuple[DataFrame, list[Check]]:
     """Return the rankings by a model of any kind, and checks on its inputs."""
-    behaviour, users = make_behaviour(model), select_users(night)
-    candidates = None if behaviour.brings_candidates else select_candidates(night, users)
-    ranked, checks = behaviour.ranked(users, night.data)
+    adapter, users = make_adapter(model), select_users(night)
+    candidates = None if adapter.brings_candidates else select_candidates(night, users)
+    ranked, checks = adapter.ranked(users, night.data)
     return ranking.rank(users, ranked, request, candidates), checks
 
 

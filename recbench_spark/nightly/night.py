@@ -41,7 +41,7 @@ from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.store import Store
 from recbench_spark.training.item_features import share_features
-from recbench_spark.training.model_adapter import SplitData, make_behaviour
+from recbench_spark.training.model_adapter import SplitData, make_adapter
 
 STAMP_FORMAT = "%Y%m%dT%H%M%S"
 """First part of a run id: the start of the attempt in UTC."""
@@ -253,7 +253,7 @@ def list_model_facts(benchmark: Benchmark) -> set[str]:
 def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:
     """Check the gates on facts of a model, if it has reported any: on its first night there is no drift."""
     gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
-    facts = make_behaviour(model).facts(night.data) if gates else []
+    facts = make_adapter(model).facts(night.data) if gates else []
     return gate_checks(gates, facts) if facts else []
 
 

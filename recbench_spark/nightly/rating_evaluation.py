@@ -13,7 +13,7 @@ from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, USER_BLOCKS, USER_METRICS, conform
-from recbench_spark.training.model_adapter import make_behaviour
+from recbench_spark.training.model_adapter import make_adapter
 
 
 def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
@@ -26,7 +26,7 @@ def predict_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journa
         title = f"{model.name}: predict {part}"
         with journal.stage("predictions", title, run_id=run_id, model=model.name) as counts:
             users = select_part_users(night.table(USER_BLOCKS), [part], night.definition.threshold, False)
-            predicted = make_behaviour(model).predict(users, night.data).cache()
+            predicted = make_adapter(model).predict(users, night.data).cache()
             part_checks = _prediction_checks(predicted, part)
             counts["pairs"] = int(part_checks[1].observed)
             _write_errors(night, predicted, part, run_id)

@@ -23,12 +23,12 @@ from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 
 VECTOR = T.ArrayType(T.FloatType())
 
 
-class AlsAdapter(Behaviour[AlsModel]):
+class AlsAdapter(ModelAdapter[AlsModel]):
     """Adapter of ALS: vectors of users and items."""
 
     def fit(self, data: SplitData) -> Trained:

@@ -14,10 +14,10 @@ from recbench_spark.config import PopularModel, RandomModel, TruthModel
 from recbench_spark.data import worlds
 from recbench_spark.evaluation.ranking.sources import HashSource
 from recbench_spark.storage.shared_rows import share_rows
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 
-class PopularAdapter(Behaviour[PopularModel]):
+class PopularAdapter(ModelAdapter[PopularModel]):
     """Adapter of popularity: an item's bias is its number of training interactions."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -32,7 +32,7 @@ def train_popular(items: DataFrame) -> Trained:
     return Trained(items=items.select("item_id", empty.alias("vector"), bias.alias("bias")))
 
 
-class RandomAdapter(Behaviour[RandomModel]):
+class RandomAdapter(ModelAdapter[RandomModel]):
     """Adapter of random scores: a uniform score per (user, item) by hash."""
 
     learns: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class RandomAdapter(Behaviour[RandomModel]):
         return HashSource(shared, data.n_items, self.settings.seed)
 
 
-class TruthAdapter(Behaviour[TruthModel]):
+class TruthAdapter(ModelAdapter[TruthModel]):
     """Adapter of the users' true preferences in the generated world."""
 
     def fit(self, data: SplitData) -> Trained:

@@ -15,7 +15,7 @@ from recbench_spark.evaluation import checks
 from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
 
@@ -79,10 +79,10 @@ def row_checks(
     return results if train is None else [*results, checks.count_training_items_in_lists(rows, train)]
 
 
-# ------------------------------------------------------------------------------------- behaviours
+# ------------------------------------------------------------------------------------- adapters
 
 
-class EmbeddingsAdapter(Behaviour[EmbeddingsModel]):
+class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
     """Adapter of vectors of users and items from another system."""
 
     learns: ClassVar[bool] = False
@@ -99,7 +99,7 @@ class EmbeddingsAdapter(Behaviour[EmbeddingsModel]):
         return replace(vectors, kind=self.settings.similarity)
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the scored model (see `Behaviour.ranked`); refuse ids that do not match the night's
+        """Return the scored model (see `ModelAdapter.ranked`); refuse ids that do not match the night's
         ids."""
         trained = self.load(data)
         assert trained.users is not None
@@ -109,7 +109,7 @@ class EmbeddingsAdapter(Behaviour[EmbeddingsModel]):
         return ScoredModel(self.source(trained, data), trained.users), results
 
 
-class _ExternalRowsAdapter(Behaviour[Rows]):
+class _ExternalRowsAdapter(ModelAdapter[Rows]):
     """Adapter of a table with one row per user and item; items without a row are not ranked."""
 
     brings_candidates: ClassVar[bool] = True
@@ -121,7 +121,7 @@ class _ExternalRowsAdapter(Behaviour[Rows]):
         return True
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the given rows and their checks; see `Behaviour.ranked`."""
+        """Return the given rows and their checks; see `ModelAdapter.ranked`."""
         kind = self.settings.kind
         rows = read_scored_rows(data.spark, self.settings.path, kind)
         results = overlap_checks(rows, rows, ExpectedIds(users, data.items), kind)

@@ -36,7 +36,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
 
 ROWS_A_BATCH = 1 << 14
@@ -47,7 +47,7 @@ PAIRS, TEST = "pairs_by_user", "test_by_user"
 Settings = MfBprModel | LightGcnModel
 
 
-class FactorAdapter(Behaviour[Any]):
+class FactorAdapter(ModelAdapter[Any]):
     """Adapter of MF-BPR and LightGCN: vectors of users and items."""
 
     def fit(self, data: SplitData) -> Trained:

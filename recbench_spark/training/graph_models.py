@@ -27,10 +27,10 @@ from recbench_spark.models.graph import SIDES, GraphNet
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, MANIFESTS
 from recbench_spark.storage.store import Store
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 
-class GraphNets(Behaviour[GraphNet]):
+class GraphNets(ModelAdapter[GraphNet]):
     """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
 
     leased = False

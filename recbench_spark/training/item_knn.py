@@ -18,13 +18,13 @@ from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, nor
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import Arrays, SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet, share_rows
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 
 ITEMS_A_TASK = 512
 """Items whose neighbours are computed together; this bounds a task's block of the product."""
 
 
-class ItemKnnAdapter(Behaviour[ItemKnnModel]):
+class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
     """Adapter of item-kNN: the most similar items of each item."""
 
     def fit(self, data: SplitData) -> Trained:

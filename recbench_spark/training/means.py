@@ -9,13 +9,13 @@ from recbench_spark.evaluation.ranking import predict
 from recbench_spark.models.means import MeansModel
 from recbench_spark.schemas import SPLITS
 from recbench_spark.training.fits.logs import collect_facts, find_scale
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 EXACT = "decimal(38,15)"
 """Type in which deviations are summed: its sums are exact, so they are the same under any partitioning."""
 
 
-class MeansAdapter(Behaviour[MeansModel]):
+class MeansAdapter(ModelAdapter[MeansModel]):
     """Adapter of the mean model: biases hold the overall mean and the deviations of both sides."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -46,7 +46,7 @@ class MeansAdapter(Behaviour[MeansModel]):
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Predict ratings; unseen users and items without ratings have a deviation of 0.
 
-        Predictions are clipped to `dataset.scale` if it is given. See `Behaviour.predict`.
+        Predictions are clipped to `dataset.scale` if it is given. See `ModelAdapter.predict`.
         """
         trained = self.load(data)
         assert trained.users is not None

@@ -162,7 +162,7 @@ class Trained:
     similarities: DataFrame | None = None
 
 
-class Behaviour(Generic[Settings]):
+class ModelAdapter(Generic[Settings]):
     """Adapter between a night and models of one kind; subclasses override what differs.
 
     `learns`: there is something to fit and to store. `brings_candidates`: the model's own tables decide
@@ -237,7 +237,7 @@ class Behaviour(Generic[Settings]):
     def source(self, trained: Trained, data: SplitData) -> Source:
         """Return the source from which workers score blocks of users: the item vectors by default."""
         assert trained.items is not None
-        if type(self).load is Behaviour.load and (stored := self._source_from_table(data)):
+        if type(self).load is ModelAdapter.load and (stored := self._source_from_table(data)):
             return stored
         dims = count_dimensions(trained.items, f"model {self.settings.name}")
         shared = share_rows(data.store.scratch, vector_rows(data.items, trained.items))
@@ -291,9 +291,13 @@ class Behaviour(Generic[Settings]):
         )
 
 
-def make_behaviour(settings: ModelConfig) -> Behaviour[ModelConfig]:
+Behaviour = ModelAdapter
+"""The older name, by which models of other packages know the class."""
+
+
+def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
     """Import the adapter class of a model's settings and return an adapter with these settings."""
-    return cast("Behaviour[ModelConfig]", import_adapter(settings)(settings))
+    return cast("ModelAdapter[ModelConfig]", import_adapter(settings)(settings))
 
 
 def keep_relevant(frame: DataFrame, threshold: float | None) -> DataFrame:

@@ -39,13 +39,13 @@ from recbench_spark.training.fits.tasks import (
     FitTask,
     fit_one,
 )
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 TRAINING_PARTS = ("train", "given", "later")
 """Parts whose pairs are not predicted."""
 
 
-class RatingAdapter(Behaviour[RatingModelConfig]):
+class RatingAdapter(ModelAdapter[RatingModelConfig]):
     """Adapter of the learners in `models.rating`."""
 
     leased = False  # its task holds the lease of the fit

@@ -57,7 +57,7 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
-from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained, keep_relevant
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -221,7 +221,7 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
     return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
-class TrainedGraphModels(Behaviour[Any]):
+class TrainedGraphModels(ModelAdapter[Any]):
     """Common part of the adapters of PinSage and GraphSAGE."""
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:

@@ -28,7 +28,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store
 from recbench_spark.training import trained_graphs
-from recbench_spark.training.model_adapter import SplitData, make_behaviour
+from recbench_spark.training.model_adapter import SplitData, make_adapter
 from tests.graph.oracle import of_edges
 from tests.nights import models, run, small
 
@@ -288,7 +288,7 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> N
     assert ran.remarks.count("  epoch 2: loss") == 4 and ran.remarks.count("; ended: ") == 4
     for kind in kinds:
         one, two = (
-            make_behaviour(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
+            make_adapter(model).load(ran.night.data).items.toPandas().set_index("item_id")["vector"]
             for model in benchmark.models
             if model.name in (f"{kind}_1", f"{kind}_2")
         )
