@@ -15,70 +15,74 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "presets.md"
 COLUMNS = ("ndcg@3", "map@3", "mrr@3", "precision@3", "recall@3", "hit@3", "auc")
 
 WHAT_DIFFERS = {
-    "recbench": "The defaults: every user with held-out items counts, a missing list as 0.",
-    "recbole": "As the defaults. Its GAUC is the mean of our `auc` weighted by the users' relevant items.",
+    "recbench": "The defaults. Every user with held-out items counts, and a missing list counts as 0.",
+    "recbole": (
+        "The same as the defaults. Its GAUC is the mean of the `auc` here, weighted by the users' relevant"
+        " items."
+    ),
     "replay": (
-        "Of equal scores the larger item id comes first; RocAuc at a k beyond the list looks at ranked"
+        "Among equal scores the larger item id comes first. RocAuc at a k beyond the list looks at ranked"
         " relevant items only."
     ),
-    "mllib": "The rows it is given: users with a list; one without held-out items counts 0.",
+    "mllib": "The rows of its input count: users with a list. A user without held-out items counts 0.",
     "recommenders": (
-        "Users with both a list and held-out items, but NDCG over all users with held-out items."
-        " Its `map` (not `map_at_k`) is `ap_by=relevant`; graded NDCG is `gain=linear` or `exponential`."
+        "Users with both a list and held-out items count; NDCG is over all users with held-out items."
+        " Its `map` (not `map_at_k`) is `ap_by=relevant`. Graded NDCG is `gain=linear` or `exponential`."
     ),
     "rectools": (
-        "NDCG divides by a list of k hits whatever is relevant, MAP by all relevant items."
-        " `divide_by_achievable` is `ideal=min_k_relevant`, `divide_by_k` is `ap_by=k`."
+        "NDCG divides by the DCG of k hits, whatever is relevant. MAP divides by all relevant items."
+        " `divide_by_achievable` is `ideal=min_k_relevant`, and `divide_by_k` is `ap_by=k`."
     ),
     "lenskit": (
-        "Users with a list; ranks 1 and 2 are discounted alike; precision divides by the list's length,"
-        " recall by at most k, AP by the shorter of list and truth. A user without truth counts 0"
-        " (AveragePrecision fails on one; ours counts 0)."
+        "Users with a list count. Ranks 1 and 2 have the same discount. Precision divides by the length of"
+        " the list, recall by at most k, and AP by the shorter of list and truth. A user without truth"
+        " counts 0 (LensKit's AveragePrecision fails on such a user; recbench-spark counts 0)."
     ),
     "ranx": (
-        "Gain is the grade (`ndcg_burges` is `gain=exponential`), MAP divides by all relevant items; a"
-        " query whose every grade is 0 counts 0. trec_eval without `-c` is `users=both`; its `recip_rank`"
-        " is the uncut `mrr`."
+        "Gain is the grade (`ndcg_burges` is `gain=exponential`). MAP divides by all relevant items. A"
+        " query whose every grade is 0 counts 0. trec_eval without `-c` is `users=both`, and its"
+        " `recip_rank` is the uncut `mrr`."
     ),
     "cornac": (
-        "Users it knows; relevant means a rating of at least 1; MAP and MRR look at the whole list"
-        " whatever k; tied items share the last rank in MAP, a tie wins nothing in AUC."
+        "Users that it knows count. Relevant means a rating of at least 1. MAP and MRR look at the whole"
+        " list, whatever k is. Tied items share the last rank in MAP, and a tie wins nothing in AUC."
     ),
     "elliot": (
-        "Users with both; NDCG's gain is 2^(r - threshold + 1) - 1; its MAP is the mean of precision@1 to"
-        " precision@k; AUC (its GAUC) counts one more negative than there is."
+        "Users with both a list and held-out items count. The gain of NDCG is 2^(r - threshold + 1) - 1."
+        " Its MAP is the mean of precision@1 to precision@k. AUC (its GAUC) counts one more negative than"
+        " there is."
     ),
     "recpack": (
-        "Its HitK is the number of hits; recall is its CalibratedRecallK (RecallK is `recall_by=relevant`)."
+        "Its HitK is the number of hits. Recall is its CalibratedRecallK (RecallK is `recall_by=relevant`)."
     ),
 }
 
 INTRODUCTION = """# One input, every library's numbers
 
-`--preset NAME` gives the number that library gives, in the version named. Below is one small invented
-input and what each preset makes of it. This page is written by `python -m tools.presets_table`, and a
-test fails when it is not current.
+`--preset NAME` gives the number that the library of this name gives, in the version below. This page
+shows one small invented input and the values of each preset. `python -m tools.presets_table` writes the
+page, and a test fails when the page is not current.
 
-Each preset is held against the library itself on random inputs: short and missing lists, users without
+Tests compare each preset with the library itself on random inputs: short and missing lists, users without
 held-out items, grades, ties (`make libraries`, then `pytest -m slow tests/libraries`). Elliot cannot be
-installed from a package registry; its preset follows the formulae in its source, in fixed cases.
+installed from a package registry, so its preset follows the formulae in its source, in fixed cases.
 """
 
 LIMITS = """## What a preset does not follow
 
 - **An item twice in one list.** MLlib, recommenders, rectools, elliot and some metrics of replay
-  count such a hit twice, and can exceed 1. Ours keeps the first and counts the rest in the checks.
+  count such a hit twice, and can exceed 1. recbench-spark keeps the first and counts the rest in `checks`.
 - **Ties.** Where a library breaks ties by chance or by its sorting routine (recbole, recpack, ranx,
   cornac's NDCG), its value lies between `ties=pessimistic` and `ties=optimistic`. recommenders, rectools,
-  lenskit and MLlib keep the order they are given: give ranks. trec_eval puts the larger document name
-  first: `ties=id_descending` where ids are text.
-- **Rows of relevance 0.** Libraries without grades take every row of the truth as relevant; ours only
-  relevance above 0 (or `threshold`). Leave such rows out.
-- **Grades in ranx's RBP** multiply its weights, and it can exceed 1; ours is binary.
+  lenskit and MLlib keep the order of their input. To follow them, pass ranks. trec_eval puts the larger
+  document name first. This is `ties=id_descending` where ids are text.
+- **Rows of relevance 0.** Libraries without grades take every row of the truth as relevant.
+  recbench-spark takes only relevance above 0 (or `threshold`). Leave such rows out.
+- **Grades in ranx's RBP** multiply its weights, and it can exceed 1. RBP of recbench-spark is binary.
 - **MLlib from Python** takes grades and does not use them.
-- Metrics that share a name only: recpack's percentile ranking (pooled over users, in per cent),
-  recommenders' r-precision (users without hits left out), rectools' partial AUC, replay's RocAuc at a k
-  below the list's length, recbole's and elliot's pooled AUC.
+- **Metrics that share only a name** with a metric here: recpack's percentile ranking (pooled over users,
+  in per cent), recommenders' r-precision (users without hits left out), rectools' partial AUC, replay's
+  RocAuc at a k below the list's length, recbole's and elliot's pooled AUC.
 """
 
 

@@ -111,7 +111,7 @@ _RUN_FIELDS = ("board", "origin", "method", "name", "value", "part", "ran_by", "
 def canonical_method(kind: str, settings: Mapping[str, Any]) -> str:
     """Return the canonical name of a learner's method, by its feature set if it has one.
 
-    >>> method_of("bayesian_mf", {"features": "u,i,t"}), method_of("mine", {})
+    >>> canonical_method("bayesian_mf", {"features": "u,i,t"}), canonical_method("mine", {})
     ('Bayesian timeSVD', 'mine')
     """
     if kind == "bayesian_mf":

@@ -34,7 +34,7 @@ class FoldSummary(NamedTuple):
 def summarise_folds(values: Mapping[tuple[int | None, int], float]) -> FoldSummary:
     """Summarise values by (fold, seed). Without values, all numbers are NaN.
 
-    >>> over_folds({(0, 1): 0.5, (0, 2): 0.75, (1, 1): 1.0, (1, 2): 1.25})[:2]
+    >>> summarise_folds({(0, 1): 0.5, (0, 2): 0.75, (1, 1): 1.0, (1, 2): 1.25})[:2]
     (0.875, 0.3535533905932738)
     """
     by_fold: dict[int | None, list[float]] = {}
@@ -78,7 +78,7 @@ class PairedFolds(NamedTuple):
 def compare_folds(one: Mapping[int, float], other: Mapping[int, float]) -> PairedFolds | None:
     """Compare two runs fold by fold. Returns None for fewer than two folds, or for different folds.
 
-    >>> found = paired_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
+    >>> found = compare_folds({0: 3.0, 1: 5.0, 2: 7.0}, {0: 2.0, 1: 3.0, 2: 4.0})
     >>> found.mean, round(found.t, 3), round(found.p, 3)
     (2.0, 3.464, 0.074)
     """

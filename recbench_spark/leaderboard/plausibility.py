@@ -120,7 +120,7 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
         limits: limits of the task.
         error: standard error of the result.
 
-    >>> round(bound(Trusted("means", 0.9, 0.003, 1), 0.0, RATINGS, 0.0), 3)
+    >>> round(plausible_bound(TrustedRun("means", 0.9, 0.003, 1), 0.0, RATING_LIMITS, 0.0), 3)
     0.765
     """
     share = (
@@ -158,7 +158,7 @@ def check_exactness(hits: RatingHits) -> str | None:
 
     `hits` leaves out predictions at the ends of the scale, which clipping puts there.
 
-    >>> exactness_doubt(Hits(2000, 900, 2000, 880)) is None
+    >>> check_exactness(RatingHits(2000, 900, 2000, 880)) is None
     True
     """
     if min(hits.near, hits.next) < MIN_PAIRS:
