@@ -29,7 +29,9 @@ from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.night import BenchmarkNight, identify_model_inputs, make_run_key, new_run_id
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.tasks import FIT_FILES
 
 
 def write_metrics(
@@ -139,7 +141,7 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "model": model.model_dump(),
         "split": benchmark.split.model_dump(),
         "evaluation": benchmark.evaluation.model_dump(),
-        "dataset": benchmark.dataset.model_dump(),
+        "dataset": _dataset_settings(night),
     }
     row = {
         "run_key": make_run_key(night, model),
@@ -163,6 +165,14 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         **_provenance_columns(model, model.provenance, benchmark.ran_by),
     }
     return make_run_row(row, attempt.run_id, attempt.started, attempt.seconds)
+
+
+def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
+    """Return the settings of the dataset; a log that the warehouse holds is named relative to it."""
+    dataset = night.benchmark.dataset.model_dump()
+    if dataset["path"]:
+        dataset["path"] = shorten_path(dataset["path"], night.store.folder, FIT_FILES)
+    return dataset
 
 
 def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:

@@ -31,6 +31,20 @@ def relative_path(path: str | Path, root: Path) -> str:
     return local_path(path).relative_to(root).as_posix()
 
 
+def shorten_path(path: str, root: Path | None, subfolder: str) -> str:
+    """Return a path as a row shows it: relative to the root if it is in the subfolder, else unchanged.
+
+    Args:
+        path: any path or URI.
+        root: the folder of the warehouse; None if it is no folder.
+        subfolder: name of a folder directly below the root, such as `fit_files`.
+    """
+    if root is None or ("://" in path and not path.startswith("file:")):
+        return path
+    local = local_path(path)
+    return relative_path(local, root) if local.is_relative_to(root / subfolder) else path
+
+
 def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
     """Return the path that a stored one means under the present root.
 

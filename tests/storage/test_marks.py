@@ -120,6 +120,22 @@ def test_a_stored_path_means_a_place_below_todays_root(stored: str, meant: str) 
     assert paths.resolve_path(stored, Path("/new/wh"), "fit_files") == Path(meant)
 
 
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/wh/fit_files/logs/a", "fit_files/logs/a"),
+        ("file:///wh/fit_files/logs/a", "fit_files/logs/a"),
+        ("/wh/logs/a", "/wh/logs/a"),
+        ("/elsewhere/fit_files/a", "/elsewhere/fit_files/a"),
+        ("s3a://bucket/fit_files/a", "s3a://bucket/fit_files/a"),
+        ("log.csv", "log.csv"),
+    ],
+)
+def test_a_row_names_a_log_of_the_warehouse_relative_to_it(path: str, shown: str) -> None:
+    assert paths.shorten_path(path, Path("/wh"), "fit_files") == shown
+    assert paths.shorten_path(path, None, "fit_files") == path
+
+
 def test_of_two_jobs_that_run_one_night_the_second_waits_and_leaves_nothing(tmp_path: Path) -> None:
     named = SimpleNamespace(name="suite")
     night = SimpleNamespace(

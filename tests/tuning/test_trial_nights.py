@@ -4,6 +4,7 @@ nights."""
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -77,7 +78,10 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     more = one.search.model_copy(update={"budget": 3})
     run_searches(trials, more, make_searches(one, more, trials), journal)
     assert store.read(TRIALS).count() == 6
-    assert store.read(RUNS).where("suite = 'small-search'").count() == 3 + 6, "none is run again"
+    runs = store.read(RUNS).where("suite = 'small-search'").collect()
+    assert len(runs) == 3 + 6, "none is run again"
+    (place,) = {json.loads(row.config_json)["dataset"]["path"] for row in runs}
+    assert place.startswith("fit_files/"), "a warehouse that is moved names its own log"
 
     later = {model.name: model.provenance for model in credit_searches(store, one).models}
     assert all(provenance.budget is None for provenance in later.values()), "the file uses other settings"
