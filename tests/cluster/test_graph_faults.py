@@ -24,7 +24,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from recbench_spark.commands import embed
 from recbench_spark import cli
-from recbench_spark.graph import features, layout, passes, runner
+from recbench_spark.graph import build, build_nodes, features, runner
 
 marks = Path(sys.argv[1])
 
@@ -45,10 +45,11 @@ def dying(name, run, late):
 
 
 for module, name, late in (
-    (layout, "_deal_nodes", False), (layout, "_write_nodes", True), (layout, "_deal_edges", True),
-    (layout, "_write_block", True), (features, "_fill", True), (runner, "project", True),
-    (runner, "replicated", True), (runner, "gathered_from", True), (runner, "gathered_to", True),
-    (runner, "scattered_from", False), (runner, "scattered_to", True),
+    (build_nodes, "_partition_nodes", False), (build_nodes, "_write_nodes", True),
+    (build, "_partition_edges", True), (build, "_write_block", True), (features, "_fill_rows", True),
+    (runner, "project_messages", True), (runner, "aggregate_replicated", True),
+    (runner, "send_messages", True), (runner, "aggregate_messages", True),
+    (runner, "send_sums", False), (runner, "aggregate_sums", True),
 ):
     setattr(module, name, dying(name, getattr(module, name), late))
 cli.run(embed.main, embed.parser(), sys.argv[2:])
@@ -153,7 +154,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from recbench_spark.commands import embed
 from recbench_spark import cli
-from recbench_spark.graph import layout, runner
+from recbench_spark.graph import build, runner
 
 marks, way = Path(sys.argv[1]), sys.argv[2]
 
@@ -177,7 +178,8 @@ def lingering(name, run):
 
 
 for module, name in (
-    (layout, "_write_block"), (runner, "replicated"), (runner, "gathered_from"), (runner, "gathered_to"),
+    (build, "_write_block"), (runner, "aggregate_replicated"), (runner, "send_messages"),
+    (runner, "aggregate_messages"),
 ):
     setattr(module, name, lingering(name, getattr(module, name)))
 cli.run(embed.main, embed.parser(), sys.argv[3:])

@@ -210,17 +210,17 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     # Another warehouse: the fit is killed in its second epoch, and the night run again, test rows watched.
     from recbench_spark.models.networks import fitting
 
-    plain = fitting._Fit._ended
+    plain = fitting._Fit._finish_epoch
 
     def killed(self: Any, told: Any) -> None:
         plain(self, told)
         raise DataError("killed")  # what nobody foresaw would end the whole night
 
-    monkeypatch.setattr(fitting._Fit, "_ended", killed)
+    monkeypatch.setattr(fitting._Fit, "_finish_epoch", killed)
     other = tmp_path / "w2"
     first = run(Store(spark, str(other)), bench(log, watch=True))
     assert set(first.outcome.failed) == set(KINDS)
-    monkeypatch.setattr(fitting._Fit, "_ended", plain)
+    monkeypatch.setattr(fitting._Fit, "_finish_epoch", plain)
     second = run(Store(spark, str(other)), bench(log, watch=True))
     assert second.remarks.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
     told = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.remarks)

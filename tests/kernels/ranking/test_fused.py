@@ -355,7 +355,7 @@ import json, sys
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from recbench_spark.kernels import fused
+from recbench_spark.kernels.ranking import fused
 
 KINDS = {"users": "*i8", "items": "*i8", "bias": "*fp32", "one": "*fp32", "low": "*i32", "high": "*i32"}
 KINDS |= {"user": "*i64", "row": "*i64", "place": "*i64", "next": "*i64", "item": "*i64", "sum": "*fp64"}
