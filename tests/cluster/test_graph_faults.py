@@ -110,11 +110,18 @@ def test_every_task_dies_once(plan, flags, untroubled, tmp_path) -> None:
         assert process.popen.wait(420) == 0, process.remarks[-4000:]
     killed = [path.name.partition("-")[0] for path in (tmp_path / "marks").iterdir()]
     tasks = {
-        "R": ("project", "replicated"),
-        "G": ("gathered_from", "gathered_to"),
-        "S": ("scattered_from", "scattered_to"),
+        "R": ("project_messages", "aggregate_replicated"),
+        "G": ("send_messages", "aggregate_messages"),
+        "S": ("send_sums", "aggregate_sums"),
     }
-    for name in ("_deal_nodes", "_write_nodes", "_deal_edges", "_write_block", "_fill", *tasks[plan]):
+    for name in (
+        "_partition_nodes",
+        "_write_nodes",
+        "_partition_edges",
+        "_write_block",
+        "_fill_rows",
+        *tasks[plan],
+    ):
         assert name in killed, (name, killed)
     assert vectors(tmp_path / "w") == untroubled(plan)
 
@@ -231,7 +238,7 @@ def test_tasks_that_are_run_twice_at_once_leave_one_result(
         assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
     marks = {path.name for path in (tmp_path / "marks").iterdir()}
     twice = {name.partition("-")[0] for name in marks if name.endswith("-1")}
-    assert {"_write_block", "replicated" if plan == "R" else "gathered_to"} <= twice, marks
+    assert {"_write_block", "aggregate_replicated" if plan == "R" else "aggregate_messages"} <= twice, marks
     assert vectors(tmp_path / "w") == untroubled(plan)
 
 
@@ -239,7 +246,7 @@ def test_tasks_that_are_run_twice_at_once_leave_one_result(
 def test_a_layer_that_loses_an_executor_has_the_same_bits(plan, flags, untroubled, place, tmp_path) -> None:
     more = [*flags, "--warehouse", str(tmp_path / "w"), "--plan", plan]
     command, env = on_cluster(place, tmp_path, "killed", more)
-    name = "replicated" if plan == "R" else "gathered_to"
+    name = "aggregate_replicated" if plan == "R" else "aggregate_messages"
     with started(command, tmp_path / "job.log", tmp_path, **env) as process:
         process.wait_for(lambda: any((tmp_path / "marks").glob(f"{name}-*")))
         first = place.executors()
