@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -68,11 +69,11 @@ DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def parse_files() -> Iterator[tuple[str, ast.Module, int]]:
-    """Name below the root, syntax tree and number of lines of each file."""
-    for file in source_files():
-        text = file.read_text(encoding="utf-8")
-        yield file.relative_to(ROOT).as_posix(), ast.parse(text), text.count("\n")
+@cache
+def parse_files() -> tuple[tuple[str, ast.Module, int], ...]:
+    """Name below the root, syntax tree and number of lines of each file; all checks share one parse."""
+    texts = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in source_files()}
+    return tuple((name, ast.parse(text), text.count("\n")) for name, text in texts.items())
 
 
 def find_clauses(tree: ast.AST) -> list[int]:

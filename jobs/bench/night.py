@@ -247,9 +247,9 @@ def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
     scorer = DotScorer(np.load(folder / "items.npy", mmap_mode="r"))
     total = None
     for first in range(0, len(keys_u), USERS_PER_BATCH):
-        some = slice(first, first + USERS_PER_BATCH)
-        truth, known = _lists(truth_un[some]), _lists(known_un[some])
-        block = UserBlock(keys_u[some], np.ascontiguousarray(users_ud[some]))
+        batch = slice(first, first + USERS_PER_BATCH)
+        truth, known = _lists(truth_un[batch]), _lists(known_un[batch])
+        block = UserBlock(keys_u[batch], np.ascontiguousarray(users_ud[batch]))
         counts = count_ranks(scorer, block, truth, known, settings=CountingSettings(cutoff=plan.cutoff))
         rankings = Rankings(
             truth.offsets_u,
@@ -260,7 +260,7 @@ def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
             counts.candidates_u,
         )
         values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-        sums = accuracy.sum_users(values, keys_u[some], plan.bootstrap)
+        sums = accuracy.sum_users(values, keys_u[batch], plan.bootstrap)
         if total is None:
             total = sums
         else:

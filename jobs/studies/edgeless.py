@@ -125,7 +125,7 @@ def main(args: argparse.Namespace) -> int:
         lines = [line for seed in seeds for line in fit_all(args, seed)]
     else:
         with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
-            lines = [line for some in pool.map(partial(fit_all, args), seeds) for line in some]
+            lines = [line for seed_lines in pool.map(partial(fit_all, args), seeds) for line in seed_lines]
     print(format_summary(lines))
     return OK
 

@@ -120,11 +120,7 @@ def import_class(name: str) -> type[ModelConfig]:
     Raises:
         ConfigError: it cannot be imported, or is no class of models.
     """
-    module, _, attribute = name.partition(":")
-    try:
-        model = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
-        raise ConfigError(f"kind '{name}': {explain_import_error(error, module)}", IMPORTABLE) from None
+    model = import_attribute(name, "kind")
     if not (isinstance(model, type) and issubclass(model, ModelConfig) and _kinds(model)):
         raise ConfigError(
             f"kind '{name}' is no class of models, a ModelConfig with a kind",
@@ -133,7 +129,21 @@ def import_class(name: str) -> type[ModelConfig]:
     return model
 
 
-def explain_import_error(error: BaseException, module: str) -> str:
+def import_attribute(name: str, what: str) -> Any:
+    """Return what `module:Class` names; `what` says in the error what the name is.
+
+    Raises:
+        ConfigError: its module cannot be imported, or has no such class.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
+        reason = _explain_import_error(error, module)
+        raise ConfigError(f"{what} '{name}': {reason}", IMPORTABLE) from error
+
+
+def _explain_import_error(error: BaseException, module: str) -> str:
     """Return the reason why a module cannot be imported, in words."""
     if isinstance(error, SystemExit):
         return f"importing {module} ends Python: sys.exit({shorten(str(error.code))})"

@@ -152,9 +152,11 @@ def _predict_seconds(
         whole = one.size.amounts("R", one.size.item)
         share = part.edges / max(one.size.edges, 1)
         nodes = part.nodes / max(one.size.nodes, 1)
-        some = whole._replace(read=whole.read * share, flops=whole.flops * nodes, written=2 * whole.written)
+        changed = whole._replace(
+            read=whole.read * share, flops=whole.flops * nodes, written=2 * whole.written
+        )
         full += rates.predict(whole, cores)
-        less += rates.predict(some, cores)
+        less += rates.predict(changed, cores)
     return full, less
 
 

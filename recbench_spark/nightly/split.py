@@ -18,7 +18,7 @@ from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
-from recbench_spark.data.readers.files import refuse_empty
+from recbench_spark.data.readers.paths import refuse_empty
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
 from recbench_spark.inputs import require_unchanged

@@ -203,9 +203,9 @@ def write_vectors(path: Path, rows: np.ndarray, place_k: np.ndarray) -> None:
     with pq.ParquetWriter(path, schema) as out:
         for begin in range(0, len(place_k), ROWS_A_BATCH):
             chosen = place_k[begin : begin + ROWS_A_BATCH]
-            some = np.ascontiguousarray(rows[chosen], np.float32)
-            n, d = some.shape
+            vectors = np.ascontiguousarray(rows[chosen], np.float32)
+            n, d = vectors.shape
             offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
-            lists = pa.ListArray.from_arrays(offsets, pa.array(some.reshape(-1)))
+            lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
             places = pa.array(chosen.astype(np.int32))
             out.write_batch(pa.RecordBatch.from_arrays([places, lists], schema=schema))

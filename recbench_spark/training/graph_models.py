@@ -30,7 +30,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 
-class GraphNets(ModelAdapter[GraphNet]):
+class GraphNetAdapter(ModelAdapter[GraphNet]):
     """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
 
     leased = False

@@ -6,10 +6,9 @@ model of another package names its adapter itself, in `behaviour`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from recbench_spark.config.models import IMPORTABLE, ModelConfig, explain_import_error
+from recbench_spark.config.models import ModelConfig, import_attribute
 from recbench_spark.errors import ConfigError
 
 PACKAGE = __name__.partition(".")[0]
@@ -17,14 +16,14 @@ PACKAGE = __name__.partition(".")[0]
 ADAPTERS = {
     "AlsModel": "als:AlsAdapter",
     "EmbeddingsModel": "external_models:EmbeddingsAdapter",
-    "GraphNet": "graph_models:GraphNets",
-    "GraphSageModel": "trained_graphs:GraphSages",
+    "GraphNet": "graph_models:GraphNetAdapter",
+    "GraphSageModel": "trained_graphs:GraphSageAdapter",
     "ItemKnnModel": "item_knn:ItemKnnAdapter",
     "LightGcnModel": "factor_models:FactorAdapter",
     "ListsModel": "external_models:ListsAdapter",
     "MeansModel": "means:MeansAdapter",
     "MfBprModel": "factor_models:FactorAdapter",
-    "PinSageModel": "trained_graphs:PinSages",
+    "PinSageModel": "trained_graphs:PinSageAdapter",
     "PopularModel": "baselines:PopularAdapter",
     "RandomModel": "baselines:RandomAdapter",
     "RatingModelConfig": "rating_models:RatingAdapter",
@@ -40,13 +39,7 @@ def import_adapter(settings: ModelConfig) -> Any:
     Raises:
         ConfigError: its module cannot be imported, or has no such class.
     """
-    name = name_adapter(type(settings))
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:
-        reason = explain_import_error(error, module)
-        raise ConfigError(f"model {settings.name}: behaviour '{name}': {reason}", IMPORTABLE) from error
+    return import_attribute(name_adapter(type(settings)), f"model {settings.name}: behaviour")
 
 
 def name_adapter(settings: type[ModelConfig]) -> str:

@@ -274,7 +274,7 @@ def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> Data
     return rows.select(F.col("id").alias(f"{name}_id"), "vector", F.lit(0.0).alias("bias"))
 
 
-class GraphSages(TrainedGraphModels):
+class GraphSageAdapter(TrainedGraphModels):
     """Adapter of GraphSAGE: users and items are nodes of one graph, and its edges are the pairs."""
 
     def fit(self, data: SplitData) -> Trained:
@@ -334,7 +334,7 @@ def draw_held_out(key_e: NodeIds, share: float, seed: int) -> npt.NDArray[np.boo
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
 
 
-class PinSages(TrainedGraphModels):
+class PinSageAdapter(TrainedGraphModels):
     """Adapter of PinSage: walks connect items with items; users are means of their items."""
 
     def fit(self, data: SplitData) -> Trained:

@@ -64,13 +64,13 @@ class RankingTrials:
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """Run one night of all settings that have no run yet."""
         models = [self._models(trial.model) for trial in planned]
-        unique = {model.name: model for some in models for model in some}
+        unique = {model.name: model for seeds in models for model in seeds}
         night = open_night(
             self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
         )
         failed = run_missing(night, journal)
         rows = read_values(night)
-        return [_make_outcome(self.settings(some[0]), some, rows, failed) for some in models]
+        return [_make_outcome(self.settings(seeds[0]), seeds, rows, failed) for seeds in models]
 
     def _models(self, model: ModelConfig) -> list[ModelConfig]:
         """Return a model for each seed, named by the hash of its settings; one model if it has no seed."""

@@ -150,14 +150,14 @@ def test_a_sound_call_warns_of_nothing_and_writes_to_parquet(tmp_path: Path) -> 
 def test_grades_are_told_once_with_both_lines(call: Any) -> None:
     graded = TRUTH.assign(relevance=[1, 2, 3, 4, 5])
 
-    def told(**options: Any) -> list[str]:
+    def read_grade_details(**options: Any) -> list[str]:
         checks = recbench_spark.evaluate(graded, lists=LISTS, **options).checks
         return [check.detail for check in checks if check.check == GRADES_WITHOUT_GAIN]
 
-    (detail,) = told()
+    (detail,) = read_grade_details()
     assert "definition.gain=linear" in detail and "definition.gain=binary" in detail
     for options in ({"definition": {"gain": "binary"}}, {"preset": "ranx"}, {"metrics": ["recall"]}):
-        assert not told(**options)
+        assert not read_grade_details(**options)
     ones = recbench_spark.evaluate(TRUTH.assign(relevance=1.0), lists=LISTS).checks
     assert all(check.check != GRADES_WITHOUT_GAIN for check in ones)
 

@@ -95,12 +95,15 @@ def test_fewer_neighbours_are_the_first_of_more(drawn) -> None:
 
 
 def test_pairs_of_some_users_are_about_as_many_as_asked_for(drawn) -> None:
-    some = study.draw_users(drawn.train, 300, 1)
-    sizes, own = np.diff(drawn.train.indptr), np.diff(some.indptr)
-    assert ((own == 0) | (own == sizes)).all() and own.sum() == len(some.item)
+    drawn_users = study.draw_users(drawn.train, 300, 1)
+    sizes, own = np.diff(drawn.train.indptr), np.diff(drawn_users.indptr)
+    assert ((own == 0) | (own == sizes)).all() and own.sum() == len(drawn_users.item)
     user = int(np.flatnonzero(own)[3])
     begin = drawn.train.indptr[user]
-    assert (some.item[some.indptr[user] :][: sizes[user]] == drawn.train.item[begin:][: sizes[user]]).all()
+    assert (
+        drawn_users.item[drawn_users.indptr[user] :][: sizes[user]]
+        == drawn.train.item[begin:][: sizes[user]]
+    ).all()
     assert 250 < len(drawn.pairs[0]) < 350
 
 

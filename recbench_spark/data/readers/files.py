@@ -17,9 +17,7 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.paths import check_path as check_path  # noqa: PLC0414
 from recbench_spark.data.readers.paths import explain_errors, file_system, local_path, plain_path
-from recbench_spark.data.readers.paths import refuse_empty as refuse_empty  # noqa: PLC0414
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE

@@ -68,13 +68,13 @@ def read_parquet(
     groups = _group_by_types(schemas, targets)
     frames = []
     for numbers in groups:
-        some = [] if len(groups) == 1 else [files[number] for number in numbers]
+        group_files = [] if len(groups) == 1 else [files[number] for number in numbers]
         types = {name: kind for number in numbers for name, kind in schemas[number].items()}
         merges = {
             **settings,
             "mergeSchema": str(_columns_differ(schemas[number] for number in numbers)).lower(),
         }
-        frames.append(_cast_columns(_read_group(spark, path, merges, parts, some, types), targets))
+        frames.append(_cast_columns(_read_group(spark, path, merges, parts, group_files, types), targets))
     return union_by_name(frames)
 
 

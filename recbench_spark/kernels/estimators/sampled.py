@@ -253,10 +253,10 @@ def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
     lookup = np.concatenate([np.zeros((1, table_jc.shape[1])), table_jc])[rank_p]
     count = np.diff(offsets)
     mean: Floats = np.full((len(count), table_jc.shape[1]), np.nan)
-    some = count > 0
-    if some.any():  # each user's rows by themselves: no bit depends on other users of the batch
-        total = np.add.reduceat(lookup, offsets[:-1][some], axis=0)
-        mean[some] = total / count[some, None]
+    has_items = count > 0
+    if has_items.any():  # each user's rows by themselves: no bit depends on other users of the batch
+        total = np.add.reduceat(lookup, offsets[:-1][has_items], axis=0)
+        mean[has_items] = total / count[has_items, None]
     return mean
 
 

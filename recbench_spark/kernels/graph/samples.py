@@ -38,8 +38,8 @@ def sample_neighbours(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
     """
     if size < 1:
         raise ConfigError(f"a sample of {size} neighbours", "give at least 1")
-    some = np.diff(csr.indptr) > 0
-    indptr = np.concatenate([[0], np.cumsum(np.where(some, size, 0))]).astype(np.int64)
+    has_neighbours = np.diff(csr.indptr) > 0
+    indptr = np.concatenate([[0], np.cumsum(np.where(has_neighbours, size, 0))]).astype(np.int64)
     edge = np.empty(indptr[-1], np.int64)
     _sample_neighbours(readonly(csr.indptr), readonly(hash_r), size, np.uint64(seed), edge)
     src = np.zeros(len(edge) + PREFETCH_EDGES, np.uint32)

@@ -573,9 +573,9 @@ def _count_users(
         for at in range(0, len(users_u), user_tile):
             users_r = users_u[at : at + user_tile]
             found_rt = buffer[: len(users_r) * len(tile.items_t)].view(len(users_r), -1)
-            some = RoundedRows(*(one[users_r - first] for one in sides))
-            torch._int_mm(torch.from_numpy(some.rows), operand_dt, out=found_rt)
-            _scan_tile(found_rt.numpy(), users_r, tile, some, users, tally, state)
+            rounded = RoundedRows(*(one[users_r - first] for one in sides))
+            torch._int_mm(torch.from_numpy(rounded.rows), operand_dt, out=found_rt)
+            _scan_tile(found_rt.numpy(), users_r, tile, rounded, users, tally, state)
 
 
 def _make_tile(start: int, stop: int, order: Order, pairing: Pairing) -> RoundedTile:

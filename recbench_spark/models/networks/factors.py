@@ -259,8 +259,8 @@ class FactorTask:
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
         self.negatives, self.groups = negatives, groups
         self.examples, self.user = len(train.item), train.user
-        some = np.flatnonzero(np.diff(held.indptr))
-        self.validation_users = some[np.argsort(hash_numbers(some, 1), kind="stable")][:judged]
+        users = np.flatnonzero(np.diff(held.indptr))
+        self.validation_users = users[np.argsort(hash_numbers(users, 1), kind="stable")][:judged]
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> FactorBatch:
         """Make a `FactorBatch`. The items of a group are those of the whole minibatch, in each process."""
