@@ -65,7 +65,7 @@ def test_auto_takes_this_process_up_to_its_limit(files: Path, monkeypatch, capsy
     assert engines.choose_engine("auto", paths).engine == "local"
     monkeypatch.setattr(engines, "MOST_ROWS", 339)
     chosen = engines.choose_engine("auto", paths)
-    assert chosen.engine == "spark" and "340 rows, up to 339" in chosen.told()
+    assert chosen.engine == "spark" and "340 rows, up to 339" in chosen.describe()
     assert engines.choose_engine("local", paths).engine == "local"
     assert run(job, *argv(files, files / "never", "--dry-run")) == 0
     assert "engine spark: 340 rows" in capsys.readouterr().out
