@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,10 @@ except ImportError:  # a machine with torch and numpy alone: correct results, bu
     numba = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+IMPORTS = re.compile(
+    rb"^[ \t]*from[ \t]+(recbench_spark[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)", re.MULTILINE
+)
 
 
 def compile_kernel(function: Function, **more: Any) -> Function:
@@ -33,24 +38,58 @@ def compile_kernel(function: Function, **more: Any) -> Function:
 def _name_cache(kernel: Function) -> Function:
     """Let the kernel's cached code count only for the sources that it was made from.
 
-    Numba looks at the file of the kernel alone. The code also holds kernels of other files that it calls,
+    Numba looks at the file of the kernel alone. The code also holds kernels and constants of other files,
     and its index names their classes: after an upgrade in place the old code would run, or fail to load.
     """
     index = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if index is not None:
-        index._version = f"{numba.__version__} {digest_sources()}"
+        index._version = f"{numba.__version__} {digest_sources(kernel.__code__.co_filename)}"
     return kernel
 
 
 @cache
-def digest_sources() -> str:
-    """Return the digest of all sources that kernels are made from; they are read once per process."""
+def digest_sources(file: str) -> str:
+    """Return the digest of a file and of all files of the package that it imports, directly or not."""
     digest = hashlib.sha256()
-    for folder in ("kernels", "models"):
-        for file in sorted((Path(__file__).resolve().parents[1] / folder).rglob("*.py")):
-            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-            digest.update(file.read_bytes())
+    for source in sorted(list_sources(file)):
+        digest.update(f"{Path(source).name} {len(read_source(source))}\n".encode())
+        digest.update(read_source(source))
     return digest.hexdigest()[:16]
+
+
+def list_sources(file: str) -> set[str]:
+    """Return the file and all files of the package that it imports, directly or not."""
+    sources, waiting = {file}, [file]
+    while waiting:
+        imported = list_imports(waiting.pop()) - sources
+        sources |= imported
+        waiting += imported
+    return sources
+
+
+@cache
+def list_imports(file: str) -> frozenset[str]:
+    """Return the files of the package that a source imports. A name after `import` may be a module."""
+    package_parent = Path(__file__).resolve().parents[2]
+    modules = {
+        name
+        for module, members in IMPORTS.findall(read_source(file))
+        for name in (module, *(module + b"." + member for member in re.findall(rb"\w+", members)))
+    }
+    paths = (package_parent / name.decode().replace(".", "/") for name in modules)
+    candidates = (
+        candidate for path in paths for candidate in (path.with_suffix(".py"), path / "__init__.py")
+    )
+    return frozenset(str(candidate) for candidate in candidates if candidate.is_file())
+
+
+@cache
+def read_source(file: str) -> bytes:
+    """Return a source; empty where it cannot be read, as inside a zip, whose own time numba looks at."""
+    try:
+        return Path(file).read_bytes()
+    except OSError:
+        return b""
 
 
 def compile_with_python_errors(function: Function) -> Function:
