@@ -14,7 +14,7 @@ from recbench_spark.errors import RecbenchError, cut_middle
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
-    "  hint: did the system end it for its memory (see dmesg)? spark.driver.memory bounds it; run again"
+    "  hint: the system may have killed it for lack of memory (see dmesg); spark.driver.memory is the limit"
 )
 
 

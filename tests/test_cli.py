@@ -103,7 +103,7 @@ def test_when_java_has_ended_that_is_said_whatever_fails_then(capsys, monkeypatc
 
     code, _, err = _ended(main, capsys)
     assert code == 1 and "Java process has ended" in err.splitlines()[0]
-    assert "hint: did the system end it" in err and len(err.splitlines()) == 2
+    assert "hint: the system may have killed it" in err and len(err.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

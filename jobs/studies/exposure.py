@@ -78,8 +78,8 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--users", default="50,200", type=cli.parse_cutoffs, help="users of a group (default 50,200)"
     )
-    flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
-    flags.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
+    flags.add_argument("--picture", type=Path, help="file of the figure, .svg or .png")
+    flags.add_argument("--table", type=Path, help="file of all numbers, .csv")
     flags.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
     return flags
 

@@ -166,7 +166,9 @@ def parser() -> cli.Parser:
     of.add_argument("--world", type=int, metavar="ITEMS", help="a generated world of so many items")
     flags.add_argument("--folder", type=Path, required=True, help="of checkpoints and results")
     known = ", ".join([*VARIANTS, *REFERENCES])
-    flags.add_argument("--variants", default=",".join(VARIANTS), help=f"some, by comma: {known}")
+    flags.add_argument(
+        "--variants", default=",".join(VARIANTS), help=f"some of them, comma-separated: {known}"
+    )
     flags.add_argument("--seeds", type=int, default=3)
     for name, field in FLAGS.items():
         flag = f"--{name.replace('_', '-')}"

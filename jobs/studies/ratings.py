@@ -61,8 +61,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--vary", type=parse_variation, metavar="SETTING=V,V", help="with --figure setting")
     flags.add_argument("--threads", type=cli.parse_count, default=1, help="of each fit (default 1)")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
-    flags.add_argument("--table", type=Path, help="where to write the numbers: a .csv file")
+    flags.add_argument("--picture", type=Path, help="file of the figure, .svg or .png")
+    flags.add_argument("--table", type=Path, help="file of the numbers, .csv")
     return flags
 
 

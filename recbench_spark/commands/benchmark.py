@@ -21,7 +21,9 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--models", help="some of the file's models, by name (default: all that rate)")
+    flags.add_argument(
+        "--models", help="some of the file's models, by name (default: all that predict ratings)"
+    )
     flags.add_argument("--seeds", type=seeds, default=(), help="e.g. 1,2,3 (default: each model's own)")
     flags.add_argument("--folds", type=seeds, default=(), help="some folds, e.g. 0,1 (default: all)")
     flags.add_argument("--threads", type=cli.parse_threads, default=1, help="of each fit (default 1)")

@@ -48,27 +48,31 @@ def add_graph_flags(flags: cli.Parser) -> None:
     graph.add_argument(
         "--format", choices=["csv", "parquet", "delta"], help="of --edges (default: by name)"
     )
-    graph.add_argument("--columns", default="", help="ours=theirs,... e.g. src=user,dst=item,weight=rating")
+    graph.add_argument("--columns", default="", help="NAME=COLUMN,... e.g. src=user,dst=item,weight=rating")
     graph.add_argument("--sides", help="a bipartite graph: name of src's side, name of dst's side")
     graph.add_argument("--weighted", action="store_true", help="edges have weights")
     graph.add_argument("--lists", action="store_true", help="a row is a node with its neighbours as arrays")
     graph.add_argument("--undirected", action="store_true", help="messages go both ways")
-    graph.add_argument("--ids", choices=["auto", "numeric", "text"], help="what ids are (default: auto)")
+    graph.add_argument("--ids", choices=["auto", "numeric", "text"], help="type of the ids (default: auto)")
     graph.add_argument("--node-table", action="append", default=[], metavar="[SIDE=]PATH",
                        help="nodes that belong to the graph though they may have no edge")  # fmt: skip
     graph.add_argument("--drop-bad-rows", action="store_true", help="leave NULL ids and bad weights out")
-    graph.add_argument("--drop-duplicates", action="store_true", help="one edge a pair")
-    graph.add_argument("--drop-self-loops", action="store_true", help="no edge from a node to itself")
+    graph.add_argument("--drop-duplicates", action="store_true", help="keep one edge per pair")
+    graph.add_argument(
+        "--drop-self-loops", action="store_true", help="leave out edges from a node to itself"
+    )
     graph.add_argument("--blocks", type=int, help="blocks of a side (default: 4 million edges each)")
 
 
 def _add_model_flags(flags: cli.Parser) -> None:
     """Add the flags of the model."""
     model = flags.add_argument_group("the model")
-    model.add_argument("--model", metavar="FILE", help="YAML with layers, features ...; see docs/graph.md")
+    model.add_argument(
+        "--model", metavar="FILE", help="YAML file with layers, features ...; see docs/graph.md"
+    )
     model.add_argument("--name", help="of the model in the tables")
     model.add_argument("--features", help="table (id, vector), or degrees, constant, hashed:DIMS")
-    model.add_argument("--features-side", help="whose features these are (default: the second side)")
+    model.add_argument("--features-side", help="side that has the features (default: the second side)")
     model.add_argument("--missing", choices=["error", "zero"], help="nodes without features")
     model.add_argument("--mode", choices=["projected", "bipartite"], help="bipartite: pins, boards, pins")
     model.add_argument("--form", choices=["sage", "convolve"], help="of all layers")

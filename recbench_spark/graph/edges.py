@@ -244,7 +244,7 @@ def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
     if what.startswith("nodes"):
         return "the ids' column is called as in graph.node_column"
     headless = "" if len(missing) < 2 else f", or write {','.join(missing)} into a first line of names"
-    return f"name it in columns (--columns ours=theirs){headless}"
+    return f"name it in columns (--columns NAME=COLUMN){headless}"
 
 
 def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool:
@@ -289,11 +289,12 @@ def _open_csv(
             message = (
                 f"{what}: {path} is separated by {head.delimiter!r}, {files[0]} by {heads[0].delimiter!r}"
             )
-            raise SchemaError(message, "one separator in all files")
+            raise SchemaError(message, "use one separator in all files")
         if head[:2] != heads[0][:2]:
             message = f"{what}: {path} has columns {', '.join(head.names)}"
             raise SchemaError(
-                f"{message}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
+                f"{message}, {files[0]} has {', '.join(heads[0].names)}",
+                "use one order of columns in all files",
             )
     pieces = tuple(
         piece for path, head in zip(files, heads, strict=True) for piece in split_ranges(path, head.first)
@@ -333,13 +334,13 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
     """Turn nodes with lists of neighbours into edges: src is the neighbour, dst the node.
 
     Raises:
-        DataError: a node has not as many weights as neighbours. SchemaError: a column holds no lists.
+        DataError: a node has more or fewer weights than neighbours. SchemaError: a column holds no lists.
     """
     for name in (neighbours, *([] if weights is None else [weights])):
         if not is_list(table.column(name).type):
             raise SchemaError(
                 f"column {name} is of type {table.column(name).type}, and lists are expected",
-                "one edge a row is read without lists (--lists)",
+                "one edge per row is read without lists (--lists)",
             )
     lists = table.column(neighbours).combine_chunks()
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
@@ -348,7 +349,9 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
     if weights is not None:
         weight_lists = table.column(weights).combine_chunks()
         if not np.array_equal(pc.fill_null(pc.list_value_length(weight_lists), 0).to_numpy(), counts):
-            raise DataError("a node has not as many weights as neighbours", "one weight a neighbour")
+            raise DataError(
+                "a node has more or fewer weights than neighbours", "give one weight per neighbour"
+            )
         columns["weight"] = weight_lists.flatten()
     return pa.table(columns)
 

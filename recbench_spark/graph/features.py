@@ -63,7 +63,7 @@ def count_dimensions(rows: RowSource) -> int:
     """
     lengths = _read_first_lengths(rows)
     if not lengths or not lengths[0]:
-        raise DataError("features: the first vector is NULL or empty", "one list of numbers an id")
+        raise DataError("features: the first vector is NULL or empty", "one list of numbers per id")
     return lengths[0]
 
 
@@ -77,7 +77,7 @@ def require_equal_lengths(rows: RowSource) -> RowSource:
     other = next((length for length in lengths if length and length != lengths[0]), None)
     if lengths and lengths[0] and other is not None:
         raise DataError(
-            f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors one length"
+            f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors the same length"
         )
     return rows
 
@@ -92,7 +92,7 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
     kind = vectors.type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not is_list(kind) or not any(test(kind.value_type) for test in tests):
-        raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers an id")
+        raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers per id")
     lengths = pc.fill_null(pc.list_value_length(vectors), 0)
     return [] if not len(lengths) else [lengths[0].as_py(), *pc.unique(lengths).to_pylist()]
 
@@ -198,7 +198,7 @@ def _fill_rows(
 FAULTS = {
     "ids are NULL": "leave these rows out",
     "vectors are NULL": "leave these rows out, and give these nodes zeros: features.missing: zero",
-    "vectors are not as long as the first": "give all vectors one length",
+    "vectors are not as long as the first": "give all vectors the same length",
     "vectors hold NULL, NaN or infinite numbers": "mend them, or leave these rows out",
 }
 

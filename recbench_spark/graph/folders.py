@@ -168,7 +168,7 @@ def map_array(path: Path) -> npt.NDArray[Any]:
         ) from None
     except (ValueError, EOFError) as error:
         raise StoreError(
-            f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is laid out anew"
+            f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is built again"
         ) from None
 
 

@@ -210,7 +210,7 @@ def build_features(
     folder = Path(graph.folder, "features", name)
     damage = _features_damage(folder)
     if damage:
-        journal.say(f"warning: features {name} are damaged and are made anew: {damage}")
+        journal.say(f"warning: features {name} are damaged and are computed again: {damage}")
         remove_published(folder)
     with hold_lease(folder, (folder / COUNTS_FILE).is_file, journal.say) as lease:
         if lease is not None:

@@ -65,7 +65,7 @@ def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal
     store.create(NEIGHBOURHOODS)
     folder = store.location("neighbourhoods")
     if delta_files.is_committed(folder, name):
-        journal.say(f"neighbourhoods {name}: made before")
+        journal.say(f"neighbourhoods {name}: already made")
         return name
     walks, choice = make_walks(settings), choose_walk_method(graph, settings.way)
     journal.say(f"walks {choice.words}")

@@ -73,7 +73,7 @@ def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[
     runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), report, record)
     _write_note(prepared)
     if not runs:
-        journal.say(f"model {prepared.model.model_id}: made before")
+        journal.say(f"model {prepared.model.model_id}: already made")
     return runs
 
 

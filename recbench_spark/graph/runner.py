@@ -312,7 +312,7 @@ def run_pass(
         ConfigError: plan S with an aggregator whose sums cannot be combined.
     """
     if plan == "S" and step.module.aggregator not in SCATTERABLE:
-        raise ConfigError(f"plan S cannot take {step.module.aggregator} apart", "plan: G or R")
+        raise ConfigError(f"plan S does not support {step.module.aggregator}", "plan: G or R")
     reused = model.reused.get((step.layer, step.kind))
     work = PassWork(graph, step, model.batch, tuple(blocks), reused)
     start, projected = _prepare_tasks(context, work, plan)

@@ -228,11 +228,11 @@ def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNot
         description = tuning.description or f"a search over {entry.search_space}"
         return [
             TuningNote(
-                "no_power", f"its file or bundle tells of {description}, and the board knows no trial of it"
+                "no_power", f"its file or bundle names {description}, and the board knows no trial of it"
             )
         ]
     if entry.origin == "bundle":
-        return [TuningNote("never_searched", "it was handed in without a search")]
+        return [TuningNote("never_searched", "it was submitted without a search")]
     return [
         TuningNote("never_searched", tuning.why or "no search of this model with these settings is known")
     ]

@@ -72,7 +72,7 @@ class Board(Strict):
         names = [name for group in self.aliases.values() for name in group]
         wrong = [name for name in names if name not in known or names.count(name) > 1]
         if wrong:
-            raise ValueError(f"alias '{wrong[0]}' is no row of the board, or of two methods")
+            raise ValueError(f"alias '{wrong[0]}' is not a row of the board, or belongs to two methods")
         return self
 
     def canonical(self, method: str) -> str:
@@ -103,7 +103,7 @@ def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} is no readable file: {error}", "see leaderboard/published.yaml"
+            f"{path} is not a readable file: {error}", "see leaderboard/published.yaml"
         ) from None
     document = load_yaml(text, str(path))
     return {board.name: board for board in parse(_BoardFile, document, str(path)).boards}

@@ -289,7 +289,9 @@ def check_benchmark(benchmark: Benchmark) -> None:
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     for part in evaluation.parts:
         if part not in (known := list_held_out_parts(benchmark.split)):
-            raise ConfigError(f"evaluation.parts: the split never holds out '{part}'", nearest(part, known))
+            raise ConfigError(
+                f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
+            )
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
@@ -378,8 +380,8 @@ def _check_gates(benchmark: Benchmark) -> None:
     known = list_model_facts(benchmark)
     for gate in benchmark.gates:
         if gate.fact.startswith("drift") and gate.fact not in known:
-            hint = nearest(gate.fact, known) if known else "a model of kind graph has drift"
-            raise ConfigError(f"gates: no model tells '{gate.fact}'", hint)
+            hint = nearest(gate.fact, known) if known else "a model of kind graph reports its drift"
+            raise ConfigError(f"gates: no model reports the fact '{gate.fact}'", hint)
 
 
 def yesterday_stamp(store: Store) -> str:

@@ -78,7 +78,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
     """
     if store.has(MANIFESTS, "split_id", split_id):
-        journal.say(f"split {split_id}: made before")
+        journal.say(f"split {split_id}: already made")
         return
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
@@ -270,5 +270,5 @@ def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFram
         F.col(id_column).cast("string"), F.col(f"`{value_column}`").cast("string").alias(column)
     )
     if rows.count() > rows.select(id_column).distinct().count():
-        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row an id")
+        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row per id")
     return rows

@@ -124,7 +124,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
-        hint = "is it a disk that links and renames files?"
+        hint = "the disk must support hard links and renames"
         raise StoreError(f"cannot write {folder}: {error}", hint) from None
     return True
 

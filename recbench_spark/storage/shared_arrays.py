@@ -86,7 +86,7 @@ class SharedRows:
                 partial.rename(place)
                 if not is_whole(place, digests=True):
                     raise DataError(
-                        f"{place} is not as it was written", "is the disk full, or no local one?"
+                        f"{place} is not as it was written", "the disk may be full, or not a local one"
                     )
         return place
 

@@ -81,7 +81,7 @@ def fit_folder(data: SplitData, processes: int) -> Path:
     """
     if data.lease is None:
         raise StoreError(
-            f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
+            f"{data.store.root} is not a folder, and a fit keeps its checkpoints there",
             "--warehouse must be a folder that the driver and all workers see",
         )
     require_common_folder(data.lease.work, processes)

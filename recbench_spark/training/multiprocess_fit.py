@@ -274,8 +274,8 @@ def raise_first(notes: Sequence[FailureNote]) -> None:
     if note.trace:
         raise RuntimeError(f"a process of the fit: {note.message}\n{note.trace}")
     raise RecbenchError(
-        f"a process of the fit ended without a word: {note.message}",
-        "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
+        f"a process of the fit ended without a message: {note.message}",
+        "check its memory and PYTHONPATH; run again to continue from the checkpoint",
     )
 
 

@@ -167,7 +167,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     if bundle.digest is not None and bundle.digest != digest_document(document):
         raise DataError(
             f"{folder / FACTS_FILE} was changed after it was packed: its digest does not match",
-            "pack the run again with the facts that are right; --who and --method name who and how",
+            "pack the run again with the right facts: --who names the person, --method the method",
         )
     path = folder / ROW_FILES[bundle.task]
     rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
@@ -228,7 +228,7 @@ def score_bundle(
 def _require_same_log(bundle: Bundle, log: FoldedLog) -> None:
     if bundle.log_id != log.log_id and bundle.split == log.split:
         raise DataError(
-            f"bundle {bundle.name} was made on a log of other rows, or read in another way "
+            f"bundle {bundle.name} was made from a log with other rows or other reader settings "
             f"(log {bundle.log_id}, this one is {log.log_id})",
             "score it beside the log that it was packed from, with the same section dataset",
         )
@@ -386,7 +386,7 @@ def _refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: 
     if counted:
         raise DataError(
             f"bundle {bundle.name} has {n_rows:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
-            "one row a held-out pair, predicted from the other folds",
+            "give one row per held-out pair, predicted from the other folds",
         )
 
 

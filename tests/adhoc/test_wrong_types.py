@@ -69,7 +69,7 @@ def test_a_wrong_type_is_one_sentence(call: Any, asked: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("call", [by_frames, by_vectors])
 def test_a_metric_that_stands_twice_is_refused(call: Any) -> None:
-    with pytest.raises(ConfigError, match="metrics: 'ndcg' stands there twice"):
+    with pytest.raises(ConfigError, match="metrics: 'ndcg' is given twice"):
         call(metrics=["ndcg", "recall", "ndcg"])
 
 

@@ -146,7 +146,7 @@ def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, untroubled,
             killed_at(process, moment)
     with started(command, tmp_path / "last.log", tmp_path, **env) as process:
         assert process.popen.wait(300) == 0, process.remarks[-4000:]
-        assert "laid out before" in process.remarks and "layer 1 layer" not in process.remarks
+        assert "already built" in process.remarks and "layer 1 layer" not in process.remarks
     assert vectors(warehouse) == untroubled(plan)
 
 

@@ -297,9 +297,9 @@ WITHOUT_A_TRACE = [
     ("comparisons.baseline_night=20260131", "write a day"),
     ("evaluation.k=[2147483648]", "cut-offs"),
     ("evaluation={curve: true, k: [2147483647]}", "at most 10000"),
-    ("evaluation.metrics=[ndcg, recall, ndcg]", "'ndcg' stands there twice"),
+    ("evaluation.metrics=[ndcg, recall, ndcg]", "'ndcg' is given twice"),
     ("evaluation.metrics=[]", "at least one"),
-    ("evaluation.parts=[test, test]", "'test' stands there twice"),
+    ("evaluation.parts=[test, test]", "'test' is given twice"),
     ("evaluation.draw.estimators=[rank_estimate, rank_estimate]", "twice"),
     ("evaluation.features=' '", "evaluation.features"),
     ("dataset.world.users=true", "not true"),
@@ -313,7 +313,7 @@ WITHOUT_A_TRACE = [
     ("x" * 5000 + "=1", "letters"),
     ("dataset.name=a: b: c", "not valid YAML"),
     ('description="\\ud800"', "not valid YAML"),
-    ("evaluation.slices=[{key: a, of: popularity, key: b}]", "'key' stands twice"),
+    ("evaluation.slices=[{key: a, of: popularity, key: b}]", "'key' occurs twice"),
 ]
 
 
@@ -463,7 +463,7 @@ ANCHORS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "word"),
     [
         (ANCHORS, "aliases add more than"),
-        ("a: &a {b: *a}", "stands in itself"),
+        ("a: &a {b: *a}", "contains itself"),
         ("name: a\nname: b", "'name' stands twice"),
         ("[" * 50_000, "sections in one another"),
         ("name: !!python/object/apply:os.system [x]", "not valid YAML"),

@@ -106,8 +106,8 @@ def test_text_files_that_are_no_lists_of_edges_are_refused(text, tmp_path) -> No
 def test_a_later_id_of_another_kind_is_refused_with_its_number(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(edges, "CSV_SAMPLE", 8)
     for first, later, message in (
-        ("1,2\n" * 9, "05,6\n7,8\n", "column src: 1 ids are no whole numbers, e.g. '05'"),
-        ("1,2\n" * 9, "u5,6\nu7,8\n", "column src: 2 ids are no whole numbers, e.g. 'u5'"),
+        ("1,2\n" * 9, "05,6\n7,8\n", "column src: 1 ids are not whole numbers, e.g. '05'"),
+        ("1,2\n" * 9, "u5,6\nu7,8\n", "column src: 2 ids are not whole numbers, e.g. 'u5'"),
         ("1.0,2.0\n" * 9, "5,6.0\n", "column src: 1 ids are not written as the others, e.g. '5'"),
     ):
         (tmp_path / "e.csv").write_text(first + later)
@@ -149,7 +149,7 @@ def test_numbers_and_texts_meet_where_they_are_spelled_alike(tmp_path) -> None:
     assert rows.ids(next(rows.chunks(rows.pieces)), "src").to_pylist() == [7, -1]
     pq.write_table(pa.table({"src": ["7", "u1"]}), tmp_path / "u.parquet")
     rows = open_rows(str(tmp_path / "u.parquet"), ["src"], "nodes", ids={"src": "numeric"})
-    with pytest.raises(DataError, match=r"nodes: column src: 1 ids are no whole numbers, e\.g\. 'u1'"):
+    with pytest.raises(DataError, match=r"nodes: column src: 1 ids are not whole numbers, e\.g\. 'u1'"):
         rows.ids(next(rows.chunks(rows.pieces)), "src")
     pq.write_table(pa.table({"src": [1], "dst": ["u1"]}), tmp_path / "both.parquet")
     rows = open_rows(str(tmp_path / "both.parquet"), ["src", "dst"], "edges", ids=BOTH)
@@ -170,7 +170,7 @@ def test_weights_that_are_missing_or_no_numbers() -> None:
 def test_lists_must_be_lists() -> None:
     with pytest.raises(SchemaError, match="column n is of type int64, and lists are expected"):
         expand_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
-    with pytest.raises(DataError, match="not as many weights as neighbours"):
+    with pytest.raises(DataError, match="more or fewer weights than neighbours"):
         expand_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
 
 

@@ -82,7 +82,7 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
     told = capsys.readouterr()
-    assert "these alone are computed" in told.out
+    assert "only these are computed" in told.out
     second = told.out.split("model ", 1)[1].split(maxsplit=1)[0]
     runs = DeltaTable(tmp_path / "w" / "graph_runs").to_pandas()
     computed = runs[runs["model_id"] == second].sort_values("layer")["nodes"].tolist()
@@ -118,7 +118,7 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     other = chain(60)
     all_new = (*written(tmp_path / "three", other, h[:60] + 1), *model, *place, "--previous", first)
     assert run(*all_new, "--explain") == 0
-    assert "touched are layer 1 60, layer 2 60; a full run is cheaper" in capsys.readouterr().out
+    assert "affected are layer 1 60, layer 2 60; a full run is cheaper" in capsys.readouterr().out
     assert run(*all_new, "--explain", "--widths", "6,3") == 2
     assert "has other layers" in capsys.readouterr().err
     assert run(*all_new[:-1], "nothing", "--explain") == 2
@@ -161,7 +161,7 @@ def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
     monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
     told = capsys.readouterr()
-    assert "these alone are computed" in told.out
+    assert "only these are computed" in told.out
     second = told.out.split("model ", 1)[1].split(maxsplit=1)[0]
     runs = DeltaTable(tmp_path / "w" / "graph_runs").to_pandas()
     runs = runs[runs["model_id"] == second].sort_values("started_at")

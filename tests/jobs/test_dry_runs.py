@@ -253,7 +253,7 @@ PAPER = "models: [{name: paper, kind: published, figures: "
     [
         (f"{PAPER}{{ngcd@10: 0.3}}}}]", "ngcd@10: no such metric", "'ndcg'"),
         (f"{PAPER}{{rmse@10: 0.3}}}}]", "rmse has no cut-off", "write rmse"),
-        ("a: &a {seed: 1}\nb: &b {fold: 0}\nsplit:\n  <<: *a\n  <<: *b", "key '<<' stands twice", "line"),
+        ("a: &a {seed: 1}\nb: &b {fold: 0}\nsplit:\n  <<: *a\n  <<: *b", "key '<<' occurs twice", "line"),
         ("split: {seed: 017}", "YAML takes 017 for a number in base 8", "write 17, or quotes"),
         ("split: {seed: -010}", "YAML takes -010 for a number in base 8", "write -10, or quotes"),
         ("split: {seed: 1:10}", "YAML takes 1:10 for a number in base 60", "'1:10'"),

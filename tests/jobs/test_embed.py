@@ -32,8 +32,8 @@ def run(*flags: str) -> int:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "no graph is named"),
-        (("--edges", "x", "--columns", "src"), "ours=theirs"),
+        ((), "no graph is given"),
+        (("--edges", "x", "--columns", "src"), "NAME=COLUMN"),
         (("--edges", "x", "--columns", "sorce=a"), "no column sorce\n  hint: did you mean 'src'?"),
         (("--edges", "x", "--mode", "bipartite"), "graph.sides must name two sides"),
         (("--edges", "x", "--form", "convolve", "--aggregator", "lstm"), "gcn and lstm are sage's"),
@@ -147,7 +147,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     assert run(*given, "--warehouse", str(one), "--plan", "G") == 0
     output = capsys.readouterr()
     assert "layer 1 layer (mean, plan G)" in output.err and "of the predicted time" in output.err
-    assert "laid out before" in output.err
+    assert "already built" in output.err
     result = table(one, "embeddings", name)
 
     h = np.load(folder / "h.npy").astype(float)
@@ -168,7 +168,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     other = table(two, "embeddings", name)
     assert {i: v.tobytes() for i, v in other.items()} == {i: v.tobytes() for i, v in result.items()}
     assert run(*plain) == 0
-    assert "made before" in capsys.readouterr().err
+    assert "already made" in capsys.readouterr().err
 
     # A few nodes on demand have the night's bits.
     assert run(*plain, "--nodes", ",".join(str(i) for i in drawn.ids[:7])) == 0
@@ -265,7 +265,7 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     assert run(*files, *place, "--features", str(tmp_path / "others.parquet")) == 1
     output = capsys.readouterr().err  # of a worker, with its hint
     assert (
-        "error: features: column id: 1 ids are no whole numbers, e.g. 'u1'" in output
+        "error: features: column id: 1 ids are not whole numbers, e.g. 'u1'" in output
         and "--ids text" in output
     )
 

@@ -462,7 +462,7 @@ def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
     assert embed.read_lines(str(ids)) == ["17", "42"]
     for content in (b"PAR1\x15\x04\xff\xfe", b"17\x00\x0042", gzip.compress(b"17\n42\n")):
         ids.write_bytes(content)
-        with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is no text in UTF-8"):
+        with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is not UTF-8 text"):
             embed.read_lines(str(ids))
     with pytest.raises(ConfigError, match="Is a directory"):
         embed.read_lines(str(tmp_path))

@@ -71,11 +71,11 @@ def test_a_benchmark_of_another_table_of_one_version_has_its_own_fits(
         write_deltalake(tmp_path / name, ratings(seed))
         path = ["--set", "dataset.reader=delta", "--set", f"dataset.path={tmp_path / name}"]
         assert run(benchmark, *asked, *path) == 0
-        assert "2 fits, 0 of them made before" in "".join(capsys.readouterr())
+        assert "2 fits, 0 of them already done" in "".join(capsys.readouterr())
         means.append({row["log_id"]: row["rmse"] for row in fits(spark, tmp_path)})
     assert len(means[0]) == 1 and len(means[1]) == 2
     assert run(benchmark, *asked, *path) == 0
-    assert "2 fits, 2 of them made before" in "".join(capsys.readouterr())
+    assert "2 fits, 2 of them already done" in "".join(capsys.readouterr())
 
 
 def fits(spark: Any, folder: Path) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_a_bundle_is_scored_beside_a_copy_of_its_log_and_no_other(
     copy.write_text("\n".join([*lines[:-1], ""]))
     assert run(bundle, "score", *there, "--bundle", tmp_path / "bundle") != 0
     said = capsys.readouterr().err
-    assert "bundle sgd was made on a log of other rows" in said and "Traceback" not in said
+    assert "bundle sgd was made from a log with other rows" in said and "Traceback" not in said
 
 
 def test_a_search_is_found_again_where_its_log_was_moved_to(

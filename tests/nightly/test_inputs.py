@@ -110,7 +110,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         old.setattr("recbench_spark.revisions.REVISIONS", {})
         before = run(store, benchmark, FIRST)
     after = run(store, benchmark, SECOND)
-    assert after.outcome.run_ids.keys() == {"popular"} and "made before" not in after.remarks
+    assert after.outcome.run_ids.keys() == {"popular"} and "already made" not in after.remarks
     pairs = {(row["run_id"], row["other_run_id"]) for row in store.rows(COMPARISONS)}
     assert pairs == {(after.outcome.run_ids["popular"], before.outcome.run_ids["popular"])}
     changes = store.read(CHANGES).collect()
@@ -121,7 +121,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         update={"dataset": benchmark.dataset.model_copy(update={"path": str(tmp_path / "moved.parquet")})}
     )
     again = run(store, moved, date(2026, 1, 3))
-    assert f"split {again.night.split_id}: made before" in again.remarks
+    assert f"split {again.night.split_id}: already made" in again.remarks
     assert find_finished_night(store.root, moved, date(2026, 1, 3)) is not None
 
 

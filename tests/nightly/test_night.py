@@ -270,7 +270,7 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     )  # fmt: skip
     ran = run(small_night.store, handed_over)
     assert ran.outcome.failed == {}
-    assert f"split {night.split_id}: made before" in ran.remarks
+    assert f"split {night.split_id}: already made" in ran.remarks
     key_columns = ["part", "metric", "definition", "k", "slice_key", "slice_value"]
     values = ["value", "stderr", "ci_low", "ci_high", "n"]
     wanted = metrics[metrics.model == "als_4"].set_index(key_columns)[values].sort_index()

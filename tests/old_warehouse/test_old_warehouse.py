@@ -65,7 +65,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
     assert job(maintain, "--warehouse", warehouse, "--migrate") == 0
     assert night(3) == 0
     said = capsys.readouterr()
-    assert "already done" not in said.out and "made before" not in said.err
+    assert "already done" not in said.out and "already made" not in said.err
 
     store = Store(spark, str(warehouse))
     after = rows_of(store)

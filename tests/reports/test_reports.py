@@ -321,11 +321,11 @@ def test_weighted_ndcg_carries_a_note() -> None:
     rows = [number("a", 0.5), number("a", 0.4, estimator="ips", definition="v1;propensities=x")]
     (facts,) = report(*rows).corrections
     assert facts.note is not None and "farther from the truth than the holdout" in facts.note
-    assert "ips_pooled, not asked for here" in facts.note
+    assert "ips_pooled, not requested here" in facts.note
     assert facts.note in leaderboard_text(report(*rows)) and facts.note in render_html(report(*rows))
     more = [*rows, number("a", 0.45, estimator="ips_pooled", definition="v1;propensities=x")]
     (offered,) = report(*more).corrections
-    assert offered.note is not None and "not asked for" not in offered.note
+    assert offered.note is not None and "not requested" not in offered.note
     recall = [{**row, "metric": "recall"} for row in rows]
     assert report(*recall, headline="recall@10").corrections[0].note is None
 

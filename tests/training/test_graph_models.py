@@ -154,7 +154,7 @@ def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
     from recbench_spark.nightly.night import check_benchmark
 
     gates = [{"fact": "drift_cosin_p10", "below": 0.5}]
-    with pytest.raises(ConfigError, match="no model tells 'drift_cosin_p10'") as found:
+    with pytest.raises(ConfigError, match="no model reports the fact 'drift_cosin_p10'") as found:
         check_benchmark(bench("x", graph_net(), gates=gates))
     assert "did you mean 'drift_cosine_p10'" in str(found.value)
     with pytest.raises(ConfigError, match="drift_common"):
@@ -265,7 +265,7 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     held = [{"fact": "drift_cosine_p01", "part": "item", "below": 0.9999, "action": "fail"}]
     tomorrow = date(2026, 1, 2)
     second = run(store, bench(log, net, gates=held), tomorrow)
-    assert "these alone are computed" in second.remarks and "drift cosine p01" in second.remarks
+    assert "only these are computed" in second.remarks and "drift cosine p01" in second.remarks
     assert second.outcome.exit_code == 3 and list(second.outcome.failed) == ["net"]
     assert "item: drift_cosine_p01 is" in second.outcome.failed["net"]
     assert set(second.outcome.run_ids) == {"popular"}
@@ -279,7 +279,7 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     assert found["run_id"].tolist() == [third.outcome.run_ids["net"]]
     # The log unchanged since: nothing moved, nothing is computed.
     later = run(store, bench(log, net, gates=held), date(2026, 1, 3))
-    assert later.outcome.exit_code == 0 and "made before" in later.remarks
+    assert later.outcome.exit_code == 0 and "already made" in later.remarks
 
 
 def test_the_nights_date_is_filled_into_paths_of_a_section() -> None:

@@ -125,7 +125,7 @@ def running(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("killed", RecbenchError, r"ended without a word: signal 9\n"),
+        ("killed", RecbenchError, r"ended without a message: signal 9\n"),
         ("exit", RuntimeError, r"a process of the fit: SystemExit: 0\n"),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
     found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), told.append)
     assert [line.partition(":")[0] for line in told] == [
         "epoch 1",
-        "going on at epoch 2, step 0",
+        "resuming at epoch 2, step 0",
         "epoch 2",
     ]
     assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
@@ -175,10 +175,10 @@ def test_which_error_is_told() -> None:
         raise_first([killed, *odd, FailureNote("ConfigError", "third", "mend", time=3)])
     with pytest.raises(RuntimeError, match=r"KeyError: '1'\nthe trace"):
         raise_first([killed, *odd])
-    with pytest.raises(RecbenchError, match="without a word: signal 9\n"):
+    with pytest.raises(RecbenchError, match="without a message: signal 9\n"):
         raise_first([silent, killed])
     with pytest.raises(
-        RecbenchError, match="without a word: ModuleNotFoundError: No module named 'ours'\n"
+        RecbenchError, match="without a message: ModuleNotFoundError: No module named 'ours'\n"
     ):
         raise_first([silent])
     raise_first([])
@@ -330,7 +330,7 @@ def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_pa
     assert len([name for name in before if name.startswith(".meeting.")]) == 1
     lines: list[str] = []
     fitted = fit_multiprocess(partial(factor_task, 2), PLAN, tmp_path / "two", (1, 1), lines.append)
-    assert lines[0].startswith("going on at epoch 2") and len(fitted.epochs) == 2
+    assert lines[0].startswith("resuming at epoch 2") and len(fitted.epochs) == 2
     assert names(tmp_path / "two") == before
 
 

@@ -80,7 +80,7 @@ def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> 
         ({"kind": "pinsage", "aggregator": "importence"}, "aggregator"),
         ({"kind": "pinsage", "hard_ranks": [6, 5]}, "no band"),
         ({"kind": "graphsage", "aggregator": "median"}, "aggregator"),
-        ({"kind": "graphsage", "samples": [3]}, "one a layer"),
+        ({"kind": "graphsage", "samples": [3]}, "one per layer"),
         ({"kind": "pinsage", "features": {"kind": "hashed", "side": "user"}}, "items are the only nodes"),
         ({"kind": "graphsage", "features": {"kind": "hashed", "side": "itm"}}, "itm is none of user, item"),
         ({"kind": "lightgcn", "layers": 0}, "layers"),
@@ -222,7 +222,7 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
     assert set(first.outcome.failed) == set(KINDS)
     monkeypatch.setattr(fitting._Fit, "_finish_epoch", plain)
     second = run(Store(spark, str(other)), bench(log, watch=True))
-    assert second.remarks.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
+    assert second.remarks.count("resuming at epoch 2") == len(KINDS) and not second.outcome.failed
     told = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.remarks)
     assert len(told) == 2 * len(KINDS)
     assert second.remarks.count("no figure to report") == len(KINDS) and "watched" not in ran.remarks

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
     print(format_table(rows))
     command = [sys.executable, "jobs/query.py", "--warehouse", store.root, "fits_over_folds"]
-    print(f"a row a fit: {shlex.join(command)}")
+    print(f"one row per fit: {shlex.join(command)}")
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 

@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
         )
         return OK
     if not args.warehouse:
-        raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
+        raise ConfigError(
+            "--config needs --warehouse", "give the directory that jobs/benchmark.py wrote to"
+        )
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
     require_warehouse(args.warehouse)

@@ -85,7 +85,10 @@ def check_flags(args: argparse.Namespace) -> None:
     if args.action == "pack" and (sum(map(bool, sources)) != 1 or args.output is None):
         raise ConfigError("pack needs --output and one of --model, --predictions, --lists", "see --help")
     if args.action == "pack" and not args.model and not args.name:
-        raise ConfigError("pack needs --name for what was made elsewhere", "what the run is called")
+        raise ConfigError(
+            "pack needs --name for predictions or lists that were made elsewhere",
+            "give the name of the run",
+        )
 
 
 def check_files(args: argparse.Namespace) -> None:

@@ -451,6 +451,6 @@ def check_rewards(rewards: DataFrame) -> None:
     ).collect()
     if summary.wrong or summary.twice:
         raise DataError(
-            f"rewards: {summary.wrong} rows are not a chance within 0..1, {summary.twice} stand twice",
-            "one chance per item, or per item of a user",
+            f"rewards: {summary.wrong} rows are not a probability within 0..1, {summary.twice} occur twice",
+            "give one probability per item, or per item of a user",
         )

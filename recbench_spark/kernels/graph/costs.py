@@ -208,4 +208,4 @@ def choose_plan(
 def check_plan(plan: str, aggregator: str, scattered: bool) -> None:
     """Raise ConfigError if a plan does not support an aggregator."""
     if plan == "S" and not scattered:
-        raise ConfigError(f"plan S cannot take {aggregator} apart", "plan: G or R (--plan)")
+        raise ConfigError(f"plan S does not support {aggregator}", "plan: G or R (--plan)")

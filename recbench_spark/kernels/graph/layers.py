@@ -112,7 +112,7 @@ def check_weights(weights: Weights, wanted: Mapping[str, Shape], where: str) -> 
         if tuple(weights[name].shape) != shape:
             raise ConfigError(
                 f"{where}: {name} is of shape {tuple(weights[name].shape)}, and {shape} is needed",
-                "rows are dimensions that come out, columns those that go in; see layers and features",
+                "rows are output dimensions, columns are input dimensions; see layers and features",
             )
         checked[name] = np.ascontiguousarray(weights[name], np.float32)
         if not np.isfinite(checked[name]).all():

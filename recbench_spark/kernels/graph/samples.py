@@ -164,7 +164,7 @@ def rank_bands(
     """
     low, high = ranks
     if not 1 <= low < high:
-        raise ConfigError(f"ranks {low} to {high} are no band", "e.g. 2000 to 5000")
+        raise ConfigError(f"ranks {low} to {high} are not a band", "e.g. 2000 to 5000")
     indptr, src = (readonly(np.asarray(array)) for array in adjacency)
     mass, rest, flag = _allocate_state(len(indptr) - 1)
     bands, fallback = [], np.zeros(len(query_q), np.bool_)

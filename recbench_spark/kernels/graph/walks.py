@@ -66,7 +66,7 @@ class Walks:
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}: {getattr(self, name)} lies outside {low} to {high}")
         if not 0 <= self.restart < 1:
-            raise ConfigError(f"restart: {self.restart} is no probability below 1", "e.g. 0.5")
+            raise ConfigError(f"restart: {self.restart} is not a probability below 1", "e.g. 0.5")
 
     @property
     def visits(self) -> int:

@@ -569,7 +569,7 @@ def test_propensities_that_cannot_be_used(spark: Any) -> None:
     with pytest.raises(DataError, match="2 below 0 or not a number, 1 items twice"):
         exposure.item_chances(items, wrong)
     rewards = spark.createDataFrame([("a", 0.5), ("a", 1.5), ("b", None)], "item_id string, reward double")
-    with pytest.raises(DataError, match=r"2 rows are not a chance .* 1 stand twice"):
+    with pytest.raises(DataError, match=r"2 rows are not a probability .* 1 occur twice"):
         debiased.check_rewards(rewards)
 
 

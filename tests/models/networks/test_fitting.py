@@ -81,7 +81,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
         fit(killed_after(make(), batches), plan, tmp_path / "b", lambda _: None)
     again, told = make(), []
     found = fit(again, plan, tmp_path / "b", told.append)
-    assert told[0].startswith("going on at epoch")
+    assert told[0].startswith("resuming at epoch")
     assert [e.loss for e in found.epochs] == [e.loss for e in expected.epochs]
     assert all(torch.equal(w, weights(again)[name]) for name, w in weights(whole).items())
 
@@ -157,7 +157,7 @@ def test_test_rows_that_are_watched_are_told_and_choose_nothing(tmp_path) -> Non
     )
     fit(watched(), replace(plan, epochs=2), tmp_path / "c", lambda _: None)
     fit(watched(), plan, tmp_path / "c", again.append)
-    assert again[0].startswith("going on at epoch 3") and again[-1] == told[-1]
+    assert again[0].startswith("resuming at epoch 3") and again[-1] == told[-1]
 
 
 def test_a_fit_that_was_not_watched_from_its_start_says_so() -> None:
