@@ -196,6 +196,97 @@ def test_the_checker_itself(tmp_path: Path, place: str, line: str, allowed: bool
     )
 
 
+# --------------------------------------------------------------------------------- imports, parameters
+
+ENGINES = {
+    *(
+        "pyspark",
+        "delta",
+        "py4j",
+        "deltalake",
+        "duckdb",
+        "torch",
+        "safetensors",
+        "triton",
+        "numba",
+        "scipy",
+    ),
+    *("torch_geometric", "matplotlib", "faiss", "cornac", "mlflow"),
+}
+"""Packages that take long to load, or may be absent: a function may import them where it needs them."""
+
+LAZY_ROOMS = {"commands", "jobs"}
+LAZY_FILES = {
+    "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
+    "recbench_spark/adhoc/evaluate.py": "the call chooses its engine: Spark is not loaded for the local one",
+    "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
+    "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
+    "recbench_spark/failures.py": "loads pyspark, to name its errors",
+    "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
+    "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
+    "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
+    "recbench_spark/protocol/audit.py": "loads numba, in tasks",
+    "recbench_spark/protocol/draws.py": "loads numba, in tasks",
+}
+"""Files whose functions import modules of this package, with the reason."""
+
+
+def lazy_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that functions import."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return (place for function in functions for place in imports(function))
+
+
+def test_functions_import_only_engines() -> None:
+    inside = "def f():\n    import json\n    import torch.nn\n    from recbench_spark import cli\n"
+    assert [name for _, name in lazy_imports(ast.parse(inside))] == [
+        "json",
+        "torch.nn",
+        "recbench_spark.cli",
+    ]
+    files: dict[str, set[str]] = {}
+    for file in source_files():
+        name, tree = file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+        if LAZY_ROOMS.isdisjoint(Path(name).parts):
+            files[name] = {module.partition(".")[0] for _, module in lazy_imports(tree)} - ENGINES
+    assert {name: modules for name, modules in files.items() if modules} == {
+        name: {PACKAGE} for name in LAZY_FILES
+    }
+
+
+MOST_POSITIONAL = 5
+COMPILED = re.compile(r"compile|jit|intrinsic")
+"""Decorators of functions that a compiler reads: it takes no keywords."""
+
+
+def functions_with_many_parameters(tree: ast.AST) -> list[str]:
+    """`line name: n` of functions with too many positional parameters; the others are keyword-only."""
+    places = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not any(map(_is_compiler, node.decorator_list)):
+            names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+            count = len(names) - (names[:1] in (["self"], ["cls"]))
+            if count > MOST_POSITIONAL:
+                places.append(f"{node.lineno} {node.name}: {count}")
+    return places
+
+
+def _is_compiler(decorator: ast.expr) -> bool:
+    return bool(COMPILED.search(ast.unparse(decorator)))
+
+
+def test_functions_take_few_positional_parameters() -> None:
+    many = "def f(a, b, c, d, e, g): ...\nclass A:\n    def h(self, a, b, c, d, e, *, g): ...\n"
+    assert functions_with_many_parameters(ast.parse(many)) == ["1 f: 6"]
+    assert functions_with_many_parameters(ast.parse(f"@compile_kernel\n{many}")) == []
+    places = [
+        f"{file.relative_to(ROOT)}:{place}"
+        for file in source_files()
+        for place in functions_with_many_parameters(ast.parse(file.read_text(encoding="utf-8")))
+    ]
+    assert places == []
+
+
 # ------------------------------------------------------------------------------ other house rules
 
 

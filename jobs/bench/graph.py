@@ -141,7 +141,7 @@ def main(args: argparse.Namespace) -> int:
         rows = extrapolate_pinsage(spark, Path(args.folder).absolute(), args.rounds)
     elif args.predict:
         folder, plans = Path(args.folder).absolute(), args.plans.split(",")
-        rows = check_forecasts(spark, folder, int(args.predict), plans, args.rounds, args.wire)
+        rows = check_forecasts(spark, folder, int(args.predict), plans, args.rounds, wire=args.wire)
     else:
         rows = run_rounds(spark, Path(args.folder).absolute(), sizes, systems, args.rounds)
         print(summarise_runs(rows))
@@ -179,7 +179,7 @@ PLAN_SYSTEMS = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
 
 
 def check_forecasts(
-    spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, wire: str
+    spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, *, wire: str
 ) -> list[dict[str, Any]]:
     """Fit the cost model to small runs, predict a large run, and measure it."""
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
@@ -199,7 +199,7 @@ def check_forecasts(
     bench = GraphBench(spark, folder, edges)
     bench.read_once()
     for plan in plans:
-        runs += [run_forecast(bench, probe, plan, rates[plan], usual, wire) for _ in range(rounds)]
+        runs += [run_forecast(bench, probe, plan, rates[plan], usual, wire=wire) for _ in range(rounds)]
     return [{name: value for name, value in row.items() if name != "amounts"} for row in runs]
 
 
@@ -258,7 +258,7 @@ def select_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
 
 
 def run_forecast(
-    bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, wire: str
+    bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, *, wire: str
 ) -> dict[str, Any]:
     """Print the prediction for a run, then run it."""
     cores, size = bench.context.defaultParallelism, bench.layer_size(wire)
@@ -350,7 +350,7 @@ class GraphBench:
             path = self.features(dtype)
             if not path.exists():
                 create_matrix(path, (self.graph.nodes, DIMS), dtype)
-                fill_generated(self.context, self.graph, "hashed", DIMS, 1, path)
+                fill_generated(self.context, self.graph, "hashed", DIMS, 1, path=path)
         form = LayerForm("convolve", "importance", DIMS, DIMS)
         self.weights = random_weights(weight_shapes(form, DIMS), 1)
         self.convolve = make_layer(form, self.weights, DIMS)
@@ -459,7 +459,7 @@ class GraphBench:
 
         def work() -> dict[str, Any]:
             before = count_shuffle_bytes(self.spark)
-            _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
+            _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model=model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
                 "bytes_shuffled": count_shuffle_bytes(self.spark) - before,

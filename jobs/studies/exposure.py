@@ -246,7 +246,9 @@ def estimator_parts(
 ) -> dict[str, Parts]:
     """Return the parts of estimators; quotients are over users with a relevant item."""
     definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
-    parts_by_metric = contributions(rankings, chance_p, [metric], (K,), definition, names, settings)
+    parts_by_metric = contributions(
+        rankings, chance_p, [metric], (K,), definition, estimators=names, settings=settings
+    )
     return {name: parts for (name, _), parts in parts_by_metric.items()}
 
 
@@ -316,7 +318,7 @@ def combine_parts(parts: Parts, user_groups: UserGroups) -> Floats:
 
 def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
     """Return (u, s) the metric of each user in two strata, and (u, s) the relevant items there."""
-    values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
+    values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), definition=DEFINITION)
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     size_us = np.zeros((len(rankings.length), 2))
     np.add.at(size_us, (user_p, stratum_p), rankings.relevance > 0)

@@ -325,7 +325,7 @@ def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
     def worth(fitted: GraphNetwork) -> float:
         return mean_scaled_rank(rank_pairs(fitted, graph_input, judged), 10)
 
-    task = PairTask(net, graph_input, drawn.pairs, margin, band, worth)
+    task = PairTask(net, graph_input, drawn.pairs, margin, band, score=worth)
     drawn.say(f"{name}, seed {seed}: {task.examples:,} pairs")
     plan = TrainingPlan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
     result = fit(task, plan, folder / checkpoint_name(name, seed, how), drawn.say)

@@ -98,7 +98,7 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
 
 
 def fill_from_table(
-    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, path: Path, missing: str
+    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, *, path: Path, missing: str
 ) -> dict[str, int]:
     """Copy a table of vectors into the matrix of all nodes. Rows of the other side stay zero.
 
@@ -173,7 +173,7 @@ def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
 
 
 def _fill_rows(
-    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, path: Path, readers: int
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, path: Path, readers: int
 ) -> Iterator[ReadFeatures]:
     find, out = NodeFinder(graph), map_writable(path)
     flags = map_writable(path.with_name("present.npy"))
@@ -255,7 +255,7 @@ def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
 
 
 def fill_generated(
-    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, path: Path
+    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, *, path: Path
 ) -> None:
     """Fill the matrix of all nodes with degrees, a constant or hashed numbers.
 
@@ -271,18 +271,20 @@ def fill_generated(
     context.parallelize(graph.blocks, len(graph.blocks)).foreach(make)
 
 
-def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, path: Path) -> None:
+def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, *, path: Path) -> None:
     out = map_writable(path)
     for first in range(block.first, block.end, 1 << 16):
         end = min(first + (1 << 16), block.end)
         store(
-            generate_features(graph, block, kind, dims, seed, np.arange(first, end)),
+            generate_features(graph, block, kind, dims, seed, node_r=np.arange(first, end)),
             out[first:end],
             "features",
         )
 
 
-def generate_features(graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, node_r: Any) -> Any:
+def generate_features(
+    graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, *, node_r: Any
+) -> Any:
     """Return the (r, dims) float32 features of some nodes of a block, by dense id."""
     if kind == "constant":
         return np.ones((len(node_r), 1), np.float32)

@@ -248,7 +248,7 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path)
     if features.path is None:
         dims = features.dims if features.kind == "hashed" else 1
         create_matrix(path, (graph.nodes, dims), settings.wire)
-        first.fill_generated(context, graph, features.kind, dims, settings.seed, path)
+        first.fill_generated(context, graph, features.kind, dims, settings.seed, path=path)
         return {}
     side = graph.sides.index(features.side or graph.sides[-1])
     rows: RowSource = first.open_features(
@@ -256,7 +256,7 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path)
     )
     dims = first.count_dimensions(rows)
     create_matrix(path, (graph.nodes, dims), settings.wire)
-    return first.fill_from_table(context, graph, rows, side, dims, path, features.missing)
+    return first.fill_from_table(context, graph, rows, side, dims, path=path, missing=features.missing)
 
 
 NIGHT_NOTE = "night.json"

@@ -189,7 +189,7 @@ def _build_graph(
     with journal.stage(
         "graph", f"graph {graph_id}: build from {source.edges}", graph_id=graph_id
     ) as counts:
-        graph = _publish_graph(context, source, graph_id, folder, wanted, journal)
+        graph = _publish_graph(context, source, graph_id, folder, wanted, journal=journal)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
@@ -197,7 +197,13 @@ def _build_graph(
 
 
 def _publish_graph(
-    context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int, journal: Journal
+    context: SparkContext,
+    source: GraphSource,
+    graph_id: str,
+    folder: Path,
+    blocks: int,
+    *,
+    journal: Journal,
 ) -> Graph:
     """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
     with hold_lease(folder, lambda: read_graph(folder) is not None, journal.say) as lease:

@@ -213,7 +213,7 @@ def judge_entries(
             tuning = sources.get(entry.entry_id, SettingsSource(by_name))
             rivals = {name: search for name, search in searches.items() if name != entry.name}
             moved = effects_elsewhere.get(entry.method, {})
-            verdict = judge_run(entry.to_run(), board, tuning.search, rivals, moved, tuning.used)
+            verdict = judge_run(entry.to_run(), board, tuning.search, rivals, moved, used=tuning.used)
             verdicts[entry.entry_id] = verdict._replace(
                 notes=(*verdict.notes, *_note_missing_search(entry, tuning))
             )

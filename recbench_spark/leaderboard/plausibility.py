@@ -132,7 +132,7 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
 
 
 def check_level(
-    value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, where: str
+    value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, *, where: str
 ) -> str | None:
     """Return a sentence of doubt if a result is better than progress and noise explain, else None.
 

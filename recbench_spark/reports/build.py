@@ -55,6 +55,7 @@ def make_report(
     checks: pd.DataFrame,
     manifests: pd.DataFrame,
     headline: str,
+    *,
     sql_lines: Sequence[str],
     pairs: pd.DataFrame | None = None,
     regressions: Sequence[str] = (),

@@ -82,7 +82,7 @@ def fit_as_configured(
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, report)
     shares = (1,) * settings.processes
-    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, _is_local_session())
+    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, local=_is_local_session())
     read_checkpoint(folder / "best.safetensors", task.module, None)
     return fitted
 
@@ -97,6 +97,7 @@ def fit_multiprocess(
     folder: Path,
     shares: Sequence[float],
     report: Report,
+    *,
     local: bool = True,
 ) -> FitResult:
     """Fit with one process per share, from the last checkpoint of the folder on.

@@ -464,7 +464,7 @@ ANCHORS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     [
         (ANCHORS, "aliases add more than"),
         ("a: &a {b: *a}", "contains itself"),
-        ("name: a\nname: b", "'name' stands twice"),
+        ("name: a\nname: b", "'name' occurs twice"),
         ("[" * 50_000, "sections in one another"),
         ("name: !!python/object/apply:os.system [x]", "not valid YAML"),
         ("- a", "expected keys and values"),

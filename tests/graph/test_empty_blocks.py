@@ -83,7 +83,7 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     forms = tuple(LayerForm(case.form, case.aggregator, width, 6) for width in (6, 4))  # type: ignore[arg-type]
     path = place / f"{name}.npy"
     create_matrix(path, (graph.nodes, DIMS), case.wire)
-    features.fill_generated(SC, graph, "hashed", DIMS, 1, path)  # type: ignore[arg-type]
+    features.fill_generated(SC, graph, "hashed", DIMS, 1, path=path)  # type: ignore[arg-type]
     layers, ends = make_layers(forms, (), random_weights(model_weight_shapes(forms, (), DIMS), 1), DIMS, 1)
     tables = str(place / "graph_vectors"), str(place / "embeddings")
     return Model(name, layers, ends, case.mode, case.wire, str(path), str(place / name), *tables, 7, 100)

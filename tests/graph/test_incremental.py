@@ -55,7 +55,7 @@ def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model
     path = folder / f"{wire}.npy"
     create_matrix(path, (graph.nodes, DIMS), wire)
     rows = features.open_features(str(folder / "h.parquet"), "id", "numeric")
-    features.fill_from_table(SC, graph, rows, 1, DIMS, path, "error")  # type: ignore[arg-type]
+    features.fill_from_table(SC, graph, rows, 1, DIMS, path=path, missing="error")  # type: ignore[arg-type]
     layers, ends = make_layers(FORMS, (), random_weights(model_weight_shapes(FORMS, (), DIMS), 1), DIMS, 1)
     name, embeddings = folder.name, str(place / "embeddings") if output == "embeddings" else None
     files, table = str(place / "models" / name), str(place / "graph_vectors")

@@ -297,7 +297,7 @@ def test_features_by_hash_degree_and_constant(spark, laid, drawn, tmp_path) -> N
         for kind, dims in (("hashed", 5), ("degrees", 1), ("constant", 1)):
             path = tmp_path / f"{kind}{cut}.npy"
             create_matrix(path, (graph.nodes, dims), np.float32)
-            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, path)
+            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, path=path)
             found[kind, cut] = np.load(path)
     for kind in ("hashed", "degrees", "constant"):
         assert len({found[kind, cut].tobytes() for cut in CUTS}) == 1

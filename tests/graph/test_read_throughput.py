@@ -29,7 +29,7 @@ def laid(
     source = GraphSource(edges=str(folder / "edges.parquet"), self_loops=loops, nodes=nodes_of or {})
     graph, path = build_graph(Context(), source, "g", folder / "g", 3), folder / "h.npy"
     create_matrix(path, (graph.nodes, 8), "float16")
-    fill_generated(Context(), graph, "hashed", 8, 1, path)
+    fill_generated(Context(), graph, "hashed", 8, 1, path=path)
     return graph, str(path)
 
 

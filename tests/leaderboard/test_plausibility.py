@@ -46,7 +46,7 @@ class World:
     def doubted(self, predictions: np.ndarray) -> bool:
         y, p = self.ratings, predictions
         value = math.sqrt(np.var(y) * (1 - np.corrcoef(p, y)[0, 1] ** 2))
-        level = check_level(value, BEST, 0.0, RATING_LIMITS, BEST.value / math.sqrt(ROWS), "")
+        level = check_level(value, BEST, 0.0, RATING_LIMITS, BEST.value / math.sqrt(ROWS), where="")
         return bool(level or check_exactness(hits(p, y)))
 
 
@@ -94,14 +94,16 @@ def test_the_bound_by_hand() -> None:
         "0 is never excused"
     )
     assert plausible_bound(TrustedRun("a", 0.4, 0.0, 3), 1.0, RANKING_LIMITS, 0.0) == pytest.approx(0.55)
-    messages = check_level(1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "on part test")
+    messages = check_level(
+        1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, where="on part test"
+    )
     assert (
         messages is not None
         and messages.startswith("1.0000 on part test is beyond 0.7000")
         and "als" in messages
     )
-    assert check_level(0.6, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "") is None
-    assert check_level(0.0, TrustedRun("ones", 0.0, 0.0, 1), 0.0, RATING_LIMITS, 0.0, "") is None, (
+    assert check_level(0.6, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, where="") is None
+    assert check_level(0.0, TrustedRun("ones", 0.0, 0.0, 1), 0.0, RATING_LIMITS, 0.0, where="") is None, (
         "all are alike"
     )
 

@@ -16,7 +16,7 @@ def test_one_factor_by_hand() -> None:
     found = fold_in_explicit(np.array([0, 2]), np.array([0, 1]), np.array([2.0, 3.0]), factors, 0.5)
     assert found[0, 0] == pytest.approx(8 / 6)
     # alpha 10, strength 1: c = 11; left 30 + 10 (1 + 4) + 2/2 = 81, right 11 (1 + 2) = 33.
-    found = fold_in_implicit(np.array([0, 2]), np.array([0, 1]), np.ones(2), factors, 0.5, 10.0)
+    found = fold_in_implicit(np.array([0, 2]), np.array([0, 1]), np.ones(2), factors, 0.5, alpha=10.0)
     assert found[0, 0] == pytest.approx(33 / 81)
 
 
@@ -25,7 +25,7 @@ def test_a_user_without_items_gets_zeros() -> None:
     offsets, items, ratings = np.array([0, 0, 1]), np.array([2]), np.array([4.0])
     for found in (
         fold_in_explicit(offsets, items, ratings, factors, 0.1),
-        fold_in_implicit(offsets, items, ratings, factors, 0.1, 1),
+        fold_in_implicit(offsets, items, ratings, factors, 0.1, alpha=1),
     ):
         assert not found[0].any()
         assert found[1].any()
@@ -49,7 +49,7 @@ def test_equations_with_dense_matrices(seed: int, d: int, n_items: int, ridge: f
     items = np.concatenate(rows).astype(np.int64)
     ratings = draw.normal(size=len(items))
     of_explicit = fold_in_explicit(offsets, items, ratings, factors, ridge)
-    of_implicit = fold_in_implicit(offsets, items, ratings, factors, ridge, alpha)
+    of_implicit = fold_in_implicit(offsets, items, ratings, factors, ridge, alpha=alpha)
     for u, row in enumerate(rows):
         r = np.zeros(n_items)
         r[row] = ratings[offsets[u] : offsets[u + 1]]

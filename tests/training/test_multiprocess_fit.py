@@ -80,7 +80,7 @@ WAYS = pytest.mark.parametrize(
 def test_two_processes_fit_what_one_does(tmp_path, capfd, make, local) -> None:
     alone, told, expected_told = make(), [], []
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
-    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), told.append, local)
+    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), told.append, local=local)
     assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
     assert [line[:21] for line in told] == [line[:21] for line in expected_told]
     assert not capfd.readouterr().out
@@ -151,7 +151,7 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
 def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> None:
     make = partial(Ending, str(tmp_path), "refused")
     with pytest.raises(DataError, match=r"^no more\n  hint: rest$"):
-        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, local)
+        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, local=local)
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
@@ -298,7 +298,7 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local)
+        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local=local)
     finally:
         over.set()
         thread.join()

@@ -160,11 +160,11 @@ def test_edges_are_fitted_over_a_laid_out_graph_and_weights_are_made_once(tmp_pa
     how = PairObjective("co_occurrence", 1.0, 20, first=20, end=50)
     data: Any = SimpleNamespace(journal=Journal(io.StringIO()))
     folder = tmp_path / "fit"
-    path = trained_graphs.fit_weights(data, laid, examples, how, None, (settings, folder))
+    path = trained_graphs.fit_weights(data, laid, examples, how, None, fit_of=(settings, folder))
     weights, _ = read_weights(str(path))
     assert set(weights) == set(net.shapes())
     before = path.stat().st_mtime_ns
-    trained_graphs.fit_weights(data, laid, examples, how, None, (settings, folder))
+    trained_graphs.fit_weights(data, laid, examples, how, None, fit_of=(settings, folder))
     assert path.stat().st_mtime_ns == before
 
 

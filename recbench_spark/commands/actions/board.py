@@ -66,5 +66,5 @@ def board_facts(store: Store, board: BoardState, fits: pd.DataFrame) -> reports.
     searches = {model: search for model, search in trials.items() if search is not None}
     views, figures = read_views(store, board.name), draw_figures(fits)
     return reports.make_board(
-        board.name, board.entries, board.verdicts, searches, views, figures, board.held
+        board.name, board.entries, board.verdicts, searches, views, figures=figures, held_back=board.held
     )

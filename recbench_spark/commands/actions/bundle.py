@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "score":
         rank = partial(run_ranking_model, store, args.logical_date or datetime.now(UTC).date(), journal)
         accepted = (args.who, args.why) if args.accept else None
-        entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted)
+        entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted=accepted)
         print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
               f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
         return OK

@@ -244,6 +244,7 @@ def contributions(
     metrics: Sequence[str],
     ks: Sequence[int],
     definition: Definition,
+    *,
     estimators: Iterable[str],
     settings: EstimatorSettings,
     rewards: Rewards | None = None,
@@ -551,6 +552,7 @@ def measure_by_stratum(
     n_strata: int,
     metrics: Sequence[str],
     ks: Sequence[int],
+    *,
     definition: Definition,
 ) -> tuple[dict[str, Floats], Ints]:
     """Return each metric within each stratum, (u, s, c), and each user's truth items by stratum, (u, s).

@@ -188,7 +188,7 @@ class PassSize:
 
 
 def choose_plan(
-    size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, mapped_bytes: int
+    size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, *, mapped_bytes: int
 ) -> str:
     """Return the plan with the least predicted seconds.
 

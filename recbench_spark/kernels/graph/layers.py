@@ -176,7 +176,7 @@ class Layer:
         """
         if self.aggregator == "lstm":
             assert self.recurrent_t is not None
-            return lstm(csr, z, self.recurrent_t, own_hash, source_hash, self.most, self.seed)
+            return lstm(csr, z, self.recurrent_t, own_hash, source_hash, most=self.most, seed=self.seed)
         return pool_neighbours(self.aggregator, csr, z, z_own)
 
     def combine(self, h: Vectors, n: Matrix) -> Matrix:

@@ -143,6 +143,7 @@ def rank_bands(
     side: tuple[int, int],
     ranks: tuple[int, int],
     restart: float = 0.5,
+    *,
     least: float = 1e-6,
 ) -> Band:
     """Return the nodes of a side ranked low to high (from 1, high not included) by each query, without the

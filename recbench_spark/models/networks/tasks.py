@@ -147,6 +147,7 @@ class PairTask:
         pair_e: tuple[Rows, Rows],
         objective: PairObjective,
         band: Band | None = None,
+        *,
         score: Callable[[GraphNetwork], float] | None = None,
     ) -> None:
         if (objective.curriculum or objective.hard) and band is None:
@@ -171,7 +172,9 @@ class PairTask:
             each = max(1, objective.negatives // max(at.size or len(row_b), 1))
             nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
             ends = np.array([objective.first, objective.end])
-            hard = draw_hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
+            hard = draw_hard_negatives(
+                nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed=seed
+            )
         else:
             shared = draw_shared_negatives(objective.first, objective.end, objective.negatives, seed)
         most = objective.count_hard(at.epoch)
@@ -188,7 +191,7 @@ class PairTask:
         """Draw hard negatives. Rows of the band are counted from node `first`."""
         assert self.band is not None
         ends = np.array([self.how.first, self.how.end])
-        return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed)
+        return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed=seed)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
         """Return the sum of the loss over the pairs; see `PairObjective`."""

@@ -150,7 +150,7 @@ def _solve_side(
 ) -> None:
     nothing = FactorSide(zero_rows(1, sides[at].factors.shape[1]), np.zeros(1, np.float32))
     key = DrawKey(np.uint64(0), 0, 0)
-    draw_side(sides[at], nothing, sides[1 - at], nothing, groups[at], prior, key, threads)
+    draw_side(sides[at], nothing, sides[1 - at], nothing, groups[at], prior=prior, key=key, threads=threads)
 
 
 def _no_rows(dims: int) -> Table:

@@ -236,7 +236,7 @@ class Sampler:
         prior = make_prior(mean, precision, self.alpha, self.length)
         key = DrawKey(self.seed, at * PURPOSES + ROWS, number)
         b, c = self.others(at)
-        draw_side(part.own, part.fixed, b, c, part.ratings, prior, key, self.threads)
+        draw_side(part.own, part.fixed, b, c, part.ratings, prior=prior, key=key, threads=self.threads)
         self._merge(part)
 
     def _draw_bags(self, part: SamplerSide, bag: Bag, at: int, number: int) -> None:

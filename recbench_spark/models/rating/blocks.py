@@ -128,6 +128,7 @@ def draw_side(
     b: FactorSide,
     c: FactorSide,
     ratings: Grouped,
+    *,
     prior: Prior,
     key: DrawKey,
     threads: int = 1,

@@ -203,7 +203,14 @@ def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
         np.arange(len(rows) + 1) * 5, listed, np.concatenate([r["truth_rewards"] for r in rows])
     )
     kernel = contributions(
-        rankings, chance, (*NAMES, "dcg"), (2, 5), definition, ("holdout", *ALL), SETTINGS, model
+        rankings,
+        chance,
+        (*NAMES, "dcg"),
+        (2, 5),
+        definition,
+        estimators=("holdout", *ALL),
+        settings=SETTINGS,
+        rewards=model,
     )
     seen = 0
     for (estimator, metric), parts in kernel.items():
@@ -237,7 +244,12 @@ def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
     chance = np.concatenate([row["propensity"] for row in rows])
     for cut in CUTS:
         values, sizes = estimators.measure_by_stratum(
-            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), estimation_plan.measured.definition
+            rankings,
+            cut.assign(chance),
+            len(cut.items),
+            NAMES,
+            (2, 5),
+            definition=estimation_plan.measured.definition,
         )
         for metric in NAMES:
             value_usc = np.where(sizes[:, :, None] > 0, values[metric], np.nan)
@@ -295,7 +307,7 @@ def test_weights_of_any_size_stay_exact(exponent: int) -> None:
     chance = np.concatenate([row["propensity"] for row in rows])
     kernel = contributions(
         to_rankings(record_batch(rows)), chance, ("recall", "ndcg", "precision"), (1, 3),
-        estimation_plan.measured.definition, ALL[:4], SETTINGS,
+        estimation_plan.measured.definition, estimators=ALL[:4], settings=SETTINGS,
     )  # fmt: skip
     for (estimator, metric), parts in kernel.items():
         mine = values[(values.estimator == estimator) & (values.metric == metric)]

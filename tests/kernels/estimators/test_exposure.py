@@ -122,7 +122,13 @@ def slow_parts(estimator: str, metric: str, user: Any, k: int | None, d: Definit
 @given(USERS, DEFINITIONS)
 def test_weighted_estimators_equal_loops_over_orders(users: Any, d: Definition) -> None:
     found = contributions(
-        rankings_of(users), chances_of(users), METRICS, KS, d, exposure.WEIGHTED, SETTINGS
+        rankings_of(users),
+        chances_of(users),
+        METRICS,
+        KS,
+        d,
+        estimators=exposure.WEIGHTED,
+        settings=SETTINGS,
     )
     assert len(found) == 20
     for (estimator, metric), parts in found.items():
@@ -139,7 +145,7 @@ def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
     rankings = rankings_of(users)
     plain = measure(rankings, [m for m in METRICS if m != "dcg"], KS, d)
     one = np.ones(len(rankings.relevance))
-    found = contributions(rankings, one, METRICS, KS, d, exposure.ESTIMATORS, SETTINGS)
+    found = contributions(rankings, one, METRICS, KS, d, estimators=exposure.ESTIMATORS, settings=SETTINGS)
     for (estimator, metric), parts in found.items():
         if estimator in ("snips_global", "ips_pooled") and metric in exposure.QUOTIENTS:
             continue
@@ -155,11 +161,19 @@ def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
 @settings(max_examples=40, deadline=None)
 @given(USERS, st.integers(1, 3))
 def test_batches_of_users_change_nothing(users: Any, cut: int) -> None:
-    whole = contributions(rankings_of(users), chances_of(users), METRICS, KS, COUNT, ["ips"], SETTINGS)
+    whole = contributions(
+        rankings_of(users), chances_of(users), METRICS, KS, COUNT, estimators=["ips"], settings=SETTINGS
+    )
     for part, rows in ((users[:cut], slice(None, cut)), (users[cut:], slice(cut, None))):
         if part:
             found = contributions(
-                rankings_of(part), chances_of(part), METRICS, KS, COUNT, ["ips"], SETTINGS
+                rankings_of(part),
+                chances_of(part),
+                METRICS,
+                KS,
+                COUNT,
+                estimators=["ips"],
+                settings=SETTINGS,
             )
             for key, parts in found.items():
                 np.testing.assert_array_equal(parts.numerator, whole[key].numerator[rows])
@@ -170,7 +184,9 @@ def test_batches_of_users_change_nothing(users: Any, cut: int) -> None:
 def test_what_items_add_sums_to_the_metric(users: Any, d: Definition) -> None:
     rankings = rankings_of(users)
     user = np.repeat(np.arange(len(users)), np.diff(rankings.offsets))
-    held = contributions(rankings, np.ones(len(user)), METRICS, KS, d, ["holdout"], SETTINGS)
+    held = contributions(
+        rankings, np.ones(len(user)), METRICS, KS, d, estimators=["holdout"], settings=SETTINGS
+    )
     for name, added in exposure.addends(rankings, METRICS, KS, d).items():
         total = np.zeros((len(users), added.shape[1]))
         np.add.at(total, user, added)
@@ -185,7 +201,9 @@ def test_by_hand() -> None:
     """Ranks 1 and 3 of two relevant items with chances 1/2 and 1/8: w = 2 and 8."""
     users = [({0: 9.0, 1: 8.0, 2: 7.0}, {0: 1.0, 2: 1.0})]
     chance = np.array([1 / 2, 1 / 8])
-    found = contributions(rankings_of(users), chance, METRICS, (1,), COUNT, exposure.WEIGHTED, SETTINGS)
+    found = contributions(
+        rankings_of(users), chance, METRICS, (1,), COUNT, estimators=exposure.WEIGHTED, settings=SETTINGS
+    )
     assert found["ips", "hit"].numerator[0, 0] == 2 and found["snips_user", "hit"].numerator[0, 0] == 0.4
     assert found["clipped_ips", "recall"].numerator[0, 0] == 2 / 5
     assert found["ips", "recall"].numerator[0, 0] == found["snips_user", "recall"].numerator[0, 0] == 0.2
@@ -219,7 +237,14 @@ def expectation(estimator: str, rewards_of: Any) -> dict[str, Any]:
             seen = restrict(full, keep)
             rewards = rewards_of(model, keep)
             found = contributions(
-                seen, chance[keep], exposure.SUMS, KS, definition, [estimator], SETTINGS, rewards
+                seen,
+                chance[keep],
+                exposure.SUMS,
+                KS,
+                definition,
+                estimators=[estimator],
+                settings=SETTINGS,
+                rewards=rewards,
             )
             for name, value in total.items():
                 total[name] = value + likely * found[estimator, name].numerator.mean(axis=0)
@@ -234,7 +259,9 @@ def modelled(model: Any, keep: Any) -> Rewards:
 def truth_of_world() -> Any:
     users, chance, _ = world()
     definition = Definition(hit="count", empty_users="zero")
-    found = contributions(rankings_of(users), chance, exposure.SUMS, KS, definition, ["holdout"], SETTINGS)
+    found = contributions(
+        rankings_of(users), chance, exposure.SUMS, KS, definition, estimators=["holdout"], settings=SETTINGS
+    )
     return {name: found["holdout", name].numerator.mean(axis=0) for name in exposure.SUMS}
 
 
@@ -271,9 +298,9 @@ def test_a_right_model_needs_no_chances(estimator: str) -> None:
         exposure.SUMS,
         KS,
         definition,
-        [estimator],
-        SETTINGS,
-        modelled(relevance, keep),
+        estimators=[estimator],
+        settings=SETTINGS,
+        rewards=modelled(relevance, keep),
     )
     for name in exposure.SUMS:
         np.testing.assert_allclose(found[estimator, name].numerator.mean(axis=0), truth[name], rtol=1e-12)
@@ -291,9 +318,9 @@ def pooled_world() -> tuple[Any, Any]:
 def pooled(keep: Any, estimator: str = "ips_pooled", metric: str = "ndcg") -> Parts:
     users, chance = pooled_world()
     seen = restrict(rankings_of(users), keep)
-    return contributions(seen, chance[keep], [metric], (2,), COUNT, [estimator], SETTINGS)[
-        estimator, metric
-    ]
+    return contributions(
+        seen, chance[keep], [metric], (2,), COUNT, estimators=[estimator], settings=SETTINGS
+    )[estimator, metric]
 
 
 def test_pooled_by_hand() -> None:
@@ -386,7 +413,16 @@ def test_pooled_reasons() -> None:
 def test_a_cut_list_has_no_uncut_model_value() -> None:
     users, chance, model = world()
     rewards = Rewards(np.array([0, 2, 4]), model[:4], model)
-    found = contributions(rankings_of(users), chance, ["dcg"], (1, 2), COUNT, ["dm"], SETTINGS, rewards)
+    found = contributions(
+        rankings_of(users),
+        chance,
+        ["dcg"],
+        (1, 2),
+        COUNT,
+        estimators=["dm"],
+        settings=SETTINGS,
+        rewards=rewards,
+    )
     value = found["dm", "dcg"].numerator
     assert np.isfinite(value[:, :2]).all() and np.isnan(value[:, 2]).all()
     assert value[0].tolist()[:2] == pytest.approx([0.9, 0.9 + 0.3 / math.log2(3)])
@@ -420,10 +456,14 @@ def test_reasons_of_models_and_scales() -> None:
 
 def test_what_has_a_reason_has_no_parts_and_chances_are_checked() -> None:
     users, chance, _ = world()
-    found = contributions(rankings_of(users), chance, ["mrr"], KS, COUNT, exposure.ESTIMATORS, SETTINGS)
+    found = contributions(
+        rankings_of(users), chance, ["mrr"], KS, COUNT, estimators=exposure.ESTIMATORS, settings=SETTINGS
+    )
     assert list(found) == [("holdout", "mrr")]
     with pytest.raises(DataError, match="not positive"):
-        contributions(rankings_of(users), chance * 0, ["dcg"], KS, COUNT, ["ips"], SETTINGS)
+        contributions(
+            rankings_of(users), chance * 0, ["dcg"], KS, COUNT, estimators=["ips"], settings=SETTINGS
+        )
 
 
 def test_stratified_by_hand() -> None:
@@ -434,7 +474,7 @@ def test_stratified_by_hand() -> None:
     ]
     stratum = np.array([0, 1, 1, 0, 1])
     values, sizes = exposure.measure_by_stratum(
-        rankings_of(users), stratum, 2, ["recall", "mrr"], (1, 3), COUNT
+        rankings_of(users), stratum, 2, ["recall", "mrr"], (1, 3), definition=COUNT
     )
     assert sizes.tolist() == [[1, 2], [1, 1]]
     np.testing.assert_array_equal(values["recall"][0], [[1, 1], [0, 0.5]])
@@ -460,7 +500,7 @@ def test_strata_equal_the_oracle_on_restricted_truth(users: Any, seed: int) -> N
     d = Definition(ties="expected")
     stratum_of = np.random.default_rng(seed).integers(0, 2, 8)
     stratum = np.array([stratum_of[item] for _, truth in users for item in truth])
-    values, _ = exposure.measure_by_stratum(rankings_of(users), stratum, 2, ["ndcg"], (2,), d)
+    values, _ = exposure.measure_by_stratum(rankings_of(users), stratum, 2, ["ndcg"], (2,), definition=d)
     for u, (scores, truth) in enumerate(users):
         for s in range(2):
             inside = {item: grade for item, grade in truth.items() if stratum_of[item] == s}
@@ -481,7 +521,9 @@ def many(u: int) -> tuple[Any, Any]:
 def test_replicates_are_weighted_estimates(estimator: str) -> None:
     rankings, chance = many(300)
     keys = np.arange(300) * 77
-    parts = contributions(rankings, chance, ["hit"], (3, 9), COUNT, [estimator], SETTINGS)[estimator, "hit"]
+    parts = contributions(
+        rankings, chance, ["hit"], (3, 9), COUNT, estimators=[estimator], settings=SETTINGS
+    )[estimator, "hit"]
     parts.numerator[:7] = parts.denominator[:7] = np.nan
     scalings = (scaling(float(np.nanmax(parts.numerator))), scaling(float(np.nanmax(parts.denominator))))
     whole = exposure.replicate_sums(parts, keys, 12, 4, scalings)
@@ -501,7 +543,7 @@ def test_replicates_are_weighted_estimates(estimator: str) -> None:
 def test_replicates_of_strata_resample_sizes_too() -> None:
     rankings, _ = many(200)
     stratum = np.random.default_rng(1).integers(0, 3, 400)
-    values, sizes = exposure.measure_by_stratum(rankings, stratum, 3, ["recall"], (5,), COUNT)
+    values, sizes = exposure.measure_by_stratum(rankings, stratum, 3, ["recall"], (5,), definition=COUNT)
     keys, columns = np.arange(200), values["recall"].reshape(200, 3)
     mean = replicate_means(*bootstrap_sums(keys, columns, 8, 0)).reshape(8, 3, 1)
     size = bootstrap_sums(keys, sizes.astype(float), 8, 0)[0] * 2.0**-30
@@ -545,7 +587,9 @@ def test_most_popular_on_coat_as_published_and_beside_its_estimates(shared_data:
     # The closed loop flatters most popular; its own propensities bring recall down towards the truth.
     rankings, users, items = popular(train, count)
     chance = np.clip(np.loadtxt(folder / "propensities.ascii"), 0.01, 1.0)[users, items]
-    found = contributions(rankings, chance, ["recall"], ks, d, ["holdout", "snips_user"], SETTINGS)
+    found = contributions(
+        rankings, chance, ["recall"], ks, d, estimators=["holdout", "snips_user"], settings=SETTINGS
+    )
     truth = np.nanmean(measure(opened_rankings, ["recall"], ks, d)["recall"], axis=0)
     plain, weighted = (found[name, "recall"].estimate() for name in ("holdout", "snips_user"))
     assert (plain > truth).all() and (np.abs(weighted - truth) < np.abs(plain - truth)).all()

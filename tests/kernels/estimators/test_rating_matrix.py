@@ -25,8 +25,8 @@ def totals(known: Any, loss: Any, *, model: bool = True) -> Any:
     delta = rating_matrix.losses(PREDICTION, RATING, loss)
     imputed = rating_matrix.losses(PREDICTION, MODEL, loss)
     offsets = np.cumsum([0, *known.sum(axis=1)])
-    extra = (imputed[known], imputed.sum(axis=1)) if model else ()
-    return rating_matrix.user_sums(offsets, delta[known], CHANCE[known], 3, *extra).sum(axis=0)
+    extra = {"imputed_n": imputed[known], "imputed_u": imputed.sum(axis=1)} if model else {}
+    return rating_matrix.user_sums(offsets, delta[known], CHANCE[known], 3, **extra).sum(axis=0)
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute"])
@@ -60,7 +60,9 @@ def test_everything_known_is_the_plain_error() -> None:
     offsets, one = np.array([0, 3, 6]), np.ones(6)
     for loss, plain in (("squared", mean_squared_error), ("absolute", mean_absolute_error)):
         delta: Any = rating_matrix.losses(PREDICTION, RATING, loss)  # type: ignore[arg-type]
-        sums = rating_matrix.user_sums(offsets, delta[every], one, 3, one * 9, np.full(2, 27.0)).sum(axis=0)
+        sums = rating_matrix.user_sums(
+            offsets, delta[every], one, 3, one * 9, imputed_u=np.full(2, 27.0)
+        ).sum(axis=0)
         for name, value in rating_matrix.from_totals(sums).items():
             assert value == pytest.approx(plain(RATING.ravel(), PREDICTION.ravel())), name
 
@@ -86,7 +88,7 @@ def test_a_masked_full_matrix_is_recovered_as_often_as_intervals_promise() -> No
         known = rng.random(rating.shape) < chance
         offsets = np.cumsum([0, *known.sum(axis=1)])
         sums = rating_matrix.user_sums(
-            offsets, delta[known], chance[known], 40, imputed[known], imputed.sum(axis=1)
+            offsets, delta[known], chance[known], 40, imputed[known], imputed_u=imputed.sum(axis=1)
         )
         top, below = rating_matrix.parts(sums)
         value, error, _ = ratio_and_error(ratio_moments(top / 64, below / 64))

@@ -328,8 +328,8 @@ def test_bytes_on_the_wire_by_hand() -> None:
     assert size.bytes_moved("G") == 300 * 8 * 2
     assert size.bytes_moved("S") == 400 * (4 * 8 + 4)
     assert size.flops() == 2 * 80 * 16 * 8 + 2 * 100 * 24 * 8
-    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, 0) in ("G", "S")
-    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, 10**9) == "R"
+    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, mapped_bytes=0) in ("G", "S")
+    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, mapped_bytes=10**9) == "R"
     with pytest.raises(ConfigError, match="plan S does not support lstm"):
         costs.check_plan("S", "lstm", False)
 

@@ -313,7 +313,7 @@ def test_limits_that_products_meet_count_as_reached(fused):
     assert above.tolist() == (products >= high[:, None]).sum(1).tolist()
     assert reached.tolist() == (products >= low[:, None]).sum(1).tolist()
     between = (products >= low[:, None]) & (products < high[:, None])
-    found = fused._find_undecided(rows, reached - above, int(between.sum()), block, of_items, tile)
+    found = fused._find_undecided(rows, reached - above, int(between.sum()), block, of_items, tile=tile)
     assert [sorted(some) for some in np.split(found.numpy(), between.sum(1).cumsum()[:-1])] == [
         np.flatnonzero(row).tolist() for row in between
     ]

@@ -44,13 +44,13 @@ def test_vectors_and_gradients_are_those_of_dense_algebra(layers) -> None:
 def test_negatives_are_even_over_what_a_user_has_not() -> None:
     pairs = drawn()
     rows = np.arange(20_000)
-    found = sampling.draw_unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, 5)
+    found = sampling.draw_unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, seed=5)
     own = set(pairs.item[pairs.indptr[0] : pairs.indptr[1]].tolist())
     others = [i for i in range(pairs.items) if i not in own]
     assert set(found.tolist()) == set(others)
     assert stats.chisquare(np.bincount(found, minlength=pairs.items)[others]).pvalue > 1e-3
     part = sampling.draw_unseen(
-        pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, 5
+        pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, seed=5
     )
     assert part.tolist() == found[100:105].tolist()  # of the example, not of the minibatch
     shared = sampling.draw_shared_negatives(7, 27, 20_000, 3)
@@ -60,7 +60,7 @@ def test_negatives_are_even_over_what_a_user_has_not() -> None:
 def test_hard_negatives_are_of_the_querys_band_or_of_all_where_it_is_empty() -> None:
     band = Band(np.array([0, 3, 3]), np.array([4, 8, 9], np.uint32), np.array([False, True]))
     found = sampling.draw_hard_negatives(
-        band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), 1
+        band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), seed=1
     )
     assert set(found[::2].flatten().tolist()) == {4, 8, 9}
     assert set(found[1::2].flatten().tolist()) == set(range(20, 30))
@@ -119,7 +119,7 @@ def test_shared_negatives_leave_out_what_a_user_has(layers, negatives, groups) -
     """By a plain loop over pairs of user and drawn item, those drawn twice counted twice."""
     pairs = drawn()
     module = factors.FactorNetwork(pairs, 4, layers, 1, sparse=False).double()
-    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, groups)
+    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, groups=groups)
     rows = np.array([3, 7, 7, 20, 41, 60])
     batch = task.batch(Step(1, 0), rows, 9)
     parts = [task.batch(Step(1, 0), some, 9) for some in (rows[:2], rows[2:])]

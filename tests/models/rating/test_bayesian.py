@@ -115,7 +115,7 @@ def test_conditionals_of_rows_equal_dense_algebra(features: str) -> None:
         for spread in (0.0, 1.0):
             prior = make_prior(mean, precision, alpha, sampler.length, spread)
             b, c = sampler.others(at)
-            draw_side(part.own, part.fixed, b, c, part.ratings, prior, key)
+            draw_side(part.own, part.fixed, b, c, part.ratings, prior=prior, key=key)
             drawn.append(np.column_stack([part.own.biases, part.own.factors[:, :DIMS]]).astype(np.float64))
         for a in part.rated:
             wanted, found = dense.conditional(dense.starts[at] + a, mean, precision, alpha)
