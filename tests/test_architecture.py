@@ -73,7 +73,7 @@ def level(room: str) -> int:
     return levels[0]
 
 
-def room_of(parts: Sequence[str]) -> str:
+def find_room(parts: Sequence[str]) -> str:
     """The room of a module of the package, by the parts of its name below the package."""
     return ".".join(parts[:2]) if parts[0] in CUT_FURTHER and len(parts) > 2 else parts[0]
 
@@ -105,7 +105,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def breaches(file: Path, root: Path) -> list[str]:
     """`path:line: what` for every import of a file that its level does not allow."""
     parts = file.relative_to(root).with_suffix("").parts
-    own = room_of(parts[1:]) if parts[0] == PACKAGE else parts[0]
+    own = find_room(parts[1:]) if parts[0] == PACKAGE else parts[0]
     if own == "__init__":
         return []
     lines = []
@@ -115,16 +115,16 @@ def breaches(file: Path, root: Path) -> list[str]:
         top, _, rest = name.partition(".")
         if top in ("pyspark", "delta", "py4j") and without_spark:
             lines.append(f"{where}: {own} must not import {name}")
-        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _allowed(own, rest)):
+        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _is_allowed(own, rest)):
             lines.append(f"{where}: {own} must not import {name}")
     return lines
 
 
-def _allowed(own: str, name: str) -> bool:
+def _is_allowed(own: str, name: str) -> bool:
     parts = module_parts(name)
     if not parts:  # the package's own version
         return True
-    other = room_of(parts)
+    other = find_room(parts)
     if own in STAGES and other in STAGES and own.split(".", maxsplit=1)[0] != other.split(".")[0]:
         return False
     return other == own or level(other) < level(own)
@@ -141,7 +141,7 @@ def test_layers() -> None:
 def test_every_module_has_a_level_and_every_level_its_modules() -> None:
     folder = ROOT / PACKAGE
     files = [path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py")]
-    rooms = {room_of(parts) for parts in files} - {"__init__"}
+    rooms = {find_room(parts) for parts in files} - {"__init__"}
     assert rooms | {"jobs"} == set().union(*LEVELS)
 
 
@@ -218,7 +218,7 @@ ENGINES = {
 LAZY_ROOMS = {"commands", "jobs"}
 LAZY_FILES = {
     "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
-    "recbench_spark/adhoc/evaluate.py": "the call chooses its engine: Spark is not loaded for the local one",
+    "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
     "recbench_spark/failures.py": "loads pyspark, to name its errors",
@@ -346,7 +346,7 @@ def test_every_table_and_column_says_what_it_means(table) -> None:
     assert set(table.partition_by) <= set(table.names)
 
 
-def tracked_texts() -> Iterator[tuple[str, str]]:
+def read_tracked_texts() -> Iterator[tuple[str, str]]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=False, text=True,
@@ -368,7 +368,7 @@ def test_tracked_files_name_no_registry_and_no_folder_of_this_machine() -> None:
     insecure = re.compile("http" + "://(?!www\\.w3\\.org/|localhost|127\\.0\\.0\\.1)")
     places = [
         f"{name}: {match[0]}"
-        for name, text in tracked_texts()
+        for name, text in read_tracked_texts()
         for pattern in (wrong, insecure)
         for match in pattern.finditer(text)
     ]

@@ -1,4 +1,4 @@
-"""What a session of many nights keeps."""
+"""The state that a session of many nights keeps."""
 
 from __future__ import annotations
 

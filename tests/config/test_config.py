@@ -47,7 +47,7 @@ def write(tmp_path: Path):
     return write
 
 
-def changed(**sections: Any) -> dict[str, Any]:
+def change_sections(**sections: Any) -> dict[str, Any]:
     return {**MINIMAL, **sections}
 
 
@@ -103,7 +103,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("sections", "key", "meant"), MISTAKES, ids=[m[1] for m in MISTAKES])
 def test_a_mistake_names_file_key_and_nearest(write, sections, key: str, meant: str) -> None:
-    file = write(changed(**sections))
+    file = write(change_sections(**sections))
     with pytest.raises(ConfigError) as error:
         load_benchmark(file)
     assert error.value.message.startswith(f"{file}: {key}")
@@ -139,7 +139,7 @@ def test_a_mistake_names_file_key_and_nearest(write, sections, key: str, meant: 
 )
 def test_values_out_of_range_are_refused(write, sections, key: str) -> None:
     with pytest.raises(ConfigError) as error:
-        load_benchmark(write(changed(**sections)))
+        load_benchmark(write(change_sections(**sections)))
     assert f": {key}" in error.value.message
 
 

@@ -77,6 +77,6 @@ def test_a_pool_is_told_too(tmp_path) -> None:
 
 def test_a_vector_whose_length_is_beyond_float32_gets_length_one() -> None:
     x = np.array([[3e38, -3e38, 3e38], [3, 4, 0]], np.float32)
-    found = dense.normalise(x.copy())
-    np.testing.assert_allclose(found[0], np.array([1, -1, 1]) / np.sqrt(3), rtol=1e-6)
-    assert found[1].tolist() == [float(np.float32(0.6)), float(np.float32(0.8)), 0]
+    result = dense.normalise(x.copy())
+    np.testing.assert_allclose(result[0], np.array([1, -1, 1]) / np.sqrt(3), rtol=1e-6)
+    assert result[1].tolist() == [float(np.float32(0.6)), float(np.float32(0.8)), 0]

@@ -54,7 +54,7 @@ def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "told"),
+    ("text", "more", "report"),
     [
         ("src,dst,weight\n1,2,9\n", {}, "column weight"),
         ("a,b,stars\n1,2,9\n", {"columns": {"src": "a", "dst": "b", "weight": "stars"}}, "column stars"),
@@ -64,11 +64,11 @@ def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
         ("1,2\n", {}, None),
     ],
 )
-def test_weights_that_are_not_read_are_told(text, more, told, tmp_path) -> None:
+def test_weights_that_are_not_read_are_told(text, more, report, tmp_path) -> None:
     (tmp_path / "edges.csv").write_text(text)
     source = GraphSource(edges=str(tmp_path / "edges.csv"), **more)
     warning = warn_unread_weights(source, open_inputs(source).edges)
-    assert warning is None if told is None else f"{told} of {source.edges} is not read" in str(warning)
+    assert warning is None if report is None else f"{report} of {source.edges} is not read" in str(warning)
 
 
 def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
@@ -98,7 +98,7 @@ def table(place: Path, name: str, model_id: str) -> dict[str, np.ndarray]:
     return dict(zip(rows["id"], map(np.array, rows["vector"]), strict=True))
 
 
-def model_of(printed: str) -> str:
+def parse_model(printed: str) -> str:
     return printed.split("model ", 1)[1].split(maxsplit=1)[0].rstrip(":")
 
 
@@ -143,7 +143,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     monkeypatch.setattr(runner.delta_files, "commit", commit)
     output = capsys.readouterr()
     assert "interrupted" in output.err and "layer 1" not in output.err
-    name = model_of(output.out)
+    name = parse_model(output.out)
     assert run(*given, "--warehouse", str(one), "--plan", "G") == 0
     output = capsys.readouterr()
     assert "layer 1 layer (mean, plan G)" in output.err and "of the predicted time" in output.err
@@ -190,7 +190,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
+def plain_run(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "edges.csv").write_text("src,dst\n1,2\n2,3\n3,1\n4,1\n")
     flags = ("--edges", str(folder / "edges.csv"), "--features", "hashed:3", "--widths", "3,2")
@@ -198,8 +198,8 @@ def undisturbed(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
     return flags, folder / "w"
 
 
-def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
-    """What the tables say of graph and layers, without times."""
+def read_tables(place: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Read the rows of graph and layers, without times."""
     columns = {"graphs": ["nodes", "edges"], "graph_nodes": ["id", "edges"],
                "graph_runs": ["layer", "nodes", "vectors_projected"],
                "checks": ["check", "observed"]}  # fmt: skip
@@ -219,9 +219,9 @@ def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
     ],
 )
 def test_what_is_told_of_a_graph_is_there_after_a_kill(
-    module, name, nth, undisturbed, monkeypatch, tmp_path
+    module, name, nth, plain_run, monkeypatch, tmp_path
 ) -> None:
-    flags, place = undisturbed
+    flags, place = plain_run
     calls, whole = iter(range(9)), getattr(module, name)
 
     def dying(*args: object) -> object:
@@ -234,7 +234,7 @@ def test_what_is_told_of_a_graph_is_there_after_a_kill(
     monkeypatch.setattr(module, name, whole)
     for _ in range(2):
         assert run(*flags, "--warehouse", str(tmp_path)) == 0
-        assert told_of(tmp_path) == told_of(place)
+        assert read_tables(tmp_path) == read_tables(place)
 
 
 @pytest.mark.spark
@@ -300,7 +300,7 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     assert (
         run(*log, *place, *ours, "--form", "convolve", "--aggregator", "importance", "--drop-bad-rows") == 0
     )
-    name = model_of(capsys.readouterr().out)
+    name = parse_model(capsys.readouterr().out)
     result = table(tmp_path / "w", "embeddings", name)
     assert result.keys() == {"1", "5", "a"}
     np.testing.assert_allclose(result["1"], result["a"], rtol=1e-6)
@@ -313,5 +313,5 @@ def test_two_lines_of_csv(spark, capsys, tmp_path) -> None:
         run("--edges", str(tmp_path / "edges.csv"), "--warehouse", str(tmp_path / "w"), "--widths", "3")
         == 0
     )
-    result = table(tmp_path / "w", "embeddings", model_of(capsys.readouterr().out))
+    result = table(tmp_path / "w", "embeddings", parse_model(capsys.readouterr().out))
     assert result.keys() == {"1", "2", "3"} and all(len(vector) == 3 for vector in result.values())

@@ -420,7 +420,7 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "found"),
+    ("sql", "result"),
     [
         ("SELECT 'a `b` c' AS `the name`", {"the name": "a `b` c"}),
         ("SELECT 'it''s `1`' AS x", {"x": "it's `1`"}),
@@ -431,8 +431,8 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
         ('SELECT 1 AS `a"b`, 2 AS `c``d`', {'a"b': 1, "c`d": 2}),
     ],
 )
-def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, found: dict) -> None:
-    assert run_query(ArrowStore(warehouse), sql, 10).to_pylist() == [found]
+def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, result: dict) -> None:
+    assert run_query(ArrowStore(warehouse), sql, 10).to_pylist() == [result]
 
 
 def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> None:

@@ -43,7 +43,7 @@ class World:
         true = np.clip(self.ratings + blur * self.rng.standard_normal(ROWS), 1, 5)
         return np.where(self.rng.random(ROWS) < share, true, self.honest(0.3))
 
-    def doubted(self, predictions: np.ndarray) -> bool:
+    def is_doubted(self, predictions: np.ndarray) -> bool:
         y, p = self.ratings, predictions
         value = math.sqrt(np.var(y) * (1 - np.corrcoef(p, y)[0, 1] ** 2))
         level = check_level(value, BEST, 0.0, RATING_LIMITS, BEST.value / math.sqrt(ROWS), where="")
@@ -58,7 +58,7 @@ def hits(p: np.ndarray, y: np.ndarray) -> RatingHits:
 
 
 def rate(make) -> float:
-    return float(np.mean([World(seed).doubted(make(World(seed))) for seed in range(40)]))
+    return float(np.mean([World(seed).is_doubted(make(World(seed))) for seed in range(40)]))
 
 
 @pytest.mark.parametrize("error", [0.15, 0.3, 0.5, 0.8])
@@ -117,7 +117,7 @@ def spans(p: np.ndarray, low: float = 1, high: float = 5) -> PredictionSpread:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "report"),
     [
         (lambda p: p + 2, r"predictions is 5\.\d+, \+2\.\d+ off|lie outside the scale"),
         (lambda p: p - 1, r"mean of the predictions is 2\.\d\d, -\d"),
@@ -127,10 +127,10 @@ def spans(p: np.ndarray, low: float = 1, high: float = 5) -> PredictionSpread:
         (lambda p: p * 10 - 32.4, "lie outside the scale"),
     ],
 )
-def test_another_scale_is_refused(change, told: str) -> None:
+def test_another_scale_is_refused(change, report: str) -> None:
     fault = check_scale(spans(change(World(1).honest(0.3))))
     assert fault is not None and "the log's scale is 1 to 5" in fault
-    assert re.search(told, fault)
+    assert re.search(report, fault)
 
 
 def test_a_little_beyond_the_scale_is_clipped_not_refused() -> None:

@@ -115,9 +115,9 @@ def record_batch(rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def value(found: pd.DataFrame, estimator: str, metric: str, k: int | None) -> pd.Series:
-    at = found.k.isna() if k is None else found.k == k
-    (row,) = found[(found.estimator == estimator) & (found.metric == metric) & at].itertuples()
+def value(result: pd.DataFrame, estimator: str, metric: str, k: int | None) -> pd.Series:
+    at = result.k.isna() if k is None else result.k == k
+    (row,) = result[(result.estimator == estimator) & (result.metric == metric) & at].itertuples()
     return row
 
 
@@ -437,7 +437,7 @@ class Corrected:
     opened_store: ExposureContext
 
     def rows(self, table: str) -> pd.DataFrame:
-        return rows_of(self.ran, table)
+        return read_rows(self.ran, table)
 
 
 @pytest.fixture(scope="module")
@@ -454,7 +454,7 @@ def night(small_night: Ran, tmp_path_factory: pytest.TempPathFactory) -> Correct
     return Corrected(ran, opened)
 
 
-def rows_of(night: Ran, table: str) -> pd.DataFrame:
+def read_rows(night: Ran, table: str) -> pd.DataFrame:
     return night.store.read_run(table, night.outcome.run_ids["popular"]).toPandas()
 
 
@@ -476,7 +476,7 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
         "ndcg", "precision", "map", ks=(5, 10), replicates=50, axes={"threshold": 4.0}, rewards="model",
         settings=EstimatorSettings(clip=3.0), exposed="true", strata=opened.strata, weights=opened.weights,
     )  # fmt: skip
-    wanted = estimates(list(with_rewards_of(truth)), estimation_plan, tasks=2)
+    wanted = estimates(list(add_rewards(truth)), estimation_plan, tasks=2)
     columns = ["metric", "k", "estimator", "definition", "value", "stderr", "ci_low", "ci_high", "n"]
     mine = rows[rows.value.notna() & ((rows.estimator != "holdout") | (rows.metric == "dcg"))]
     mine = mine.sort_values(["estimator", "definition", "metric", "k"], ignore_index=True)[columns]
@@ -491,7 +491,7 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     assert len(empty) == len(missing_estimates(estimation_plan)) + 4 and (empty.n == 0).all()
 
 
-def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
+def add_rewards(rankings: pd.DataFrame) -> Iterator[Row]:
     """Every item is expected to be liked with chance 1/4, but the first by id, which nobody knows."""
     first = min(item for items in (*rankings.item_ids, *rankings.top_items) for item in items)
     for row in rankings.to_dict("records"):

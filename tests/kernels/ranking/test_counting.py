@@ -55,8 +55,8 @@ def check(world, counts, top_k):
         scores = {i: oracle_score(vectors[u], items[i], bias[i], kind) for i in ranked}
         expected, best = oracle_user(scores, row, ranked, top_k)
         for above, tied, before in expected:
-            found = counts.above_p[p], counts.tied_p[p], counts.before_p[p]
-            assert found == (above, tied, before), (u, row, p)
+            result = counts.above_p[p], counts.tied_p[p], counts.before_p[p]
+            assert result == (above, tied, before), (u, row, p)
             p += 1
         assert counts.candidates_u[u] == len(ranked)
         listed = list(zip(counts.top_items_uk[u].tolist(), counts.top_scores_uk[u].tolist(), strict=True))
@@ -76,8 +76,8 @@ def run(world, top_k=5, device="cpu", **options):
     masked = [sorted(everything - set(row)) for row in candidates]
     scorer = DotScorer(items, bias if bias.any() else None, scored, kind)
     block = UserBlock(np.arange(len(vectors)), vectors)
-    asked = CountingSettings(top_k=top_k, **options)
-    return count_ranks(scorer, block, lists(truth), lists(masked), device=device, settings=asked)
+    requests = CountingSettings(top_k=top_k, **options)
+    return count_ranks(scorer, block, lists(truth), lists(masked), device=device, settings=requests)
 
 
 def random_world(seed, users=7, items=90, dims=5, kind="dot", bias=False, scale=1.0, grid=None):

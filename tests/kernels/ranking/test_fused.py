@@ -22,7 +22,7 @@ CUTOFFS = (0, 1, 3, 20, 1000)
 
 
 @pytest.fixture(scope="module")
-def fused():
+def kernel():
     """Triton asks for the variable when it is loaded, and torch's optimisers have loaded it: once more."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
@@ -40,7 +40,7 @@ def fused():
 
 
 def check(world, cutoffs=CUTOFFS, **options):
-    """As the float32 path of the CPU counts them, which has an oracle of its own."""
+    """Count as the float32 path of the CPU does, which has an oracle of its own."""
     for cutoff in cutoffs:
         expected = run(world, 0, cutoff=cutoff, reduced=False)
         same(expected, run(world, 0, device="cpu:0", cutoff=cutoff, **options))
@@ -49,15 +49,15 @@ def check(world, cutoffs=CUTOFFS, **options):
 @pytest.mark.parametrize("kind", ["dot", "cosine"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("grid", [None, 2])
-def test_kinds_biases_and_ties(fused, kind, bias, grid):
+def test_kinds_biases_and_ties(kernel, kind, bias, grid):
     check(random_world(3, users=20, items=130, kind=kind, bias=bias, grid=grid))
 
 
-def test_the_kernels_are_what_counts(fused, monkeypatch):
+def test_the_kernels_are_what_counts(kernel, monkeypatch):
     counted = []
-    count_block = fused.count_block
+    count_block = kernel.count_block
     monkeypatch.setattr(
-        fused,
+        kernel,
         "count_block",
         lambda *args, **more: counted.append(len(args[0])) or count_block(*args, **more),
     )
@@ -71,22 +71,22 @@ def test_the_kernels_are_what_counts(fused, monkeypatch):
 
 
 @pytest.mark.parametrize("dims", [1, 31, 33, 130, 300])
-def test_any_number_of_dimensions(fused, dims):
+def test_any_number_of_dimensions(kernel, dims):
     check(random_world(dims, users=5, items=50, dims=dims), (3,))
 
 
-def test_popularity_alone(fused):
+def test_popularity_alone(kernel):
     check(random_world(2, dims=0, bias=True), (3,))
 
 
 @pytest.mark.parametrize("scale", [1e-45, 1e-23, 1e18, 1e38])
 @pytest.mark.parametrize("bias", [False, True])
-def test_tiny_and_huge_numbers(fused, scale, bias):
+def test_tiny_and_huge_numbers(kernel, scale, bias):
     for grid in (None, 1):
         check(random_world(3, items=60, scale=scale, grid=grid, bias=bias), (3, 1000))
 
 
-def test_huge_and_tiny_items_and_biases_in_one_catalogue(fused):
+def test_huge_and_tiny_items_and_biases_in_one_catalogue(kernel):
     world = random_world(5, dims=4, bias=True)
     world[1][::7] *= np.float32(1e25)
     world[1][::5] *= np.float32(1e-25)
@@ -96,7 +96,7 @@ def test_huge_and_tiny_items_and_biases_in_one_catalogue(fused):
     check(world, (3, 1000))
 
 
-def test_zero_vectors_tie_at_the_bias(fused):
+def test_zero_vectors_tie_at_the_bias(kernel):
     world = random_world(11, bias=True)
     world[0][0] = 0
     world[1][:40] = 0
@@ -121,11 +121,11 @@ def near_ties(kind="dot"):
 
 
 @pytest.mark.parametrize("kind", ["dot", "cosine"])
-def test_near_ties_in_the_last_bit(fused, kind):
+def test_near_ties_in_the_last_bit(kernel, kind):
     check(near_ties(kind), (1, 20, 1000))
 
 
-def test_duplicated_items_are_ties_in_order(fused):
+def test_duplicated_items_are_ties_in_order(kernel):
     vectors, items = np.ones((3, 8), "f4"), np.ones((150, 8), "f4")
     truth = [[0, 149, 70], [70, 70], [-1, 5]]
     every = [list(range(150)), list(range(1, 150)), list(range(0, 150, 2))]
@@ -136,7 +136,7 @@ def test_duplicated_items_are_ties_in_order(fused):
     check(world)
 
 
-def test_masks_of_everything_users_without_positives_and_many_of_them(fused):
+def test_masks_of_everything_users_without_positives_and_many_of_them(kernel):
     vectors, items, bias, scored, kind, _, _ = random_world(4, users=6, items=80)
     truth = [[], [3], list(range(80)), [5, 6], [], [7] * 3]
     candidates = [[], [], list(range(80)), [5], list(range(80)), [*range(0, 80, 3), 7]]
@@ -145,7 +145,7 @@ def test_masks_of_everything_users_without_positives_and_many_of_them(fused):
     check((vectors[:0], items, bias, scored, kind, [], []), (3,))
 
 
-def test_unscored_items_may_hold_anything(fused):
+def test_unscored_items_may_hold_anything(kernel):
     world = random_world(51, bias=True)
     world[1][~world[3]] = np.nan
     world[2][~world[3]] = np.inf
@@ -162,14 +162,14 @@ def test_unscored_items_may_hold_anything(fused):
     cutoff=st.integers(0, 80),
     tiles=st.tuples(st.integers(1, 5), st.sampled_from([None, 1, 40])),
 )
-def test_any_world(fused, seed, size, form, exponent, grid, cutoff, tiles):
+def test_any_world(kernel, seed, size, form, exponent, grid, cutoff, tiles):
     world = random_world(seed, *size, *form, 10.0**exponent, grid)
     check(world, (cutoff,), user_tile=tiles[0], item_tile=tiles[1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_many_larger_worlds(fused, seed):
+def test_many_larger_worlds(kernel, seed):
     """Factors as models have them: some items far longer than others, many undecided pairs."""
     rng = np.random.default_rng(seed)
     world = random_world(seed, users=60, items=600, dims=int(rng.integers(1, 70)), bias=seed % 2 == 1)
@@ -178,10 +178,10 @@ def test_many_larger_worlds(fused, seed):
     check((*world[:4], ("dot", "cosine")[seed % 3 == 0], *world[5:]), (1, 20, 100))
 
 
-def test_a_full_device_halves_the_block_and_goes_on(fused, monkeypatch):
+def test_a_full_device_halves_the_block_and_goes_on(kernel, monkeypatch):
     import torch
 
-    world, sizes, make_block = random_world(60, users=9), [], fused.make_block
+    world, sizes, make_block = random_world(60, users=9), [], kernel.make_block
 
     def small_device(users_u, **more):
         sizes.append(len(users_u))
@@ -189,23 +189,23 @@ def test_a_full_device_halves_the_block_and_goes_on(fused, monkeypatch):
             raise torch.OutOfMemoryError("no room")
         return make_block(users_u, **more)
 
-    monkeypatch.setattr(fused, "make_block", small_device)
+    monkeypatch.setattr(kernel, "make_block", small_device)
     check(world, (3,))
     assert sizes == [9, 4, 4, 2, 2, 2, 2, 1]  # the block after a full one was on its way already
 
 
-def test_a_device_too_small_for_one_user_says_so(fused, monkeypatch):
+def test_a_device_too_small_for_one_user_says_so(kernel, monkeypatch):
     import torch
 
     def full(*_args, **_more):
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(fused, "make_block", full)
+    monkeypatch.setattr(kernel, "make_block", full)
     with pytest.raises(torch.OutOfMemoryError, match="no room for one user"):
         check(random_world(60), (3,))
 
 
-def test_items_that_do_not_fit_go_tile_by_tile_and_are_tried_once(fused, monkeypatch):
+def test_items_that_do_not_fit_go_tile_by_tile_and_are_tried_once(kernel, monkeypatch):
     import torch
 
     tried = []
@@ -214,7 +214,7 @@ def test_items_that_do_not_fit_go_tile_by_tile_and_are_tried_once(fused, monkeyp
         tried.append(1)
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(fused, "_put_items", full)
+    monkeypatch.setattr(kernel, "_put_items", full)
     vectors, items, *_ = world = random_world(61)
     block, scorer = UserBlock(np.arange(7), vectors), DotScorer(items)
     for _ in range(2):
@@ -234,7 +234,7 @@ def test_items_that_do_not_fit_go_tile_by_tile_and_are_tried_once(fused, monkeyp
     assert len(tried) == 1
 
 
-def test_bounds_hold_and_leave_little_undecided(fused):
+def test_bounds_hold_and_leave_little_undecided(kernel):
     """|s - a c P| <= E on every pair, and what is undecided is a small part of all pairs."""
     import torch
 
@@ -243,9 +243,9 @@ def test_bounds_hold_and_leave_little_undecided(fused):
     truth = lists([[int(i)] for i in rng.integers(0, 128, 30)])
     vectors = rng.standard_normal((30, 64)).astype("f4")
     prepared = counting.prepare_products(scorer.products, vectors, truth, lists([[]] * 30))
-    items = fused._put_items(scorer.products, torch.device("cpu"), 128)
-    block = fused.make_block(np.arange(30), prepared, items)
-    rows = fused._make_rows(torch.arange(30), block, items.tiles[0])
+    items = kernel._put_items(scorer.products, torch.device("cpu"), 128)
+    block = kernel.make_block(np.arange(30), prepared, items)
+    rows = kernel._make_rows(torch.arange(30), block, items.tiles[0])
     order = scorer.products.order
     exact_rt = scorer.score_rows(UserBlock(np.arange(30), vectors), 0, 30)[:, order.items_t]
     found_rt = block.rows_ud.to(torch.int64) @ items.rows_td.to(torch.int64).T
@@ -260,42 +260,42 @@ def test_bounds_hold_and_leave_little_undecided(fused):
     assert 0 < np.count_nonzero(~above_rt & ~below_rt) < 0.15 * exact_rt.size
 
 
-def test_kernels_that_fail_or_err_are_not_used(fused, monkeypatch):
-    """What a compiler raises, or counts that are wrong, cost speed and nothing else."""
-    count_tile, world = fused._count_tile, random_world(3)
+def test_kernels_that_fail_or_err_are_not_used(kernel, monkeypatch):
+    """An error of the compiler, or wrong counts, cost speed and nothing else."""
+    count_tile, world = kernel._count_tile, random_world(3)
 
     def wrong(*args):
         above_r, reached_r = count_tile(*args)
         return above_r + 1, reached_r + 1
 
-    def broken(*_args):
+    def fail(*_args):
         raise RuntimeError("no compiler\nand much else")
 
-    for fault, told in ((wrong, "counts differ"), (broken, r"RuntimeError: no compiler\)")):
-        fused.try_kernels.cache_clear()
-        monkeypatch.setattr(fused, "_count_tile", fault)
-        with pytest.warns(devices.RecbenchWarning, match=told):
+    for fault, report in ((wrong, "counts differ"), (fail, r"RuntimeError: no compiler\)")):
+        kernel.try_kernels.cache_clear()
+        monkeypatch.setattr(kernel, "_count_tile", fault)
+        with pytest.warns(devices.RecbenchWarning, match=report):
             check(world, (3,))
-    fused.try_kernels.cache_clear()
+    kernel.try_kernels.cache_clear()
 
 
-def test_tiles_grow_and_cover_everything(fused, monkeypatch):
-    monkeypatch.setattr(fused, "FIRST_TILE", 128)
-    monkeypatch.setattr(fused, "LAST_TILE", 512)
-    assert list(fused._cuts(1500, None)) == [(0, 128), (128, 384), (384, 896), (896, 1408), (1408, 1500)]
-    assert list(fused._cuts(70, 20)) == [(0, 32), (32, 64), (64, 70)]
-    assert list(fused._cuts(0, None)) == []
+def test_tiles_grow_and_cover_everything(kernel, monkeypatch):
+    monkeypatch.setattr(kernel, "FIRST_TILE", 128)
+    monkeypatch.setattr(kernel, "LAST_TILE", 512)
+    assert list(kernel._cuts(1500, None)) == [(0, 128), (128, 384), (384, 896), (896, 1408), (1408, 1500)]
+    assert list(kernel._cuts(70, 20)) == [(0, 32), (32, 64), (64, 70)]
+    assert list(kernel._cuts(0, None)) == []
 
 
-def test_portions_hold_so_many_pairs_or_one_row(fused, monkeypatch):
+def test_portions_hold_so_many_pairs_or_one_row(kernel, monkeypatch):
     import torch
 
-    monkeypatch.setattr(fused, "PAIRS_AT_ONCE", 5)
-    parts = list(fused._portions(torch.tensor([3, 2, 1, 9, 0, 5])))
+    monkeypatch.setattr(kernel, "PAIRS_AT_ONCE", 5)
+    parts = list(kernel._portions(torch.tensor([3, 2, 1, 9, 0, 5])))
     assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 3), (3, 4), (4, 6)]
 
 
-def test_limits_that_products_meet_count_as_reached(fused):
+def test_limits_that_products_meet_count_as_reached(kernel):
     """Limits go outward by a whole unit, so that no world has one that a product meets: made here."""
     import torch
 
@@ -304,17 +304,17 @@ def test_limits_that_products_meet_count_as_reached(fused):
     products = users.astype(int) @ items.astype(int).T
     low, high = products[:, 7], products[:, 7] + 4
     empty, whole = torch.empty(0), {"dtype": torch.int32}
-    of_items = fused.DeviceItems(empty[:, None], empty, empty, empty, torch.from_numpy(items), empty, [])
-    block = fused.DeviceBlock(empty, torch.from_numpy(users), *[empty] * 8)
+    of_items = kernel.DeviceItems(empty[:, None], empty, empty, empty, torch.from_numpy(items), empty, [])
+    block = kernel.DeviceBlock(empty, torch.from_numpy(users), *[empty] * 8)
     user = torch.arange(5)
-    rows = fused._Rows(user, user, torch.tensor(low, **whole), torch.tensor(high, **whole), torch.zeros(5))
-    tile = fused.DeviceTile(0, 64, 1.0, 0.0, 1.0, 0.0, 0.0)
-    above, reached = fused._count_tile(rows, block, of_items, tile)
+    rows = kernel._Rows(user, user, torch.tensor(low, **whole), torch.tensor(high, **whole), torch.zeros(5))
+    tile = kernel.DeviceTile(0, 64, 1.0, 0.0, 1.0, 0.0, 0.0)
+    above, reached = kernel._count_tile(rows, block, of_items, tile)
     assert above.tolist() == (products >= high[:, None]).sum(1).tolist()
     assert reached.tolist() == (products >= low[:, None]).sum(1).tolist()
     between = (products >= low[:, None]) & (products < high[:, None])
-    found = fused._find_undecided(rows, reached - above, int(between.sum()), block, of_items, tile=tile)
-    assert [sorted(some) for some in np.split(found.numpy(), between.sum(1).cumsum()[:-1])] == [
+    result = kernel._find_undecided(rows, reached - above, int(between.sum()), block, of_items, tile=tile)
+    assert [sorted(some) for some in np.split(result.numpy(), between.sum(1).cumsum()[:-1])] == [
         np.flatnonzero(row).tolist() for row in between
     ]
 

@@ -19,7 +19,9 @@ SMALL = {
 
 
 @cache
-def planted(users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3) -> tuple[Ratings, Ratings]:
+def plant_ratings(
+    users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3
+) -> tuple[Ratings, Ratings]:
     """Train and test ratings in half stars, with biases, factors and times: about 1,200 and 130."""
     rng = np.random.default_rng(8)
     truth = 3 + rng.normal(0, 0.5, (users, 1)) + rng.normal(0, 0.5, (1, items))
