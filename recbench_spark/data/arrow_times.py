@@ -40,8 +40,8 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
         name: the column's name.
         unit: s, ms, us or timestamp.
         where: the log's name in messages.
-        whole: whether these are all values of the log.
-        all_bad: whether to refuse the column only if no value is good (bad rows are left out later).
+        whole: true if these are all values of the log.
+        all_bad: true to refuse the column only if no value is good (bad rows are left out later).
 
     Raises:
         SchemaError: numbers that are read as timestamps. DataError: values that are no such times.

@@ -151,7 +151,9 @@ def _assemble_graph(
 ) -> Graph:
     total = sum(block.rows for block in nodes)
     if total >= MOST_NODES:
-        raise StoreError(f"{total} nodes, and a graph holds {MOST_NODES - 1}", "cut it into graphs")
+        raise StoreError(
+            f"{total} nodes, and a graph holds {MOST_NODES - 1}", "split it into smaller graphs"
+        )
     per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
     for block in nodes:
         blocks.append(NodeBlock(block.number, block.number // per_side, at, block.rows))

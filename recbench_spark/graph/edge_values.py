@@ -20,9 +20,9 @@ def to_id_array(
 
     Args:
         column: values of one type.
-        numeric: whether ids are whole numbers; texts must then spell them (`7`, never `07`).
+        numeric: true if ids are whole numbers; texts must then spell them (`7`, never `07`).
         what: name of the ids in errors.
-        floats: whether texts spell whole floats (`10.0`).
+        floats: true if texts spell whole floats (`10.0`).
 
     Raises:
         DataError: a value is no id, or no whole number.

@@ -45,7 +45,7 @@ class RowSource:
         pieces: a few values each, held by the driver and sent to all tasks.
         columns: names to read, in order.
         where: column -> the text that a row must have there.
-        numeric: by column, whether ids are whole numbers; other columns are not converted.
+        numeric: by column, true if ids are whole numbers; other columns are not converted.
         header: names of a CSV file's columns, in its order; () for other files.
         delimiter: delimiter of a CSV file.
         floats: columns of a CSV file whose whole numbers are written as floats (`10.0`).
@@ -117,7 +117,7 @@ def open_rows(
         fmt: csv, parquet or delta; None: by the names of the files.
         ids: columns of ids -> auto, numeric or text.
         where: column -> the text that a row must have there.
-        partitions: of a Delta table, column -> value.
+        partitions: partitions of a Delta table, column -> value.
 
     Raises:
         DataError: the path does not exist or cannot be read. SchemaError: a column is missing.
@@ -126,7 +126,7 @@ def open_rows(
         raise DataError(f"{what}: {path} is not on a disk", "tasks map files: mount it, or copy it")
     place = Path(path).absolute()
     if not place.exists():
-        raise DataError(f"{what}: nothing at {path}", "a file, a folder of files or a Delta table")
+        raise DataError(f"{what}: nothing at {path}", "give a file, a folder of files or a Delta table")
     fmt = fmt or detect_format(place)
     files = (
         _list_delta_files(place, partitions or {}, what)

@@ -42,7 +42,7 @@ class LayerFiles:
         folder: folder of the table.
         partition: all partition columns but the side.
         sides: sides of these vectors, by place in the graph.
-        by_side: whether the table has a partition for each side.
+        by_side: true if the table has a partition for each side.
     """
 
     folder: str

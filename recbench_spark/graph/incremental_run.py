@@ -173,7 +173,8 @@ def report_drift(
         widths = [map_array(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
         if len(set(widths)) > 1:
             raise ConfigError(
-                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
+                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine",
+                "use vectors of the same length",
             )
         facts = measure_drift(
             context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy")

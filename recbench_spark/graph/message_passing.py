@@ -68,7 +68,7 @@ class Pass:
         side: side of the destinations; None: all nodes.
         sources: side of the sources; None: all nodes.
         module: the layer.
-        projects: whether messages must be projected from h first; else `z` holds them.
+        projects: true if messages must be projected from h first; else `z` holds them.
         output_layers: dense layers after it.
         h: file of the nodes' own vectors.
         z: file of the messages; h itself where nothing is projected.

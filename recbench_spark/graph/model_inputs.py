@@ -168,7 +168,7 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
         stored = deserialize(packed)  # type: ignore[no-untyped-call]
         weights = {name: _read_weight(path, name, weight) for name, weight in stored}
     except OSError as error:
-        raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
+        raise ConfigError(f"weights {path}: {error.strerror}", "give a file of safetensors") from None
     except SafetensorError as error:
         raise ConfigError(f"weights {path}: {error}", "save them by safetensors.torch.save_file") from None
     return weights, hashlib.sha256(packed).hexdigest()[:16]

@@ -160,7 +160,7 @@ def ensure_graph(
         source: edges, node tables and their settings.
         blocks: blocks of each side; None: by the number of edges.
         journal: receives the progress.
-        nodes: whether `graph_nodes` is written.
+        nodes: true if `graph_nodes` is written.
 
     Raises:
         ConfigError, DataError, SchemaError, StoreError: see `build.build_graph`.

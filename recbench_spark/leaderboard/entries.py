@@ -196,7 +196,7 @@ def judge_entries(
     """Return a verdict on each entry by its id. Entries of the same part are compared with each other.
 
     Args:
-        entries: of one board.
+        entries: entries of one board.
         searches: trials by the name of an entry of origin `ours`.
         effects_elsewhere: by method, how much each setting has moved it, relative to the value.
         used: by entry id, the origin of its settings. None: a search belongs to the entry of the same

@@ -14,7 +14,7 @@ from recbench_spark.errors import ConfigError, nearest
 PUBLISHED_FILE = Path(__file__).resolve().parent / "published.yaml"
 
 RanBy = Literal["inventor", "rival", "rerun", "ours"]
-"""People who ran it: its inventor, authors of a rival, authors of a careful rerun, or this project."""
+"""The inventor of a method, authors of a rival, authors of a careful rerun, or this project."""
 
 
 class BoardRun(Strict):
@@ -22,12 +22,12 @@ class BoardRun(Strict):
 
     Attributes:
         method: its name in the table.
-        value: of the board's metric.
+        value: value of the board's metric.
         spread: standard deviation over folds, as printed.
-        ran_by: the people who ran it.
+        ran_by: the people who ran the method.
         year: year of the source.
         dims: number of factors.
-        part: of the Netflix protocol.
+        part: part of the Netflix protocol.
         by_fold: value of each fold, as a mean over seeds, if known.
     """
 

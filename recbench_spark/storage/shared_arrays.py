@@ -199,7 +199,7 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
     """Return whether the arrays of a folder are complete and unchanged, and files of this user.
 
     Args:
-        folder: of the arrays.
+        folder: folder of the arrays.
         digests: compare all bytes, not only their number.
     """
     try:

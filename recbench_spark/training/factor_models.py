@@ -130,8 +130,8 @@ def fit_factors(
 
     Args:
         pairs: training pairs.
-        settings: of the model.
-        folder: of the fit, seen by all its processes.
+        settings: settings of the model.
+        folder: folder of the fit, seen by all its processes.
         report: called with one line per epoch.
         test: pairs to measure beside the fit; None: none.
     """

@@ -119,7 +119,7 @@ def check_amount(
     fits = count_fits(models, list_folds(benchmark, folds), seeds)
     if fits > MAX_FITS:
         message = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MAX_FITS:,}"
-        raise ConfigError(message, "fewer folds (split.folds), or some of them (--folds 0,1)")
+        raise ConfigError(message, "use fewer folds (split.folds), or only some of them (--folds 0,1)")
 
 
 def dry_run(

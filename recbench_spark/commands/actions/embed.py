@@ -152,7 +152,7 @@ def require_folder(warehouse: str) -> None:
         kind = "remote" if "://" in warehouse else "a catalog's schema"
         raise ConfigError(
             f"--warehouse {warehouse} is {kind}, and a graph's files are mapped",
-            "a folder that the driver and all workers see; tables can be copied from there",
+            "give a folder that the driver and all workers see; tables can be copied from there",
         )
 
 

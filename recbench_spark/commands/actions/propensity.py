@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
 def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
     """Check the flags against each other; return the settings and, with --log, the data set."""
     if not 0 <= args.goodness <= MAX_LAWS:
-        raise ConfigError(f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 give two digits")
+        raise ConfigError(
+            f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 simulations give two digits"
+        )
     if args.cells and args.method != "logistic_regression":
         raise ConfigError(
             "--cells goes with --method logistic_regression",

@@ -282,7 +282,7 @@ def move_walkers(group: Any, node_w: Any, degree_w: Any, hop: int, last: bool) -
         node_w: (w,) dense ids; NOWHERE without an edge.
         degree_w: (w,) edges into these.
         hop: number of the hop.
-        last: whether the hop ends here.
+        last: true if the hop ends here.
     """
     group["at"], group["degree"] = node_w, degree_w
     if last:

@@ -235,7 +235,7 @@ class _Fit:
         self.steps = -(-self.examples // plan.batch)
         self.result, self.at, self.total = FitResult(), Step(1, 0), 0.0
         if task.examples < 1:
-            raise DataError("no examples to train on", "a lower relevance threshold, or another split")
+            raise DataError("no examples to train on", "use a lower relevance threshold, or another split")
 
     def run(self) -> FitResult:
         if self.folder is not None:
@@ -288,7 +288,7 @@ class _Fit:
             last = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
                 f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {last}",
-                "a smaller rate, a longer warm-up, or features without huge numbers",
+                "use a smaller rate, a longer warm-up, or features without huge numbers",
             )
         self.optimiser.step()
         self.total += value
@@ -330,7 +330,7 @@ class _Fit:
 
     def _save(self, name: str, at: Step) -> None:
         if not all(bool(torch.isfinite(w).all()) for w in self.task.module.parameters()):
-            raise DataError(f"weights are no longer finite in epoch {at.epoch}", "a smaller rate")
+            raise DataError(f"weights are no longer finite in epoch {at.epoch}", "use a smaller rate")
         if self.folder is None:
             if name == "best":
                 self.best_weights = {

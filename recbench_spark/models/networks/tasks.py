@@ -92,8 +92,8 @@ class PairObjective:
         loss: `max_margin` (PinSage), or `co_occurrence` (GraphSAGE without labels).
         margin: margin of max_margin; for co_occurrence Q, the weight of negatives.
         negatives: negatives shared by a minibatch.
-        per_pair: whether each pair has its own negatives instead: as many, over the pairs of a minibatch.
-        curriculum: whether epoch n has n - 1 hard negatives for each pair.
+        per_pair: true if each pair has its own negatives instead: as many, over the pairs of a minibatch.
+        curriculum: true if epoch n has n - 1 hard negatives for each pair.
         hard: hard negatives for each pair in every epoch, where there is no curriculum.
         first: first dense id that negatives are drawn from.
         end: the dense id after the last one.
@@ -111,7 +111,7 @@ class PairObjective:
     def __post_init__(self) -> None:
         """Raise ConfigError for numbers out of range."""
         if self.margin < 0:
-            raise ConfigError(f"margin: {self.margin} is negative", "a margin is 0 or more, e.g. 0.1")
+            raise ConfigError(f"margin: {self.margin} is negative", "give a margin of 0 or more, e.g. 0.1")
         if self.negatives < 1 or self.hard < 0 or self.end <= self.first:
             raise ConfigError(
                 f"negatives: {self.negatives}, hard: {self.hard}, nodes: {self.end - self.first}"

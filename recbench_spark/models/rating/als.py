@@ -1,4 +1,4 @@
-"""Alternating least squares: solves each row exactly while all other rows stay fixed, side by side in turn.
+"""Alternating least squares: each step solves all rows of one side exactly, while the other side is fixed.
 
 Both learners use the conditional mean of `blocks`, with different priors: a row a minimises
 sum_r (t_r - w_a - v_a . h_r)^2 + v_a' B v_a + c_a |v_a|^2.
