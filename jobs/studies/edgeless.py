@@ -105,7 +105,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--items", type=int, default=1200)
     flags.add_argument("--epochs", type=int, default=8)
-    flags.add_argument("--decay", type=float, default=0.8, help="of the rate, after each epoch")
+    flags.add_argument("--decay", type=float, default=0.8, help="factor of the rate after each epoch")
     flags.add_argument("--rate", type=float, default=0.005)
     flags.add_argument("--processes", type=int, default=1, help="how many share the seeds")
     flags.add_argument("--output", type=Path, help="file to write, with one line per fit")

@@ -77,7 +77,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--output", type=Path, help="file to write, with one line per fit")
     flags.add_argument("--aggregators", default=",".join(AGGREGATORS), help="some of them, comma-separated")
     flags.add_argument("--seeds", type=int, default=3)
-    flags.add_argument("--nodes", type=int, default=200, help="of a generated graph")
+    flags.add_argument("--nodes", type=int, default=200, help="nodes of a generated graph")
     flags.add_argument("--epochs", type=int, help="default 10, with --data 40")
     return flags
 

@@ -164,7 +164,7 @@ def parser() -> cli.Parser:
     of = flags.add_mutually_exclusive_group(required=True)
     of.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
     of.add_argument("--world", type=int, metavar="ITEMS", help="a generated world of so many items")
-    flags.add_argument("--folder", type=Path, required=True, help="of checkpoints and results")
+    flags.add_argument("--folder", type=Path, required=True, help="folder of checkpoints and results")
     known = ", ".join([*VARIANTS, *REFERENCES])
     flags.add_argument(
         "--variants", default=",".join(VARIANTS), help=f"some of them, comma-separated: {known}"

@@ -51,7 +51,9 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     flags.add_argument("--features", metavar="PATH", help="features of items (item_id, vector)")
-    flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
+    flags.add_argument(
+        "--similarity", choices=["dot", "cosine"], default="dot", help="score of two vectors"
+    )
     _add_metric_flags(flags)
     _add_run_flags(flags)
     return flags

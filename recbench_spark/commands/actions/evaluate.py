@@ -136,7 +136,7 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     _refuse_unused(args, kind)
     _check_sides(args)
     if not args.predictions and not args.truth and not args.pairs:
-        raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
+        raise ConfigError("--truth is missing", "give a table of user_id, item_id[, relevance]")
     make_bootstrap(args)
     definition = make_definition(args.preset, cli.parse_axes(args.set))
     read_views(args)
