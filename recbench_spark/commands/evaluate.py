@@ -50,10 +50,8 @@ def parser() -> cli.Parser:
         "--train", metavar="PATH", help="training items, which are left out of rankings by scores"
     )
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
-    flags.add_argument("--features", metavar="PATH", help="features of items (item_id, vector)")
-    flags.add_argument(
-        "--similarity", choices=["dot", "cosine"], default="dot", help="score of two vectors"
-    )
+    flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
+    flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
     _add_metric_flags(flags)
     _add_run_flags(flags)
     return flags
