@@ -86,7 +86,7 @@ def test_a_broken_connection_is_that_to_java_where_another_process_started_java(
 
 
 @pytest.mark.parametrize("kind", [DataError, ConfigError, StoreError])
-def test_messages_and_hints_of_errors_are_cut_wherever_they_are_told(kind):
+def test_messages_and_hints_of_errors_are_cut_wherever_they_are_printed(kind):
     error = kind(f"metric '{'x' * 100_000}' is unknown", "y" * 100_000)
     assert len(str(error)) < 7000 and len(error.message) < 3100 > len(error.hint)
     assert str(error).startswith("metric 'xxx") and "x' is unknown\n  hint: yyy" in str(error)
@@ -187,7 +187,7 @@ def test_a_process_ends_with_its_code_while_arrow_still_reads(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (3, "left in order\n", "")
 
 
-def test_a_full_device_under_the_output_is_told():
+def test_a_full_device_under_the_output_is_reported():
     command = [sys.executable, "jobs/nightly.py", "--config", "demo", "--warehouse", "w", "--dry-run"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -197,7 +197,7 @@ def _map_cached(path: str, inode: int) -> Any:
 
     If it were mapped again for each block, its pages would fault in again each time.
     """
-    del inode  # part of the cache key: a new file under this path is mapped anew
+    del inode  # part of the cache key: a new file under this path is mapped again
     return map_array(Path(path))
 
 

@@ -44,7 +44,7 @@ def values(result: pd.DataFrame) -> dict[tuple[str, int | None], float]:
 
 
 def test_three_users_by_hand() -> None:
-    """a: its one item at rank 2; b: nothing listed; c: no truth, left out; d: listed, not asked for."""
+    """a: its one item at rank 2; b: nothing listed; c: no truth, left out; d: listed, without truth."""
     truth = make_truth([("a", 1), ("b", 5), ("b", 6), ("c", None)])
     lists = make_lists([("a", 1, 0.1), ("d", 1, 1.0), ("a", 7, 0.9), ("c", 1, 1.0)])
     frame = evaluate_frames(truth, lists, k=[2, 1, 2], metrics=["recall", "ndcg", "precision"])

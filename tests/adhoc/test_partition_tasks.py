@@ -1,4 +1,4 @@
-"""Rows dealt out by user: whatever the tasks and batches, the numbers of one process. No JVM."""
+"""Rows distributed by user: with any tasks and batches the numbers are those of one process. No JVM."""
 
 from __future__ import annotations
 

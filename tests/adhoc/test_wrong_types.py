@@ -1,4 +1,4 @@
-"""A wrong option of the calls without a config file ends in one sentence of ours, whatever its type is."""
+"""A wrong option of the calls without a config file ends in one sentence, whatever its type is."""
 
 from __future__ import annotations
 

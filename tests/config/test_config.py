@@ -75,7 +75,7 @@ def test_the_demo_by_name_and_by_path_are_the_same() -> None:
     assert load_benchmark("demo") == load_benchmark(str(BENCHMARKS / "demo.yaml"))
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(ConfigError) as error:
         load_benchmark("dmeo")
     assert "dmeo" in error.value.message
@@ -326,7 +326,7 @@ def test_an_odd_override_ends_in_a_sentence(write, override: str, word: str) -> 
     assert word in str(error.value) and len(str(error.value)) < 2000
 
 
-def test_a_key_that_is_misspelt_is_told_before_the_one_that_is_missing(write) -> None:
+def test_a_key_that_is_misspelt_is_reported_before_the_one_that_is_missing(write) -> None:
     misspelt = {"datasett" if key == "dataset" else key: value for key, value in MINIMAL.items()}
     with pytest.raises(ConfigError, match="datasett: Extra inputs") as error:
         load_benchmark(write(misspelt))
@@ -340,7 +340,7 @@ def test_a_name_too_long_for_a_disk_is_no_file() -> None:
 
 
 @pytest.mark.parametrize("until", ["9999-12-31", "2026-99-99", "20260131x"])
-def test_a_log_that_ends_with_the_calendar_is_told(write, until: str) -> None:
+def test_a_log_that_ends_with_the_calendar_is_reported(write, until: str) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.until"):
         fill_placeholders(load_benchmark(write(MINIMAL), [f"dataset.until='{until}'"]), date(2026, 1, 1))
 
@@ -412,7 +412,7 @@ PATHS_OF_FORTY = (
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_secrets_of_forty_letters_are_told_from_hashes_names_and_paths(seed: int) -> None:
+def test_secrets_of_forty_letters_are_distinguished_from_hashes_names_and_paths(seed: int) -> None:
     draw = random.Random(seed)
     letters = string.ascii_letters + string.digits + "/+"
     secrets = ["".join(draw.choices(letters, k=40)) for _ in range(500)]

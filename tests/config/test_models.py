@@ -43,7 +43,7 @@ def test_a_model_of_another_package_is_found_by_its_path() -> None:
         ("recbench_spark.config.models:ModelConfig", r"is no class of models"),
     ],
 )
-def test_a_kind_that_nobody_knows_is_told_with_the_nearest(kind: Any, message: str) -> None:
+def test_a_kind_that_nobody_knows_is_reported_with_the_nearest(kind: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         benchmark(kind=kind)
     assert kind != "meens" or "means" in error.value.hint

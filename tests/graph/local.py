@@ -15,7 +15,7 @@ Part = Callable[[], Iterable[Any]]
 
 
 class Rows:
-    """An RDD: partitions worked out whenever they are asked for; what crosses a border is pickled."""
+    """An RDD: partitions are computed on request; what crosses a border is pickled."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts

@@ -128,7 +128,7 @@ def test_ids_of_columns_are_those_of_the_rule(name, tmp_path) -> None:
     for options in ("auto", "text"):
         rows = open_rows(str(tmp_path / "e.parquet"), ["src"], "edges", ids={"src": options})
         if options == "auto" and any(v is not None and len(v) > 18 and stored != pa.int64() for v in want):
-            continue  # beyond 64 bits: text is asked for in words
+            continue  # beyond 64 bits: the error names ids: text
         result = rows.ids(next(rows.chunks(rows.pieces)), "src")
         assert [None if one is None else str(one) for one in result.to_pylist()] == want
         assert pa.types.is_integer(result.type) == (options == "auto" and dict(rows.numeric)["src"])

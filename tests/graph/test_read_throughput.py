@@ -40,7 +40,9 @@ def test_a_pace_is_found_and_files_stay_as_they_are(tmp_path) -> None:
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
 
 
-def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_asked(tmp_path, monkeypatch) -> None:
+def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_requested(
+    tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(read_throughput, "WINDOW_ROWS", 7)
     graph, features = build_small_graph(tmp_path, 500, 100)
     parts = [part for number in range(2) for part in read_throughput._make_windows(graph, number, 2)]

@@ -144,7 +144,7 @@ def test_the_threshold_is_the_best_one_and_ties_stay_together() -> None:
         assert study.f1(score >= threshold, label) == pytest.approx(best)
 
 
-def test_what_cannot_be_judged_is_told(tmp_path, by_taste) -> None:
+def test_what_cannot_be_judged_is_reported(tmp_path, by_taste) -> None:
     with pytest.raises(DataError, match=r"no ratings.tsv.gz, u.data or ratings.csv"):
         run("--data", str(tmp_path))
     lines = (by_taste / "movies.dat").read_bytes().splitlines(keepends=True)

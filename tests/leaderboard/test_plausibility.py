@@ -1,4 +1,4 @@
-"""Plausibility of what is handed in: error rates on simulated submissions, and the scale of predictions."""
+"""Plausibility of submissions: error rates on simulated submissions, and the scale of predictions."""
 
 from __future__ import annotations
 

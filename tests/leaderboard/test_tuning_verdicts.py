@@ -67,7 +67,7 @@ def test_a_search_belongs_to_its_entry_and_not_to_its_name() -> None:
     assert verdicts[one.entry_id].notes == ()
 
 
-def test_never_searched_is_told_and_accuses_nobody() -> None:
+def test_never_searched_is_reported_and_accuses_nobody() -> None:
     result = judge_entries([ours("rbm", 0.95)], {}, {})
     (one,) = result.values()
     assert not one.under_tuned and [note.code for note in one.notes] == ["never_searched"]

@@ -87,7 +87,7 @@ def test_cosines_equal_as_fractions_tie() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 7)), min_size=20, max_size=60))
 def test_weights_are_in_the_order_of_the_fractions(histories: Histories) -> None:
-    """Larger, smaller and equal exactly where the fractions are: no pair is told apart by an ulp."""
+    """Larger, smaller and equal exactly where the fractions are: no pair is separated by an ulp."""
     wanted = squares(histories, 8)
     result = {(i, j): weight for i, j, weight in neighbours(histories, 8, k=8)}
     assert result.keys() == wanted.keys()

@@ -392,7 +392,7 @@ def test_runs_list_their_settings_and_the_nights_failures() -> None:
     assert "out of memory" in render_html(facts)
 
 
-def test_figures_of_a_model_whose_last_attempt_failed_are_told_as_what_they_are() -> None:
+def test_figures_of_a_model_whose_last_attempt_failed_are_reported_as_what_they_are() -> None:
     own = {**RUN, "run_id": "run-a", "model": "a", "started_at": "2026-01-05 10:00:00"}
     failed = {**own, "run_id": "x", "status": "failed", "error": "features hold NaN"}
     before = report(number("a", 0.5), runs=[own, {**failed, "started_at": "2026-01-05 09:00:00"}])
@@ -732,7 +732,7 @@ def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -
     assert facts.columns[1].places == (None, 1)
 
 
-def test_lists_with_training_items_are_told_beside_their_row() -> None:
+def test_lists_with_training_items_are_reported_beside_their_row() -> None:
     rows = [number("night", 0.6), number("handed", 0.7, model_kind="lists")]
     check = ["run-handed", "list rows of training items", "warning", 72545.0, 0.0, False, "lists count"]
     made = report(*rows, checks=[check])

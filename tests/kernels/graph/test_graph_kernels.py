@@ -130,7 +130,7 @@ def test_edges_sorted_by_destination_source_and_weight() -> None:
     assert csr.window(result, 1, 3).indptr.tolist() == [0, 0, 3]
 
 
-def test_edges_are_dealt_to_blocks_in_their_order() -> None:
+def test_edges_are_assigned_to_blocks_in_their_order() -> None:
     block = np.array([2, 0, 2, 0], np.int32)
     keys, weight = np.arange(4, dtype=np.uint64), np.arange(4, dtype=np.float32) * 2
     result = csr.group_edges(block, keys, weight, 4)
@@ -293,7 +293,7 @@ def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
 # ------------------------------------------------------------------------------------- costs
 
 
-def test_copies_of_a_vector_dealt_by_hash() -> None:
+def test_copies_of_a_vector_distributed_by_hash() -> None:
     assert costs.expected_copies(25, 20) == pytest.approx(13.95, abs=0.01)
     assert costs.expected_copies(1000, 50) == pytest.approx(48.8, abs=0.05)
     assert costs.expected_copies(7, 10**6) == pytest.approx(7)

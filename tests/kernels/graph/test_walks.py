@@ -154,7 +154,7 @@ def test_a_start_alone_longer_walks_and_more_of_them_keep_their_draws() -> None:
     assert (walks.list_visits(csr.indptr, csr.src, h, 0, Walks(20, 4, seed=1)) != whole).any()
 
 
-def test_no_edges_no_visits_and_a_dead_end_begins_anew() -> None:
+def test_no_edges_no_visits_and_a_dead_end_begins_again() -> None:
     csr = build_csr(4, [(0, 1), (0, 2), (1, 2)])  # 2 and 3 have no edges; 0 -> 1 -> 2, 0 -> 2
     result = walks.find_neighbourhoods(csr.indptr, csr.src, hashes(4), 0, Walks(500, 3, 0.5))
     assert result.indptr.tolist() == [0, 2, 3, 3, 3]

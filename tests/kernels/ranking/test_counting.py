@@ -282,7 +282,7 @@ def test_users_and_items_without_length_and_biases_of_any_size():
 
 def test_more_undecided_items_than_there_is_room_for():
     vectors, items, *_ = random_world(50, users=3, items=3000)
-    near = (items[:1] * (1 + 1e-6 * np.arange(3000)[:, None])).astype("f4")  # told apart in float64 alone
+    near = (items[:1] * (1 + 1e-6 * np.arange(3000)[:, None])).astype("f4")  # distinct in float64 alone
     truth, everything = [[0, 1500, 2999]] * 3, [list(range(3000))] * 3
     world = (vectors, near, np.zeros(3000), np.ones(3000, bool), "dot", truth, everything)
     for cutoff in (1, 700, 10**6):
@@ -409,7 +409,7 @@ def test_a_block_too_large_for_the_device_is_halved(monkeypatch):
     assert sizes[:3] == [9, 4, 2] or sizes[0] == 9
 
 
-def test_products_are_float32_whatever_torch_was_told():
+def test_products_are_float32_whatever_torch_is_set_to():
     import torch
 
     before = torch.get_float32_matmul_precision()

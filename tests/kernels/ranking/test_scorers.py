@@ -86,7 +86,7 @@ def test_neighbour_ranks_against_plain_python(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_similarities_in_any_order_give_equal_scores(seed):
-    """Items whose neighbours carry the same similarities, dealt in another order to each: all tie."""
+    """Items whose neighbours have the same similarities, each in another order: all tie."""
     rng = np.random.default_rng(seed)
     weights = np.sqrt(rng.integers(1, 50, 60) / rng.integers(50, 9000, 60))
     dealt = np.array([rng.permutation(weights) for _ in range(20)])  # (i, j)

@@ -67,7 +67,7 @@ def test_a_share_is_whole_within_a_billionth_of_a_row() -> None:
     assert labels.count_share(whole(1, 5), 1.0).tolist() == [1, 5]
 
 
-def test_test_rows_are_dealt_by_the_signed_hash() -> None:
+def test_test_rows_are_assigned_by_the_signed_hash() -> None:
     cards = np.array([0, 1, 2, 2**64 - 1, 5], np.uint64)
     result = labels.partition_test_rows(np.array([TEST, TEST, TEST, TEST, TRAIN]), cards, 3)
     assert result.tolist() == [TEST, TEST + 1, TEST + 2, TEST + 2, TRAIN]

@@ -98,7 +98,7 @@ def test_every_setting_changes_the_result(changed) -> None:
     assert errors(train, test, **changed).rmse_s[-1] != errors(train, test).rmse_s[-1]
 
 
-def test_row_order_matters_only_where_it_is_asked_for() -> None:
+def test_row_order_matters_only_where_it_is_requested() -> None:
     train, test = plant_ratings()
     mixed = train.rows(np.random.default_rng(0).permutation(len(train)))
     for order in ("shuffled", "shuffled_once"):
