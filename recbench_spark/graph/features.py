@@ -141,7 +141,7 @@ def fill_from_table(
         look = partial(_find_repeated, graph=graph, rows=rows, side=side, flags=flags)
         (example,) = context.parallelize([0], 1).map(look).collect()
         raise DataError(
-            f"features: {doubles} ids stand more than once, e.g. {example}", "keep one vector an id"
+            f"features: {doubles} ids occur more than once, e.g. {example}", "keep one vector per id"
         )
     if without and missing == "error":
         names = ", ".join([name for _, names in absent for name in names][:SHOWN])

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
 
-DAMAGED = "the file is damaged, cut off, or of another format: write it again"
+DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
 COMPRESSED = (".gz", ".bz2")
 """Suffixes of compressed text files that both engines read."""

@@ -213,7 +213,7 @@ def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Pat
         torn = tmp_path / f"torn{n}.csv"
         torn.write_text("user_id,item_id\n" + text)
         with pytest.raises(
-            DataError, match=rf"torn{n}.csv: a quoted field goes on in the next line: '1,\"a'"
+            DataError, match=rf"torn{n}.csv: a quoted field continues in the next line: '1,\"a'"
         ):
             read_table(spark, str(torn), ["item_id"], "truth")
     sound = tmp_path / "sound.csv"

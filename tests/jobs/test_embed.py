@@ -260,7 +260,7 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     twice = {"id": [*drawn.ids, drawn.ids[9]], "vector": list(h[[*range(60), 9]])}
     pq.write_table(pa.table(twice), tmp_path / "twice.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "twice.parquet")) == 1
-    assert f"1 ids stand more than once, e.g. {drawn.ids[9]}" in capsys.readouterr().err
+    assert f"1 ids occur more than once, e.g. {drawn.ids[9]}" in capsys.readouterr().err
     pq.write_table(pa.table({"id": ["u1"], "vector": [[1.0]]}), tmp_path / "others.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "others.parquet")) == 1
     output = capsys.readouterr().err  # of a worker, with its hint

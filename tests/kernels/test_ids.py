@@ -97,7 +97,7 @@ def test_text_that_is_no_utf8() -> None:
 
 @pytest.mark.parametrize("frame", [None, 7, "path.csv", pd.DataFrame({"user_id": [1, "a"]}, dtype=object)])
 def test_what_is_no_table(frame: Any) -> None:
-    with pytest.raises(DataError, match=r"truth: .* is no table that Arrow can read"):
+    with pytest.raises(DataError, match=r"truth: .* is not a table that Arrow can read"):
         hit(frame, table(user_id=["1"], item_id=["1"], score=[1.0]))
 
 

@@ -292,7 +292,7 @@ def open_quote_error(file: str, line: str, separator: str, width: int | None) ->
             fields, if
             quotes are ignored, is a complete row; the quote would join it with other rows.
     """
-    message = f"{file}: a quoted field goes on in the next line: {line[:120]!r}"
+    message = f"{file}: a quoted field continues in the next line: {line[:120]!r}"
     if width is not None and line.count(separator) + 1 == width:
         return DataError(
             message,
