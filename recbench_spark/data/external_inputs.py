@@ -196,7 +196,7 @@ def _is_unchecked(rows: DataFrame, name: str) -> bool:
 
 def _describe_unusable(name: str) -> str:
     if name == "rank":
-        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 cannot tell ranks apart"
+        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
     return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
 
 

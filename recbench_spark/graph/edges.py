@@ -162,7 +162,7 @@ def _list_plain_files(place: Path, what: str) -> list[str]:
             f"{what}: {place} holds a folder, {folder}", "give one folder of files, or a Delta table"
         )
     if not entries:
-        raise DataError(f"{what}: no files in {place}", "files whose names begin with _ or . are ignored")
+        raise DataError(f"{what}: no files in {place}", "names that begin with _ or . are passed over")
     return [str(entry) for entry in entries]
 
 
