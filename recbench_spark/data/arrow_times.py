@@ -60,7 +60,12 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
     if unit == "timestamp":
         good = pc.match_substring_regex(present, HAS_DATE).to_numpy(zero_copy_only=False)
         _refuse_bad_times(
-            present, good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00", where, unit, all_bad
+            present,
+            good,
+            f"'{name}' is not a timestamp such as 2026-01-31 12:00:00",
+            where,
+            unit,
+            all_bad=all_bad,
         )
         return
     number = _parse_numbers(present)
@@ -69,10 +74,15 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
     with np.errstate(over="ignore", invalid="ignore"):
         micros = number * MICROS_PER_UNIT[unit]
     good = np.isfinite(micros) & (np.abs(micros) < 2.0**63)
-    _refuse_bad_times(present, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
+    _refuse_bad_times(present, good, f"'{name}' is not a time in {unit}", where, unit, all_bad=all_bad)
     good &= micros < LATEST
     _refuse_bad_times(
-        present, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad
+        present,
+        good,
+        f"'{name}' is not a time in {unit} before the year 2100",
+        where,
+        unit,
+        all_bad=all_bad,
     )
     ends = float(number.min()), float(number.max())
     mistake = describe_coarser_unit(where, name, ends, unit) if whole else None
@@ -138,7 +148,7 @@ def _parse_number(text: str) -> float:
 
 
 def _refuse_bad_times(
-    column: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, all_bad: bool
+    column: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, *, all_bad: bool
 ) -> None:
     """Raise DataError where a value is bad, with the smallest one as an example."""
     if good.all() or (all_bad and good.any()):

@@ -62,7 +62,7 @@ def read_parquet(
     parts = partition_names(path, files)
     local = [place for file in files if (place := local_path(file)) is not None]
     if len(local) < len(files) or settings["mergeSchema"].lower() != "true":
-        return _read_group(spark, path, settings, parts, [], {})
+        return _read_group(spark, path, settings, parts, [], types={})
     schemas = _read_file_schemas(local, path)
     targets = _common_types(local, schemas, path, wanted)
     groups = _group_by_types(schemas, targets)
@@ -74,7 +74,9 @@ def read_parquet(
             **settings,
             "mergeSchema": str(_columns_differ(schemas[number] for number in numbers)).lower(),
         }
-        frames.append(_cast_columns(_read_group(spark, path, merges, parts, group_files, types), targets))
+        frames.append(
+            _cast_columns(_read_group(spark, path, merges, parts, group_files, types=types), targets)
+        )
     return union_by_name(frames)
 
 
@@ -170,6 +172,7 @@ def _read_group(
     settings: Mapping[str, str],
     parts: Sequence[str],
     files: Sequence[str],
+    *,
     types: Types,
 ) -> DataFrame:
     """Read all files of a path, or some of them, with these types (none: Spark infers them)."""
