@@ -63,7 +63,7 @@ def test_options_that_are_none_are_told(call: Any, options: dict[str, Any], repo
 def test_a_dict_of_lists_is_told_how_to_become_a_frame(call: Any, table: dict[Any, Any]) -> None:
     with pytest.raises(DataError) as error:
         call(lists=table)
-    assert "lists: dict is no table" in error.value.message
+    assert "lists: dict is not a table" in error.value.message
     assert "columns=['user_id', 'item_id', 'rank']" in error.value.hint
 
 
