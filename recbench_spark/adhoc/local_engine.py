@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.adhoc import ground_truth, request_checks
+from recbench_spark.adhoc import ground_truth
 from recbench_spark.adhoc.ground_truth import NO_PAIRS, ArrowTruth, count_pairs, user_offsets
+from recbench_spark.adhoc.options import EvaluationRequest
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
-    EvaluationRequest,
+    check_request,
     drawn_candidates_check,
     gain_checks,
 )
@@ -73,7 +74,7 @@ def evaluate(
 
     Memory: a few times the tables; with embeddings also a block of 16 MB of scores.
     """
-    plan = request_checks.check_request(
+    plan = check_request(
         EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
         train=train, candidates=candidates, features=features,
     )  # fmt: skip

@@ -11,19 +11,18 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.adhoc import request_checks
 from recbench_spark.adhoc.ground_truth import check_dropped_rows
+from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap
 from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
-    EvaluationRequest,
+    check_request,
     drawn_candidates_check,
     gain_checks,
-    make_bootstrap,
 )
 from recbench_spark.checks import Check
-from recbench_spark.config import Bootstrap, digest
+from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data.external_inputs import (
     CheckedRows,
     check_common_ids,
@@ -43,7 +42,6 @@ from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.known_items import KnownItems
@@ -74,7 +72,7 @@ def evaluate(
     **options: Any,
 ) -> Result:
     """Evaluate lists, scores, or embeddings against a ground truth: see `evaluate.evaluate`."""
-    plan = request_checks.check_request(
+    plan = check_request(
         EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
         train=train, candidates=candidates, features=features,
     )  # fmt: skip
