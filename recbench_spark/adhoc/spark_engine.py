@@ -50,7 +50,7 @@ from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
 from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import refuse_duplicates, row_checks, training_item_check
+from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_checks
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
@@ -297,9 +297,7 @@ def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
     # Without training items the catalogue is unknown, so no item can be called unknown.
     unknown = tables.partitioned.item_counts["lost"] if trained else 0
     checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
-    if plan.definition.duplicates == "error":
-        refuse_duplicates(checks)
-    return [*checks, training_item_check(sums["trained"])] if plan.lists and trained else checks
+    return finish_row_checks(checks, plan.definition, sums["trained"] if plan.lists and trained else None)
 
 
 def _make_candidates(

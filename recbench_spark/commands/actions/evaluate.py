@@ -216,10 +216,8 @@ def evaluate_tables(
 
 def _name_tables(args: argparse.Namespace) -> dict[str, str]:
     """Return the paths of the tables by the names that readers and errors use."""
-    flags = {
-        name: getattr(args, name) for name in ("truth", "pairs", *KINDS, "train", "candidates", "features")
-    }
-    paths = {name: path for name, path in flags.items() if path and name != "embeddings"}
+    flags = ("truth", "pairs", "lists", "scores", "predictions", "train", "candidates", "features")
+    paths = {name: getattr(args, name) for name in flags if getattr(args, name)}
     sides = ("items",) if args.pairs else SIDES
     return {**paths, **dict(zip(sides, args.embeddings or (), strict=bool(args.embeddings)))}
 
