@@ -107,10 +107,9 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
 def read_column_names(path: str) -> list[str]:
     """Read the column names of a table at a path, without reading a row of Parquet or Delta."""
     kind = detect_kind(path)
-    is_text_file = kind == "text"
-    return (
-        open_path(path).table.column_names if is_text_file else list(_open_dataset(path, kind).schema.names)
-    )
+    if kind == "text":
+        return open_path(path).table.column_names
+    return list(_open_dataset(path, kind).schema.names)
 
 
 def read_vector_width(path: str) -> int | None:
