@@ -107,9 +107,8 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
 def read_column_names(path: str) -> list[str]:
     """Read the column names of a table at a path, without reading a row of Parquet or Delta."""
     kind = detect_kind(path)
-    if kind == "text":
-        return open_path(path).table.column_names
-    return list(_open_dataset(path, kind).schema.names)
+    named = open_path(path).table.schema if kind == "text" else _open_dataset(path, kind).schema
+    return list(named.names)
 
 
 def read_vector_width(path: str) -> int | None:
