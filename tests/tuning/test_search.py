@@ -21,7 +21,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import read_entries, update_board
-from recbench_spark.tuning.credit import credit_searches
+from recbench_spark.tuning.credit import credit_searches, make_provenance
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.rating_trials import RatingTrials
@@ -43,8 +43,9 @@ RATES = {"low": 0.0001, "high": 0.01, "log": True}
 
 
 def apply_best(model: Any, result: SearchResult) -> Any:
-    """Return the model with the best settings of its searches; it says nothing of where they come from."""
-    return apply_setting(model, trial_setting(result.space, result.best))
+    """Return the model with the best settings of its searches, and the provenance of these."""
+    better = apply_setting(model, trial_setting(result.space, result.best))
+    return better.model_copy(update={"provenance": make_provenance(result, model.provenance)})
 
 
 def benchmark(path: str, **search: Any) -> Any:
@@ -102,7 +103,8 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     assert credit_searches(store, one).models[0].provenance.budget is None, "the file uses other rates"
     tuned = apply_best(one.models[0], better)
     assert tuned.rates.user_factors == better.best["searched"]["rates"]
-    later = credit_searches(store, one.model_copy(update={"models": (tuned,)})).models[0]
+    bare = tuned.model_copy(update={"provenance": one.models[0].provenance})
+    later = credit_searches(store, one.model_copy(update={"models": (bare,)})).models[0]
     assert later.provenance.search_space["rates"] == (0.0001, 0.1)
     assert later.provenance.budget.startswith("8 settings, ")
     assert find_grid_edges(later, later.provenance) == [edge.name for edge in better.edges]
@@ -120,7 +122,7 @@ def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None
     fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
     trials = RatingTrials(fits, one.search)
     sgd = run_searches(trials, one.search, make_searches(one, one.search, trials)[:1], journal)["sgd"]
-    tuned = apply_best(one.models[0], sgd)
+    tuned = apply_best(one.models[0], sgd).model_copy(update={"provenance": one.models[0].provenance})
     same_kind = tuned.model_copy(update={"name": "sgd_other"})
     wider = tuned.model_copy(update={"dims": 3})
     with_models = [one.model_copy(update={"models": (model, same_kind)}) for model in (tuned, wider)]
