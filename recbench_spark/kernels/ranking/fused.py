@@ -47,8 +47,11 @@ from recbench_spark.kernels.ranking.memory import to_device
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products, make_products
 
-ROWS, ITEMS = 128, 128
-"""Rows and items of one program at a time: accumulators of 64 registers per thread."""
+ROWS, ITEMS = 128, 64
+"""Rows and items of one program at a time, the fastest on an H200: 32 products and 64 counts per thread."""
+
+MOST_DIMS = 2**29 // LEVELS**2
+"""Most dimensions: products with a bias stay so small that their distance to a limit fits into 32 bits."""
 
 FIRST_TILE, LAST_TILE = 1024, 16384
 """Items of the first and of the last tile: few at first, since the longest items decide most positives."""
@@ -59,8 +62,8 @@ PAIRS_AT_ONCE = 2**22
 _PROGRAMS = 1024  # number at a time at which no multiprocessor idles
 _PAIRS = 128  # of one program
 _WRITE_ROWS, _WRITE_ITEMS = 64, 32  # running sums need room: 100 registers, 33 KB of shared memory
-_MOST_BIAS = 2.0**29  # in products, which stay below 2^30
-_NEVER, _ALWAYS = -(2**31), 2**31 - 1
+_MOST_BIAS = 2.0**28  # in products, which stay below 2^29
+_BEYOND = 2**30  # larger than a product with a bias, which stay together below 2^29 + 2^28
 _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and the same for the bias in float32
 
 
@@ -133,18 +136,29 @@ def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):
     return row_r, inside_r, user_r, one_r, low_r, high_r
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _sign_bits(x_rt):  # type: ignore[no-untyped-def]
+    """Return 1 where a whole number is negative, else 0."""
+    return (x_rt.to(tl.uint32, bitcast=True) >> 31).to(tl.int32, bitcast=True)
+
+
 @triton.jit(do_not_specialize=["count", "stop", "span"])  # type: ignore[untyped-decorator]
 def _count_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, bias_ptr, user_ptr, one_ptr, low_ptr, high_ptr, above_ptr, reached_ptr,
     count, start, stop, span,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Count #{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop)."""
+    """Count #{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop).
+
+    The sign bit of P - limit is 1 where P is below: a subtraction and a shifted addition for each, where a
+    comparison costs five instructions. The differences fit into 32 bits (`MOST_DIMS`). Sums stay in the
+    registers of each thread to the end.
+    """
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
     )
-    above_r = tl.zeros((rows,), dtype=tl.int32)
-    reached_r = tl.zeros((rows,), dtype=tl.int32)
+    under_high_rt = tl.zeros((rows, items), dtype=tl.int32)
+    under_low_rt = tl.zeros((rows, items), dtype=tl.int32)
     begin = start + tl.program_id(1) * span
     end = tl.minimum(begin + span, stop)
     for first in range(begin, end, items):
@@ -152,13 +166,14 @@ def _count_kernel(  # type: ignore[no-untyped-def]
         found_rt = _multiply(
             users_ptr, items_ptr, bias_ptr, user_r, one_r, item_t, dims, depth, rows, items, biased
         )
-        above_r += tl.sum((found_rt >= high_r[:, None]).to(tl.int32), axis=1)
-        reached_r += tl.sum((found_rt >= low_r[:, None]).to(tl.int32), axis=1)
+        under_high_rt += _sign_bits(found_rt - high_r[:, None])
+        under_low_rt += _sign_bits(found_rt - low_r[:, None])
     # Items are padded with zeros to whole blocks: their products are 0.
     length = tl.maximum(end - begin, 0)
-    pads = (length + items - 1) // items * items - length
-    above_r -= pads * (high_r <= 0).to(tl.int32)
-    reached_r -= pads * (low_r <= 0).to(tl.int32)
+    visited = (length + items - 1) // items * items
+    pads = visited - length
+    above_r = visited - tl.sum(under_high_rt, axis=1) - pads * (high_r <= 0).to(tl.int32)
+    reached_r = visited - tl.sum(under_low_rt, axis=1) - pads * (low_r <= 0).to(tl.int32)
     tl.atomic_add(above_ptr + row_r, above_r, mask=inside_r)
     tl.atomic_add(reached_ptr + row_r, reached_r, mask=inside_r)
 
@@ -254,14 +269,16 @@ class DeviceTile(NamedTuple):
 class DeviceItems(NamedTuple):
     """The items on a device: as stored, and by falling length as whole numbers (places t, padded).
 
-    `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64; `rows_td` int8; `share_t`
-    float32, b / B of the item's tile, (0,) without biases.
+    `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64, the item of each place, and
+    `place_i` int64, the place of each item; `rows_td` int8; `share_t` float32, b / B of the item's tile,
+    (0,) without biases.
     """
 
     vectors_id: torch.Tensor
     divisor_i: torch.Tensor
     bias_i: torch.Tensor
     items_t: torch.Tensor
+    place_i: torch.Tensor
     rows_td: torch.Tensor
     share_t: torch.Tensor
     tiles: list[DeviceTile]
@@ -300,6 +317,7 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
         to_device(products.divisor_i, device),
         to_device(products.bias_i, device),
         to_device(order.items_t, device),
+        to_device(order.place_i, device),
         torch.zeros(padded, dtype=torch.int8, device=device),
         torch.zeros(padded[0] if products.bias_i.any() else 0, dtype=torch.float32, device=device),
         [],
@@ -370,11 +388,11 @@ class DeviceBlock(NamedTuple):
 def bytes_a_user(prepared: PreparedBlock) -> float:
     """Return the approximate bytes of a user on the device.
 
-    They are its vectors, 200 bytes per positive and 40 per hidden item.
+    They are its vectors, 200 bytes per positive and 60 per hidden item.
     """
     plan, users = prepared.plan, max(1, len(prepared.pairing.length_u))
     hidden = len(plan.masked_items) + len(plan.slot_items)
-    return 32 * prepared.products.dims + (200 * len(plan.slot_items) + 40 * hidden) / users
+    return 32 * prepared.products.dims + (200 * len(plan.slot_items) + 60 * hidden) / users
 
 
 def make_block(
@@ -399,7 +417,7 @@ def make_block(
         to_device(plan.slot_users[slots] - cut.start, device),
         to_device(prepared.scores_s[slots], device),
         to_device(plan.slot_items[slots], device),
-        _find_hidden(cut, prepared, device),
+        _find_hidden(cut, prepared, items),
         to_device(np.stack([one[slots] for one in prepared.tally]), device),
     )
 
@@ -409,14 +427,14 @@ def _entries(cut: slice, offsets_u: np.typing.NDArray[np.int64]) -> slice:
     return slice(offsets_u[cut.start], offsets_u[cut.stop])
 
 
-def _find_hidden(cut: slice, prepared: PreparedBlock, device: torch.device) -> torch.Tensor:
-    plan, order = prepared.plan, prepared.products.order
-    masked, slots = (plan.masked_offsets, plan.masked_items), (plan.slot_offsets, plan.slot_items)
-    keys = []
-    for offsets_u, items in (masked, slots):
-        users = np.repeat(np.arange(cut.stop - cut.start), np.diff(offsets_u[cut.start : cut.stop + 1]))
-        keys.append(users * len(order.items_t) + order.place_i[items[_entries(cut, offsets_u)]])
-    return to_device(np.concatenate(keys), device).sort().values
+def _find_hidden(cut: slice, prepared: PreparedBlock, items: DeviceItems) -> torch.Tensor:
+    plan, device, keys = prepared.plan, items.place_i.device, []
+    for offsets_u, ids in ((plan.masked_offsets, plan.masked_items), (plan.slot_offsets, plan.slot_items)):
+        count_u = to_device(np.diff(offsets_u[cut.start : cut.stop + 1]), device)
+        item_c = to_device(ids[_entries(cut, offsets_u)], device)
+        user_c = torch.repeat_interleave(count_u, output_size=len(item_c))
+        keys.append(user_c * len(items.items_t) + items.place_i[item_c])
+    return torch.cat(keys).sort().values
 
 
 def count_block(
@@ -487,14 +505,14 @@ def _make_rows(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> _R
     return _Rows(
         slot_r,
         user_r,
-        _whole(torch.where(sure_r, low_r, _NEVER + 1)),
-        _whole(torch.where(sure_r, high_r, _ALWAYS)),
+        _whole(torch.where(sure_r, low_r, -_BEYOND)),
+        _whole(torch.where(sure_r, high_r, _BEYOND)),
         torch.where(sure_r, one_r, 0.0).to(torch.float32),
     )
 
 
 def _whole(limit_r: torch.Tensor) -> torch.Tensor:
-    return limit_r.clamp(_NEVER + 1, _ALWAYS).to(torch.int32)
+    return limit_r.clamp(-_BEYOND, _BEYOND).to(torch.int32)
 
 
 def _sides(rows: _Rows, block: DeviceBlock, items: DeviceItems) -> tuple[torch.Tensor, ...]:
