@@ -43,18 +43,24 @@ from recbench_spark.kernels.ranking.counting import (
     prepare_products,
 )
 from recbench_spark.kernels.ranking.cutoff import LEVELS, TINY
-from recbench_spark.kernels.ranking.memory import to_device
+from recbench_spark.kernels.ranking.memory import to_device, to_host
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products, make_products
 
 ROWS, ITEMS = 128, 64
 """Rows and items of one program at a time, the fastest on an H200: 32 products and 64 counts per thread."""
 
+WHOLE_DIMS = 256
+"""Dimensions up to which a product is one step. Longer vectors take steps, and programs twice the items."""
+
 MOST_DIMS = 2**29 // LEVELS**2
 """Most dimensions: products with a bias stay so small that their distance to a limit fits into 32 bits."""
 
-FIRST_TILE, LAST_TILE = 1024, 16384
-"""Items of the first and of the last tile: few at first, since the longest items decide most positives."""
+FIRST_TILE, LAST_TILE = 4096, 32768
+"""Items of the first and of the last tile: few at first, since the longest items decide most positives.
+
+Each tile costs some waiting of the CPU for the GPU, so that small tiles are slow (docs/gpu.md).
+"""
 
 PAIRS_AT_ONCE = 2**22
 """Largest number of undecided or hidden pairs in memory, about 60 bytes each."""
@@ -288,6 +294,11 @@ class DeviceItems(NamedTuple):
         """Dimensions multiplied at a time."""
         return _depth(self.vectors_id.shape[1])
 
+    @property
+    def block(self) -> int:
+        """Items of a program of the counting kernel at a time; tiles have whole blocks."""
+        return _block_items(self.vectors_id.shape[1])
+
 
 def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
     """Return the items on `device`, 5 bytes per dimension and about 40 per item; None if they do not fit.
@@ -311,7 +322,8 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
         cut = slice(start, start + LAST_TILE)
         vectors_id[cut] = to_device(products.vectors_id[cut], device)
     places = len(order.items_t)
-    padded = (-(-places // ITEMS) * ITEMS, -(-dims // _depth(dims)) * _depth(dims))
+    block, depth = _block_items(dims), _depth(dims)
+    padded = (-(-places // block) * block, -(-dims // depth) * depth)
     items = DeviceItems(
         vectors_id,
         to_device(products.divisor_i, device),
@@ -322,7 +334,7 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
         torch.zeros(padded[0] if products.bias_i.any() else 0, dtype=torch.float32, device=device),
         [],
     )
-    for start, stop in _cuts(places, item_tile):
+    for start, stop in _cuts(places, item_tile, block):
         length, reach = float(order.length_t[start]), float(order.bias_t[start])
         items.tiles.append(_round_tile(items, start, stop, length, reach))
     return items
@@ -330,14 +342,18 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
 
 def _depth(dims: int) -> int:
     """Return a power of 2, as kernels need; the tensor cores take 32 bytes at a time."""
-    return int(min(128, max(32, 2 ** (dims - 1).bit_length())))
+    return 128 if dims > WHOLE_DIMS else int(max(32, 2 ** (dims - 1).bit_length()))
 
 
-def _cuts(places: int, item_tile: int | None) -> Iterator[tuple[int, int]]:
+def _block_items(dims: int) -> int:
+    return ITEMS if dims <= WHOLE_DIMS else 2 * ITEMS
+
+
+def _cuts(places: int, item_tile: int | None, block: int) -> Iterator[tuple[int, int]]:
     """Yield tiles of whole blocks of items: of one size if `item_tile` is set, else growing."""
     step, start = item_tile or FIRST_TILE, 0
     while start < places:
-        stop = min(start + -(-step // ITEMS) * ITEMS, places)
+        stop = min(start + -(-step // block) * block, places)
         yield start, stop
         start, step = stop, step if item_tile else min(2 * step, LAST_TILE)
 
@@ -462,7 +478,7 @@ def count_block(
         for part in _portions(raw_r[owed_r]):
             _settle(rows.take(owed_r[part]), raw_r[owed_r[part]], block, items, tile)
     cut = _entries(slice(users_u[0], users_u[-1] + 1), prepared.plan.slot_offsets)
-    for total, counts in zip(prepared.tally, block.tally.cpu().numpy(), strict=True):
+    for total, counts in zip(prepared.tally, to_host(block.tally), strict=True):
         total[cut] = counts
 
 
@@ -536,10 +552,11 @@ def _count_tile(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return #{P >= high}, #{P >= low} of each row, with hidden items."""
     above_r, reached_r = torch.zeros_like(rows.low_r), torch.zeros_like(rows.low_r)
-    grid, span = _grid(len(above_r), tile, ROWS, ITEMS)
+    grid, span = _grid(len(above_r), tile, ROWS, items.block)
     sides, counts = _sides(rows, block, items), (above_r, reached_r)
     cut = len(above_r), tile.start, tile.stop, span
-    _count_kernel[grid](*sides, *counts, *cut, **_shape(items), rows=ROWS, items=ITEMS, num_warps=8)
+    size = {"rows": ROWS, "items": items.block, "num_warps": 8}
+    _count_kernel[grid](*sides, *counts, *cut, **_shape(items), **size)
     return above_r, reached_r
 
 

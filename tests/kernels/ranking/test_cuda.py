@@ -160,6 +160,13 @@ def test_a_task_stays_within_its_part(monkeypatch):
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
+def test_a_copy_to_the_cpu_waits_for_the_work_before_it():
+    work = torch.full((2048, 2048), 2.0, device="cuda")
+    for _ in range(20):
+        work = work @ work / 4096
+    assert np.all(memory.to_host(work) == 2.0)
+
+
 def test_copies_ahead_are_whole_while_the_gpu_is_busy():
     """Each block is used late, when the copies of the next ones are long done or still to come."""
     device = torch.device("cuda")
