@@ -142,7 +142,7 @@ def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):
     return row_r, inside_r, user_r, one_r, low_r, high_r
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _sign_bits(x_rt):  # type: ignore[no-untyped-def]
     """Return 1 where a whole number is negative, else 0."""
     return (x_rt.to(tl.uint32, bitcast=True) >> 31).to(tl.int32, bitcast=True)
