@@ -465,16 +465,20 @@ for capability in (80, 86, 89, 90, 100):
 """
 
 
+SHARED_KB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227}
+"""Shared memory of a program by compute capability: CUDA C++ Programming Guide, technical specifications."""
+
+
 @pytest.mark.slow
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
-    """To 8-bit tensor-core instructions, within the shared memory of the smallest; sums lose nothing."""
+    """To 8-bit tensor-core instructions, within the shared memory of each; sums lose nothing."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("triton is not installed")
     said = in_a_process(COMPILED, TRITON_CACHE_DIR=str(tmp_path))
     built = [json.loads(line) for line in said.splitlines()]
     assert len(built) == 5 * 10
     for name, capability, shared, ptx in built:
-        assert shared <= 99 * 1024
+        assert shared <= SHARED_KB[capability] * 1024
         if name in ("_count_kernel", "_write_kernel"):
             wanted = {90: "wgmma.mma_async.sync.aligned.m64n", 100: "tcgen05.mma.cta_group::1.kind::i8"}
             assert wanted.get(capability, "mma.sync.aligned.m16n8k32.row.col") in ptx
