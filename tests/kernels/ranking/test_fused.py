@@ -466,7 +466,7 @@ for capability in (80, 86, 89, 90, 100):
 
 
 SHARED_KB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227}
-"""Shared memory of a program by compute capability: CUDA C++ Programming Guide, technical specifications."""
+"""Shared memory of a program by compute capability: CUDA C++ Programming Guide, specifications."""
 
 
 @pytest.mark.slow
