@@ -18,6 +18,17 @@ from recbench_spark.errors import ConfigError, nearest, show_value
 VERSION = "v1"
 """Version of the defaults. It is part of every description and is raised when a default changes."""
 
+ExposureEstimator = Literal[
+    "ips", "clipped_ips", "snips_user", "snips_global", "ips_pooled", "dm", "dr", "switch_dr", "dros",
+    "stratified",
+]  # fmt: skip
+"""Names of the corrections for exposure, in the order of reports; see `kernels.estimators.exposure`."""
+
+DrawEstimator = Literal[
+    "rank_estimate", "least_squares", "monotone_least_squares", "bias_variance", "maximum_likelihood",
+]  # fmt: skip
+"""Names of the corrections for sampled candidates; see `kernels.estimators.sampled`."""
+
 
 class Definition(BaseModel):
     """One value for each axis; the first value of each `Literal` is the default."""

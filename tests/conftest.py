@@ -102,6 +102,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
+def cuda() -> str:
+    """Name the device of tests for a GPU; they are skipped where torch sees none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU with CUDA here")
+    return "cuda"
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data beside the project; tests that need it are skipped where it is absent."""
     folder = ROOT.parent / "shared" / "data"

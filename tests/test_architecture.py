@@ -63,6 +63,7 @@ MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"storage.{name}" for name in (
         "ages", "leases", "makers", "marks", "paths", "publish", "seals", "shared_arrays",
+        "table_scans",
     )),
 }  # fmt: skip
 

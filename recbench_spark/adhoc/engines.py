@@ -7,9 +7,9 @@ be a folder to whose tables `deltalake` can append. Spark evaluates everything e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark
@@ -23,6 +23,37 @@ MOST_ROWS = 2_000_000
 
 MOST_PAIRS = 50_000_000
 """Most pairs of users and items that `auto` scores in this process, each in float64."""
+
+
+class EngineCalls(NamedTuple):
+    """The functions of an engine. Both engines take the same tables and options, and give the same bits.
+
+    Attributes:
+        name: local or spark.
+        evaluate: see `evaluate.evaluate`; on Spark it also takes `scratch`.
+        evaluate_pairs: see `spark_pairs.evaluate_pairs`.
+        evaluate_predictions: see `spark_engine.evaluate_predictions`.
+    """
+
+    name: Engine
+    evaluate: Callable[..., Any]
+    evaluate_pairs: Callable[..., Any]
+    evaluate_predictions: Callable[..., Any]
+
+
+def load_engine(name: Engine) -> EngineCalls:
+    """Import an engine and return its functions."""
+    if name == "local":
+        from recbench_spark.adhoc import local_engine, local_pairs, local_predictions  # noqa: PLC0415
+
+        return EngineCalls(
+            name, local_engine.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions
+        )
+    from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
+
+    return EngineCalls(
+        name, spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions
+    )
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,18 @@ warehouse.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
-from recbench_spark.adhoc.request_checks import EvaluationRequest, require_choice
-from recbench_spark.config import Bootstrap, CandidateDraw
+from recbench_spark.adhoc.options import ENGINES, EvaluationRequest, require_choice, table_columns
+from recbench_spark.config import Bootstrap, CandidateDraw, Views
 from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
-from recbench_spark.evaluation.result import LocalResult, Result
 
 if TYPE_CHECKING:
-    from recbench_spark.evaluation.metrics.predictions import Views
+    from recbench_spark.adhoc.engines import EngineCalls
 
-COLUMNS = {"features": ("item_id", "vector"), "user embeddings": ("user_id", "vector"),
-           "item embeddings": ("item_id", "vector")}  # fmt: skip
-"""Required columns of tables by path that have other columns than user_id and item_id."""
+SIDES = ("user embeddings", "item embeddings")
+"""Names of the two tables of embeddings."""
 
 
 def evaluate(  # noqa: PLR0913
@@ -93,19 +90,18 @@ def evaluate(  # noqa: PLR0913
     if scratch is not None and not isinstance(scratch, str | PathLike):
         raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
     tables = {"truth": truth, "lists": lists, "scores": scores, "train": train, "candidates": candidates}
-    tables |= {"features": features}
-    sides = _check_pair(embeddings)
+    tables |= {"features": features, **_check_pair(embeddings)}
     options: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap,
         "uncut": uncut, "draw": draw,
     }  # fmt: skip
 
-    calls = (
-        partial(_on_spark, embeddings, {**options, "scratch": scratch}),
-        partial(_in_this_process, embeddings, options),
-    )
-    return _call_engine({**tables, **sides}, list(sides), engine, calls)
+    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Any:
+        place = {"scratch": scratch} if calls.name == "spark" else {}
+        return calls.evaluate(**_pair_embeddings(tables), **options, **place)
+
+    return _call_engine(tables, engine, call)
 
 
 def _check_pair(embeddings: object) -> dict[str, Any]:
@@ -121,21 +117,7 @@ def _check_pair(embeddings: object) -> dict[str, Any]:
     if sides is None or len(sides) != 2 or any(side is None for side in sides):
         what = show_value(embeddings) if sides is None else f"{len(sides)} tables or None"
         raise ConfigError(f"embeddings is {what}", "give two tables: embeddings=(users, items)")
-    return dict(zip(("user embeddings", "item embeddings"), sides, strict=True))
-
-
-def _on_spark(embeddings: object, options: Mapping[str, Any], tables: Mapping[str, Any]) -> Result:
-    from recbench_spark.adhoc import spark_engine  # noqa: PLC0415
-
-    return spark_engine.evaluate(**_pair_embeddings(tables, embeddings), **options)
-
-
-def _in_this_process(
-    embeddings: object, options: Mapping[str, Any], tables: Mapping[str, Any]
-) -> LocalResult:
-    from recbench_spark.adhoc import local_engine  # noqa: PLC0415
-
-    return local_engine.evaluate(**_pair_embeddings(tables, embeddings), **options)
+    return dict(zip(SIDES, sides, strict=True))
 
 
 def evaluate_predictions(
@@ -153,19 +135,12 @@ def evaluate_predictions(
         engine: as in `evaluate`.
     """
 
-    views = make_views(views)
+    checked = make_views(views)
 
-    def on_spark(tables: Mapping[str, Any]) -> Result:
-        from recbench_spark.adhoc import spark_engine  # noqa: PLC0415
+    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Any:
+        return calls.evaluate_predictions(tables["predictions"], bootstrap, checked)
 
-        return spark_engine.evaluate_predictions(tables["predictions"], bootstrap, views)
-
-    def in_process(tables: Mapping[str, Any]) -> LocalResult:
-        from recbench_spark.adhoc import local_predictions  # noqa: PLC0415
-
-        return local_predictions.evaluate_predictions(tables["predictions"], bootstrap, views)
-
-    return _call_engine({"predictions": predictions}, [], engine, (on_spark, in_process))
+    return _call_engine({"predictions": predictions}, engine, call)
 
 
 def make_views(views: object) -> Views:
@@ -174,8 +149,6 @@ def make_views(views: object) -> Views:
     Raises:
         ConfigError: the argument is no `Views`.
     """
-    from recbench_spark.evaluation.metrics.predictions import Views  # noqa: PLC0415
-
     if views is None:
         return Views()
     if not isinstance(views, Views):
@@ -183,43 +156,39 @@ def make_views(views: object) -> Views:
     return views
 
 
-def _pair_embeddings(tables: Mapping[str, Any], embeddings: object) -> dict[str, Any]:
+def _pair_embeddings(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables as both engines expect them, with the two sides of embeddings as a pair."""
-    names = ("user embeddings", "item embeddings")
-    sides = tuple(tables[name] for name in names) if embeddings is not None else None
-    return {**{name: table for name, table in tables.items() if name not in names}, "embeddings": sides}
+    sides = tuple(tables[name] for name in SIDES if name in tables)
+    others = {name: table for name, table in tables.items() if name not in SIDES}
+    return {**others, "embeddings": sides or None}
 
 
 # ------------------------------------------------------------------------------------ choice of the engine
 
-EngineCalls = tuple[Callable[[Mapping[str, Any]], Result], Callable[[Mapping[str, Any]], LocalResult]]
-"""Functions that evaluate the tables: on Spark, and in this process."""
+EngineCall = Callable[["EngineCalls", Mapping[str, Any]], Any]
+"""A function that evaluates tables with the functions of an engine."""
 
 
-def _call_engine(
-    tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: EngineCalls
-) -> Result | LocalResult:
-    require_choice("engine", engine, ("auto", "local", "spark"))
-    on_spark, in_process = calls
+def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall) -> Any:
+    require_choice("engine", engine, ENGINES)
     present = {name: table for name, table in tables.items() if table is not None}
     spark_names = [name for name, table in present.items() if is_spark_frame(table)]
     path_names = [name for name, table in present.items() if isinstance(table, str | PathLike)]
     if spark_names and len(spark_names) < len(present):
         other = next(name for name in present if name not in spark_names)
         raise ConfigError(f"{spark_names[0]} is a frame of Spark and {other} is not", "hand over one kind")
+    if path_names and len(path_names) == len(present):
+        return _evaluate_paths(tables, engine, call)
+    from recbench_spark.adhoc.engines import load_engine  # noqa: PLC0415
+
     if spark_names:
         if engine == "local":
-            raise ConfigError(
-                "engine local, and frames of Spark", "hand over tables of Arrow: frame.toArrow()"
-            )
-        return on_spark(tables)
-    if len(path_names) < len(present):
-        if engine == "spark":
-            raise ConfigError(
-                "engine spark, and frames of this process", "spark.createDataFrame makes frames"
-            )
-        return in_process({**tables, **{name: _read_frame(name, present[name]) for name in path_names}})
-    return _evaluate_paths(tables, sides, engine, calls)
+            hint = "hand over tables of Arrow: frame.toArrow()"
+            raise ConfigError("engine local, and frames of Spark", hint)
+        return call(load_engine("spark"), tables)
+    if engine == "spark":
+        raise ConfigError("engine spark, and frames of this process", "spark.createDataFrame makes frames")
+    return call(load_engine("local"), {**tables, **_read_frames({x: present[x] for x in path_names})})
 
 
 def is_spark_frame(table: object) -> bool:
@@ -227,36 +196,25 @@ def is_spark_frame(table: object) -> bool:
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
 
 
-def _evaluate_paths(
-    tables: Mapping[str, Any], sides: Sequence[str], engine: str, calls: EngineCalls
-) -> Result | LocalResult:
+def _evaluate_paths(tables: Mapping[str, Any], engine: str, call: EngineCall) -> Any:
     from recbench_spark.adhoc import engines  # noqa: PLC0415
 
-    on_spark, in_process = calls
     paths = {name: fspath(path) for name, path in tables.items() if path is not None}
-    choice = engines.choose_engine(engine, list(paths.values()), [paths[name] for name in sides])
-    if choice.engine == "local":
+    sides = [paths[name] for name in SIDES if name in paths]
+    if engines.choose_engine(engine, list(paths.values()), sides).engine == "local":
         try:
-            return in_process({**tables, **{name: _read_frame(name, path) for name, path in paths.items()}})
+            return call(engines.load_engine("local"), {**tables, **_read_frames(paths)})
         except FallbackToSpark as error:
             engines.require_spark(engine, error)
     from recbench_spark.data.readers import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
-    read_on_spark = partial(read_table, get_session("recbench-spark evaluate"))
-    return on_spark(
-        {
-            **tables,
-            **{name: read_on_spark(path, _table_columns(name), name) for name, path in paths.items()},
-        }
-    )
+    spark = get_session("recbench-spark evaluate")
+    frames = {name: read_table(spark, path, table_columns(name), name) for name, path in paths.items()}
+    return call(engines.load_engine("spark"), {**tables, **frames})
 
 
-def _read_frame(name: str, path: str | PathLike[str]) -> Any:
+def _read_frames(paths: Mapping[str, Any]) -> dict[str, Any]:
     from recbench_spark.data.arrow_files import read_table  # noqa: PLC0415
 
-    return read_table(fspath(path), _table_columns(name), name)
-
-
-def _table_columns(name: str) -> tuple[str, ...]:
-    return COLUMNS.get(name, ("user_id", "item_id"))
+    return {name: read_table(fspath(path), table_columns(name), name) for name, path in paths.items()}

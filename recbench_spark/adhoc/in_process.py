@@ -18,10 +18,11 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from recbench_spark.adhoc.local_engine import evaluate
+from recbench_spark.adhoc.options import EvaluationRequest
 from recbench_spark.checks import CheckWarning
-from recbench_spark.config import Bootstrap
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap
 
-DEFAULT = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
+DEFAULT = tuple(name for name in DEFAULT_METRICS if name not in ("auc", "coverage"))
 
 COLUMNS = ["metric", "definition", "k", "value", "stderr", "ci_low", "ci_high", "n"]
 
@@ -30,11 +31,11 @@ def evaluate_frames(
     truth: Any,
     lists: Any,
     *,
-    k: Sequence[int] = (1, 3, 5, 10, 20),
+    k: Sequence[int] = EvaluationRequest.k,
     metrics: Sequence[str] = DEFAULT,
-    preset: str | None = None,
-    definition: Mapping[str, Any] | None = None,
-    bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
+    preset: str | None = EvaluationRequest.preset,
+    definition: Mapping[str, Any] | None = EvaluationRequest.definition,
+    bootstrap: Bootstrap | Mapping[str, Any] | int | None = EvaluationRequest.bootstrap,
 ) -> pd.DataFrame:
     """Compute metrics of lists against a ground truth, for frames that fit into memory several times.
 

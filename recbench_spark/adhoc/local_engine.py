@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recbench_spark.adhoc import ground_truth, request_checks
+from recbench_spark.adhoc import ground_truth
 from recbench_spark.adhoc.ground_truth import NO_PAIRS, ArrowTruth, count_pairs, user_offsets
+from recbench_spark.adhoc.options import EvaluationRequest
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
-    EvaluationRequest,
+    check_request,
     drawn_candidates_check,
     gain_checks,
 )
@@ -73,7 +74,7 @@ def evaluate(
 
     Memory: a few times the tables; with embeddings also a block of 16 MB of scores.
     """
-    plan = request_checks.check_request(
+    plan = check_request(
         EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
         train=train, candidates=candidates, features=features,
     )  # fmt: skip
@@ -214,11 +215,8 @@ def _row_checks(tables: ArrowTruth, rows: pa.Table, definition: Definition, *, l
     unknown = int((find_indices(rows.column("item_id"), items) < 0).sum())
     lost = int((find_indices(distinct_ids([rows.column("user_id")]), tables.user_ids) < 0).sum())
     checks = ranking_counts.row_checks(counts["listed"], counts["twice"], unknown, lost)
-    if definition.duplicates == "error":
-        ranking_counts.refuse_duplicates(checks)
-    if lists and tables.train_pairs is not None:
-        checks.append(ranking_counts.training_item_check(counts["trained"]))
-    return checks
+    trained = counts["trained"] if lists and tables.train_pairs is not None else None
+    return ranking_counts.finish_row_checks(checks, definition, trained)
 
 
 # ---------------------------------------------------------------------------------------- candidates

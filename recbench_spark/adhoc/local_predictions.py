@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from recbench_spark.adhoc.ground_truth import user_offsets
 from recbench_spark.adhoc.local_engine import to_batches
-from recbench_spark.adhoc.request_checks import make_bootstrap
+from recbench_spark.adhoc.options import make_bootstrap
 from recbench_spark.checks import Check
-from recbench_spark.config import Bootstrap, digest
+from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_table, combine_column, distinct_ids, find_indices
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import local_ranges
-from recbench_spark.evaluation.metrics.predictions import PredictionOrder, PredictionTotals, Views
+from recbench_spark.evaluation.metrics.predictions import PredictionOrder, PredictionTotals
 from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start

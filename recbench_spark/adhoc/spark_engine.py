@@ -11,19 +11,18 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.adhoc import request_checks
 from recbench_spark.adhoc.ground_truth import check_dropped_rows
+from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap
 from recbench_spark.adhoc.partition_tasks import LISTED, TRAIN, TRUTH, TaskCatalogue
 from recbench_spark.adhoc.partitioned_inputs import PartitionedInputs
 from recbench_spark.adhoc.request_checks import (
     EvaluationPlan,
-    EvaluationRequest,
+    check_request,
     drawn_candidates_check,
     gain_checks,
-    make_bootstrap,
 )
 from recbench_spark.checks import Check
-from recbench_spark.config import Bootstrap, digest
+from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data.external_inputs import (
     CheckedRows,
     check_common_ids,
@@ -43,7 +42,6 @@ from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
-from recbench_spark.evaluation.metrics.predictions import Views
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.known_items import KnownItems
@@ -52,7 +50,7 @@ from recbench_spark.evaluation.ranking.rank import ScoredModel, rank
 from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.ranking_counts import refuse_duplicates, row_checks, training_item_check
+from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_checks
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
@@ -74,7 +72,7 @@ def evaluate(
     **options: Any,
 ) -> Result:
     """Evaluate lists, scores, or embeddings against a ground truth: see `evaluate.evaluate`."""
-    plan = request_checks.check_request(
+    plan = check_request(
         EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
         train=train, candidates=candidates, features=features,
     )  # fmt: skip
@@ -299,9 +297,7 @@ def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
     # Without training items the catalogue is unknown, so no item can be called unknown.
     unknown = tables.partitioned.item_counts["lost"] if trained else 0
     checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
-    if plan.definition.duplicates == "error":
-        refuse_duplicates(checks)
-    return [*checks, training_item_check(sums["trained"])] if plan.lists and trained else checks
+    return finish_row_checks(checks, plan.definition, sums["trained"] if plan.lists and trained else None)
 
 
 def _make_candidates(

@@ -20,9 +20,8 @@ from __future__ import annotations
 import argparse
 
 from recbench_spark import cli
-from recbench_spark.config import DEFAULT_METRICS
-
-KINDS = ("lists", "scores", "embeddings", "predictions")
+from recbench_spark.adhoc.options import ENGINES, KINDS, SIMILARITIES, EvaluationRequest
+from recbench_spark.config import DEFAULT_METRICS, Bootstrap, Views
 
 
 def parser() -> cli.Parser:
@@ -51,7 +50,9 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
-    flags.add_argument("--similarity", choices=["dot", "cosine"], default="dot", help="of embeddings")
+    flags.add_argument(
+        "--similarity", choices=SIMILARITIES, default=EvaluationRequest.similarity, help="of embeddings"
+    )
     _add_metric_flags(flags)
     _add_run_flags(flags)
     return flags
@@ -66,7 +67,7 @@ def _add_run_flags(flags: cli.Parser) -> None:
     )
     flags.add_argument(
         "--engine",
-        choices=["auto", "local", "spark"],
+        choices=ENGINES,
         default="auto",
         help="engine: this process, Spark, or by size (default)",
     )
@@ -78,7 +79,7 @@ def _add_run_flags(flags: cli.Parser) -> None:
 def _add_metric_flags(flags: cli.Parser) -> None:
     """Add the flags of metrics and definitions."""
     flags.add_argument(
-        "--k", type=cli.parse_cutoffs, default=(1, 3, 5, 10, 20), help="cut-offs, e.g. 1,3,10"
+        "--k", type=cli.parse_cutoffs, default=EvaluationRequest.k, help="cut-offs, e.g. 1,3,10"
     )
     flags.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
     flags.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
@@ -89,21 +90,26 @@ def _add_metric_flags(flags: cli.Parser) -> None:
     flags.add_argument(
         "--set", action="append", default=[], metavar="definition.AXIS=VALUE", help="one axis"
     )
-    flags.add_argument("--quantiles", type=int, default=10, help="bins of equal mass of predictions")
+    flags.add_argument(
+        "--quantiles", type=int, default=Views.quantiles, help="bins of equal mass of predictions"
+    )
     flags.add_argument(
         "--thresholds",
         type=cli.parse_numbers,
-        default=(0.5,),
+        default=Views.thresholds,
         help="TPR, FPR ... of predictions from these values on",
     )
     flags.add_argument(
         "--fpr",
         type=cli.parse_numbers,
-        default=(0.0, 0.1),
+        default=Views.fpr,
         help="false-positive rates of the partial AUC: 0,0.1",
     )
     flags.add_argument(
-        "--bootstrap", type=int, default=1000, help="replicates behind the intervals (0: none)"
+        "--bootstrap",
+        type=int,
+        default=Bootstrap().replicates,
+        help="replicates behind the intervals (0: none)",
     )
 
 

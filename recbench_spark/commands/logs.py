@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.storage.local_files import text_separator
+from recbench_spark.storage.local_files import has_delta_log, text_separator
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -27,6 +27,6 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 def guess_reader(path: str) -> str:
     """Return the reader that fits the name or the content of a path."""
-    if Path(path, "_delta_log").is_dir():
+    if has_delta_log(path):
         return "delta"
     return "csv" if text_separator(path) else "parquet"

@@ -42,6 +42,7 @@ from recbench_spark.config.evaluation import (
     Propensities,
     Slice,
     Strata,
+    Views,
 )
 from recbench_spark.config.graph import GraphModel, GraphSource
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
@@ -120,6 +121,7 @@ __all__ = [
     "Strata",
     "Strict",
     "TruthModel",
+    "Views",
     "WorldSettings",
     "digest",
     "find_benchmark",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config.base import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
-from recbench_spark.definitions import Definition, make_definition
+from recbench_spark.definitions import Definition, DrawEstimator, ExposureEstimator, make_definition
+from recbench_spark.errors import ConfigError, show_value
 
 
 class Slice(Strict):
@@ -41,16 +45,12 @@ class CandidateDraw(Strict):
     n: Count = 100
     per: Literal["user", "positive"] = "user"
     seed: Seed = 42
-    estimators: tuple[
-        Literal[
-            "rank_estimate",
-            "least_squares",
-            "monotone_least_squares",
-            "bias_variance",
-            "maximum_likelihood",
-        ],
-        ...,
-    ] = ("rank_estimate", "monotone_least_squares", "bias_variance", "maximum_likelihood")
+    estimators: tuple[DrawEstimator, ...] = (
+        "rank_estimate",
+        "monotone_least_squares",
+        "bias_variance",
+        "maximum_likelihood",
+    )
 
 
 DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "auc", "coverage")
@@ -135,21 +135,13 @@ class Exposure(Strict):
     """
 
     propensities: Propensities = Propensities()
-    estimators: tuple[
-        Literal[
-            "ips",
-            "clipped_ips",
-            "snips_user",
-            "snips_global",
-            "ips_pooled",
-            "dm",
-            "dr",
-            "switch_dr",
-            "dros",
-            "stratified",
-        ],
-        ...,
-    ] = ("ips", "clipped_ips", "snips_user", "snips_global", "stratified")
+    estimators: tuple[ExposureEstimator, ...] = (
+        "ips",
+        "clipped_ips",
+        "snips_user",
+        "snips_global",
+        "stratified",
+    )
     clip: Annotated[float, Field(gt=0)] = 100.0
     switch: Annotated[float, Field(gt=0)] = 100.0
     shrink: Annotated[float, Field(gt=0)] = 100.0
@@ -272,3 +264,39 @@ class Evaluation(Strict):
     def resolve(self) -> Definition:
         """Return the definition: the preset, with single axes replaced."""
         return make_definition(self.preset, self.definition)
+
+
+@dataclass(frozen=True)
+class Views:
+    """Settings of the metrics by bin: bins of equal mass, thresholds, false-positive rates."""
+
+    quantiles: int = 10
+    thresholds: tuple[float, ...] = (0.5,)
+    fpr: tuple[float, float] = (0.0, 0.1)
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value that is no number, or outside of its range.
+        """
+        if not _are_numbers([self.quantiles]) or self.quantiles != int(self.quantiles):
+            raise ConfigError(f"quantiles is {show_value(self.quantiles)}", "give a whole number from 1 on")
+        if not _are_numbers(self.thresholds):
+            raise ConfigError(
+                f"thresholds is {show_value(self.thresholds)}", "give numbers, such as (0.5,)"
+            )
+        if not _are_numbers(self.fpr) or len(self.fpr) != 2:
+            raise ConfigError(f"fpr is {show_value(self.fpr)}", "give two numbers, such as (0.0, 0.1)")
+        low, high = self.fpr
+        if not 0 <= low < high <= 1:
+            raise ConfigError(f"false-positive rates {low:g} to {high:g}", "two ascending numbers in 0..1")
+        if self.quantiles < 1:
+            raise ConfigError(f"{self.quantiles} quantiles", "1 or more")
+
+
+def _are_numbers(values: object) -> bool:
+    """Return whether a value is a tuple or list of finite numbers."""
+    numbers = values if isinstance(values, tuple | list) else [None]
+    plain = (isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
+    return all(plain) and all(map(math.isfinite, numbers))

@@ -34,24 +34,22 @@ from recbench_spark.data.readers.paths import check_path, exists, may_be_table
 from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
 from recbench_spark.data.readers.values import BELOW_2_53
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
-from recbench_spark.inputs import Options, PinnedInput, find_version, look_once
+from recbench_spark.inputs import Options, PinnedInput, look_once
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
 from recbench_spark.schemas import ID_KIND, ID_TYPE
-from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.local_files import (
     COMPRESSED,
     DAMAGED,
     bare_name,
-    data_files,
-    is_hidden,
+    has_delta_log,
     is_text,
-    read_schemas,
-    refuse_case,
+    list_folder,
     refuse_misspelt,
     refuse_packed_text,
     require_columns,
     separator,
 )
+from recbench_spark.storage.table_scans import open_delta, open_parquet
 
 Bools = npt.NDArray[np.bool_]
 
@@ -109,11 +107,8 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
 def read_column_names(path: str) -> list[str]:
     """Read the column names of a table at a path, without reading a row of Parquet or Delta."""
     kind = detect_kind(path)
-    if kind == "delta":
-        return list(_open_delta(path).schema.names)
-    return (
-        list(_open_parquet(path).schema.names) if kind == "parquet" else open_path(path).table.column_names
-    )
+    named = open_path(path).table.schema if kind == "text" else _open_dataset(path, kind).schema
+    return list(named.names)
 
 
 def read_vector_width(path: str) -> int | None:
@@ -123,7 +118,7 @@ def read_vector_width(path: str) -> int | None:
         vector = open_path(path).table.column("vector")
         values = _parse_json_vector(vector[0].as_py()) if len(vector) else None
     else:
-        head = (_open_delta(path) if kind == "delta" else _open_parquet(path)).head(1, columns=["vector"])
+        head = _open_dataset(path, kind).head(1, columns=["vector"])
         values = head.column(0)[0].as_py() if head.num_rows else None
     return None if values is None else len(values)
 
@@ -133,8 +128,7 @@ def read_first_values(path: str, name: str, n: int) -> pa.Array:
     kind = detect_kind(path)
     if kind == "text":
         return combine_column(open_path(path).table.column(name).slice(0, n))
-    dataset = _open_delta(path) if kind == "delta" else _open_parquet(path)
-    return combine_column(dataset.head(n, columns=[name]).column(name))
+    return combine_column(_open_dataset(path, kind).head(n, columns=[name]).column(name))
 
 
 def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
@@ -189,7 +183,7 @@ def is_delta(path: str) -> bool:
     if not exists(path) and may_be_table(path):
         raise FallbackToSpark(f"{path} may be a table of a catalog")
     check_path(path)
-    return Path(path, "_delta_log").exists()
+    return has_delta_log(path)
 
 
 def detect_kind(path: str) -> str:
@@ -216,10 +210,9 @@ def _refuse_mixed_folder(place: Path) -> None:
 
     A folder within a folder may be a partition, and text files of one folder may have different columns.
     """
-    for entry in place.iterdir():
-        odd = entry.is_dir() or is_text(entry.name)
-        if odd and not is_hidden(entry.name):
-            raise FallbackToSpark(f"{place} is a folder with {entry.name} in it")
+    files, folders = list_folder(place)
+    for entry in (*folders, *(file for file in files if is_text(file.name))):
+        raise FallbackToSpark(f"{place} is a folder with {entry.name} in it")
 
 
 def open_path(path: str) -> StoredTable:
@@ -232,30 +225,14 @@ def open_path(path: str) -> StoredTable:
     if kind == "text":
         return _read_text(path)
     try:
-        return StoredTable((_open_delta(path) if kind == "delta" else _open_parquet(path)).to_table())
+        return StoredTable(_open_dataset(path, kind).to_table())
     except (pa.ArrowException, OSError) as error:
         message = str(error).strip().splitlines()[0]
         raise DataError(f"{path}: cannot be read: {message[:300]}", DAMAGED) from None
 
 
-def _open_delta(path: str) -> ds.Dataset:
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-    try:
-        return read_dataset(path, find_version(path))
-    except (DeltaError, OSError, ValueError) as error:
-        raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
-
-
-def _open_parquet(path: str) -> ds.Dataset:
-    files = [str(file) for file in data_files(Path(path))] if Path(path).is_dir() else [path]
-    if not files:
-        raise FallbackToSpark(f"{path} has no files")
-    schemas = read_schemas(files, path)
-    refuse_case(schemas[0].names, path)
-    if any(schema != schemas[0] for schema in schemas):
-        raise FallbackToSpark(f"{path}: its files have different columns")
-    return ds.dataset(files, format="parquet")
+def _open_dataset(path: str, kind: str) -> ds.Dataset:
+    return open_delta(path) if kind == "delta" else open_parquet(path)
 
 
 def estimate_rows(path: str) -> int:
@@ -271,8 +248,7 @@ def estimate_rows(path: str) -> int:
             if path.endswith(COMPRESSED) or size > MAX_COUNTED_BYTES
             else Path(path).read_bytes().count(b"\n")
         )
-    dataset = _open_delta(path) if kind == "delta" else _open_parquet(path)
-    return int(dataset.count_rows())
+    return int(_open_dataset(path, kind).count_rows())
 
 
 MAX_COUNTED_BYTES = 1 << 28

@@ -8,26 +8,30 @@ read all logs and report what is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
-from recbench_spark.errors import FallbackToSpark
-from recbench_spark.inputs import find_version
+from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.storage.blocks import MIN_BUFFER_ROWS, Block, buffer_rows, chunks, partition_rows
-from recbench_spark.storage.delta_tables import list_files, open_table
+from recbench_spark.storage.local_files import has_delta_log, list_folder
+from recbench_spark.storage.table_scans import (
+    Piece,
+    list_delta_files,
+    list_row_groups,
+    read_footers,
+    read_row_group,
+)
 
 if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
@@ -43,14 +47,6 @@ COLUMNS = ("user_id", "item_id", "rating", "event_time")
 INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
 
 
-class RowGroup(NamedTuple):
-    """A row group of a Parquet file: the file, the group's number in it, and its rows."""
-
-    path: str
-    number: int
-    rows: int
-
-
 @dataclass(frozen=True)
 class ColumnarLog:
     """The row groups of a log, and the rules by which a task converts their columns.
@@ -62,7 +58,7 @@ class ColumnarLog:
         whole: the names of id columns that are whole numbers.
     """
 
-    groups: tuple[RowGroup, ...]
+    groups: tuple[Piece, ...]
     theirs: Mapping[str, str]
     micros: int
     whole: frozenset[str]
@@ -105,27 +101,25 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     """Read the footers of a log's files into row groups; None where `readers` must read the log."""
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
     paths, names = _list_parquet_files(dataset)
-    footers = _read_footers(paths)
-    schemas = [schema for schema, _ in footers]
+    try:
+        footers = read_footers(paths, str(dataset.path))
+    except DataError:  # a file that is not Parquet
+        return None
+    schemas = [footer.schema.to_arrow_schema() for footer in footers]
     # A column of the table is NULL in the rows of a file that lacks it.
     if names is not None and any(set(schema.names) != names for schema in schemas):
         return None
     types = _common_types(schemas, source_names)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
-    groups = (
-        RowGroup(path, number, rows)
-        for path, (_, sizes) in zip(paths, footers, strict=True)
-        for number, rows in enumerate(sizes)
-    )
     present = {name: source_names[name] for name in types}
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
-    files = ColumnarLog(tuple(groups), present, micros, whole)
+    files = ColumnarLog(list_row_groups(paths, footers), present, micros, whole)
     return files if files.n else None
 
 
-def _list_parquet_files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
+def _list_parquet_files(dataset: Dataset) -> tuple[list[str], frozenset[str] | None]:
     """List the Parquet files of a log, and for Delta the table's columns.
 
     The list is empty where `readers` must read the log.
@@ -134,55 +128,27 @@ def _list_parquet_files(dataset: Dataset) -> tuple[list[str], set[str] | None]:
     path = Path(str(dataset.path)).absolute()  # workers may have another directory
     if needs_reader or not path.exists() or dataset.reader not in COLUMNAR_READERS:
         return [], None
-    is_delta = (path / "_delta_log").is_dir()
+    is_delta = has_delta_log(path)
     if is_delta != (dataset.reader == "delta"):
         return [], None
     return _list_table_files(path) if is_delta else (_list_folder_files(path), None)
 
 
-def _list_table_files(path: Path) -> tuple[list[str], set[str] | None]:
-    """List the files of a Delta table's pinned version, or of its latest one.
-
-    The list is empty where the files alone do not hold the table, as with partitions or deleted rows.
-    """
-    # Imported here, since workers import this module and do not need it.
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
+def _list_table_files(path: Path) -> tuple[list[str], frozenset[str] | None]:
+    """List the files of a Delta table; empty where the files alone do not hold the table."""
     try:
-        version = find_version(str(path))  # the version whose identity was recorded
-        table = open_table(path, version)
-    except DeltaError:
+        table = list_delta_files(path)
+    except FallbackToSpark:
         return [], None
-    if table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
-        return [], None
-    return sorted(list_files(path, version=table.version())), {
-        field.name for field in table.schema().fields
-    }
+    return ([], None) if table.is_partitioned else (table.files, table.columns)
 
 
 def _list_folder_files(path: Path) -> list[str]:
     """List the files that Spark reads in a folder; empty where subfolders may stand for partitions."""
     if path.is_file():
         return [str(path)]
-    entries = sorted(path.iterdir())
-    if any(entry.is_dir() and (entry.name[0] not in "_." or "=" in entry.name) for entry in entries):
-        return []
-    return [str(entry) for entry in entries if entry.is_file() and entry.name[0] not in "_."]
-
-
-def _read_footers(paths: Sequence[str]) -> list[tuple[pa.Schema, list[int]]]:
-    """Read the schema of each file and the rows of its groups; empty where a file is not Parquet."""
-    try:
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            return list(pool.map(_read_footer, paths))
-    except (pa.ArrowException, OSError):
-        return []
-
-
-def _read_footer(path: str) -> tuple[pa.Schema, list[int]]:
-    footer = pq.read_metadata(path)
-    sizes = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
-    return footer.schema.to_arrow_schema(), sizes
+    files, folders = list_folder(path)
+    return [] if folders else [str(file) for file in files]
 
 
 def _common_types(schemas: Sequence[pa.Schema], source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
@@ -230,15 +196,12 @@ def _read_blocks(
             yield from partition_rows(log, _assign_tasks(log.column(owner), tasks))
 
 
-def _read_batches(groups: Sequence[RowGroup], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    for path, number, n_rows in groups:
+def _read_batches(groups: Sequence[Piece], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for group in groups:
         try:
-            file = pq.ParquetFile(path, memory_map=True)
-            if number >= file.num_row_groups or file.metadata.row_group(number).num_rows != n_rows:
-                raise FallbackToSpark(f"{path} has changed since its footer was read")
-            yield from file.iter_batches(MIN_BUFFER_ROWS, [number], columns, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise FallbackToSpark(f"{path}: cannot be read: {error}") from None
+            yield from read_row_group(group, columns, MIN_BUFFER_ROWS)
+        except DataError as error:
+            raise FallbackToSpark(error.message) from None
 
 
 def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:

@@ -35,6 +35,7 @@ from recbench_spark.data.digests import (
 from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table, qualify_path
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
+from recbench_spark.storage.local_files import has_delta_log
 from recbench_spark.storage.shared_arrays import escape_path
 
 DRIVER_BYTES = 1 << 28
@@ -93,7 +94,7 @@ def _delta_input(path: str, options: Options, look: Any) -> PinnedInput:
 
 def _read_path_snapshot(spark: SparkSession, path: str, options: Options) -> Snapshot:
     place = normalise_path(path)
-    if Path(place, "_delta_log").is_dir():
+    if has_delta_log(place):
         try:
             return read_snapshot(place, options=options)
         except FallbackToSpark:

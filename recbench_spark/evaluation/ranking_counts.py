@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
+from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
 from recbench_spark.kernels.streams import Batches
@@ -109,6 +110,24 @@ def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> lis
         warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
         Check("listed users without truth", lost, None, "info", "not averaged"),
     ]
+
+
+def finish_row_checks(
+    checks: list[Check], definition: Definition, training_rows: int | None = None
+) -> list[Check]:
+    """Refuse duplicates where the definition says so, and add the check of training items to those of rows.
+
+    Args:
+        checks: of the rows of lists or scores.
+        definition: treatment of duplicates.
+        training_rows: rows of lists that the training part holds as well; None: not counted.
+
+    Raises:
+        DataError: a check counts duplicates, and the definition allows none.
+    """
+    if definition.duplicates == "error":
+        refuse_duplicates(checks)
+    return checks if training_rows is None else [*checks, training_item_check(training_rows)]
 
 
 def training_item_check(rows: int) -> Check:

@@ -105,6 +105,11 @@ class ShownTable:
         return repr(self.table)
 
 
+def to_arrow(rows: DataFrame | ShownTable | pa.Table) -> pa.Table:
+    """Return the rows of an engine's table as Arrow; Spark computes its frames for it."""
+    return rows if isinstance(rows, pa.Table) else rows.toArrow()
+
+
 @dataclass(frozen=True)
 class LocalResult:
     """Result of an evaluation in this process, as Arrow tables (`to_pandas()` converts them).

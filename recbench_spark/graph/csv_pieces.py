@@ -14,30 +14,13 @@ import pyarrow.csv as pacsv
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.ids import CANONICAL_INTEGER, WHOLE_FLOAT
+from recbench_spark.storage.table_scans import Piece
 
 BYTES_A_CSV_PIECE = 1 << 24
 """Bytes of a CSV file that a task reads at once: one to four million edges."""
 
 COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".lz4")
 """Endings of files that one task reads from beginning to end."""
-
-
-class Piece(NamedTuple):
-    """Piece is the unit of reading of a task: a row group, or the lines of a CSV file in a range of bytes.
-
-    Attributes:
-        path: path of the file.
-        number: row group; for CSV -1 if the range begins with a line, -2 if it may begin within one.
-        rows: number of rows; -1 for CSV.
-        size: bytes of the piece.
-        first: for CSV, first byte of the range.
-    """
-
-    path: str
-    number: int
-    rows: int
-    size: int
-    first: int = 0
 
 
 class CsvHead(NamedTuple):

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from recbench_spark.errors import ConfigError, DataError, SchemaError, StoreError, nearest
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError, nearest
 from recbench_spark.graph.csv_pieces import (
     COMPRESSED_ENDINGS,
-    Piece,
     detect_id_kind,
     read_csv_tables,
     read_head,
     split_ranges,
 )
 from recbench_spark.graph.edge_values import to_id_array
-from recbench_spark.inputs import find_version
 from recbench_spark.kernels.ids import as_ids
-from recbench_spark.storage.delta_tables import list_files, open_table
-from recbench_spark.storage.local_files import parquet_error
+from recbench_spark.storage.local_files import has_delta_log, list_folder
+from recbench_spark.storage.table_scans import (
+    Piece,
+    list_delta_files,
+    list_row_groups,
+    read_footers,
+    read_row_group,
+)
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
@@ -129,7 +130,7 @@ def open_rows(
         raise DataError(f"{what}: nothing at {path}", "give a file, a folder of files or a Delta table")
     fmt = fmt or detect_format(place)
     files = (
-        _list_delta_files(place, partitions or {}, what)
+        _list_table_files(place, partitions or {}, what)
         if fmt == "delta"
         else _list_plain_files(place, what)
     )
@@ -139,7 +140,7 @@ def open_rows(
 
 def detect_format(place: Path) -> str:
     """Return the format of a path by its name or the names of its files."""
-    if (place / "_delta_log").is_dir():
+    if has_delta_log(place):
         return "delta"
     names = [place.name, *(entry.name for entry in place.iterdir())] if place.is_dir() else [place.name]
     bare = [name.lower() for name in names]
@@ -155,28 +156,22 @@ TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".edges")
 def _list_plain_files(place: Path, what: str) -> list[str]:
     if place.is_file():
         return [str(place)]
-    entries = sorted(entry for entry in place.iterdir() if entry.name[0] not in "._" or "=" in entry.name)
-    folder = next((entry.name for entry in entries if entry.is_dir()), None)
-    if folder is not None:
+    files, folders = list_folder(place)
+    if folders:
         raise DataError(
-            f"{what}: {place} holds a folder, {folder}", "give one folder of files, or a Delta table"
+            f"{what}: {place} holds a folder, {folders[0].name}",
+            "give one folder of files, or a Delta table",
         )
-    if not entries:
+    if not files:
         raise DataError(f"{what}: no files in {place}", "names that begin with _ or . are passed over")
-    return [str(entry) for entry in entries]
+    return [str(file) for file in files]
 
 
-def _list_delta_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
-    # Imported here, because workers import this module and do not need it.
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
+def _list_table_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
     try:
-        table = open_table(place, find_version(str(place)))
-        if table.protocol().min_reader_version > 1:
-            raise DataError(f"{what}: {place} uses Delta features that are not read here", "export Parquet")
-        files = sorted(list_files(place, partitions, table.version()))
-    except (DeltaError, StoreError) as error:
-        raise DataError(f"{what}: cannot read {place}: {error}", "is it a Delta table?") from None
+        files = list_delta_files(place, partitions).files
+    except FallbackToSpark as error:
+        raise DataError(f"{what}: {error.message}", error.hint) from None
     if not files:
         raise DataError(
             f"{what}: {place} has no rows of {dict(partitions) or 'any kind'}", "check its name"
@@ -191,21 +186,20 @@ def _open_parquet(
     where: Mapping[str, str],
     what: str,
 ) -> RowSource:
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        footers = list(pool.map(partial(_read_footer, what=what), files))
-    first = footers[0][0]
-    for path, (schema, _) in zip(files, footers, strict=True):
+    try:
+        footers = read_footers(files, f"{what} {files[0] if len(files) == 1 else Path(files[0]).parent}")
+    except DataError as error:
+        raise DataError(error.message, f"{error.hint}; see --format") from None
+    schemas = [footer.schema.to_arrow_schema() for footer in footers]
+    first = schemas[0]
+    for path, schema in zip(files, schemas, strict=True):
         _require_columns(schema.names, [*columns, *where], f"{what} {path}")
         for name in columns:
             if not _are_alike(schema.field(name).type, first.field(name).type):
                 kinds = f"{schema.field(name).type} in {path}, {first.field(name).type} in {files[0]}"
                 raise SchemaError(f"{what}: column {name} is of type {kinds}", "write files of one type")
     numeric = {name: _is_numeric(first.field(name).type, ids[name], name, what) for name in ids}
-    pieces = tuple(
-        Piece(path, number, rows, size)
-        for path, (_, groups) in zip(files, footers, strict=True)
-        for number, (rows, size) in enumerate(groups)
-    )
+    pieces = list_row_groups(files, footers)
     others = tuple(name for name in first.names if name not in columns)
     return RowSource(
         pieces, tuple(columns), tuple(where.items()), tuple(numeric.items()), what=what, others=others
@@ -216,16 +210,6 @@ def _are_alike(one: pa.DataType, other: pa.DataType) -> bool:
     """Tell whether values of two types are read alike: the types are equal, or both are numbers."""
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     return one == other or all(any(test(kind) for test in tests) for kind in (one, other))
-
-
-def _read_footer(path: str, what: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
-    try:
-        metadata = pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
-        refusal = parquet_error(f"{what} {path}", path, error)
-        raise DataError(refusal.message, f"{refusal.hint}; see --format") from None
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    return metadata.schema.to_arrow_schema(), [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) -> None:
@@ -319,12 +303,8 @@ def _read_batches(rows: RowSource, piece: Piece) -> Iterator[pa.Table]:
     if piece.number < 0:
         yield from read_csv_tables(piece, columns, rows.header, rows.delimiter)
         return
-    try:
-        file = pq.ParquetFile(piece.path, memory_map=True)
-        for batch in file.iter_batches(ROWS_A_CHUNK, [piece.number], columns, use_threads=False):
-            yield pa.Table.from_batches([batch])
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None
+    for batch in read_row_group(piece, columns, ROWS_A_CHUNK):
+        yield pa.Table.from_batches([batch])
 
 
 # --------------------------------------------------------------------------------- values

@@ -83,14 +83,6 @@ class Board(Strict):
         """Return how much better a value is than another; negative if it is worse."""
         return than - value if self.lower_is_better else value - than
 
-    def best_runs(self) -> dict[str, BoardRun]:
-        """Return the best run of each method by its canonical name, best method first."""
-        sign = 1 if self.lower_is_better else -1
-        best: dict[str, BoardRun] = {}
-        for run in sorted(self.runs, key=lambda run: sign * run.value):
-            best.setdefault(self.canonical(run.method), run)
-        return best
-
 
 class _BoardFile(Strict):
     boards: tuple[Board, ...]

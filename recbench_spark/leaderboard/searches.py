@@ -107,23 +107,3 @@ def _quantile(losses: Floats, worse_ni: Floats, q: float) -> Floats:
     """Return the smallest loss that the best trial reaches with probability q."""
     reached = 1 - worse_ni[:, 1:] >= q - 1e-12
     return np.asarray(losses[reached.argmax(axis=1)])
-
-
-class SetupSpreads(NamedTuple):
-    """Spread of a number over setups and over folds.
-
-    Attributes:
-        setups: standard deviation of the mean values of several setups (who ran it, settings).
-        folds: standard deviation over folds within a setup, averaged as a variance.
-    """
-
-    setups: float
-    folds: float
-
-
-def setup_and_fold_spreads(values_sf: list[Floats]) -> SetupSpreads:
-    """Return the spread over setups and the spread over folds; NaN for fewer than two of either."""
-    means = np.array([np.mean(values) for values in values_sf])
-    within = [np.var(values, ddof=1) for values in values_sf if len(values) > 1]
-    setups = float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
-    return SetupSpreads(setups, float(np.sqrt(np.mean(within))) if within else float("nan"))

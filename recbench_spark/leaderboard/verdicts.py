@@ -301,11 +301,6 @@ def _edge_reach(search: SearchTrials, names: Sequence[str]) -> Floats:
     return np.array(reach)
 
 
-def judge_board(board: Board) -> list[TuningVerdict]:
-    """Return a verdict on every run of a board, from the board alone."""
-    return [judge_run(run, board) for run in board.runs]
-
-
 def find_better_run(run: BoardRun, board: Board) -> TuningReason | None:
     """Return a better run of the same method, if spread and rounding do not explain the difference.
 

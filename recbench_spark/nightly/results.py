@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -23,7 +22,7 @@ from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import measure_multiverse
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
-from recbench_spark.evaluation.result import LocalResult, Result
+from recbench_spark.evaluation.result import LocalResult, Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.night import BenchmarkNight, identify_model_inputs, make_run_key, new_run_id
@@ -175,42 +174,30 @@ def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
     return dataset
 
 
-def publish_standalone(store: Store, result: Result, run: dict[str, Any]) -> str:
-    """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id."""
+def publish_standalone(store: Store | ArrowStore, result: Result | LocalResult, run: dict[str, Any]) -> str:
+    """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
+
+    Store and result are of one engine.
+    """
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
     checks = [*result.checks, *check_base_rates(store, run["suite"], result)]
-    frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
-    if result.rankings is not None:
-        frames.append((result.rankings.withColumn("part", F.lit("test")), RANKINGS))
-    stamped = [(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames]
-    store.append_all(stamped)
-    write_checks(store, run_id, checks)
-    row = _standalone_row(run, result.truth, result.checks)
-    require_unchanged()  # inputs were read during the writes; the row of `runs` makes them visible
-    store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
-    store.end_runs()
-    return run_id
-
-
-def publish_local(store: ArrowStore, result: LocalResult, run: dict[str, Any]) -> str:
-    """Write the result of `adhoc.local_engine` in this process, like `publish_standalone`."""
-    run_id = new_run_id(run["logical_date"], run["model"])
-    store.note_run(run_id)
-    checks = [*result.checks, *_check_local_base_rates(store, run["suite"], result)]
     frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
     if result.rankings is not None:
         frames.append((result.rankings, RANKINGS))
     store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
     store.append_rows(check_rows(run_id, checks), CHECKS)
     row = _standalone_row(run, result.truth, result.checks)
+    require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
     store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()
     return run_id
 
 
-def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
-    return rows.append_column("run_id", pa.repeat(run_id, rows.num_rows))
+def _add_run_id(rows: Any, run_id: str) -> Any:
+    if isinstance(rows, DataFrame):
+        return rows.withColumn("run_id", F.lit(run_id))
+    return rows.append_column("run_id", pa.repeat(run_id, len(rows)))
 
 
 def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
@@ -227,33 +214,21 @@ def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Che
     }
 
 
-def check_base_rates(store: Store, suite: str, result: Result) -> list[Check]:
+def check_base_rates(store: Store | ArrowStore, suite: str, result: Result | LocalResult) -> list[Check]:
     """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []
-    overall = "metric = 'mean_outcome' AND slice_key IS NULL"
-    base_rate = result.metrics.where(overall).collect()[0].value
-    suite_runs = store.read(RUNS).where(F.col("suite") == suite).select("run_id")
-    values = store.visible(METRICS).where(overall).join(suite_runs, "run_id", "left_semi")
-    return [_base_rate_check(values.where(F.col("value") != base_rate).count(), base_rate)]
-
-
-def _check_local_base_rates(store: ArrowStore, suite: str, result: LocalResult) -> list[Check]:
-    if result.truth is None:
-        return []
-    (base_rate,) = _base_rates(result.metrics).to_pylist()
+    (base_rate,) = _base_rates(to_arrow(result.metrics).to_pylist())
     filters = [("suite", "=", suite), ("status", "=", "succeeded")]
-    runs = store.read(RUNS, filters, ["run_id"]).column("run_id")
-    values = store.read(METRICS, [("metric", "=", "mean_outcome")])
-    others = _base_rates(values.filter(pc.is_in(values.column("run_id"), value_set=runs.combine_chunks())))
-    return [_base_rate_check(pc.sum(pc.not_equal(others, base_rate), min_count=0).as_py(), base_rate)]
+    runs = {row["run_id"] for row in store.rows(RUNS, filters, ["run_id"])}
+    columns = ["run_id", "metric", "slice_key", "value"]
+    known = store.rows(METRICS, [("metric", "=", "mean_outcome")], columns)
+    values = _base_rates([row for row in known if row["run_id"] in runs])
+    return [_base_rate_check(sum(value not in (None, base_rate) for value in values), base_rate)]
 
 
-def _base_rates(metrics: pa.Table) -> pa.ChunkedArray:
-    overall = pc.and_(
-        pc.equal(metrics.column("metric"), "mean_outcome"), pc.is_null(metrics.column("slice_key"))
-    )
-    return metrics.filter(overall).column("value")
+def _base_rates(metrics: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return [row["value"] for row in metrics if row["metric"] == "mean_outcome" and row["slice_key"] is None]
 
 
 def _base_rate_check(others: int, base_rate: float) -> Check:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
@@ -77,6 +75,17 @@ def refuse_name(path: str) -> None:
         )
 
 
+def has_delta_log(path: str | Path) -> bool:
+    """Return whether a path of this machine is the folder of a Delta table."""
+    return Path(path, "_delta_log").is_dir()
+
+
+def list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files and the folders in a folder that Spark reads, in order of their names."""
+    entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry.name))
+    return [x for x in entries if not x.is_dir()], [x for x in entries if x.is_dir()]
+
+
 def data_files(folder: Path) -> list[Path]:
     """Return the files in a folder that Spark reads, in order, also those in partition folders."""
     files = []
@@ -94,10 +103,10 @@ def text_separator(path: str) -> str | None:
         SchemaError: a folder holds text beside other files, or files of two separators.
     """
     folder = Path(path)
-    if is_text(path) and not (folder / "_delta_log").exists() and not folder.is_dir():
-        return separator(path)
-    if not folder.is_dir() or (folder / "_delta_log").exists():
+    if has_delta_log(path):
         return None
+    if not folder.is_dir():
+        return separator(path) if is_text(path) else None
     suffixes = {Path(bare_name(file.name)).suffix: file for file in reversed(data_files(folder))}
     text_suffixes = [suffix for suffix in suffixes if suffix in TEXT]
     if text_suffixes and len(suffixes) > 1:
@@ -289,34 +298,6 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
         if name not in names and name in lower:
             hint = f"{key}: {{{name}: {lower[name]}}}" if key else f"rename it to {name}"
             raise SchemaError(f"{where}: column {lower[name]} is not read: {name} is expected", hint)
-
-
-def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
-    """Return the schemas of Parquet files, from their footers.
-
-    Raises:
-        DataError: a file is not Parquet.
-    """
-
-    def read(file: str) -> pa.Schema:
-        try:
-            return _arrow_schema(pq.read_metadata(file).schema)
-        except (pa.ArrowException, OSError) as error:
-            raise parquet_error(where, file, error) from None
-
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        return list(pool.map(read, files))
-
-
-def _arrow_schema(stored: pq.ParquetSchema) -> pa.Schema:
-    """Return the columns; INT96, which Spark writes for its instants, become timestamps."""
-    schema = stored.to_arrow_schema()
-    for number in range(len(stored)):
-        one = stored.column(number)
-        if one.physical_type == "INT96" and one.path in schema.names:
-            place = schema.get_field_index(one.path)
-            schema = schema.set(place, pa.field(one.path, pa.timestamp("us", "UTC")))
-    return schema
 
 
 def parquet_error(where: str, file: str, error: Exception) -> DataError:

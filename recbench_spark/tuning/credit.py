@@ -20,10 +20,8 @@ from recbench_spark.tuning.folds import compute_credited_log_id
 from recbench_spark.tuning.search import (
     Row,
     SearchResult,
-    apply_setting,
     collect_searches,
     search_identity,
-    trial_setting,
 )
 
 
@@ -149,10 +147,3 @@ def make_provenance(result: SearchResult, before: Provenance) -> Provenance:
         "at_edge": tuple(edge.name for edge in result.edges),
     }
     return before.model_copy(update=update)
-
-
-def best_model(model: ModelConfig, result: SearchResult) -> ModelConfig:
-    """Return the model with the best settings of its searches, and the provenance of these."""
-    assert result.best is not None
-    better = apply_setting(model, trial_setting(result.space, result.best))
-    return better.model_copy(update={"provenance": make_provenance(result, model.provenance)})

@@ -12,7 +12,6 @@ from recbench_spark.leaderboard.searches import (
     SearchTrials,
     expected_best,
     late_gain,
-    setup_and_fold_spreads,
 )
 
 
@@ -52,13 +51,6 @@ def test_what_the_last_doubling_brought() -> None:
     assert late_gain(search([1, 2])) == pytest.approx(3 / 2 - 5 / 4)
     assert late_gain(search([3, 3, 3, 3])) == 0
     assert np.isnan(late_gain(search([1])))
-
-
-def test_spreads_by_hand() -> None:
-    """Means 1 and 3, so sqrt 2 over setups; variances 2 and 0, so 1 over folds."""
-    result = setup_and_fold_spreads([np.array([0.0, 2.0]), np.array([3.0, 3.0])])
-    assert result == pytest.approx((2**0.5, 1.0))
-    assert np.isnan(setup_and_fold_spreads([np.array([1.0])])).all()
 
 
 def test_mistakes_are_named() -> None:

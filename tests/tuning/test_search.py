@@ -21,22 +21,31 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits import running
 from recbench_spark.tuning import fold_fits
 from recbench_spark.tuning.board_update import read_entries, update_board
-from recbench_spark.tuning.credit import best_model, credit_searches
+from recbench_spark.tuning.credit import credit_searches, make_provenance
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
 from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
+    SearchResult,
+    apply_setting,
     check_searches,
     collect_searches,
     extend_searches,
     make_searches,
     read_searches,
     run_searches,
+    trial_setting,
 )
 from tests.tuning.test_fold_fits import TASK, write_log
 
 RATES = {"low": 0.0001, "high": 0.01, "log": True}
 """Too slow for five epochs: the best lies on the upper edge."""
+
+
+def apply_best(model: Any, result: SearchResult) -> Any:
+    """Return the model with the best settings of its searches, and the provenance of these."""
+    better = apply_setting(model, trial_setting(result.space, result.best))
+    return better.model_copy(update={"provenance": make_provenance(result, model.provenance)})
 
 
 def benchmark(path: str, **search: Any) -> Any:
@@ -92,7 +101,7 @@ def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, m
     assert better.space["rates"].high == 0.1
 
     assert credit_searches(store, one).models[0].provenance.budget is None, "the file uses other rates"
-    tuned = best_model(one.models[0], better)
+    tuned = apply_best(one.models[0], better)
     assert tuned.rates.user_factors == better.best["searched"]["rates"]
     bare = tuned.model_copy(update={"provenance": one.models[0].provenance})
     later = credit_searches(store, one.model_copy(update={"models": (bare,)})).models[0]
@@ -113,7 +122,7 @@ def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None
     fits = FitPlanner(store, one, open_folded_log(store, one, journal), purpose="search")
     trials = RatingTrials(fits, one.search)
     sgd = run_searches(trials, one.search, make_searches(one, one.search, trials)[:1], journal)["sgd"]
-    tuned = best_model(one.models[0], sgd).model_copy(update={"provenance": one.models[0].provenance})
+    tuned = apply_best(one.models[0], sgd).model_copy(update={"provenance": one.models[0].provenance})
     same_kind = tuned.model_copy(update={"name": "sgd_other"})
     wider = tuned.model_copy(update={"dims": 3})
     with_models = [one.model_copy(update={"models": (model, same_kind)}) for model in (tuned, wider)]
@@ -155,7 +164,7 @@ def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> 
     (row,) = store.read(BOARDS).collect()
     assert row.budget_settings is None, "what is not used is not credited"
 
-    tuned = one.model_copy(update={"models": (best_model(one.models[0], result),)})
+    tuned = one.model_copy(update={"models": (apply_best(one.models[0], result),)})
     store.delete(TRIALS.name, "model", ["sgd"])
     run_plan(store, fits.over_folds(tuned.models), journal)
     assert sorted(verdict_codes(store, tuned)) != []

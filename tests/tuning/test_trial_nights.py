@@ -20,7 +20,7 @@ from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
 from recbench_spark.storage.store import Store
-from recbench_spark.tuning.credit import best_model, credit_searches
+from recbench_spark.tuning.credit import credit_searches
 from recbench_spark.tuning.search import (
     check_searches,
     make_searches,
@@ -29,6 +29,7 @@ from recbench_spark.tuning.search import (
 )
 from recbench_spark.tuning.trial_nights import DAY, RankingTrials, check_trials, validation_benchmark
 from tests.nights import DATE, SMALL
+from tests.tuning.test_search import apply_best
 
 SPACES = {
     "item_knn": {"neighbours": {"low": 1, "high": 30}},
@@ -86,7 +87,7 @@ def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> Non
     later = {model.name: model.provenance for model in credit_searches(store, one).models}
     assert all(provenance.budget is None for provenance in later.values()), "the file uses other settings"
     known = read_searches(store, trials.log_id)
-    tuned = [best_model(model, known[model.name]) if model.name in known else model for model in one.models]
+    tuned = [apply_best(model, known[model.name]) if model.name in known else model for model in one.models]
     bare = [model.model_copy(update={"provenance": one.models[0].provenance}) for model in tuned]
     sliced = one.model_copy(update={"models": tuple(bare)})
     later = {model.name: model.provenance for model in credit_searches(store, sliced).models}

@@ -9,21 +9,22 @@ from contextlib import suppress
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from recbench_spark import cli
 from recbench_spark.adhoc import engines
-from recbench_spark.adhoc.request_checks import check_candidates, check_needs
-from recbench_spark.config import DEFAULT_METRICS, NAME, Bootstrap, parse
+from recbench_spark.adhoc.evaluate import SIDES
+from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
+from recbench_spark.adhoc.request_checks import check_request
+from recbench_spark.config import DEFAULT_METRICS, NAME, Views
 from recbench_spark.data import arrow_files
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
-from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
-from recbench_spark.evaluation.metrics.predictions import Views
-from recbench_spark.inputs import pin_inputs, require_unchanged
+from recbench_spark.evaluation.result import to_arrow
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.compiling import compile_notice
 from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.kernels.metrics.accuracy import METRICS
@@ -34,23 +35,14 @@ from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.local_files import require_columns
 from recbench_spark.storage.table_folders import check_would_write
 
-KINDS = ("lists", "scores", "embeddings", "predictions")
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
 
 MAX_QUANTILES = 10_000
 """Most bins of predictions. Each bin adds rows to `metrics`, and its edges are sent to every task."""
 
 OUTPUT_TABLES = (USER_METRICS, METRIC_TABLE, RANKINGS, CHECKS, RUNS)
 """Tables that results are appended to."""
-
-PAIR_COLUMNS = ("user_id", "item_id")
-
-
-class EngineCalls(NamedTuple):
-    """The three functions of an engine."""
-
-    evaluate: Callable[..., Any]
-    evaluate_pairs: Callable[..., Any]
-    evaluate_predictions: Callable[..., Any]
 
 
 @pin_inputs()
@@ -81,49 +73,42 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
 
 def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     """Evaluate without Java."""
-    from recbench_spark.adhoc import local_engine, local_pairs, local_predictions  # noqa: PLC0415
-    from recbench_spark.nightly.results import publish_local  # noqa: PLC0415
-
     store = ArrowStore(args.warehouse)
     if wait := compile_notice(splitmix64):
         print(wait, file=sys.stderr)
-    engine = EngineCalls(
-        local_engine.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions
-    )
-    inputs = {name: arrow_files.identity(path) for name, path in input_paths(args).items()}
-    result = evaluate_tables(args, kind, engine, arrow_files.read_table)
-    require_unchanged()
-    run_id = publish_local(store, result, {**run, "inputs": inputs})
-    print_results(store.read_run("metrics", run_id), store.read_run("checks", run_id), run_id, store.root)
+    run["inputs"] = {name: arrow_files.identity(path) for name, path in input_paths(args).items()}
+    result = evaluate_tables(args, kind, engines.load_engine("local"), arrow_files.read_table)
+    _publish(store, result, run)
     return OK
 
 
 def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     # Here: none of this is needed for small tables.
-    from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
     from recbench_spark.data.identity import identity  # noqa: PLC0415
     from recbench_spark.data.readers import read_table  # noqa: PLC0415
-    from recbench_spark.nightly.results import publish_standalone  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.shared_rows import drop_scratch  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     store = Store(get_session(f"recbench-spark evaluate {args.model}"), args.warehouse)
-    engine = EngineCalls(
-        spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions
-    )
+    read, engine = partial(read_table, store.spark), engines.load_engine("spark")
     try:
-        inputs = {name: identity(store.spark, path) for name, path in input_paths(args).items()}
-        result = evaluate_tables(
-            args, kind, engine, partial(read_table, store.spark), scratch=store.scratch
-        )
-        run_id = publish_standalone(store, result, {**run, "inputs": inputs})
-        rows = [store.read_run(name, run_id).toArrow() for name in ("metrics", "checks")]
-        print_results(rows[0], rows[1], run_id, store.root)
+        run["inputs"] = {name: identity(store.spark, path) for name, path in input_paths(args).items()}
+        result = evaluate_tables(args, kind, engine, read, scratch=store.scratch)
+        _publish(store, result, run)
         result.release()
     finally:
         drop_scratch(store.spark, store.scratch)
     return OK
+
+
+def _publish(store: Store | ArrowStore, result: Any, run: dict[str, Any]) -> None:
+    """Write the result, and print what was written."""
+    from recbench_spark.nightly.results import publish_standalone  # noqa: PLC0415
+
+    run_id = publish_standalone(store, result, run)
+    metrics, checks = (to_arrow(store.read_run(name, run_id)) for name in ("metrics", "checks"))
+    print_results(metrics, checks, run_id, store.root)
 
 
 def check_flags(args: argparse.Namespace, kind: str) -> Definition:
@@ -135,17 +120,12 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     _check_sides(args)
     if not args.predictions and not args.truth and not args.pairs:
         raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
-    make_bootstrap(args)
-    definition = make_definition(args.preset, cli.parse_axes(args.set))
+    request = make_request(args, kind)
     read_views(args)
     if kind == "predictions":
-        return definition
-    plan = MetricPlan.checked(
-        select_metrics(args, kind), read_cutoffs(args), definition, uncut=not args.cut
-    )
-    check_needs(plan.metrics, bool(args.train), bool(args.features))
-    check_candidates(definition, kind == "embeddings", bool(args.candidates), bool(args.train))
-    return definition
+        return make_definition(request.preset, request.definition)
+    tables = {name: getattr(args, name) for name in (*KINDS[:3], "train", "candidates", "features")}
+    return check_request(request, **tables).definition
 
 
 def _check_sides(args: argparse.Namespace) -> None:
@@ -183,9 +163,18 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
         raise ConfigError(f"--similarity is not used with --{kind}", "it is for embeddings")
 
 
-def make_bootstrap(args: argparse.Namespace) -> Bootstrap:
-    """Return the settings of the bootstrap."""
-    return parse(Bootstrap, {"replicates": args.bootstrap}, f"--bootstrap {args.bootstrap}")
+def make_request(args: argparse.Namespace, kind: str) -> EvaluationRequest:
+    """Return the options that the flags give."""
+    return EvaluationRequest(
+        features_name=Path(args.features).stem if args.features else "",
+        k=read_cutoffs(args),
+        metrics=select_metrics(args, kind),
+        preset=args.preset,
+        definition=cli.parse_axes(args.set),
+        similarity=args.similarity,
+        bootstrap=make_bootstrap(args.bootstrap, f"--bootstrap {args.bootstrap}"),
+        uncut=not args.cut,
+    )
 
 
 def read_cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
@@ -203,54 +192,34 @@ def read_views(args: argparse.Namespace) -> Views:
 
 
 def evaluate_tables(
-    args: argparse.Namespace, kind: str, engine: EngineCalls, read: Callable[..., Any], **place: str
+    args: argparse.Namespace, kind: str, engine: engines.EngineCalls, read: Callable[..., Any], **place: str
 ) -> Any:
     """Read the tables and evaluate them.
 
     Args:
         args: the flags.
         kind: one of KINDS.
-        engine: functions of Spark, or of this process.
+        engine: functions of an engine.
         read: function of a path, the needed columns and a name for messages; returns the table.
         place: `scratch`, a folder for files that workers map, if the engine needs one.
     """
+    request, inputs = make_request(args, kind), _name_tables(args)
+    tables = {name: read(path, table_columns(name), name) for name, path in inputs.items()}
     if kind == "predictions":
-        rows = read(args.predictions, PAIR_COLUMNS, kind)
-        return engine.evaluate_predictions(rows, make_bootstrap(args), read_views(args))
+        return engine.evaluate_predictions(tables[kind], request.bootstrap, read_views(args))
     if args.pairs:
-        items = read(args.embeddings[0], ("item_id", "vector"), "items")
-        spark_pairs = read(args.pairs, ("query_id", "item_id"), "pairs")
-        return engine.evaluate_pairs(
-            items, spark_pairs, k=read_cutoffs(args), similarity=args.similarity, **place
-        )
-    features = read(args.features, ("item_id", "vector"), "features") if args.features else None
-    optional: dict[str, Any] = {
-        name: read(getattr(args, name), PAIR_COLUMNS, name) if getattr(args, name) else None
-        for name in ("train", "candidates", "lists", "scores")
-    }
-    return engine.evaluate(
-        read(args.truth, PAIR_COLUMNS, "truth"),
-        **optional,
-        features=features,
-        features_name=Path(args.features).stem if args.features else "",
-        embeddings=_read_embeddings(args, read),
-        k=read_cutoffs(args),
-        metrics=select_metrics(args, kind),
-        preset=args.preset,
-        definition=cli.parse_axes(args.set),
-        similarity=args.similarity,
-        bootstrap=make_bootstrap(args),
-        uncut=not args.cut,
-        **place,
-    )
+        nearness = {"k": request.k, "similarity": request.similarity}
+        return engine.evaluate_pairs(tables["items"], tables["pairs"], **nearness, **place)
+    sides = tuple(tables.pop(name) for name in SIDES if name in tables)
+    return engine.evaluate(**tables, embeddings=sides or None, **vars(request), **place)
 
 
-def _read_embeddings(args: argparse.Namespace, read: Callable[..., Any]) -> tuple[Any, Any] | None:
-    """Read the vectors of users and items."""
-    if not args.embeddings:
-        return None
-    users, items = args.embeddings
-    return read(users, ("user_id", "vector"), "users"), read(items, ("item_id", "vector"), "items")
+def _name_tables(args: argparse.Namespace) -> dict[str, str]:
+    """Return the paths of the tables by the names that readers and errors use."""
+    flags = ("truth", "pairs", "lists", "scores", "predictions", "train", "candidates", "features")
+    paths = {name: getattr(args, name) for name in flags if getattr(args, name)}
+    sides = ("items",) if args.pairs else SIDES
+    return {**paths, **dict(zip(sides, args.embeddings or (), strict=bool(args.embeddings)))}
 
 
 def _side_paths(args: argparse.Namespace) -> list[str]:
@@ -272,19 +241,14 @@ def input_paths(args: argparse.Namespace) -> dict[str, str]:
 
 def check_headers(args: argparse.Namespace, kind: str) -> None:
     """Check columns and widths of vectors. Raises SchemaError; tables that need Spark are skipped."""
-    pair, vectors = list(PAIR_COLUMNS), ["item_id", "vector"]
-    needed = dict.fromkeys(("truth", "train", "candidates", "lists"), pair)
-    needed |= {"scores": [*pair, "score"], "features": vectors}
-    needed |= {"predictions": [*pair, "prediction", "outcome"]}
-    needed |= {"embeddings": ["user_id", "vector"], "embeddings1": vectors}
-    if args.pairs:
-        needed |= {"truth": ["query_id", "item_id"], "embeddings": vectors}
-    for name, path in input_paths(args).items():
+    values = {"scores": ("score",), "predictions": ("prediction", "outcome")}
+    for name, path in _name_tables(args).items():
         with suppress(FallbackToSpark):
             names = arrow_files.read_column_names(path)
-            require_columns(names, needed[name], f"{name} {path}", path)
+            where = f"{name} {path}"
+            require_columns(names, (*table_columns(name), *values.get(name, ())), where, path)
             if name == "lists" and "rank" not in names:
-                require_columns(names, ["score"], f"{name} {path}", path)
+                require_columns(names, ["score"], where, path)
     if args.embeddings and not args.pairs:
         with suppress(FallbackToSpark):
             arrow_files.read_common_width(*((path, path) for path in args.embeddings))

@@ -26,8 +26,9 @@ from recbench_spark.data.readers.files import (
 )
 from recbench_spark.data.readers.paths import explain_errors, local_path, plain_path
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.storage.local_files import read_schemas, refuse_case
+from recbench_spark.storage.local_files import refuse_case
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.table_scans import read_schemas
 
 Types = dict[str, pa.DataType]
 """Columns of a file, by name."""

@@ -19,8 +19,8 @@ from recbench_spark.definitions import VERSION
 from recbench_spark.evaluation.estimators.sums import largest_values, sum_batches
 from recbench_spark.evaluation.metrics.predictions import MetricRow, number_row
 from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.estimators.bandit_feedback import ESTIMATORS, MODELLED, Rounds, contributions
-from recbench_spark.kernels.estimators.exposure import EstimatorSettings
+from recbench_spark.kernels.estimators.bandit_feedback import ESTIMATORS, Rounds, contributions
+from recbench_spark.kernels.estimators.exposure import MODELLED, EstimatorSettings
 from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
 from recbench_spark.kernels.sums import Sums
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
-from recbench_spark.config import Bootstrap
+from recbench_spark.config import Bootstrap, Views
 from recbench_spark.definitions import VERSION
-from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.evaluation.metrics.prediction_ranges import (
     RangeRunner,
     count_ranges,
@@ -107,42 +105,6 @@ def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, 
 
 
 # ------------------------------------------------------------------------------- overall
-
-
-@dataclass(frozen=True)
-class Views:
-    """Settings of the metrics by bin: bins of equal mass, thresholds, false-positive rates."""
-
-    quantiles: int = 10
-    thresholds: tuple[float, ...] = (0.5,)
-    fpr: tuple[float, float] = (0.0, 0.1)
-
-    def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigError: a value that is no number, or outside of its range.
-        """
-        if not _are_numbers([self.quantiles]) or self.quantiles != int(self.quantiles):
-            raise ConfigError(f"quantiles is {show_value(self.quantiles)}", "give a whole number from 1 on")
-        if not _are_numbers(self.thresholds):
-            raise ConfigError(
-                f"thresholds is {show_value(self.thresholds)}", "give numbers, such as (0.5,)"
-            )
-        if not _are_numbers(self.fpr) or len(self.fpr) != 2:
-            raise ConfigError(f"fpr is {show_value(self.fpr)}", "give two numbers, such as (0.0, 0.1)")
-        low, high = self.fpr
-        if not 0 <= low < high <= 1:
-            raise ConfigError(f"false-positive rates {low:g} to {high:g}", "two ascending numbers in 0..1")
-        if self.quantiles < 1:
-            raise ConfigError(f"{self.quantiles} quantiles", "1 or more")
-
-
-def _are_numbers(values: object) -> bool:
-    """Return whether a value is a tuple or list of finite numbers."""
-    numbers = values if isinstance(values, tuple | list) else [None]
-    plain = (isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
-    return all(plain) and all(map(math.isfinite, numbers))
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.estimators.exposure import EstimatorSettings, correction_weights
+from recbench_spark.kernels.estimators.exposure import MODELLED, EstimatorSettings, correction_weights
 
-ESTIMATORS = ("ips", "clipped_ips", "snips", "dm", "dr", "switch_dr", "dros")
-MODELLED = ("dm", "dr", "switch_dr", "dros")
+ESTIMATORS = ("ips", "clipped_ips", "snips", *MODELLED)
 
 
 @dataclass(frozen=True)

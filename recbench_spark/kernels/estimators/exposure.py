@@ -47,12 +47,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import Definition, ExposureEstimator
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.estimators.propensities import check
@@ -61,19 +61,7 @@ from recbench_spark.kernels.metrics.chunk import Chunk, Weight, divide
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.resampling import bootstrap_sums, replicate_means, replicate_ratios
 
-ESTIMATORS = (
-    "holdout",
-    "ips",
-    "clipped_ips",
-    "snips_user",
-    "snips_global",
-    "ips_pooled",
-    "dm",
-    "dr",
-    "switch_dr",
-    "dros",
-    "stratified",
-)
+ESTIMATORS = ("holdout", *get_args(ExposureEstimator))
 """Names in the column `estimator`."""
 
 WEIGHTED = ("ips", "clipped_ips", "snips_user", "snips_global")

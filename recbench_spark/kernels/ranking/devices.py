@@ -125,7 +125,7 @@ def _choose_method(
     prepared: PreparedBlock, settings: CountingSettings, device: torch.device, tops: tuple[Ints, Floats]
 ) -> _CountMethod:
     fused = _load_fused(device) if settings.may_reduce and cutoff.fits(prepared) else None
-    if fused is not None:
+    if fused is not None and prepared.products.dims <= fused.MOST_DIMS:
         items = fused.load_items(prepared.products, device, settings.item_tile)
         if items is not None:
             make = partial(fused.make_block, prepared=prepared, items=items)

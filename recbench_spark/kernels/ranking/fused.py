@@ -43,15 +43,24 @@ from recbench_spark.kernels.ranking.counting import (
     prepare_products,
 )
 from recbench_spark.kernels.ranking.cutoff import LEVELS, TINY
-from recbench_spark.kernels.ranking.memory import to_device
+from recbench_spark.kernels.ranking.memory import to_device, to_host
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products, make_products
 
-ROWS, ITEMS = 128, 128
-"""Rows and items of one program at a time: accumulators of 64 registers per thread."""
+ROWS, ITEMS = 128, 64
+"""Rows and items of one program at a time, the fastest on an H200: 32 products and 64 counts per thread."""
 
-FIRST_TILE, LAST_TILE = 1024, 16384
-"""Items of the first and of the last tile: few at first, since the longest items decide most positives."""
+WHOLE_DIMS = 256
+"""Dimensions up to which a product is one step. Longer vectors take steps, and programs twice the items."""
+
+MOST_DIMS = 2**29 // LEVELS**2
+"""Most dimensions: products with a bias stay so small that their distance to a limit fits into 32 bits."""
+
+FIRST_TILE, LAST_TILE = 4096, 32768
+"""Items of the first and of the last tile: few at first, since the longest items decide most positives.
+
+Each tile costs some waiting of the CPU for the GPU, so that small tiles are slow (docs/gpu.md).
+"""
 
 PAIRS_AT_ONCE = 2**22
 """Largest number of undecided or hidden pairs in memory, about 60 bytes each."""
@@ -59,8 +68,8 @@ PAIRS_AT_ONCE = 2**22
 _PROGRAMS = 1024  # number at a time at which no multiprocessor idles
 _PAIRS = 128  # of one program
 _WRITE_ROWS, _WRITE_ITEMS = 64, 32  # running sums need room: 100 registers, 33 KB of shared memory
-_MOST_BIAS = 2.0**29  # in products, which stay below 2^30
-_NEVER, _ALWAYS = -(2**31), 2**31 - 1
+_MOST_BIAS = 2.0**28  # in products, which stay below 2^29
+_BEYOND = 2**30  # larger than a product with a bias, which stay together below 2^29 + 2^28
 _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and the same for the bias in float32
 
 
@@ -133,18 +142,29 @@ def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):
     return row_r, inside_r, user_r, one_r, low_r, high_r
 
 
+@triton.jit
+def _sign_bits(x_rt):  # type: ignore[no-untyped-def]
+    """Return 1 where a whole number is negative, else 0."""
+    return (x_rt.to(tl.uint32, bitcast=True) >> 31).to(tl.int32, bitcast=True)
+
+
 @triton.jit(do_not_specialize=["count", "stop", "span"])  # type: ignore[untyped-decorator]
 def _count_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, bias_ptr, user_ptr, one_ptr, low_ptr, high_ptr, above_ptr, reached_ptr,
     count, start, stop, span,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Count #{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop)."""
+    """Count #{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop).
+
+    The sign bit of P - limit is 1 where P is below: a subtraction and a shifted addition for each, where a
+    comparison costs five instructions. The differences fit into 32 bits (`MOST_DIMS`). Sums stay in the
+    registers of each thread to the end.
+    """
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
     )
-    above_r = tl.zeros((rows,), dtype=tl.int32)
-    reached_r = tl.zeros((rows,), dtype=tl.int32)
+    under_high_rt = tl.zeros((rows, items), dtype=tl.int32)
+    under_low_rt = tl.zeros((rows, items), dtype=tl.int32)
     begin = start + tl.program_id(1) * span
     end = tl.minimum(begin + span, stop)
     for first in range(begin, end, items):
@@ -152,13 +172,14 @@ def _count_kernel(  # type: ignore[no-untyped-def]
         found_rt = _multiply(
             users_ptr, items_ptr, bias_ptr, user_r, one_r, item_t, dims, depth, rows, items, biased
         )
-        above_r += tl.sum((found_rt >= high_r[:, None]).to(tl.int32), axis=1)
-        reached_r += tl.sum((found_rt >= low_r[:, None]).to(tl.int32), axis=1)
+        under_high_rt += _sign_bits(found_rt - high_r[:, None])
+        under_low_rt += _sign_bits(found_rt - low_r[:, None])
     # Items are padded with zeros to whole blocks: their products are 0.
     length = tl.maximum(end - begin, 0)
-    pads = (length + items - 1) // items * items - length
-    above_r -= pads * (high_r <= 0).to(tl.int32)
-    reached_r -= pads * (low_r <= 0).to(tl.int32)
+    visited = (length + items - 1) // items * items
+    pads = visited - length
+    above_r = visited - tl.sum(under_high_rt, axis=1) - pads * (high_r <= 0).to(tl.int32)
+    reached_r = visited - tl.sum(under_low_rt, axis=1) - pads * (low_r <= 0).to(tl.int32)
     tl.atomic_add(above_ptr + row_r, above_r, mask=inside_r)
     tl.atomic_add(reached_ptr + row_r, reached_r, mask=inside_r)
 
@@ -254,14 +275,16 @@ class DeviceTile(NamedTuple):
 class DeviceItems(NamedTuple):
     """The items on a device: as stored, and by falling length as whole numbers (places t, padded).
 
-    `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64; `rows_td` int8; `share_t`
-    float32, b / B of the item's tile, (0,) without biases.
+    `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64, the item of each place, and
+    `place_i` int64, the place of each item; `rows_td` int8; `share_t` float32, b / B of the item's tile,
+    (0,) without biases.
     """
 
     vectors_id: torch.Tensor
     divisor_i: torch.Tensor
     bias_i: torch.Tensor
     items_t: torch.Tensor
+    place_i: torch.Tensor
     rows_td: torch.Tensor
     share_t: torch.Tensor
     tiles: list[DeviceTile]
@@ -270,6 +293,11 @@ class DeviceItems(NamedTuple):
     def depth(self) -> int:
         """Dimensions multiplied at a time."""
         return _depth(self.vectors_id.shape[1])
+
+    @property
+    def block(self) -> int:
+        """Items of a program of the counting kernel at a time; tiles have whole blocks."""
+        return _block_items(self.vectors_id.shape[1])
 
 
 def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
@@ -294,17 +322,19 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
         cut = slice(start, start + LAST_TILE)
         vectors_id[cut] = to_device(products.vectors_id[cut], device)
     places = len(order.items_t)
-    padded = (-(-places // ITEMS) * ITEMS, -(-dims // _depth(dims)) * _depth(dims))
+    block, depth = _block_items(dims), _depth(dims)
+    padded = (-(-places // block) * block, -(-dims // depth) * depth)
     items = DeviceItems(
         vectors_id,
         to_device(products.divisor_i, device),
         to_device(products.bias_i, device),
         to_device(order.items_t, device),
+        to_device(order.place_i, device),
         torch.zeros(padded, dtype=torch.int8, device=device),
         torch.zeros(padded[0] if products.bias_i.any() else 0, dtype=torch.float32, device=device),
         [],
     )
-    for start, stop in _cuts(places, item_tile):
+    for start, stop in _cuts(places, item_tile, block):
         length, reach = float(order.length_t[start]), float(order.bias_t[start])
         items.tiles.append(_round_tile(items, start, stop, length, reach))
     return items
@@ -312,14 +342,18 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
 
 def _depth(dims: int) -> int:
     """Return a power of 2, as kernels need; the tensor cores take 32 bytes at a time."""
-    return int(min(128, max(32, 2 ** (dims - 1).bit_length())))
+    return 128 if dims > WHOLE_DIMS else int(max(32, 2 ** (dims - 1).bit_length()))
 
 
-def _cuts(places: int, item_tile: int | None) -> Iterator[tuple[int, int]]:
+def _block_items(dims: int) -> int:
+    return ITEMS if dims <= WHOLE_DIMS else 2 * ITEMS
+
+
+def _cuts(places: int, item_tile: int | None, block: int) -> Iterator[tuple[int, int]]:
     """Yield tiles of whole blocks of items: of one size if `item_tile` is set, else growing."""
     step, start = item_tile or FIRST_TILE, 0
     while start < places:
-        stop = min(start + -(-step // ITEMS) * ITEMS, places)
+        stop = min(start + -(-step // block) * block, places)
         yield start, stop
         start, step = stop, step if item_tile else min(2 * step, LAST_TILE)
 
@@ -370,11 +404,11 @@ class DeviceBlock(NamedTuple):
 def bytes_a_user(prepared: PreparedBlock) -> float:
     """Return the approximate bytes of a user on the device.
 
-    They are its vectors, 200 bytes per positive and 40 per hidden item.
+    They are its vectors, 200 bytes per positive and 60 per hidden item.
     """
     plan, users = prepared.plan, max(1, len(prepared.pairing.length_u))
     hidden = len(plan.masked_items) + len(plan.slot_items)
-    return 32 * prepared.products.dims + (200 * len(plan.slot_items) + 40 * hidden) / users
+    return 32 * prepared.products.dims + (200 * len(plan.slot_items) + 60 * hidden) / users
 
 
 def make_block(
@@ -399,7 +433,7 @@ def make_block(
         to_device(plan.slot_users[slots] - cut.start, device),
         to_device(prepared.scores_s[slots], device),
         to_device(plan.slot_items[slots], device),
-        _find_hidden(cut, prepared, device),
+        _find_hidden(cut, prepared, items),
         to_device(np.stack([one[slots] for one in prepared.tally]), device),
     )
 
@@ -409,14 +443,14 @@ def _entries(cut: slice, offsets_u: np.typing.NDArray[np.int64]) -> slice:
     return slice(offsets_u[cut.start], offsets_u[cut.stop])
 
 
-def _find_hidden(cut: slice, prepared: PreparedBlock, device: torch.device) -> torch.Tensor:
-    plan, order = prepared.plan, prepared.products.order
-    masked, slots = (plan.masked_offsets, plan.masked_items), (plan.slot_offsets, plan.slot_items)
-    keys = []
-    for offsets_u, items in (masked, slots):
-        users = np.repeat(np.arange(cut.stop - cut.start), np.diff(offsets_u[cut.start : cut.stop + 1]))
-        keys.append(users * len(order.items_t) + order.place_i[items[_entries(cut, offsets_u)]])
-    return to_device(np.concatenate(keys), device).sort().values
+def _find_hidden(cut: slice, prepared: PreparedBlock, items: DeviceItems) -> torch.Tensor:
+    plan, device, keys = prepared.plan, items.place_i.device, []
+    for offsets_u, ids in ((plan.masked_offsets, plan.masked_items), (plan.slot_offsets, plan.slot_items)):
+        count_u = to_device(np.diff(offsets_u[cut.start : cut.stop + 1]), device)
+        item_c = to_device(ids[_entries(cut, offsets_u)], device)
+        user_c = torch.repeat_interleave(count_u, output_size=len(item_c))
+        keys.append(user_c * len(items.items_t) + items.place_i[item_c])
+    return torch.cat(keys).sort().values
 
 
 def count_block(
@@ -444,7 +478,7 @@ def count_block(
         for part in _portions(raw_r[owed_r]):
             _settle(rows.take(owed_r[part]), raw_r[owed_r[part]], block, items, tile)
     cut = _entries(slice(users_u[0], users_u[-1] + 1), prepared.plan.slot_offsets)
-    for total, counts in zip(prepared.tally, block.tally.cpu().numpy(), strict=True):
+    for total, counts in zip(prepared.tally, to_host(block.tally), strict=True):
         total[cut] = counts
 
 
@@ -487,14 +521,14 @@ def _make_rows(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> _R
     return _Rows(
         slot_r,
         user_r,
-        _whole(torch.where(sure_r, low_r, _NEVER + 1)),
-        _whole(torch.where(sure_r, high_r, _ALWAYS)),
+        _whole(torch.where(sure_r, low_r, -_BEYOND)),
+        _whole(torch.where(sure_r, high_r, _BEYOND)),
         torch.where(sure_r, one_r, 0.0).to(torch.float32),
     )
 
 
 def _whole(limit_r: torch.Tensor) -> torch.Tensor:
-    return limit_r.clamp(_NEVER + 1, _ALWAYS).to(torch.int32)
+    return limit_r.clamp(-_BEYOND, _BEYOND).to(torch.int32)
 
 
 def _sides(rows: _Rows, block: DeviceBlock, items: DeviceItems) -> tuple[torch.Tensor, ...]:
@@ -518,10 +552,11 @@ def _count_tile(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return #{P >= high}, #{P >= low} of each row, with hidden items."""
     above_r, reached_r = torch.zeros_like(rows.low_r), torch.zeros_like(rows.low_r)
-    grid, span = _grid(len(above_r), tile, ROWS, ITEMS)
+    grid, span = _grid(len(above_r), tile, ROWS, items.block)
     sides, counts = _sides(rows, block, items), (above_r, reached_r)
     cut = len(above_r), tile.start, tile.stop, span
-    _count_kernel[grid](*sides, *counts, *cut, **_shape(items), rows=ROWS, items=ITEMS, num_warps=8)
+    size = {"rows": ROWS, "items": items.block, "num_warps": 8}
+    _count_kernel[grid](*sides, *counts, *cut, **_shape(items), **size)
     return above_r, reached_r
 
 

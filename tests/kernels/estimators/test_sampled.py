@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
-from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
+from recbench_spark.definitions import PRESETS, Definition, DrawEstimator, axis_values, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.estimators.sampled import NegativeDraw
@@ -457,3 +457,7 @@ def test_a_users_value_is_the_same_bits_in_any_company() -> None:
         mine = rank[offsets[u] : offsets[u + 1]]
         alone = sampled.user_values(np.array([0, len(mine)]), mine, table)
         np.testing.assert_array_equal(together[u : u + 1], alone)
+
+
+def test_the_names_of_a_config_file_are_those_of_the_estimators() -> None:
+    assert set(get_args(DrawEstimator)) == {*sampled.ESTIMATORS, "maximum_likelihood"} - {"sampled"}

@@ -31,6 +31,7 @@ def tensors(batch) -> list[torch.Tensor]:
 def label_task() -> tasks.LabelTask:
     given = pair_task(samples=(3,)).graph_input
     net = GraphNetwork((LayerForm("sage", "mean", 4, 4),), (2,), 5)
+    net.initialise(1)
     return tasks.LabelTask(net, given, np.arange(60), np.arange(60) % 2)
 
 

@@ -1,0 +1,171 @@
+"""Open the files of a table for reading without Spark: a file, a folder of files, or a Delta table.
+
+Edges of graphs (`graph.edges`), logs (`data.columnar`) and tables of other systems (`data.arrow_files`) are
+listed, opened and refused here. Callers decide what a file must hold, and who reads what is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from recbench_spark.errors import DataError, FallbackToSpark, StoreError
+from recbench_spark.inputs import find_version
+from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
+from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
+
+
+class Piece(NamedTuple):
+    """Piece is the unit of reading of a task: a row group, or the lines of a CSV file in a range of bytes.
+
+    Attributes:
+        path: path of the file.
+        number: row group; for CSV -1 if the range begins with a line, -2 if it may begin within one.
+        rows: number of rows; -1 for CSV.
+        size: bytes of the piece.
+        first: for CSV, first byte of the range.
+    """
+
+    path: str
+    number: int
+    rows: int
+    size: int
+    first: int = 0
+
+
+class DeltaFiles(NamedTuple):
+    """Data files of a version of a Delta table, and its columns; `is_partitioned`: folders hold columns."""
+
+    files: list[str]
+    columns: frozenset[str]
+    is_partitioned: bool
+
+
+# ---------------------------------------------------------------------------------------- Delta
+
+
+def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = None) -> DeltaFiles:
+    """List the files of the version whose identity was recorded, or of the latest; rows are in them alone.
+
+    Args:
+        place: folder of the table on this machine.
+        partitions: column -> value of the wanted files; None: all files.
+
+    Raises:
+        FallbackToSpark: there is no such table or partition, or its rows need more than its files.
+    """
+    # Imported here, because workers import this module and do not need it.
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        table = open_table(place, find_version(str(place)))
+        if table.protocol().min_reader_version > 1:
+            raise FallbackToSpark(f"{place} uses Delta features that are not read here", "export Parquet")
+        files = sorted(list_files(place, partitions, table.version()))
+    except (DeltaError, StoreError) as error:
+        raise FallbackToSpark(f"cannot read {place}: {error}", "is it a Delta table?") from None
+    columns = frozenset(field.name for field in table.schema().fields)
+    return DeltaFiles(files, columns, bool(table.metadata().partition_columns))
+
+
+def open_delta(path: str) -> ds.Dataset:
+    """Open the rows of a Delta table, in the version whose identity was recorded, or in the latest.
+
+    Raises:
+        FallbackToSpark: only Spark supports its features.
+    """
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        return read_dataset(path, find_version(path))
+    except (DeltaError, OSError, ValueError) as error:
+        raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
+
+
+# -------------------------------------------------------------------------------------- Parquet
+
+
+def open_parquet(path: str) -> ds.Dataset:
+    """Open the rows of a Parquet file, or of a folder of files with the same columns.
+
+    Raises:
+        DataError: a file is not Parquet. SchemaError: names of columns differ in case alone.
+        FallbackToSpark: there are no files, or they have different columns.
+    """
+    files = [str(file) for file in data_files(Path(path))] if Path(path).is_dir() else [path]
+    if not files:
+        raise FallbackToSpark(f"{path} has no files")
+    schemas = read_schemas(files, path)
+    refuse_case(schemas[0].names, path)
+    if any(schema != schemas[0] for schema in schemas):
+        raise FallbackToSpark(f"{path}: its files have different columns")
+    return ds.dataset(files, format="parquet")
+
+
+def read_footers(files: Sequence[str], where: str) -> list[pq.FileMetaData]:
+    """Read the footers of Parquet files with some threads. The caller holds them.
+
+    Args:
+        files: paths of this machine.
+        where: name of the files in errors.
+
+    Raises:
+        DataError: a file is not Parquet.
+    """
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return list(pool.map(partial(_read_footer, where=where), files))
+
+
+def _read_footer(file: str, where: str) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(file)
+    except (pa.ArrowException, OSError) as error:
+        raise parquet_error(where, file, error) from None
+
+
+def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
+    """Return the schemas of Parquet files as Spark reads them; arguments and errors as `read_footers`."""
+    return [_spark_schema(footer.schema) for footer in read_footers(files, where)]
+
+
+def _spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
+    """Return the columns; INT96, which Spark writes for its instants, become timestamps."""
+    schema = stored.to_arrow_schema()
+    for number in range(len(stored)):
+        one = stored.column(number)
+        if one.physical_type == "INT96" and one.path in schema.names:
+            place = schema.get_field_index(one.path)
+            schema = schema.set(place, pa.field(one.path, pa.timestamp("us", "UTC")))
+    return schema
+
+
+def list_row_groups(files: Sequence[str], footers: Sequence[pq.FileMetaData]) -> tuple[Piece, ...]:
+    """Return the row groups of Parquet files: a few values each."""
+    return tuple(
+        Piece(path, number, group.num_rows, group.total_byte_size)
+        for path, footer in zip(files, footers, strict=True)
+        for number, group in enumerate(map(footer.row_group, range(footer.num_row_groups)))
+    )
+
+
+def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield a row group in batches of at most `most` rows. A task holds one batch.
+
+    Raises:
+        DataError: the file cannot be read, or is not the one whose footer was read.
+    """
+    try:
+        file = pq.ParquetFile(piece.path, memory_map=True)
+        groups = file.metadata
+        if piece.number >= groups.num_row_groups or groups.row_group(piece.number).num_rows != piece.rows:
+            raise DataError(f"{piece.path} has changed since its footer was read", "run again")
+        yield from file.iter_batches(most, [piece.number], list(columns), use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{piece.path}: cannot be read: {error}", "has it changed?") from None

@@ -1,0 +1,105 @@
+"""Files of a table are listed, opened and refused by one rule for graphs, logs and tables of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from recbench_spark.data import arrow_files
+from recbench_spark.data.columnar import open_columnar_log
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.graph.edges import open_rows
+from recbench_spark.storage import table_scans
+
+ROWS = pa.table({"user_id": [1, 2, 3], "item_id": [4, 5, 6]})
+
+
+def open_log(path: Path, reader: str = "parquet") -> Any:
+    return open_columnar_log(
+        SimpleNamespace(path=path, reader=reader, columns={}, time_unit="s", attributes={}, options={},
+                        until=None, bad_rows="fail")
+    )  # fmt: skip
+
+
+def count_rows(path: Path, reader: str = "parquet") -> set[int]:
+    """Return the numbers of rows that the three users of the scans count; one number if they agree."""
+    edges = open_rows(str(path), ("user_id", "item_id"), "edges")
+    return {edges.n, open_log(path, reader).n, arrow_files.estimate_rows(str(path))}
+
+
+def test_all_callers_take_the_files_that_spark_takes(tmp_path: Path) -> None:
+    """Spark passes over `.x` and `_x`, but not over `_x=1`."""
+    for name in ("b.parquet", "a.parquet", "_day=1.parquet", "_hidden.parquet", ".b.parquet.crc"):
+        pq.write_table(ROWS, tmp_path / name)
+    assert count_rows(tmp_path) == {9}
+    names = [Path(piece.path).name for piece in open_log(tmp_path).groups]
+    assert names == ["_day=1.parquet", "a.parquet", "b.parquet"]
+
+
+def test_a_folder_within_a_folder_is_left_to_spark_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "day=1").mkdir()
+    pq.write_table(ROWS, tmp_path / "day=1" / "a.parquet")
+    assert open_log(tmp_path) is None
+    with pytest.raises(FallbackToSpark, match="day=1"):
+        arrow_files.estimate_rows(str(tmp_path))
+    with pytest.raises(DataError, match=r"edges: .* holds a folder, day=1"):
+        open_rows(str(tmp_path), ("user_id",), "edges")
+
+
+def test_all_callers_read_a_delta_table_without_its_removed_files(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.concat_tables([ROWS, ROWS]))
+    write_deltalake(tmp_path, ROWS, mode="overwrite")
+    assert count_rows(tmp_path, "delta") == {3}
+    table = table_scans.list_delta_files(tmp_path)
+    assert table.columns == {"user_id", "item_id"} and not table.is_partitioned
+
+
+def test_a_log_in_partitions_is_left_to_spark_and_edges_name_theirs(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, ROWS.append_column("day", pa.array(["a", "a", "b"])), partition_by=["day"])
+    assert open_log(tmp_path, "delta") is None
+    columns = ("user_id", "item_id")
+    assert open_rows(str(tmp_path), columns, "edges", partitions={"day": "a"}).n == 2
+    with pytest.raises(DataError, match="has no rows of"):
+        open_rows(str(tmp_path), columns, "edges", partitions={"day": "c"})
+    with pytest.raises(DataError, match="is not partitioned by week"):
+        open_rows(str(tmp_path), columns, "edges", partitions={"week": "a"})
+
+
+def test_a_file_that_is_not_parquet_is_named_alike(tmp_path: Path) -> None:
+    pq.write_table(ROWS, tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_text("user_id,item_id\n1,2\n")
+    told = f"{tmp_path}: cannot be read: b.parquet is text, not a Parquet file"
+    with pytest.raises(DataError) as refused:
+        arrow_files.estimate_rows(str(tmp_path))
+    assert refused.value.message == told
+    with pytest.raises(DataError) as refused:
+        open_rows(str(tmp_path), ("user_id",), "edges")
+    assert refused.value.message == f"edges {told}" and "--format" in refused.value.hint
+    assert open_log(tmp_path) is None
+
+
+@pytest.mark.parametrize("rows", [2, 0])
+def test_a_file_that_changed_since_its_footer_was_read_is_refused(rows: int, tmp_path: Path) -> None:
+    """Edges were read from another file than the one that was counted."""
+    place = tmp_path / "e.parquet"
+    pq.write_table(ROWS, place)
+    edges = open_rows(str(place), ("user_id", "item_id"), "edges")
+    assert [len(chunk) for chunk in edges.chunks(edges.pieces)] == [3]
+    pq.write_table(ROWS.slice(0, rows), place)
+    with pytest.raises(DataError, match="has changed since its footer was read"):
+        list(edges.chunks(edges.pieces))
+
+
+def test_row_groups_are_read_in_batches(tmp_path: Path) -> None:
+    place = str(tmp_path / "g.parquet")
+    pq.write_table(ROWS, place, row_group_size=2)
+    pieces = table_scans.list_row_groups([place], table_scans.read_footers([place], place))
+    assert [(piece.number, piece.rows) for piece in pieces] == [(0, 2), (1, 1)]
+    batches = [batch for piece in pieces for batch in table_scans.read_row_group(piece, ["item_id"], 1)]
+    assert [batch.to_pydict() for batch in batches] == [{"item_id": [n]} for n in (4, 5, 6)]
