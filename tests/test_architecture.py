@@ -219,6 +219,7 @@ ENGINES = {
 LAZY_ROOMS = {"commands", "jobs"}
 LAZY_FILES = {
     "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
+    "recbench_spark/adhoc/engines.py": "loads the engine that a call chooses",
     "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",

@@ -74,6 +74,8 @@ KEPT_IN_TESTS = {
     *("signed_rank", "expected_clicks", "weighted_auc", "_calibrated_recall"),
     # The fixture of `shared/data`, child processes, and fields of tables that a fault changes.
     *("shared_data", "children", "stored", "known"),
+    # The fused kernel.
+    "fused",
 }
 """Names of helpers that stay. A test may be named by a whole sentence."""
 

@@ -163,7 +163,7 @@ def _list_plain_files(place: Path, what: str) -> list[str]:
             "give one folder of files, or a Delta table",
         )
     if not files:
-        raise DataError(f"{what}: no files in {place}", "names that begin with _ or . are passed over")
+        raise DataError(f"{what}: no files in {place}", "files whose names begin with _ or . are ignored")
     return [str(file) for file in files]
 
 

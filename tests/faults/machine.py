@@ -501,7 +501,7 @@ def kill_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
     reference = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
     with starting.start_job("nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}") as process:
-        process.wait_for("Spark .* is there")
+        process.wait_for("Spark .* started")
         with suppress(subprocess.TimeoutExpired):
             process.popen.wait(chance.random() * reference.seconds)
         for java in process.children("java"):

@@ -161,7 +161,7 @@ def test_weights_that_are_missing_or_no_numbers() -> None:
     result = parse_weights(pa.array(["1.5", "", None, "NaN", "na", "-inf", "1e39"]).filter(
         pa.array([True, False, True, True, True, True, True])), "w")  # fmt: skip
     np.testing.assert_array_equal(result, [1.5, np.nan, np.nan, np.nan, -np.inf, 1e39])
-    with pytest.raises(DataError, match="'heavy' is no number"):
+    with pytest.raises(DataError, match="'heavy' is not a number"):
         parse_weights(pa.array(["1", "heavy"]), "w")
     with pytest.raises(SchemaError, match="of type bool"):
         parse_weights(pa.array([True]), "w")

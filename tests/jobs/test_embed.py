@@ -38,7 +38,7 @@ def run(*flags: str) -> int:
         (("--edges", "x", "--mode", "bipartite"), "graph.sides must name two sides"),
         (("--edges", "x", "--form", "convolve", "--aggregator", "lstm"), "gcn and lstm are sage's"),
         (("--edges", "x", "--widths", "8,0"), "is not a list of widths"),
-        (("--edges", "x", "--features", "hashed:many"), "'many' is no number"),
+        (("--edges", "x", "--features", "hashed:many"), "'many' is not a number"),
         (("--edges", "x", "--sides", "a,b", "--node-table", "t"), "--node-table SIDE=t"),
         (("--edges", "x", "--model", "nowhere.yaml"), "nowhere.yaml"),
         (("--edges", "x", "--features", "degree"), "did you mean 'degrees'"),

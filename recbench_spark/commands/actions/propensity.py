@@ -62,7 +62,7 @@ def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | Non
     if args.cells and args.method != "logistic_regression":
         raise ConfigError(
             "--cells goes with --method logistic_regression",
-            "others know items alone",
+            "the other methods have one propensity per item",
         )
     choices = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
     tables = {"path": args.given, "item_features": args.item_features, "user_features": args.user_features}

@@ -58,7 +58,7 @@ def read_parquet(
         files = input_files(spark, path, settings)
     if not files:
         raise DataError(
-            f"{path}: cannot be read: it has no files", "names that begin with _ or . are passed over"
+            f"{path}: cannot be read: it has no files", "files whose names begin with _ or . are ignored"
         )
     parts = partition_names(path, files)
     local = [place for file in files if (place := local_path(file)) is not None]
