@@ -14,7 +14,7 @@ from recbench_spark.errors import RecbenchError, cut_middle
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
-    "  hint: the system may have killed it for lack of memory (see dmesg); spark.driver.memory is the limit"
+    "  hint: the system may have killed it for lack of memory (see dmesg); raise its limit, or run again"
 )
 
 

@@ -11,7 +11,7 @@ from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.plans import TrainingPlan
 from tests.models.networks.test_devices import MAKERS
-from tests.models.networks.test_fitting import killed_after, weights
+from tests.models.networks.test_fitting import kill_after, weights
 
 pytestmark = pytest.mark.usefixtures("cuda")
 
@@ -54,7 +54,7 @@ def test_a_killed_fit_continues_on_a_gpu(name, tmp_path) -> None:
     whole, again, lines = MAKERS[name](), MAKERS[name](), []
     expected = fit(whole, plan("cuda", every=2), tmp_path / "a", lambda _: None)
     with pytest.raises(KeyboardInterrupt):
-        fit(killed_after(MAKERS[name](), 4), plan("cuda", every=2), tmp_path / "b", lambda _: None)
+        fit(kill_after(MAKERS[name](), 4), plan("cuda", every=2), tmp_path / "b", lambda _: None)
     result = fit(again, plan("cuda", every=2), tmp_path / "b", lines.append)
     assert lines[0].startswith("resuming at epoch")
     assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-4)
