@@ -371,8 +371,8 @@ def test_limits_that_products_meet_count_as_reached(fused, device):
     assert above.tolist() == (products >= high[:, None]).sum(1).tolist()
     assert reached.tolist() == (products >= low[:, None]).sum(1).tolist()
     between = (products >= low[:, None]) & (products < high[:, None])
-    rows, *rest = sides
-    result = fused._find_undecided(rows, reached - above, int(between.sum()), *rest)
+    rows, block, items, tile = sides
+    result = fused._find_undecided(rows, reached - above, int(between.sum()), block, items, tile=tile)
     assert [sorted(some) for some in np.split(result.cpu().numpy(), between.sum(1).cumsum()[:-1])] == [
         np.flatnonzero(row).tolist() for row in between
     ]
