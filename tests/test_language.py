@@ -52,7 +52,6 @@ KEPT = {
 LONGEST_FILE = 500
 LONG_FILES = {
     "recbench_spark/kernels/estimators/exposure.py": "one family of estimators, each with its equation",
-    "recbench_spark/kernels/metrics/predictions.py": "one metric after the other, each with its equation",
     "recbench_spark/kernels/ranking/cutoff.py": "one kernel with the bounds that prove it",
     "recbench_spark/kernels/ranking/fused.py": "one kernel with the bounds that prove it",
 }
