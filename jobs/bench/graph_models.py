@@ -25,7 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import add_output_flag, append_rows, divide_rounds, take_turns, time_call
+from jobs.bench.harness import add_output_flag, append_rows, divide_rounds, list_rows, take_turns, time_call
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.graph.csr import Csr
@@ -68,9 +68,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"{args.batch} pairs, {len(batch.graph.inputs):,} nodes, {edges:,} edges a minibatch")
     for name, each in seconds.items():
         print(f"{name:16} {args.batch / statistics.median(each):10,.0f} pairs/s (median of {args.rounds})")
-        rows = [{"system": name, "round": turn, "seconds": spent} for turn, spent in enumerate(each)]
-        sizes = {"benchmark": "graph_models", "pairs": args.batch}
-        append_rows(args.output, [{**sizes, **row} for row in rows])
+    append_rows(args.output, list_rows({"benchmark": "graph_models", "pairs": args.batch}, seconds))
     ratio = statistics.median(divide_rounds(seconds["torch-geometric"], seconds["ours"]))
     print(f"ours is {ratio:.2f} times as fast")
     print_overlap(task, args.batch, args.rounds)

@@ -204,6 +204,15 @@ def add_output_flag(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
 
 
+def list_rows(facts: Row, seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Return a row for each round of each system: facts, system, round, seconds."""
+    return [
+        {**facts, "system": system, "round": turn, "seconds": spent}
+        for system, turns in seconds.items()
+        for turn, spent in enumerate(turns)
+    ]
+
+
 def append_rows(output: Path | None, rows: Iterable[Row]) -> None:
     """Append rows as lines of JSON; no file: nothing."""
     if output:

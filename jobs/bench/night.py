@@ -47,6 +47,7 @@ from jobs.bench.harness import (
     add_output_flag,
     append_rows,
     divide_rounds,
+    list_rows,
     list_tree,
     take_turns,
     time_call,
@@ -352,9 +353,8 @@ def main(args: argparse.Namespace) -> int:
         store_split(store, request, world, folder)
         days = count()
         first_night, runs = run_nights(store, request, days, "64")
-        gib = (
-            largest_worker_memory()
-        )  # measured here: Spark ends workers that are idle for a minute, as they are during `bare`
+        # It is measured here because Spark ends workers that are idle for a minute, as during `bare`.
+        gib = largest_worker_memory()
         blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
@@ -374,10 +374,8 @@ def main(args: argparse.Namespace) -> int:
     )
     print(f"first turns, session and kernels cold: night {first_night:.1f} s, bare {first_bare:.1f} s")
     print_seconds(seconds)
-    sizes = {"models": args.models, "users": args.users, "items": args.items}
-    for name, turns in seconds.items():
-        rows = [{"system": name, "round": turn, "seconds": spent} for turn, spent in enumerate(turns)]
-        append_rows(args.output, [{"benchmark": "night", **sizes, **row} for row in rows])
+    facts = {"benchmark": "night", "models": args.models, "users": args.users, "items": args.items}
+    append_rows(args.output, list_rows(facts, seconds))
     print(f"largest worker: {gib:.2f} GiB at most")
     for n, line in enumerate(by_stage):
         print(f"night {n} by stage: {line}")

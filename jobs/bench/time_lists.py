@@ -91,7 +91,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time the public call from two Spark frames on disk, with every check."""
-    import recbench_spark
+    from recbench_spark import __version__, evaluate
     from recbench_spark.runtime.session import get_session
 
     spark = get_session()
@@ -99,12 +99,12 @@ def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     options: dict[str, Any] = {"k": ks, "metrics": METRICS, "preset": "replay"}
 
     def run() -> Values:
-        result = recbench_spark.evaluate(truth, lists=lists, **options)
+        result = evaluate(truth, lists=lists, **options)
         rows = result.metrics.where("k IS NOT NULL").collect()
         result.release()
         return _rename_metrics((row.metric, row.k, row.value) for row in rows)
 
-    return time_second_pass(run, recbench_spark.__version__)
+    return time_second_pass(run, __version__)
 
 
 def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:

@@ -73,6 +73,11 @@ def test_an_interrupt_ends_the_process(monkeypatch, every) -> None:
     assert not Path(f"/proc/{seen[0]}").exists()
 
 
+def test_each_round_is_a_row() -> None:
+    rows = harness.list_rows({"benchmark": "b"}, {"A": [1.0, 2.0], "B": []})
+    assert rows == [{"benchmark": "b", "system": "A", "round": n, "seconds": n + 1.0} for n in (0, 1)]
+
+
 def test_rows_are_appended(tmp_path: Path) -> None:
     output = tmp_path / "new" / "rows.jsonl"
     for number in range(2):
