@@ -72,11 +72,11 @@ def main(args: argparse.Namespace) -> int:
     if args.keep:
         write_figures(args.kept, figures)
         return OK
-    earlier = read_figures(args.kept)
-    lines, worse = compare_figures(figures, earlier["figures"])
+    earlier, here = read_figures(args.kept), describe_processor()
+    lines, worse = compare_figures(figures, earlier.get(here) or next(iter(earlier.values())))
     print("\n".join(lines))
-    if earlier["processor"] != describe_processor():
-        print(f"not judged: the kept figures are of {earlier['processor']}, this is {describe_processor()}")
+    if here not in earlier:
+        print(f"not judged: the kept figures are of {', '.join(earlier)}, this is {here}")
         return OK
     if worse:
         print(f"worse by more than noise: {', '.join(worse)}", file=sys.stderr)
@@ -228,22 +228,25 @@ def compare_figures(
 
 
 def read_figures(path: Path) -> dict[str, Any]:
-    """Read the kept figures."""
+    """Read the kept figures, by processor and kernel. An older file has those of one processor."""
     if not path.exists():
         raise ConfigError(f"no figures in {path}", "--keep writes them")
-    figures: dict[str, Any] = json.loads(path.read_text())
+    document = json.loads(path.read_text())
+    if "processor" in document:
+        return {document["processor"]: document["figures"]}
+    figures: dict[str, Any] = document["processors"]
     return figures
 
 
 def write_figures(path: Path, figures: dict[str, dict[str, Figure]]) -> None:
-    """Write the figures. Kernels that were not run keep theirs."""
-    before = read_figures(path)["figures"] if path.exists() else {}
+    """Write the figures of this processor. Kernels that were not run and other processors keep theirs."""
+    before, here = read_figures(path) if path.exists() else {}, describe_processor()
     rounded = {
         name: {measure: [round(x, 4) for x in one] for measure, one in measured.items()}
         for name, measured in figures.items()
     }
-    document = {"processor": describe_processor(), "figures": {**before, **rounded}}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    processors = {**before, here: {**before.get(here, {}), **rounded}}
+    path.write_text(json.dumps({"processors": processors}, indent=1) + "\n")
     print(f"kept in {path}: {', '.join(figures)}")
 
 

@@ -109,7 +109,7 @@ def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time RePlay from two polars frames of rows."""
-    import polars as pl
+    import polars as pl  # type: ignore[import-not-found]
 
     lists, truth = (pl.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
 
@@ -119,11 +119,11 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time RePlay from two Spark frames of rows that Spark keeps in memory."""
     spark = peer_session.get_session()
-    frames = [spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth")]
-    for frame in frames:
+    lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth"))
+    for frame in (lists, truth):
         frame.count()
 
-    return time_second_pass(lambda: _replay(*frames, ks), version("replay-rec"))
+    return time_second_pass(lambda: _replay(lists, truth, ks), version("replay-rec"))
 
 
 def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:

@@ -205,7 +205,7 @@ class RatingTrials:
         tasks = [self._tasks(making.model) for making in planned]
         plan = self.fits.plan(task for fits in tasks for task in fits)
         rows = {row["fit_id"]: row for row in run_plan(self.store, plan, journal)}
-        return [_make_outcome(fits, rows) for fits in tasks]
+        return [_make_fit_outcome(fits, rows) for fits in tasks]
 
     def _tasks(self, model: ModelConfig) -> list[FitTask]:
         search = self.search
@@ -215,7 +215,7 @@ class RatingTrials:
         return [self.fits.task(model, seed, fold, drawn, keep=False) for seed in seeds]
 
 
-def _make_outcome(tasks: Sequence[FitTask], rows: Mapping[str, Row]) -> TrialOutcome:
+def _make_fit_outcome(tasks: Sequence[FitTask], rows: Mapping[str, Row]) -> TrialOutcome:
     fits = [rows[task.fit_id] for task in tasks]
     unfinished = [row for row in fits if row["status"] != "succeeded"]
     return TrialOutcome(
