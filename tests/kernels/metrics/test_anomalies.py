@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recbench_spark.kernels.metrics import predictions
+from recbench_spark.kernels.metrics import predictions, roc
 
 Group = tuple[float, int, int]
 """A prediction, with how many clicks and how many misses it got."""
@@ -27,7 +27,7 @@ def measured(groups: Iterable[Group]) -> dict[str, float]:
     bins = predictions.bin_sums(predictions.equal_mass_edges(p, 2), p, y)
     return {
         **{name: float(value) for name, value in found.items()},
-        "auc": predictions.auc(predictions.pair_counts(p, y)),
+        "auc": roc.auc(roc.pair_counts(p, y)),
         "ece": float(predictions.calibration_error(bins)),
     }
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from sklearn.metrics import log_loss, mean_absolute_error, mean_squared_error, roc_auc_score
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.metrics import predictions
+from recbench_spark.kernels.metrics import predictions, roc
 from recbench_spark.kernels.resampling import exact_sums, from_sums
 
 PAIRS = st.lists(st.tuples(st.sampled_from([0.1, 0.3, 0.5, 0.9]), st.integers(0, 1)), max_size=14)
@@ -35,7 +35,7 @@ def test_o6_by_hand() -> None:
     assert found["mae"] == pytest.approx(0.825) and found["rmse"] == pytest.approx(0.6875**0.5)
     assert found["pe"] == pytest.approx(1.5 / 3 - 1)
     assert found["nmse"] == pytest.approx(0.6875 / (3 / 16))
-    assert predictions.auc(predictions.pair_counts(p, y)) == 0.0
+    assert roc.auc(roc.pair_counts(p, y)) == 0.0
 
 
 def test_o6_gauc_by_hand() -> None:
@@ -43,10 +43,10 @@ def test_o6_gauc_by_hand() -> None:
     y = np.array([1, 0, 1, 0, 1, 1, 0, 1, 0, 1], dtype=float)
     assert sum(rank for rank, hit in enumerate(y[5:], start=1) if hit) == 9
     offsets, p = np.array([0, 2, 5, 10]), -np.array([1, 2, 1, 2, 3, 1, 2, 3, 4, 5.0])
-    found, positives = predictions.user_aucs(offsets, p, y)
+    found, positives = roc.user_aucs(offsets, p, y)
     assert found.tolist() == [1.0, 0.5, 0.5] and positives.tolist() == [1, 2, 3]
-    parts = predictions.gauc_parts(offsets, p, y)
-    assert predictions.gauc(from_sums(exact_sums(parts))) == pytest.approx(3.5 / 6)
+    parts = roc.gauc_parts(offsets, p, y)
+    assert roc.gauc(from_sums(exact_sums(parts))) == pytest.approx(3.5 / 6)
 
 
 def test_scikit_learn_agrees() -> None:
@@ -58,23 +58,23 @@ def test_scikit_learn_agrees() -> None:
     assert found["logloss"] == pytest.approx(log_loss(y, p), rel=1e-11)
     base = log_loss(y, np.full(500, y.mean()))
     assert found["rig"] == pytest.approx(1 - log_loss(y, p) / base, rel=1e-10)
-    counts = predictions.pair_counts(p, y)
-    assert predictions.auc(counts) == pytest.approx(roc_auc_score(y, p), rel=1e-14)
+    counts = roc.pair_counts(p, y)
+    assert roc.auc(counts) == pytest.approx(roc_auc_score(y, p), rel=1e-14)
     for high in (0.05, 0.2, 1.0):
         standard = roc_auc_score(y, p, max_fpr=high)
         # scikit-learn maps the area linearly so that chance gives 1/2 (McClish 1989).
         chance = high / 2
         area = chance + (2 * standard - 1) * (1 - chance) if high < 1 else standard
-        assert predictions.partial_auc(p, y, 0.0, high) == pytest.approx(area, rel=1e-11)
-    halves = [predictions.partial_auc(p, y, a, b) * (b - a) for a, b in [(0, 0.37), (0.37, 1)]]
-    assert sum(halves) == pytest.approx(predictions.auc(counts), rel=1e-12)
+        assert roc.partial_auc(p, y, 0.0, high) == pytest.approx(area, rel=1e-11)
+    halves = [roc.partial_auc(p, y, a, b) * (b - a) for a, b in [(0, 0.37), (0.37, 1)]]
+    assert sum(halves) == pytest.approx(roc.auc(counts), rel=1e-12)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_user_aucs_equal_a_loop_over_pairs(users: list[Any]) -> None:
     offsets = np.cumsum([0, *map(len, users)])
-    found, positives = predictions.user_aucs(offsets, *arrays([row for user in users for row in user]))
+    found, positives = roc.user_aucs(offsets, *arrays([row for user in users for row in user]))
     assert positives.tolist() == [sum(y for _, y in user) for user in users]
     np.testing.assert_allclose(found, [loop_auc(user) for user in users], rtol=1e-15)
 
@@ -89,9 +89,9 @@ def loop_auc(pairs: list[Any]) -> float:
 def test_partitioned_counts_equal_those_of_the_whole(pairs: list[Any], cuts: list[float]) -> None:
     edges = [-math.inf, *sorted(cuts), math.inf]
     chunks = [[(p, y) for p, y in pairs if low < p <= high] for low, high in itertools.pairwise(edges)]
-    whole = predictions.pair_counts(*arrays(pairs))
-    assert predictions.combine([predictions.pair_counts(*arrays(chunk)) for chunk in chunks]) == whole
-    np.testing.assert_equal(predictions.auc(whole), loop_auc(pairs))
+    whole = roc.pair_counts(*arrays(pairs))
+    assert roc.combine([roc.pair_counts(*arrays(chunk)) for chunk in chunks]) == whole
+    np.testing.assert_equal(roc.auc(whole), loop_auc(pairs))
 
 
 @settings(max_examples=200, deadline=None)
@@ -102,16 +102,16 @@ def test_partitioned_areas_equal_that_of_the_whole(
     """Also against the curve drawn point by point."""
     high = min(1.0, low + width)
     p, y = arrays(pairs)
-    whole = predictions.partial_auc(p, y, low, high)
+    whole = roc.partial_auc(p, y, low, high)
     positives, negatives = int(y.sum()), int((1 - y).sum())
     edges = [-math.inf, *sorted(set(cuts)), math.inf]
     parts = []
     for bottom, top in itertools.pairwise(edges):
         inside, above = (p > bottom) & (p <= top), p > top
         place = (int(y[above].sum()), int((1 - y)[above].sum()))
-        parts.append(predictions.roc_area(p[inside], y[inside], place, (low * negatives, high * negatives)))
+        parts.append(roc.roc_area(p[inside], y[inside], place, (low * negatives, high * negatives)))
     areas, cut = zip(*parts, strict=True)
-    found = predictions.area_share(sum(areas), cut, positives * negatives, (low, high))
+    found = roc.area_share(sum(areas), cut, positives * negatives, (low, high))
     np.testing.assert_allclose(found, whole, rtol=1e-12)
     np.testing.assert_allclose(whole, drawn_area(pairs, low, high), rtol=1e-9, atol=1e-12)
 
@@ -136,20 +136,20 @@ def test_auc_error_equals_the_variance_of_placements() -> None:
     wins = (p[y == 1][:, None] > p[y == 0]) + 0.5 * (p[y == 1][:, None] == p[y == 0])
     m, n = wins.shape
     variance = wins.mean(axis=1).var(ddof=1) / m + wins.mean(axis=0).var(ddof=1) / n
-    assert predictions.auc_error(predictions.pair_counts(p, y)) == pytest.approx(variance**0.5, rel=1e-12)
+    assert roc.auc_error(roc.pair_counts(p, y)) == pytest.approx(variance**0.5, rel=1e-12)
 
 
 def test_pair_counts_do_not_overflow() -> None:
     """Four million rows: the squares alone need 64 bits, their sum more."""
     n = 1 << 21
     p, y = np.repeat([1.0, 0.0], n), np.repeat([1.0, 0.0], n)
-    counts = predictions.pair_counts(p, y)
+    counts = roc.pair_counts(p, y)
     assert counts.squares_x == n * (2 * n) ** 2 == counts.squares_z
-    assert predictions.auc(predictions.combine([counts] * 1)) == 1.0
+    assert roc.auc(roc.combine([counts] * 1)) == 1.0
 
 
 def test_constant_predictions_give_one_half() -> None:
-    assert predictions.auc(predictions.pair_counts(np.ones(9), np.arange(9.0) % 2)) == 0.5
+    assert roc.auc(roc.pair_counts(np.ones(9), np.arange(9.0) % 2)) == 0.5
 
 
 @given(PAIRS, st.randoms())
@@ -253,7 +253,7 @@ def test_wrong_rows_are_refused() -> None:
     with pytest.raises(DataError, match="1 of 2 predictions are NaN"):
         one_user([0.5, math.nan], [1, 0])
     with pytest.raises(DataError, match="outcomes of 0 and 1"):
-        predictions.pair_counts(np.array([0.5]), np.array([3.0]))
+        roc.pair_counts(np.array([0.5]), np.array([3.0]))
 
 
 # ------------------------------------------------------------------------------ by the prediction
