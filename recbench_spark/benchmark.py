@@ -42,8 +42,13 @@ from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.paradoxes import find_paradoxes
 from recbench_spark.nightly.rating_evaluation import predict_model
 from recbench_spark.nightly.report import report_night, sql_lines
-from recbench_spark.nightly.result_files import write_night, write_result
-from recbench_spark.nightly.results import Attempt, publish_runs, write_published_figures
+from recbench_spark.nightly.results import (
+    Attempt,
+    publish_runs,
+    write_night,
+    write_published_figures,
+    write_result,
+)
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope

@@ -55,9 +55,7 @@ KEPT = {
 
 LONGEST_FILE = 500
 LONG_FILES = {
-    "jobs/bench/graph.py": "one bench with its systems; it waits for a harness of all benches",
     "recbench_spark/kernels/estimators/exposure.py": "one family of estimators, each with its equation",
-    "recbench_spark/kernels/metrics/predictions.py": "one metric after the other, each with its equation",
     "recbench_spark/kernels/ranking/cutoff.py": "one kernel with the bounds that prove it",
     "recbench_spark/kernels/ranking/fused.py": "one kernel with the bounds that prove it",
 }

@@ -35,7 +35,7 @@ make_env recpack numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 t
 # For jobs/bench/splits.py and jobs/bench/lists.py: on Spark, each with a Spark it supports.
 make_env replay-spark replay-rec==0.22.0 pyspark==4.2.1 psutil
 make_env recommenders-spark --no-deps recommenders==1.2.1
-make_env recommenders-spark pyspark==3.5.9 numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 setuptools==80.9.0
+make_env recommenders-spark pyspark==3.5.9 numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 setuptools==80.9.0 psutil
 # For jobs/bench/ranking.py.
 make_env faiss faiss-cpu==1.13.0 numpy==2.4.6
 # For jobs/bench/ratings.py and tests/libraries/test_ratings.py. myfm asks for pkg_resources of old setuptools.

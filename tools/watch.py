@@ -18,6 +18,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from jobs.bench.harness import list_tree
+
 
 def main() -> int:
     """Start the command, sample until it ends, print the peaks."""
@@ -33,7 +37,10 @@ def main() -> int:
     process = subprocess.Popen(args.command)
     with Path(args.output).open("a", encoding="utf-8", buffering=1) as out:
         while process.poll() is None:
-            sample = {**measure_memory(process_tree(process.pid)), "disk": measure_disk(folders)}
+            sample = {
+                **measure_memory(one.pid for one in list_tree(process.pid)),
+                "disk": measure_disk(folders),
+            }
             peaks = {name: max(peaks[name], sample[name]) for name in peaks}
             out.write(json.dumps({"seconds": round(time.monotonic() - started, 1), **sample}) + "\n")
             time.sleep(args.every)
@@ -41,23 +48,6 @@ def main() -> int:
         out.write(json.dumps(last) + "\n")
     print(json.dumps(last), file=sys.stderr)
     return process.returncode
-
-
-def process_tree(root: int) -> list[int]:
-    """Return a process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:  # the process has ended
-                continue
-            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    processes, open_ = [], [root]
-    while open_:
-        processes.append(open_.pop())
-        open_ += children.get(processes[-1], [])
-    return processes
 
 
 def measure_memory(processes: Iterable[int]) -> dict[str, int]:

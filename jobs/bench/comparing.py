@@ -10,14 +10,17 @@ paired t, randomisation, bootstrap and Wilcoxon, correction over all pairs, and 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
-import time
 from datetime import date
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import OK
@@ -43,6 +46,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--users", type=cli.parse_count, default=100_000)
     flags.add_argument("--replicates", type=cli.parse_count, default=1000)
     flags.add_argument("--folder", type=Path, help="where the values lie; default: a temporary folder")
+    add_output_flag(flags)
     return flags
 
 
@@ -57,6 +61,8 @@ def main(args: argparse.Namespace) -> int:
         for size in sizes:
             rows, seconds = time_comparison(spark.read.parquet(path), size, args.replicates)
             print(f"{size:6} {rows:7} {size * args.users:22,} {seconds:9.1f}")
+            row = {"models": size, "users": args.users, "replicates": args.replicates, "seconds": seconds}
+            append_rows(args.output, [{"benchmark": "comparing", **row}])
     return OK
 
 
@@ -89,9 +95,9 @@ def time_comparison(values: DataFrame, models: int, replicates: int) -> tuple[in
         runs, (ComparisonGroup("pair", tuple(range(models))),), (METRIC,), (K,), baselines, boot
     )
     earlier = values.sparkSession.createDataFrame([], COMPARISONS.schema)
-    start = time.perf_counter()
-    rows = compare(values.where(F.col("run_id") < f"run{models:04d}"), plan, earlier).toArrow().num_rows
-    return rows, time.perf_counter() - start
+    chosen = values.where(F.col("run_id") < f"run{models:04d}")
+    seconds, table = time_call(lambda: compare(chosen, plan, earlier).toArrow())
+    return table.num_rows, seconds
 
 
 if __name__ == "__main__":

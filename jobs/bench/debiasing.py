@@ -11,15 +11,17 @@ without a reward model, at two cut-offs, with bootstrap intervals. A small run g
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.definitions import Definition
@@ -47,6 +49,7 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--replicates", type=cli.parse_count, default=200)
     flags.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
+    add_output_flag(flags)
     return flags
 
 
@@ -61,6 +64,9 @@ def main(args: argparse.Namespace) -> int:
             print(
                 f"{line}  {sum(seconds) / n * 1e6:.2f}{'  (warm-up)' if n == WARM_UP else ''}", flush=True
             )
+            if n != WARM_UP:
+                row = dict(zip(("propensities", "strata", "estimates"), seconds, strict=True))
+                append_rows(args.output, [{"benchmark": "debiasing", "rows": n, **row}])
     return OK
 
 
@@ -89,13 +95,6 @@ def _fit(rows: DataFrame) -> DataFrame:
     items = propensities.select("item_id", index, F.col("n").alias("n_train"), "propensity").cache()
     items.count()
     return items
-
-
-def time_call(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds and the result of a call."""
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
 
 
 def store_once(frame: DataFrame, path: Path) -> DataFrame:

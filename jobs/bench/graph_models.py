@@ -12,13 +12,20 @@ the time to make one: the job prints the share of the time that it waits.
 from __future__ import annotations
 
 import argparse
+import statistics
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import add_output_flag, append_rows, divide_rounds, list_rows, take_turns, time_call
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.graph.csr import Csr
@@ -43,6 +50,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--width", type=int, default=64)
     flags.add_argument("--batch", type=int, default=512)
     flags.add_argument("--rounds", type=int, default=7)
+    add_output_flag(flags)
     return flags
 
 
@@ -54,20 +62,24 @@ def main(args: argparse.Namespace) -> int:
     losses = own_step(), reference_step()
     if abs(losses[0] - losses[1]) > LOSS_AGREES * abs(losses[0]):
         raise DataError(f"losses {losses[0]} and {losses[1]} differ", "the two do not compute the same")
-    seconds: dict[str, list[float]] = {"ours": [], "torch-geometric": []}
-    for _ in range(args.rounds):
-        for name, step in (("ours", own_step), ("torch-geometric", reference_step)):
-            begun = time.process_time()
-            step()
-            seconds[name].append(time.process_time() - begun)
+    steps = {"ours": own_step, "torch-geometric": reference_step}
+    seconds = take_turns({name: partial(measure_step, step) for name, step in steps.items()}, args.rounds)
     edges = sum(len(hop.place) for hop in batch.graph.hops)
     print(f"{args.batch} pairs, {len(batch.graph.inputs):,} nodes, {edges:,} edges a minibatch")
     for name, each in seconds.items():
-        print(f"{name:16} {args.batch / float(np.median(each)):10,.0f} pairs/s (median of {args.rounds})")
-    ratio = float(np.median(np.divide(seconds["torch-geometric"], seconds["ours"])))
+        print(f"{name:16} {args.batch / statistics.median(each):10,.0f} pairs/s (median of {args.rounds})")
+    append_rows(args.output, list_rows({"benchmark": "graph_models", "pairs": args.batch}, seconds))
+    ratio = statistics.median(divide_rounds(seconds["torch-geometric"], seconds["ours"]))
     print(f"ours is {ratio:.2f} times as fast")
     print_overlap(task, args.batch, args.rounds)
     return OK
+
+
+def measure_step(step: Callable[[], float]) -> float:
+    """Return the CPU seconds of a step in this process."""
+    before = time.process_time()
+    step()
+    return time.process_time() - before
 
 
 def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
@@ -109,12 +121,8 @@ class SimulatedTask:
 
 def print_overlap(task: PairTask, size: int, rounds: int) -> None:
     """Print the share of time that a simulated device waits for minibatches."""
-    seconds = []
-    for step in range(rounds):
-        begun = time.perf_counter()
-        task.batch(Step(1, step), np.arange(size), step)
-        seconds.append(time.perf_counter() - begun)
-    making = float(np.median(seconds))
+    batches = [partial(task.batch, Step(1, step), np.arange(size), step) for step in range(rounds)]
+    making = statistics.median(time_call(batch)[0] for batch in batches)
     device = SimulatedTask(task, 1.5 * making, 10 * rounds)
     waited = fit(device, TrainingPlan(epochs=1, batch=size), None, lambda _: None).epochs[0].waited
     print(

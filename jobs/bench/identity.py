@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +26,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import Seconds, add_output_flag, append_rows, measure_call, order_turns
 from recbench_spark.config import parse
 from recbench_spark.config.dataset import Dataset
 from recbench_spark.data.columnar import open_columnar_log
@@ -47,6 +51,7 @@ def main() -> None:
     flags.add_argument("--rows", type=int, default=10_000_000)
     flags.add_argument("--rounds", type=int, default=4)
     flags.add_argument("--readers", nargs="+", choices=READERS, default=READERS)
+    add_output_flag(flags)
     args = flags.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
@@ -56,7 +61,9 @@ def main() -> None:
         for reader in args.readers:
             path = f"{folder}/{reader}"
             log = parse(Dataset, {"name": "d", "reader": reader, "path": path}, "bench")
-            print_line(reader, measure(spark, log, args.rounds))
+            seconds = measure(spark, log, args.rounds)
+            print_line(reader, seconds)
+            append_rows(args.output, make_rows(reader, args.rows, seconds))
         spark.stop()
 
 
@@ -77,22 +84,21 @@ def write_logs(folder: Path, rows: int) -> None:
         write_deltalake(folder / "delta", table, mode="append")
 
 
-def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Return the wall and CPU seconds of each step, once a round, after a warm-up round."""
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in STEPS}
-    for number in range(rounds + 1):
-        shutil.rmtree(cache_folder() or "", ignore_errors=True)
-        steps: dict[str, Callable[[], Any]] = {
-            "first": lambda: identity(spark, str(log.path)),
-            "second": lambda: identity(spark, str(log.path)),
-            "reading": lambda: read(spark, log),
-            "reading by Spark": lambda: read_by_spark(spark, log),
-        }
-        for name, step in steps.items():
-            before = time.perf_counter(), cpu_seconds()
-            step()
-            if number:
-                seconds[name].append((time.perf_counter() - before[0], cpu_seconds() - before[1]))
+def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[Seconds]]:
+    """Return the seconds of each step, once a round, after a warm-up round."""
+    steps: dict[str, Callable[[], Any]] = {
+        "first": lambda: identity(spark, str(log.path)),
+        "second": lambda: identity(spark, str(log.path)),
+        "reading": lambda: read(spark, log),
+        "reading by Spark": lambda: read_by_spark(spark, log),
+    }
+    seconds: dict[str, list[Seconds]] = {name: [] for name in STEPS}
+    for number, name in order_turns(STEPS, rounds, warm_ups=1):
+        if name == "first":
+            shutil.rmtree(cache_folder() or "", ignore_errors=True)
+        spent = measure_call(steps[name])
+        if number >= 0:
+            seconds[name].append(spent)
     return seconds
 
 
@@ -110,27 +116,24 @@ def read_by_spark(spark: Any, log: Dataset) -> None:
     open_log(spark, log).stored.write.format("noop").mode("overwrite").save()
 
 
-def cpu_seconds() -> float:
-    """Return user and system seconds of this process and all its descendants, ended ones included."""
-    parents, used = {}, {}
-    for pid, fields in _processes():
-        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15]))
-    mine = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
-        mine |= more
-    return sum(used.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
+def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list[dict[str, Any]]:
+    """Return the lines of `--output`."""
+    return [
+        {
+            "benchmark": "identity",
+            "reader": reader,
+            "rows": rows,
+            "step": name,
+            "round": turn,
+            "seconds": spent.wall,
+            "cpu": spent.cpu,
+        }
+        for name, turns in seconds.items()
+        for turn, spent in enumerate(turns)
+    ]
 
 
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                yield int(entry.name), (entry / "stat").read_text().rpartition(") ")[2].split()
-            except OSError:
-                continue
-
-
-def print_line(reader: str, seconds: dict[str, list[tuple[float, float]]]) -> None:
+def print_line(reader: str, seconds: dict[str, list[Seconds]]) -> None:
     """Print medians, and the seconds of the first digest as a share of those of reading."""
     medians = {
         name: [median(column) for column in zip(*times, strict=True)] for name, times in seconds.items()

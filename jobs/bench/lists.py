@@ -15,26 +15,32 @@ library in this package, else the job fails.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import (
+    ROOT,
+    Row,
+    add_output_flag,
+    append_rows,
+    divide_rounds,
+    order_turns,
+    parse_rows,
+    run_process,
+)
 from recbench_spark import cli
 from recbench_spark.adhoc.in_process import evaluate_frames
 from recbench_spark.errors import OK, ConfigError, DataError
 
-ROOT = Path(__file__).resolve().parents[2]
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 KS = (1, 5, 10, 20, 50, 100)
 LENGTH, ITEMS = 100, 20_011
@@ -48,8 +54,6 @@ ENVIRONMENTS = {
 }
 """Environment of each system; this package runs in the current one."""
 
-Run = dict[str, Any]
-
 
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
@@ -59,7 +63,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
     flags.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
     flags.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
-    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    add_output_flag(flags)
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
     return flags
 
@@ -114,18 +118,16 @@ def largest_difference(values: dict[str, float], reference: dict[str, float]) ->
     return max(abs(values[name] - value) for name, value in reference.items())
 
 
-def time_system(system: str, folder: Path, environments: Path) -> Run:
+def time_system(system: str, folder: Path, environments: Path) -> Row:
     """Run a system once, in a process of its own."""
     python = find_interpreter(system, environments)
-    command = [python, str(ROOT / "tools" / "time_lists.py"), system, str(folder), ",".join(map(str, KS))]
+    script = str(ROOT / "jobs" / "bench" / "time_lists.py")
+    command = [python, script, system, str(folder), ",".join(map(str, KS))]
     # Workers use the interpreter of their own environment.
-    own = system.startswith("ours")
-    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": str(ROOT) * own}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ConfigError(f"{system} failed", done.stderr[-800:])
-    run: Run = json.loads(done.stdout.splitlines()[-1])
-    return run
+    run = run_process(command, environment={"PYSPARK_PYTHON": python})
+    if run.code:
+        raise ConfigError(f"{system} failed", run.errors[-800:])
+    return parse_rows(run)[-1]
 
 
 def find_interpreter(system: str, environments: Path) -> str:
@@ -137,7 +139,7 @@ def find_interpreter(system: str, environments: Path) -> str:
     return cli.find_library_python(ENVIRONMENTS[system], environments)
 
 
-def make_record(system: str, users: int, seconds: float, turn: int) -> Run:
+def make_record(system: str, users: int, seconds: float, turn: int) -> Row:
     """Return one line of `--output`."""
     return {
         "benchmark": "lists",
@@ -159,26 +161,24 @@ def main(args: argparse.Namespace) -> int:
         find_interpreter(system, args.environments)
     truth, lists = generate(args.users, shuffled=args.shuffled)
     references = {preset: compute_expected(truth, lists, preset) for preset in map(system_preset, systems)}
-    runs: list[Run] = []
+    runs: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="lists-") as temporary:
         folder = (args.folder or Path(temporary)) / str(args.users)
         folder.mkdir(parents=True, exist_ok=True)
         truth.to_parquet(folder / "truth.parquet", index=False)
         lists.to_parquet(folder / "lists.parquet", index=False)
-        for turn, system in product(range(args.rounds), systems):
+        for turn, system in order_turns(systems, args.rounds):
             run = time_system(system, folder, args.environments)
             line = check_run(system, run, references[system_preset(system)])
             runs.append(make_record(system, args.users, run["seconds"], turn))
             print(line, flush=True)
-            if args.output:
-                with args.output.open("a") as lines_of_json:
-                    lines_of_json.write(json.dumps(runs[-1]) + "\n")
+            append_rows(args.output, runs[-1:])
     sizes = f"{args.users:,} users x {LENGTH} of {ITEMS:,} items"
     print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(runs), sep="\n")
     return OK
 
 
-def check_run(system: str, run: Run, reference: dict[str, float]) -> str:
+def check_run(system: str, run: Row, reference: dict[str, float]) -> str:
     """Return a line on a run. DataError if its values differ from the preset of this package."""
     off = largest_difference(run["values"], reference)
     if off > 1e-9:
@@ -186,7 +186,7 @@ def check_run(system: str, run: Run, reference: dict[str, float]) -> str:
     return f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
 
 
-def format_table(runs: list[Run]) -> list[str]:
+def format_table(runs: list[Row]) -> list[str]:
     """Return a line for each system: median speed, and time relative to the first system by round."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for row in runs:
@@ -194,7 +194,7 @@ def format_table(runs: list[Run]) -> list[str]:
     first = runs[0]["system"]
     lines = []
     for system, spent in seconds.items():
-        ratios = ", ".join(f"{s / own:.1f}" for s, own in zip(spent, seconds[first], strict=True))
+        ratios = ", ".join(f"{ratio:.1f}" for ratio in divide_rounds(spent, seconds[first]))
         speed = runs[0]["users"] / statistics.median(spent)
         lines.append(f"{system:>16} {speed:10,.0f} users/s   {ratios} times the seconds of {first}")
     return lines

@@ -21,8 +21,8 @@ import json
 import os
 import re
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -41,6 +41,17 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import (
+    add_output_flag,
+    append_rows,
+    divide_rounds,
+    list_rows,
+    list_tree,
+    take_turns,
+    time_call,
+)
 from recbench_spark import cli, schemas
 from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
@@ -85,6 +96,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--folder", type=Path, help="where world and warehouse lie; default: a temporary one"
     )
+    add_output_flag(flags)
     return flags
 
 
@@ -216,8 +228,8 @@ ITEM = (
 def run_bare(
     world: NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
 ) -> Any:
-    """Run all models without a night; return the seconds, and each model's rows of `metrics`."""
-    started, results = time.perf_counter(), []
+    """Run all models without a night; return each model's rows of `metrics`."""
+    results = []
     for folder in world.folders:
         bounds = np.linspace(0, len(keys_u), threads + 1).astype(int)
         parts = [
@@ -237,7 +249,7 @@ def run_bare(
         value, *_ = resampling.mean_and_error(first.moments_c5)
         ends = resampling.interval(first.boot_bc, first.weights_bc, plan.bootstrap.level)
         results.append(np.stack([value, *ends]))
-    return time.perf_counter() - started, results
+    return results
 
 
 def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
@@ -290,11 +302,10 @@ def run_nights(
     store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
     journal.write_to(f"{store.root}/logs/{day}.jsonl")
-    started = time.perf_counter()
-    done = run_night(store, night_benchmark, day, journal)
+    seconds, done = time_call(lambda: run_night(store, night_benchmark, day, journal))
     if done.failed:
         raise DataError(f"models failed: {done.failed}")
-    return time.perf_counter() - started, done.run_ids
+    return seconds, done.run_ids
 
 
 def read_stages(store: Store, day: date) -> str:
@@ -307,10 +318,11 @@ def read_stages(store: Store, day: date) -> str:
 
 
 def largest_worker_memory() -> float:
-    """Return the largest memory of one of Spark's Python processes in GiB, with mapped pages."""
+    """Return the largest memory of one of Spark's Python processes in GiB, with mapped pages. Linux."""
     sizes = [0.0]
-    for place in Path("/proc").glob("[0-9]*"):
+    for process in list_tree():
         with suppress(OSError, AttributeError):
+            place = Path(f"/proc/{process.pid}")
             if b"pyspark.daemon" in (place / "cmdline").read_bytes():
                 status = (place / "status").read_text()
                 sizes.append(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / (1 << 20))  # type: ignore[index]
@@ -341,17 +353,16 @@ def main(args: argparse.Namespace) -> int:
         store_split(store, request, world, folder)
         days = count()
         first_night, runs = run_nights(store, request, days, "64")
-        gib = (
-            largest_worker_memory()
-        )  # measured here: Spark ends workers that are idle for a minute, as they are during `bare`
+        # It is measured here because Spark ends workers that are idle for a minute, as during `bare`.
+        gib = largest_worker_memory()
         blocks = delta_files.read_rows(store.location("user_blocks"), columns=["user_id", "user_key"])
         order = np.argsort(np.array(blocks.column("user_id").to_pylist(), dtype=np.int64))
         keys_u = blocks.column("user_key").to_numpy()[order]
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
-            first_bare, bare_rows = run_bare(world, keys_u, plan, pool, threads)
+            first_bare, bare_rows = time_call(lambda: run_bare(world, keys_u, plan, pool, threads))
             check_results(store, runs, plan, bare_rows)
             every: dict[str, Callable[[], float]] = {
-                "bare": lambda: float(run_bare(world, keys_u, plan, pool, threads)[0]),
+                "bare": lambda: time_call(lambda: run_bare(world, keys_u, plan, pool, threads))[0],
                 "night": lambda: run_nights(store, request, days, "64")[0],
                 "alone": lambda: run_nights(store, request, days, "0")[0],
             }
@@ -363,6 +374,8 @@ def main(args: argparse.Namespace) -> int:
     )
     print(f"first turns, session and kernels cold: night {first_night:.1f} s, bare {first_bare:.1f} s")
     print_seconds(seconds)
+    facts = {"benchmark": "night", "models": args.models, "users": args.users, "items": args.items}
+    append_rows(args.output, list_rows(facts, seconds))
     print(f"largest worker: {gib:.2f} GiB at most")
     for n, line in enumerate(by_stage):
         print(f"night {n} by stage: {line}")
@@ -374,19 +387,10 @@ def print_seconds(seconds: dict[str, list[float]]) -> None:
     for name, spent in seconds.items():
         if not spent:
             continue
-        ratios = [f"{s / b:.2f}" for s, b in zip(spent, seconds.get("bare", []), strict=False)]
+        ratios = [f"{ratio:.2f}" for ratio in divide_rounds(spent, seconds.get("bare", []))]
         shares = f"   of bare: {', '.join(ratios)}" if ratios else ""
         each = ", ".join(f"{s:.1f}" for s in spent)
         print(f"{name:>8} {statistics.median(spent):8.1f} s  ({each}){shares}")
-
-
-def take_turns(systems: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each system in each round, in the order A B C A B C."""
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    for _ in range(rounds):
-        for name, system in systems.items():
-            seconds[name].append(system())
-    return seconds
 
 
 if __name__ == "__main__":

@@ -17,34 +17,35 @@ import json
 import os
 import platform
 import resource
-import statistics
-import subprocess
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import (
+    ONE_THREAD,
+    ROOT,
+    Figure,
+    make_figure,
+    parse_rows,
+    run_process,
+    take_turns,
+    time_call,
+)
 from recbench_spark import cli
 from recbench_spark.errors import OK, REGRESSION, ConfigError, DataError
 
-ROOT = Path(__file__).resolve().parents[2]
 FIGURES_FILE = ROOT / "docs" / "bench_quick.json"
 
 MIN_NOISE = 0.05
 """Smallest noise of a figure, however close its turns are."""
 
 Work = Callable[[], object]
-
-
-class Figure(NamedTuple):
-    """A median, and the spread of the turns as a share of it."""
-
-    median: float
-    noise: float
 
 
 def parser() -> cli.Parser:
@@ -66,19 +67,16 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(measure_kernel(KERNELS[args.one]())))
         return OK
     names = cli.parse_names(args.only, "--only", KERNELS) if args.only else tuple(KERNELS)
-    turns: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for _ in range(args.rounds):
-        for name in names:
-            turns[name].append(run_one(name))
+    turns = take_turns({name: partial(run_one, name) for name in names}, args.rounds)
     figures = {name: summarise_turns(runs) for name, runs in turns.items()}
     if args.keep:
         write_figures(args.kept, figures)
         return OK
-    earlier = read_figures(args.kept)
-    lines, worse = compare_figures(figures, earlier["figures"])
+    earlier, here = read_figures(args.kept), describe_processor()
+    lines, worse = compare_figures(figures, earlier.get(here) or next(iter(earlier.values())))
     print("\n".join(lines))
-    if earlier["processor"] != describe_processor():
-        print(f"not judged: the kept figures are of {earlier['processor']}, this is {describe_processor()}")
+    if here not in earlier:
+        print(f"not judged: the kept figures are of {', '.join(earlier)}, this is {here}")
         return OK
     if worse:
         print(f"worse by more than noise: {', '.join(worse)}", file=sys.stderr)
@@ -167,11 +165,13 @@ def measure_unit() -> float:
     """Return the seconds of a fixed piece of work: a product (arithmetic) and a sort (memory)."""
     draws = np.random.default_rng(1)
     left, values = draws.random((700, 700)), draws.random(1_500_000)
-    started = time.perf_counter()
-    for _ in range(4):
-        left @ left
-    np.sort(values)
-    return time.perf_counter() - started
+
+    def work() -> None:
+        for _ in range(4):
+            left @ left
+        np.sort(values)
+
+    return time_call(work)[0]
 
 
 def measure_kernel(work: Work) -> dict[str, float]:
@@ -180,36 +180,22 @@ def measure_kernel(work: Work) -> dict[str, float]:
     spent, units = [], []
     for _ in range(3):
         units.append(measure_unit())
-        started = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - started)
+        spent.append(time_call(work)[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"units": min(spent) / min(units), "seconds": min(spent), "mib": peak}
 
 
 def run_one(name: str) -> dict[str, float]:
     """Run one kernel in a process of its own, with one thread for libraries."""
-    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    command = [sys.executable, str(Path(__file__)), "--one", name]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False,
-        env={**os.environ, **threads, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    if done.returncode:
-        raise DataError(f"kernel {name} failed", done.stderr[-800:])
-    measures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measures
+    run = run_process([sys.executable, str(Path(__file__)), "--one", name], environment=ONE_THREAD)
+    if run.code:
+        raise DataError(f"kernel {name} failed", run.errors[-800:])
+    return parse_rows(run)[-1]
 
 
 def summarise_turns(runs: list[dict[str, float]]) -> dict[str, Figure]:
     """Return a figure for each measure of a kernel."""
     return {name: make_figure([run[name] for run in runs]) for name in runs[0]}
-
-
-def make_figure(values: list[float]) -> Figure:
-    """Return the median, and half the range as a share of it."""
-    median = statistics.median(values)
-    return Figure(median, (max(values) - min(values)) / 2 / median)
 
 
 # ------------------------------------------------------------------------------------ comparing
@@ -242,22 +228,25 @@ def compare_figures(
 
 
 def read_figures(path: Path) -> dict[str, Any]:
-    """Read the kept figures."""
+    """Read the kept figures, by processor and kernel. An older file has those of one processor."""
     if not path.exists():
         raise ConfigError(f"no figures in {path}", "--keep writes them")
-    figures: dict[str, Any] = json.loads(path.read_text())
+    document = json.loads(path.read_text())
+    if "processor" in document:
+        return {document["processor"]: document["figures"]}
+    figures: dict[str, Any] = document["processors"]
     return figures
 
 
 def write_figures(path: Path, figures: dict[str, dict[str, Figure]]) -> None:
-    """Write the figures. Kernels that were not run keep theirs."""
-    before = read_figures(path)["figures"] if path.exists() else {}
+    """Write the figures of this processor. Kernels that were not run and other processors keep theirs."""
+    before, here = read_figures(path) if path.exists() else {}, describe_processor()
     rounded = {
         name: {measure: [round(x, 4) for x in one] for measure, one in measured.items()}
         for name, measured in figures.items()
     }
-    document = {"processor": describe_processor(), "figures": {**before, **rounded}}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    processors = {**before, here: {**before.get(here, {}), **rounded}}
+    path.write_text(json.dumps({"processors": processors}, indent=1) + "\n")
     print(f"kept in {path}: {', '.join(figures)}")
 
 

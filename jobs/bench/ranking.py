@@ -20,17 +20,13 @@ world they are near the top. On a GPU there are also `topk-tf32`, the list from 
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +34,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import (
+    ROOT,
+    Row,
+    add_output_flag,
+    append_rows,
+    parse_rows,
+    record_rows,
+    run_process,
+    stamp_time,
+    take_turns,
+    time_call,
+)
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.ranking import devices
@@ -56,7 +66,6 @@ from recbench_spark.kernels.ranking.positives import (
 )
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
 BLOCK, TILE = 256, 1000
 """Users and items of one product: the fastest sizes for the bare product."""
 
@@ -68,8 +77,6 @@ PLANTED_SHARE = 0.3
 
 SEPARATE_SYSTEMS = ("spark", "mllib", "faiss")
 """Systems that run in a process of their own."""
-
-Run = dict[str, Any]
 
 
 def parser() -> cli.Parser:
@@ -86,7 +93,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--threads", type=cli.parse_count, default=1, help="of ours; the others take one")
     flags.add_argument("--device", default="cpu", help="cpu, or cuda")
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
-    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    add_output_flag(flags)
     flags.add_argument("--record", type=Path, nargs="+", help="write such files to the table `speed`")
     flags.add_argument("--warehouse", default="warehouse/bench", help="where that table is")
     return flags
@@ -116,7 +123,7 @@ class RankingTask:
         return prepare_products(self.scorer.products, self.users_ud, self.truth, self.masked)
 
     def save(self, folder: Path) -> None:
-        """Write the files that `tools/time_ranks.py` and `--factors` read."""
+        """Write the files that `time_ranks.py` and `--factors` read."""
         np.save(folder / "users.npy", self.users_ud)
         np.save(folder / "items.npy", self.items_id)
         lists = {"masked": self.masked, "truth": self.truth}
@@ -265,23 +272,26 @@ def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
 # ------------------------------------------------------------------------------------------- turns
 
 
-def take_turns(
+def measure_turns(
     systems: dict[str, Callable[[], object]], rounds: int, device: str
 ) -> dict[str, list[float]]:
-    """Return the seconds of each system in each round, in the order A B C A B C, after one warm-up."""
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    for turn in range(rounds + 1):
-        for name, system in systems.items():
-            started = time.perf_counter()
-            system()
-            if device.startswith("cuda"):
-                torch.cuda.synchronize()
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
-    return seconds
+    """Return the seconds of each system in each round, in turns, after one warm-up."""
+    timed_systems = {name: partial(measure_seconds, system, device) for name, system in systems.items()}
+    return take_turns(timed_systems, rounds, warm_ups=1)
 
 
-def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Run]:
+def measure_seconds(system: Callable[[], object], device: str) -> float:
+    """Return the seconds of a system, until the device has finished."""
+
+    def work() -> None:
+        system()
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    return time_call(work)[0]
+
+
+def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row]:
     """Run all systems of this process in turns."""
     systems = local_systems(world, args)
     if not systems:
@@ -289,7 +299,7 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Run
     with plain_products():
         if "topk" in systems and systems.keys() & {"ranks", "kernel@k"}:
             check_ranks(world, args)
-        seconds = take_turns(systems, args.rounds, args.device)
+        seconds = measure_turns(systems, args.rounds, args.device)
     users = len(world.users_ud)
     bare = seconds.get("product")
     limits = [users / bare[turn] if bare else None for turn in range(args.rounds)]
@@ -300,9 +310,9 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Run
     ]
 
 
-def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Run]:
+def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row]:
     """Run systems in processes of their own, each in turns with the bare product."""
-    records: list[Run] = []
+    records: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         world.save(Path(folder))
         for system in filter(args.systems.split(",").__contains__, SEPARATE_SYSTEMS):
@@ -325,19 +335,18 @@ def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Run
 
 def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
     """Return users a second of the bare product, for environments without torch."""
-    ((spent,),) = take_turns({"product": lambda: product(world, args.device)}, 1, args.device).values()
-    return len(world.users_ud) / spent
+    spent = measure_turns({"product": lambda: product(world, args.device)}, 1, args.device)
+    return len(world.users_ud) / spent["product"][0]
 
 
-def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Run]:
-    """Return the lines that `tools/time_ranks.py` prints for a system, one a round."""
+def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Row]:
+    """Return the lines that `time_ranks.py` prints for a system, one a round."""
     python = find_interpreter(system, args.environments)
-    script, numbers = str(ROOT / "tools" / "time_ranks.py"), (str(args.k), str(args.rounds))
-    command = [python, script, system, str(folder), *numbers]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    if done.returncode:
-        raise ConfigError(f"{system} failed", done.stderr[-800:])
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    script, numbers = str(ROOT / "jobs" / "bench" / "time_ranks.py"), (str(args.k), str(args.rounds))
+    run = run_process([python, script, system, str(folder), *numbers])
+    if run.code:
+        raise ConfigError(f"{system} failed", run.errors[-800:])
+    return parse_rows(run)
 
 
 def find_interpreter(system: str, environments: Path) -> str:
@@ -354,7 +363,7 @@ def make_record(
     *,
     turn: int,
     limit: Any,
-) -> Run:
+) -> Row:
     """Return one line of `--output`, which is also a row of the table `speed`."""
     items, dims = world.items_id.shape
     speed = users / seconds
@@ -370,14 +379,14 @@ def make_record(
         "users_per_second": speed,
         "of_product": speed / limit if limit else None,
         "device": args.device,
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured_at": stamp_time(),
     }
 
 
 # ------------------------------------------------------------------------------------------- results
 
 
-def format_table(records: list[Run]) -> list[str]:
+def format_table(records: list[Row]) -> list[str]:
     """Return a line for each system: median speed, and its share of the bare product by round."""
     lines = []
     for system in dict.fromkeys(row["system"] for row in records):
@@ -389,30 +398,11 @@ def format_table(records: list[Run]) -> list[str]:
     return lines
 
 
-def append_records(files: list[Path], warehouse: str) -> None:
-    """Append measurements to the table `speed`."""
-    # Imported here, so that a machine without Spark can measure.
-    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
-    from recbench_spark.schemas import SPEED  # noqa: PLC0415
-    from recbench_spark.storage.store import Store  # noqa: PLC0415
-
-    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    names = [column.name for column in SPEED.columns]
-    for row in rows:
-        row.setdefault("measured_at", datetime.now(UTC).isoformat(timespec="seconds"))
-        row["measured_at"] = datetime.fromisoformat(row["measured_at"])
-    spark = get_session()
-    store = Store(spark, warehouse)
-    store.create(SPEED)
-    values = [tuple(row.get(name) for name in names) for row in rows]
-    store.append(spark.createDataFrame(values, SPEED.schema), SPEED)
-    print(f"{len(rows)} measurements in {warehouse}: jobs/query.py --warehouse {warehouse} 'FROM speed'")
-
-
 def main(args: argparse.Namespace) -> int:
     """Warm up, check values, run systems in turns and print ratios; or record earlier measurements."""
     if args.record:
-        append_records(args.record, args.warehouse)
+        rows, place = record_rows(args.record, args.warehouse), args.warehouse
+        print(f"{rows} measurements in {place}: jobs/query.py --warehouse {place} 'FROM speed'")
         return OK
     torch.set_num_threads(1)
     world = load_task(args.factors) if args.factors else generate(args)
@@ -423,10 +413,7 @@ def main(args: argparse.Namespace) -> int:
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"this process held {peak:.1f} GiB at most, mapped files included")
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        with args.output.open("a") as lines:
-            lines.writelines(json.dumps(row) + "\n" for row in records)
+    append_rows(args.output, records)
     return OK
 
 

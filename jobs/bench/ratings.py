@@ -16,30 +16,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import (
+    ONE_THREAD,
+    ROOT,
+    Row,
+    add_output_flag,
+    append_rows,
+    order_turns,
+    parse_rows,
+    run_process,
+    time_call,
+)
 from recbench_spark import cli
 from recbench_spark.errors import OK, DataError
 from recbench_spark.models.rating.interface import Ratings, check_ratings, rmse
 from recbench_spark.models.rating.registry import fit, make_settings
 
-ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
 LIBRARIES = ("surprise", "myfm")
 COMPARED_PAIRS = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
 MAX_STEPS_RATIO = 3
 """Most steps of this package to reach the RMSE of the library, as a multiple of the library's steps."""
-
-Run = dict[str, Any]
 
 
 def parser() -> cli.Parser:
@@ -50,7 +57,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--rounds", type=cli.parse_count, default=2)
     flags.add_argument("--steps", type=cli.parse_count, default=10, help="a library's epochs or iterations")
     flags.add_argument("--systems", default=",".join(SYSTEMS))
-    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+    add_output_flag(flags)
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
     return flags
 
@@ -61,15 +68,14 @@ def main(args: argparse.Namespace) -> int:
     for system in set(systems) & set(LIBRARIES):
         cli.find_library_python(system, args.environments)
     for rows in args.rows:
-        runs: list[Run] = []
+        runs: list[Row] = []
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "log.npz"
             np.savez(place, allow_pickle=False, **generate_ratings(rows))
-            for number in range(args.rounds):
-                for system in systems:
-                    run = measure_system(system, place, args)
-                    runs.append({"rows": rows, "dims": args.dims, "round": number, "system": system, **run})
-                    append_run(args.output, runs[-1])
+            for number, system in order_turns(systems, args.rounds):
+                run = measure_system(system, place, args)
+                runs.append({"rows": rows, "dims": args.dims, "round": number, "system": system, **run})
+                append_rows(args.output, runs[-1:])
         print(format_table(rows, runs))
     return OK
 
@@ -89,7 +95,7 @@ def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
     return {**arrays, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
 
 
-def measure_system(system: str, place: Path, args: argparse.Namespace) -> Run:
+def measure_system(system: str, place: Path, args: argparse.Namespace) -> Row:
     """Run a system in its own process; return seconds a step, steps, and RMSE after each step."""
     library = system in LIBRARIES
     steps = args.steps * (1 if library else MAX_STEPS_RATIO)
@@ -97,40 +103,31 @@ def measure_system(system: str, place: Path, args: argparse.Namespace) -> Run:
     request |= system_settings(system, steps)
     script = ROOT / "tests" / "libraries" / f"run_{system}.py"
     python = cli.find_library_python(system, args.environments) if library else sys.executable
-    called = [
-        python,
-        "-W",
-        "ignore",
-        str(script if library else Path(__file__)),
-        *([] if library else ["--one"]),
-    ]
-    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    path = {"PYTHONPATH": "" if library else str(ROOT)}
-    done = subprocess.run(
-        called, input=json.dumps(request), capture_output=True, text=True, check=False,
-        env={**os.environ, **alone, **path},
-    )  # fmt: skip
-    if done.returncode:
-        raise DataError(f"{system} failed: {done.stderr.strip()[-500:]}", "run it by hand")
-    run: Run = json.loads(done.stdout.splitlines()[-1])
+    called = [str(script)] if library else [str(Path(__file__)), "--one"]
+    process = run_process(
+        [python, "-W", "ignore", *called], given=json.dumps(request), environment=ONE_THREAD
+    )
+    if process.code:
+        raise DataError(f"{system} failed: {process.errors.strip()[-500:]}", "run it by hand")
+    run = parse_rows(process)[-1]
     data = np.load(place)
     predicted = np.clip(run.pop("predicted"), 0.5, 5)
     return {**run, "steps": steps, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
 
 
-def system_settings(system: str, steps: int) -> Run:
+def system_settings(system: str, steps: int) -> Row:
     """Return settings that give compared systems the same work."""
     if system in ("ours-sgd", "surprise"):
         return {"epochs": steps, "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
     return make_chain(steps)
 
 
-def make_chain(steps: int) -> Run:
+def make_chain(steps: int) -> Row:
     """Return a chain of draws of both sides; the first is burnt if there are two."""
     return {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1)}
 
 
-def run_own(request: Run) -> Run:
+def run_own(request: Row) -> Row:
     """Time a system of this package: a long fit minus a fit of one step, both compiled before."""
     data = np.load(request["data"])
     scale = (0.5, 5.0)
@@ -149,7 +146,7 @@ def run_own(request: Run) -> Run:
     return {"seconds": (long - short) / steps, **quality}
 
 
-def _settings(request: Run, steps: int) -> Any:
+def _settings(request: Row, steps: int) -> Any:
     if request["system"] == "ours-sgd":
         own = {
             "rates": request["rate"],
@@ -160,20 +157,11 @@ def _settings(request: Run, steps: int) -> Any:
     return make_settings({"kind": "bayesian_mf", "dims": request["dims"], "keep": 1, **make_chain(steps)})
 
 
-def _time_fit(request: Run, train: Ratings, steps: int) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = fit(train, _settings(request, steps), 1)
-    return time.perf_counter() - started, result
+def _time_fit(request: Row, train: Ratings, steps: int) -> tuple[float, Any]:
+    return time_call(lambda: fit(train, _settings(request, steps), 1))
 
 
-def append_run(output: Path | None, run: Run) -> None:
-    """Append a run as a line of JSON."""
-    if output:
-        with output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(run) + "\n")
-
-
-def format_table(rows: int, runs: list[Run]) -> str:
+def format_table(rows: int, runs: list[Row]) -> str:
     """Return medians over rounds, and speeds relative to the library."""
     last = {run["system"]: run for run in runs}
     seconds = {name: statistics.median(r["seconds"] for r in runs if r["system"] == name) for name in last}
@@ -188,7 +176,7 @@ def format_table(rows: int, runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def time_to_match(own: Run, other: Run, seconds: dict[str, float]) -> str:
+def time_to_match(own: Row, other: Row, seconds: dict[str, float]) -> str:
     """Return the seconds that this package needs for the final RMSE of the library."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"

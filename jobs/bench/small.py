@@ -11,13 +11,10 @@ measured, so that kernels are compiled and files are cached. The job prints medi
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import ROOT, Seconds, add_output_flag, append_rows, run_process, take_turns
 from recbench_spark import cli
 from recbench_spark.errors import OK, REGRESSION, DataError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 USERS, ITEMS, LENGTH, DIMS = 300, 500, 20, 32
 
@@ -55,19 +53,13 @@ class Case(NamedTuple):
     code: int = OK
 
 
-class CaseRun(NamedTuple):
-    """Wall and CPU seconds of a process."""
-
-    wall: float
-    cpu: float
-
-
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rounds", type=cli.parse_count, default=5)
     flags.add_argument("--only", default="", help="cases whose name holds this word")
     flags.add_argument("--folder", type=Path, help="where inputs and the warehouse stay")
+    add_output_flag(flags)
     return flags
 
 
@@ -79,12 +71,10 @@ def main(args: argparse.Namespace) -> int:
         make_inputs(folder)
         if any("night" in case.name or "query" in case.name for case in cases):
             make_nights(folder)
-        for case in cases:
-            time_case(case)
-        runs: dict[str, list[CaseRun]] = defaultdict(list)
-        for _ in range(args.rounds):
-            for case in cases:
-                runs[case.name].append(time_case(case))
+        runs = take_turns({case.name: partial(time_case, case) for case in cases}, args.rounds, warm_ups=1)
+    for name, turns in runs.items():
+        rows = [{"job": name, "round": n, **turn._asdict()} for n, turn in enumerate(turns)]
+        append_rows(args.output, [{"benchmark": "small", **row} for row in rows])
     print("\n".join(format_table(cases, runs)))
     return OK
 
@@ -166,28 +156,17 @@ def make_nights(folder: Path) -> None:
         time_case(Case(f"night of {day}", 0, [*argv, "--logical-date", day], code))
 
 
-def time_case(case: Case) -> CaseRun:
+def time_case(case: Case) -> Seconds:
     """Run a job once. Raises DataError for an unexpected exit code."""
     job, *flags = case.argv
     command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *flags]
-    with tempfile.TemporaryFile() as output:
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=output, env={**os.environ, "PYTHONPATH": str(ROOT)}
-        )
-        _, status, used = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        if process.returncode != case.code:
-            raise DataError(
-                f"{case.name} ended with {process.returncode}",
-                output.read().decode(errors="replace")[-500:],
-            )
-    return CaseRun(wall, used.ru_utime + used.ru_stime)
+    run = run_process(command)
+    if run.code != case.code:
+        raise DataError(f"{case.name} ended with {run.code}", run.errors[-500:])
+    return run.seconds
 
 
-def format_table(cases: list[Case], runs: dict[str, list[CaseRun]]) -> list[str]:
+def format_table(cases: list[Case], runs: dict[str, list[Seconds]]) -> list[str]:
     """Return the medians as Markdown; walls beyond their goal are bold."""
     lines = ["| job | wall, s (smallest, largest) | goal | CPU, s |", "|---|---|---|---|"]
     for case in cases:

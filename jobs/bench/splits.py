@@ -13,25 +13,32 @@ the manifest of this package, which is timed separately. `RO` is random over all
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from pathlib import Path
 
 from pyspark.sql import functions as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import (
+    ROOT,
+    Row,
+    add_output_flag,
+    append_rows,
+    divide_rounds,
+    order_turns,
+    parse_rows,
+    run_process,
+)
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session
 
-ROOT = Path(__file__).resolve().parents[2]
 PROTOCOLS: dict[str, tuple[str, ...]] = {
     "TO_LS": ("ours", "replay"),
     "TO_RS": ("ours", "replay", "recommenders"),
@@ -42,7 +49,8 @@ PROTOCOLS: dict[str, tuple[str, ...]] = {
 
 ROWS_PER_USER, ITEMS, YEARS = 50, 50_000, 3
 
-Run = dict[str, float]
+SAMPLE_SECONDS = 0.5
+"""Time between two samples of memory."""
 
 
 def parser() -> cli.Parser:
@@ -54,6 +62,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--protocols", default=",".join(PROTOCOLS))
     flags.add_argument("--folder", type=Path, help="where the log stays; default: a temporary folder")
     flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    add_output_flag(flags)
     return flags
 
 
@@ -77,58 +86,17 @@ def find_interpreter(system: str, environments: Path) -> str:
     return sys.executable if system == "ours" else cli.find_library_python(f"{system}-spark", environments)
 
 
-def time_system(python: str, system: str, protocol: str, log: Path, folder: Path) -> Run:
+def time_system(python: str, system: str, protocol: str, log: Path, folder: Path) -> Row:
     """Run a system once in its own process; `memory` is the largest sum of its processes, GiB."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    command = [python, str(ROOT / "tools" / "time_split.py"), system, protocol, str(log), str(out)]
+    script = str(ROOT / "jobs" / "bench" / "time_split.py")
+    command = [python, script, system, protocol, str(log), str(out)]
     # Workers use the interpreter of their own environment.
-    environment = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": str(ROOT) * (system == "ours")}
-    with (folder / "errors.txt").open("w") as errors:
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-        peak = measure_memory(process)
-    output = process.stdout.read() if process.stdout else ""
-    if process.returncode:
-        raise ConfigError(f"{system} {protocol} failed", (folder / "errors.txt").read_text()[-800:])
-    return {**json.loads(output.splitlines()[-1]), "memory": peak}
-
-
-def measure_memory(process: subprocess.Popen[str]) -> float:
-    """Return the peak GiB of a process and its descendants; shared pages count once. Linux."""
-    peak = 0.0
-    while process.poll() is None:
-        peak = max(peak, sum(map(proportional_set_size, process_tree(process.pid))) / 2**20)
-        time.sleep(0.5)
-    return peak
-
-
-def process_tree(pid: int) -> list[int]:
-    """Return the ids of a process and its descendants."""
-    children = (
-        int(child)
-        for task in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in read_process_ids(task)
-    )
-    return [pid, *(member for child in children for member in process_tree(child))]
-
-
-def read_process_ids(path: Path) -> list[str]:
-    """Return the process ids in a file of /proc; none if the process has ended."""
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
-
-
-def proportional_set_size(pid: int) -> int:
-    """Return the proportional set size in KiB."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
+    run = run_process(command, environment={"PYSPARK_PYTHON": python}, sample_every=SAMPLE_SECONDS)
+    if run.code:
+        raise ConfigError(f"{system} {protocol} failed", run.errors[-800:])
+    return {**parse_rows(run)[-1], "memory": run.peak / 2**30}
 
 
 def main(args: argparse.Namespace) -> int:
@@ -141,25 +109,26 @@ def main(args: argparse.Namespace) -> int:
     wanted = cli.parse_names(args.systems, "--systems")
     protocols = cli.parse_names(args.protocols, "--protocols", PROTOCOLS)
     python = {system: find_interpreter(system, args.environments) for system in wanted}
-    runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for _ in range(args.rounds):
-        for protocol in protocols:
-            for system in filter(wanted.__contains__, PROTOCOLS[protocol]):
-                run = time_system(python[system], system, protocol, log, folder)
-                runs[protocol, system].append(run)
-                print(format_line(protocol, system, [run]), flush=True)
+    runs: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    splitters = [(name, system) for name in protocols for system in PROTOCOLS[name] if system in wanted]
+    for turn, (protocol, system) in order_turns(splitters, args.rounds):
+        run = time_system(python[system], system, protocol, log, folder)
+        runs[protocol, system].append(run)
+        print(format_line(protocol, system, [run]), flush=True)
+        row = {"protocol": protocol, "system": system, "rows": args.rows, "round": turn}
+        append_rows(args.output, [{"benchmark": "splits", **row, **run}])
     print(f"\n{args.rows:,} rows, medians of {args.rounds} rounds")
     for (protocol, system), spent in runs.items():
         beside = runs.get((protocol, "ours"), [])
-        pairs = zip(spent, beside, strict=True) if system != "ours" and beside else []
-        ratios = ", ".join(f"{their['seconds'] / own['seconds']:.2f}" for their, own in pairs)
+        own, others = ([run["seconds"] for run in each] for each in (beside, spent))
+        ratios = ", ".join(f"{ratio:.2f}" for ratio in divide_rounds(others, own) if system != "ours")
         print(format_line(protocol, system, spent) + (f"   {ratios} times ours" if ratios else ""))
     if args.folder is None:
         shutil.rmtree(folder)
     return OK
 
 
-def format_line(protocol: str, system: str, runs: list[Run]) -> str:
+def format_line(protocol: str, system: str, runs: list[Row]) -> str:
     """Return the medians of some runs."""
     units = {
         "seconds": "s",

@@ -12,7 +12,13 @@ Columns are read by name: an input may hold more columns, in any order.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import pyarrow as pa
+
+from recbench_spark.kernels.streams import Batches
 
 _TEXTS, _INTS = pa.list_(pa.string()), pa.list_(pa.int32())
 _LONGS, _DOUBLES = pa.list_(pa.int64()), pa.list_(pa.float64())
@@ -159,3 +165,24 @@ def _spark_type(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"MAP<{_spark_type(kind.key_type)}, {_spark_type(kind.item_type)}>"
     return f"ARRAY<{_spark_type(kind.value_type)}>" if pa.types.is_list(kind) else _SPARK[kind]
+
+
+@dataclass(frozen=True)
+class RankingMeasure:
+    """A measure as two functions of Arrow rows, which are sent to the tasks.
+
+    Attributes:
+        sums: function from rows of `batch_schemas.RANKED_USERS`, of some users, to rows of sums.
+        key: columns of these sums; rows that agree in them are finished together.
+        finish: function from all sums of one key to rows of results.
+        batched: two functions that replace `sums` for several models at less cost. The first maps the
+            rankings of one model to its values; the second maps the values of all models to the sums of
+            each.
+    """
+
+    sums: Callable[[Batches], Batches]
+    key: tuple[str, ...]
+    finish: Callable[[pa.Table], pa.Table]
+    batched: (
+        tuple[Callable[[Batches], Any], Callable[[Sequence[Any]], list[list[pa.RecordBatch]]]] | None
+    ) = None

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, digest
 from recbench_spark.errors import ConfigError, DataError, is_cancelled
-from recbench_spark.evaluation.batch_schemas import METRIC_ROWS
+from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RankingMeasure
 from recbench_spark.evaluation.batched import shuffle
 from recbench_spark.evaluation.batched.progress import watch_progress
 from recbench_spark.evaluation.batched.shuffle import BatchedResult
@@ -30,7 +30,6 @@ from recbench_spark.evaluation.batched.task import BatchedWork
 from recbench_spark.evaluation.estimators import debiased, sampled
 from recbench_spark.evaluation.estimators.estimation_plan import EstimationPlan
 from recbench_spark.evaluation.estimators.sampled import check_uncorrected_metrics
-from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy, listed, multiverse
 from recbench_spark.evaluation.metrics.accuracy import SLICE, MetricPlan
 from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput

@@ -1,4 +1,7 @@
-"""Write the results of a run; its row of `runs` comes last and makes the results visible."""
+"""Write the results of a run; its row of `runs` comes last and makes the results visible.
+
+Files in `results/` repeat the outcomes, since some cluster modes lose the exit code of a job.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,15 @@ from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.result import LocalResult, Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
-from recbench_spark.nightly.night import BenchmarkNight, identify_model_inputs, make_run_key, new_run_id
+from recbench_spark.nightly.night import (
+    BenchmarkNight,
+    find_newest_runs,
+    identify_model_inputs,
+    make_run_key,
+    new_run_id,
+)
+from recbench_spark.nightly.night_status import NightOutcome, hash_following, night_file
+from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.paths import shorten_path
@@ -294,3 +305,36 @@ def write_published_figures(night: BenchmarkNight, model: PublishedModel, run_id
         metric, _, k = name.partition("@")
         rows.append({**facts, "metric": metric, "k": int(k) if k else None, "value": float(value)})
     night.store.append_rows(rows, METRICS)
+
+
+def write_result(
+    store: Store, facts: Mapping[str, str], status: str, exit_code: int, error: str | None = None
+) -> None:
+    """Write `results/<run_id>.json`, the outcome of one run; `facts` identify it and hold its `run_id`."""
+    if store.folder is not None:
+        result = {**facts, "status": status, "exit_code": exit_code, "error": error}
+        write_json(store.folder / "results" / f"{facts['run_id']}.json", result)
+
+
+def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
+    """Write `results/night-SUITE-DATE.json`: the outcome of the night, and the run of each model.
+
+    The file of a run is written before the runs are compared, so it has no regressions.
+    `night_status.find_finished_night` reads this file to see if the same night is complete.
+    """
+    folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
+    if folder is None:
+        return
+    newest = find_newest_runs(night, [("logical_date", "=", day)])
+    content = {
+        "suite": suite,
+        "logical_date": day,
+        "exit_code": outcome.exit_code,
+        "regressions": outcome.regressions,
+        "failed": outcome.failed,
+        "leaderboard": outcome.leaderboard,
+        "sql_lines": outcome.sql_lines,
+        "follows": hash_following(night.store, night.benchmark, day),
+        "run_ids": {model: row["run_id"] for model, row in sorted(newest.items())},
+    }
+    write_json(night_file(folder, suite, day), content)

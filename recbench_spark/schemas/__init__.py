@@ -40,9 +40,17 @@ from recbench_spark.schemas.base import (
 )
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, FOUND_AT, PARADOX_ID, PARADOXES
 from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
-from recbench_spark.schemas.fits import BOARD_DECISIONS, BOARDS, FITS, SUBMISSIONS, TRIALS, VERDICTS
+from recbench_spark.schemas.fits import (
+    BOARD_DECISIONS,
+    BOARDS,
+    EMBEDDINGS,
+    FITS,
+    SIMILARITIES,
+    SUBMISSIONS,
+    TRIALS,
+    VERDICTS,
+)
 from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
-from recbench_spark.schemas.models import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
     CANDIDATES,

@@ -1,4 +1,4 @@
-"""Tables of many fits: fits, trials of searches, boards of benchmarks, submissions."""
+"""Tables of models: their vectors and neighbours, fits, trials of searches, boards, submissions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from recbench_spark.schemas.base import (
     BOOLEAN,
     DOUBLE,
     INT,
+    ITEM_ID,
     LONG,
     METRIC,
     STRING,
@@ -208,4 +209,29 @@ BOARD_DECISIONS = Table(
         TableColumn("decided_at", TIMESTAMP, "When it was decided, UTC.", False),
     ),
     constraints={"decision_known": "decision IN ('held', 'accepted', 'retracted')"},
+)
+
+EMBEDDINGS = Table(
+    "embeddings",
+    "Vectors of trained models.",
+    (
+        text_column("model_id", "Hash of the split and the model's settings."),
+        text_column("side", "user or item."),
+        text_column("id", "Original user or item id."),
+        TableColumn("vector", array_type(T.FloatType()), "Embedding, float32.", False),
+        TableColumn("bias", DOUBLE, "Added to the score; 0 where the model has none.", False),
+    ),
+    partition_by=("model_id", "side"),
+)
+
+SIMILARITIES = Table(
+    "similarities",
+    "Item-to-item weights of neighbourhood models.",
+    (
+        text_column("model_id", "Hash of the split and the model's settings."),
+        ITEM_ID,
+        text_column("neighbour_id", "Item whose presence in the history raises the score of item_id."),
+        TableColumn("weight", DOUBLE, "Added to the score per interaction with the neighbour.", False),
+    ),
+    partition_by=("model_id",),
 )

@@ -23,10 +23,9 @@ from recbench_spark.schemas import FITS
 from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.distributed import fit_als
-from recbench_spark.training.fits.folders import store_place
 from recbench_spark.training.fits.logs import require_times
 from recbench_spark.training.fits.running import TaskResult, count_slots, run_tasks
-from recbench_spark.training.fits.table import BackgroundCommits, append_fits
+from recbench_spark.training.fits.table import BackgroundCommits, append_fits, store_place
 from recbench_spark.training.fits.tasks import FIT_FILES, FitTask, Row, fit_one, read_earlier_row
 from recbench_spark.tuning.folds import FoldedLog
 

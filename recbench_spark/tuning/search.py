@@ -1,7 +1,7 @@
 """Search for settings on validation rows: a trial is a row of `trials`, and every method has the same
 budget.
 
-The task decides how a setting is tried: `rating_trials` fits folds as Spark tasks, `trial_nights` ranks for
+The task decides how a setting is tried (`trials`): by fits of folds as Spark tasks, or by rankings for
 validation rows.
 """
 

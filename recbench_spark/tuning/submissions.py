@@ -34,7 +34,7 @@ from recbench_spark.storage.shared_rows import (
     scratch_folder,
 )
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.folders import find_place
+from recbench_spark.training.fits.table import find_place
 from recbench_spark.training.fits.tasks import PREDICTIONS
 from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries
 from recbench_spark.tuning.decisions import (

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES, RankingMeasure
 from recbench_spark.evaluation.batched import shuffle, task
 from recbench_spark.evaluation.batched.task import USERS_MEMBER, BatchedWork, Member
-from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
 from recbench_spark.evaluation.metrics.accuracy import SLICE
 from recbench_spark.evaluation.ranking.given import rank_batches

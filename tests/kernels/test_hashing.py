@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recbench_spark.kernels import hashing
-from recbench_spark.protocol.draws import Draws
+from recbench_spark.protocol.labels import Draws
 
 PRIMES = (
     11400714785074694791,

@@ -24,7 +24,6 @@ from recbench_spark.tuning.board_update import read_entries, update_board
 from recbench_spark.tuning.credit import credit_searches, make_provenance
 from recbench_spark.tuning.fold_fits import FitPlanner, run_plan
 from recbench_spark.tuning.folds import open_folded_log
-from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
     SearchResult,
     apply_setting,
@@ -36,6 +35,7 @@ from recbench_spark.tuning.search import (
     run_searches,
     trial_setting,
 )
+from recbench_spark.tuning.trials import RatingTrials
 from tests.tuning.test_fold_fits import TASK, write_log
 
 RATES = {"low": 0.0001, "high": 0.01, "log": True}

@@ -26,7 +26,6 @@ from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 from recbench_spark.tuning.fold_fits import FitPlanner
 from recbench_spark.tuning.folds import open_folded_log
-from recbench_spark.tuning.rating_trials import RatingTrials
 from recbench_spark.tuning.search import (
     SearchResult,
     Trials,
@@ -37,7 +36,7 @@ from recbench_spark.tuning.search import (
     run_searches,
     trial_setting,
 )
-from recbench_spark.tuning.trial_nights import RankingTrials, check_trials
+from recbench_spark.tuning.trials import RankingTrials, RatingTrials, check_trials
 
 
 @pin_inputs()

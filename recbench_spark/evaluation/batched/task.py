@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS
+from recbench_spark.evaluation.batch_schemas import RANKED_USERS, USER_VALUES, USERS, RankingMeasure
 from recbench_spark.evaluation.batched import progress
-from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.ranking.given import rank_batches
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches

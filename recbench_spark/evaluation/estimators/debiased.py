@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError
+from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.estimators.estimation_plan import STRATIFIED, SUM, EstimationPlan
-from recbench_spark.evaluation.measure import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     HOLDOUT,

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.measure import RankingMeasure
+from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     METRIC_ROWS,

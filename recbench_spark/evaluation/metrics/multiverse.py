@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.measure import RankingMeasure
+from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import (

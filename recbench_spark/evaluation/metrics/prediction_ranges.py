@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.kernels.metrics import roc
 from recbench_spark.kernels.streams import Batches
 
 
@@ -30,7 +30,7 @@ class PredictionRange:
 
     first: float
     rows: int
-    pairs: values.PairCounts
+    pairs: roc.PairCounts
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ def count_ranges(each: RangeRunner, binary: bool) -> list[PredictionRange]:
     """
 
     def count(p: Floats, y: Floats) -> tuple[float, int, *tuple[str, ...]]:
-        pairs = values.pair_counts(p, y if binary else np.zeros_like(y))
+        pairs = roc.pair_counts(p, y if binary else np.zeros_like(y))
         return (float(p.min()), len(p), *(str(getattr(pairs, name)) for name in _PAIRS))
 
     rows = each(count, _RANGE)
     counts = ([int(getattr(row, name)) for name in _PAIRS] for row in rows)
     ranges = (
-        PredictionRange(row.first, row.rows, values.PairCounts(*numbers))
+        PredictionRange(row.first, row.rows, roc.PairCounts(*numbers))
         for row, numbers in zip(rows, counts, strict=True)
     )
     return sorted(ranges, key=lambda one: one.first)
@@ -147,12 +147,12 @@ def edges_and_area(
         if offset is None:
             raise DataError("the predictions changed between two passes", "run again on a fixed table")
         inside = at[(at >= offset.below) & (at < offset.below + len(p))] - offset.below
-        twice, cut = values.roc_area(p, y if positives else np.zeros_like(y), offset.above, within)
+        twice, cut = roc.roc_area(p, y if positives else np.zeros_like(y), offset.above, within)
         return np.sort(p)[inside].tolist(), str(twice), cut
 
     looks = each(look, _LOOK_SCHEMA)
     edges = np.unique([edge for row in looks for edge in row.edges])
-    area = values.area_share(
+    area = roc.area_share(
         sum(int(row.twice) for row in looks), [row.cut for row in looks], positives * negatives, rates
     )
     return edges[edges > ranges[0].first] if ranges else edges, area

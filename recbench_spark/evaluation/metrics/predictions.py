@@ -26,6 +26,7 @@ from recbench_spark.evaluation.metrics.prediction_ranges import (
 from recbench_spark.kernels import resampling, sums
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.kernels.metrics import roc
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -78,7 +79,7 @@ def user_value_batches(batches: Batches) -> Batches:
         offsets, p, y = _read_arrays(batch)
         metrics = values.from_totals(values.user_sums(offsets, p, y))
         binary = bool(((y == 0) | (y == 1)).all())
-        metrics["auc"] = values.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
+        metrics["auc"] = roc.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
         positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
         for metric in PER_USER:
             yield _user_batch(batch.column("user_id"), metric, metrics[metric], positives)
@@ -148,7 +149,7 @@ def value_metrics(
 class PredictionOrder:
     """Results from all predictions in order: pairs of outcomes, inner edges of bins, the partial AUC."""
 
-    pairs: values.PairCounts
+    pairs: roc.PairCounts
     edges: Floats
     area: float
 
@@ -157,7 +158,7 @@ class PredictionOrder:
         """Compute the results from ranges of predictions; `binary`: all outcomes are 0 or 1."""
         ranges = count_ranges(each, binary)
         edges, area = edges_and_area(each, ranges, views.quantiles, views.fpr)
-        return cls(values.combine([part.pairs for part in ranges]), edges, area)
+        return cls(roc.combine([part.pairs for part in ranges]), edges, area)
 
     def cuts(self, views: Views) -> Cuts:
         """Return the edges of the bins in which users' sums are computed."""
@@ -252,7 +253,7 @@ class PredictionTotals:
         (bins, bins_boot) = self._bins(2, QUANTILE_SUMS)
         metrics = {name: float(value) for name, value in values.from_totals(total).items()}
         replicates = values.from_totals(boot)
-        metrics["gauc"] = values.gauc(gauc)
+        metrics["gauc"] = roc.gauc(gauc)
         with np.errstate(divide="ignore", invalid="ignore"):
             replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
         metrics["calibration_error"] = float(values.calibration_error(bins))
@@ -318,7 +319,7 @@ def sum_batches(cuts: Cuts, bootstrap: Bootstrap, batches: Batches) -> Batches:
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     offsets, p, y = _read_arrays(batch)
     binary = bool(((y == 0) | (y == 1)).all())
-    parts = values.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
+    parts = roc.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
     binned = (
         values.user_bin_sums(offsets, edges, p, y, names).reshape(batch.num_rows, -1)
         for edges, names in ((cuts.quantiles, QUANTILE_SUMS), (cuts.thresholds, THRESHOLD_SUMS))
@@ -357,8 +358,8 @@ def number_row(
     return {**facts, **estimates, "slice_key": slice_label[0], "slice_value": slice_label[1]}
 
 
-def _auc_row(counts: values.PairCounts, n: int) -> MetricRow:
-    value, error = values.auc(counts), values.auc_error(counts)
+def _auc_row(counts: roc.PairCounts, n: int) -> MetricRow:
+    value, error = roc.auc(counts), roc.auc_error(counts)
     # This is the normal interval of the DeLong error, clipped to the bounds of an AUC.
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
     if math.isnan(error):

@@ -62,7 +62,7 @@ class Ratings:
 
 @runtime_checkable
 class RatingModel(Protocol):
-    """A fitted model: a frozen dataclass of arrays and numbers, so that `storage` can write it."""
+    """A fitted model: a frozen dataclass of arrays and numbers, so that `registry.save` can write it."""
 
     kind: ClassVar[str]
 

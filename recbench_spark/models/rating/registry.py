@@ -6,13 +6,16 @@ and a frozen dataclass that predicts, and add one line here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
 
 from recbench_spark.config import parse
-from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.models.rating import storage
+from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
 from recbench_spark.models.rating.bayesian import BayesianModel, BayesianSettings, fit_bayesian
 from recbench_spark.models.rating.interface import (
@@ -60,6 +63,9 @@ IMPLICIT: dict[str, Family] = {
 
 ALL_FAMILIES = FAMILIES | IMPLICIT
 
+KIND = "kind"
+"""Name of the array of a stored model that holds its kind."""
+
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
     """Return checked settings from a document of a file; `kind` chooses the learner.
@@ -80,12 +86,43 @@ def fit(
 
 
 def save(model: RatingModel, path: str | Path) -> Path:
-    """Write a model to one `.npz` file."""
-    return storage.save(model, path)
+    """Write all fields of a model, and its kind, to one `.npz` file: arrays and numbers, never a pickle."""
+    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
+    arrays = {name: np.asarray(value) for name, value in fields.items() if value is not None}
+    with Path(path).open("wb") as file:
+        np.savez(file, **{KIND: np.asarray(model.kind)}, **arrays)  # type: ignore[arg-type]
+    return Path(path)
 
 
 def load(path: str | Path) -> RatingModel:
-    """Read a model of any kind. Raise DataError if the file holds none."""
+    """Read a model of any kind that `save` wrote.
+
+    Raises DataError if the file holds no such model or lacks a field.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, BadZipFile) as error:
+        raise DataError(f"{path} holds no model: {error}", "give a file that save() wrote") from None
     kinds = {family.model.kind: family.model for family in ALL_FAMILIES.values()}
-    model: RatingModel = storage.load(path, kinds)
+    kind = str(arrays.pop(KIND, ""))
+    if kind not in kinds:
+        raise DataError(f"{path} holds a model of kind '{kind}'", nearest(kind, kinds))
+    model: RatingModel = _make_model(kinds[kind], arrays, path)
     return model
+
+
+def _make_model(model: type[Any], arrays: dict[str, Any], path: str | Path) -> Any:
+    fields = dataclasses.fields(model)
+    missing = [f.name for f in fields if f.name not in arrays and f.default is dataclasses.MISSING]
+    if missing or not set(arrays) <= {f.name for f in fields}:
+        names = ", ".join(f.name for f in fields)
+        raise DataError(f"{path} has fields {sorted(arrays)}", f"a model of kind {model.kind} has {names}")
+    return model(**{name: _plain(array) for name, array in arrays.items()})
+
+
+def _plain(array: Any) -> Any:
+    """Convert arrays without dimensions to numbers; other arrays stay arrays."""
+    if array.ndim == 0:
+        return array.item()
+    return array

@@ -1,4 +1,4 @@
-"""Writes the rows of tasks to the table `fits`."""
+"""Rows of the table `fits`: tasks are appended to it, and it names the folder of each fit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 from recbench_spark import __version__
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.delta_files import Presence
+from recbench_spark.storage.paths import read_tail
+from recbench_spark.storage.shared_arrays import read_bytes
 from recbench_spark.storage.store import Store
-from recbench_spark.training.fits.tasks import Row
+from recbench_spark.training.fits.tasks import FIT_FILES, ROW, Row
 
 ROW_KEY = ("fit_id", "suite", "purpose", "model", "status", Presence("files"))
 """Columns that identify a row: the fit, its purpose, and its state.
@@ -87,3 +89,23 @@ def _to_arrow_value(name: str, value: Any) -> Any:
         return value
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     return moment.astimezone(UTC)
+
+
+def store_place(store: Store, stored: str) -> str:
+    """Return the path of a fit's folder in the form of new rows, from a row of any version."""
+    return store.format_path(read_tail(stored, FIT_FILES))
+
+
+def find_place(store: Store, stored: str) -> str:
+    """Return the path of a fit's folder today.
+
+    An absolute path of an older row is never opened, because the warehouse may be a copy. Older versions
+    wrote fits to the scratch folder if `spark.recbench.scratch` was set, so that folder comes second.
+
+    Args:
+        store: the warehouse.
+        stored: value of `fits.files`.
+    """
+    tail = read_tail(stored, FIT_FILES)
+    places = [f"{root}/{tail}" for root in dict.fromkeys((store.files_root, store.scratch))]
+    return next((place for place in places if read_bytes(f"{place}/{ROW}") is not None), places[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.bench import small
+from jobs.bench.harness import Seconds
 from recbench_spark.errors import DataError
 
 
@@ -28,6 +29,6 @@ def test_a_run_is_timed_and_one_that_fails_is_told(tmp_path: Path) -> None:
     (tmp_path / "lists.parquet").unlink()
     with pytest.raises(DataError, match="ended with 1"):
         small.time_case(lists)
-    runs = {"a": [small.CaseRun(1.0, 0.5), small.CaseRun(3.0, 0.5), small.CaseRun(2.0, 0.4)]}
+    runs = {"a": [Seconds(1.0, 0.5), Seconds(3.0, 0.5), Seconds(2.0, 0.4)]}
     assert small.format_table([small.Case("a", 2, [])], runs)[-1] == "| a | 2.00 (1.00, 3.00) | 2 | 0.50 |"
     assert "**2.00**" in small.format_table([small.Case("a", 1.5, [])], runs)[-1]

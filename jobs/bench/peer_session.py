@@ -10,10 +10,10 @@ SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions
 
 
 def get_session() -> Any:
-    """A new session; each library's environment has a Spark of its own."""
+    """Return a new session; each library's environment has a Spark of its own."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    properties = Path(__file__).resolve().parent.parent / "conf" / "spark" / "local.conf"
+    properties = Path(__file__).resolve().parents[2] / "conf" / "spark" / "local.conf"
     lines = [line.split() for line in properties.read_text().splitlines() if line.startswith("spark.")]
     builder = SparkSession.builder.config("spark.log.level", "ERROR")
     for key, value in lines:

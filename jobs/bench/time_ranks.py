@@ -1,11 +1,11 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
 """Time ranks of held-out items, or lists, by one system in this process, for `jobs/bench/ranking.py`.
 
-    python tools/time_ranks.py SYSTEM FOLDER K ROUNDS
+    python jobs/bench/time_ranks.py SYSTEM FOLDER K ROUNDS
 
-FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints
-a line of
-JSON per round: users, seconds, and users a second of the bare product, taken in turns with it, one thread.
+FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints a
+line of JSON per round: users, seconds, and users a second of the bare product, which takes turns with it in
+one thread.
 Starting the session, a first pass (of MLlib: over some users) and making the inputs are not counted.
 """
 
@@ -16,10 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import time_call
 
 System = tuple[Callable[[int], float | None], int]
 """A function of the number of a pass, which may return the time of the commit; and the users of a pass."""
@@ -201,16 +206,10 @@ def main(system: str, folder: Path, k: int, rounds: int) -> None:
         bare()
     multiplied = min(MAX_LIST_USERS, len(np.load(folder / "users.npy", mmap_mode="r")))
     for turn in range(rounds):
-        started = time.perf_counter()
-        if bare:
-            bare()
-        between = time.perf_counter()
-        ranked = run(turn)
-        record = {"users": users, "seconds": time.perf_counter() - between, "ranked": ranked}
-        print(
-            json.dumps({**record, "product": multiplied / (between - started) if bare else None}),
-            flush=True,
-        )
+        speed = multiplied / time_call(bare)[0] if bare else None
+        seconds, ranked = time_call(partial(run, turn))
+        record = {"users": users, "seconds": seconds, "ranked": ranked, "product": speed}
+        print(json.dumps(record), flush=True)
 
 
 SYSTEMS: dict[str, Callable[[Path, int], System]] = {"spark": run_own, "mllib": mllib, "faiss": faiss}

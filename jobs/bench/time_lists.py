@@ -1,7 +1,7 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
 """Time metrics of lists by one system in this process, for `jobs/bench/lists.py`.
 
-    python tools/time_lists.py SYSTEM FOLDER K,K,...
+    python jobs/bench/time_lists.py SYSTEM FOLDER K,K,...
 
 FOLDER holds lists.parquet (user_id, item_id, score) and truth.parquet (user_id, item_id), all integers,
 with the rows of each list together. The second pass is counted; the first pass, starting a session and
@@ -14,11 +14,15 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench import peer_session
+from jobs.bench.harness import time_call
 
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 
@@ -87,7 +91,7 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time the public call from two Spark frames on disk, with every check."""
-    import recbench_spark
+    from recbench_spark import __version__, evaluate
     from recbench_spark.runtime.session import get_session
 
     spark = get_session()
@@ -95,17 +99,17 @@ def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     options: dict[str, Any] = {"k": ks, "metrics": METRICS, "preset": "replay"}
 
     def run() -> Values:
-        result = recbench_spark.evaluate(truth, lists=lists, **options)
+        result = evaluate(truth, lists=lists, **options)
         rows = result.metrics.where("k IS NOT NULL").collect()
         result.release()
         return _rename_metrics((row.metric, row.k, row.value) for row in rows)
 
-    return time_second_pass(run, recbench_spark.__version__)
+    return time_second_pass(run, __version__)
 
 
 def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time RePlay from two polars frames of rows."""
-    import polars as pl
+    import polars as pl  # type: ignore[import-not-found]
 
     lists, truth = (pl.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
 
@@ -114,14 +118,12 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time RePlay from two Spark frames of rows that Spark keeps in memory."""
-    import peer_session
-
     spark = peer_session.get_session()
-    frames = [spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth")]
-    for frame in frames:
+    lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth"))
+    for frame in (lists, truth):
         frame.count()
 
-    return time_second_pass(lambda: _replay(*frames, ks), version("replay-rec"))
+    return time_second_pass(lambda: _replay(lists, truth, ks), version("replay-rec"))
 
 
 def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:
@@ -194,9 +196,7 @@ def time_second_pass(
 ) -> dict[str, Any]:
     """Return the seconds of the second pass, and its values."""
     run()
-    started = time.perf_counter()
-    values = run()
-    seconds = time.perf_counter() - started
+    seconds, values = time_call(run)
     return {"seconds": seconds, "values": read(values), "version": number}
 
 

@@ -1,6 +1,7 @@
-"""Trials of models that rank, on rows drawn from the training part: nights on a split of their own.
+"""Trials of a search: fits of rating models, and nights of models that rank.
 
-The training rows of the benchmark's split become a log. A share of each user's rows is held out, and every
+A rating model is fitted as Spark tasks on rows drawn from the training part. For models that rank, the
+training rows of the benchmark's split become a log. A share of each user's rows is held out, and every
 setting is a model of a night on this log. So a trial is ranked, measured and stored like any run, and a
 finished one is not repeated.
 """
@@ -16,6 +17,7 @@ from recbench_spark import benchmark as nights
 from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, SearchSettings, Split, digest
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     check_benchmark,
@@ -33,7 +35,9 @@ from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
 from recbench_spark.storage.shared_rows import publish_rows
 from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.tasks import FitTask
 from recbench_spark.tuning.credit import model_settings
+from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.folds import compute_credited_log_id
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
@@ -179,4 +183,46 @@ def _make_outcome(
         tuple(row["run_id"] for row in finished),
         settings,
         next((failed[model.name] for model in models if model.name in failed), ""),
+    )
+
+
+class RatingTrials:
+    """`search.Trials` by RMSE; each setting has one fit for each seed."""
+
+    metric = "rmse"
+
+    def __init__(self, fits: FitPlanner, search: SearchSettings) -> None:
+        self.fits, self.search, self.store = fits, search, fits.store
+        self.log_id, self.suite, self.dataset = fits.log.log_id, fits.benchmark.name, fits.log.dataset
+        self.credited_log_id = compute_credited_log_id(fits.store, fits.benchmark)
+
+    def settings(self, model: ModelConfig) -> Row:
+        """Return the settings of the model's learner."""
+        return learner_settings(model).model_dump()
+
+    def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
+        """Fit every setting with all seeds of the search, in one plan."""
+        tasks = [self._tasks(making.model) for making in planned]
+        plan = self.fits.plan(task for fits in tasks for task in fits)
+        rows = {row["fit_id"]: row for row in run_plan(self.store, plan, journal)}
+        return [_make_fit_outcome(fits, rows) for fits in tasks]
+
+    def _tasks(self, model: ModelConfig) -> list[FitTask]:
+        search = self.search
+        fold = search.fold if self.fits.log.folds else None
+        drawn = ValidationDraw(search.share, search.seed)
+        seeds = range(model_seed(model), model_seed(model) + search.seeds)
+        return [self.fits.task(model, seed, fold, drawn, keep=False) for seed in seeds]
+
+
+def _make_fit_outcome(tasks: Sequence[FitTask], rows: Mapping[str, Row]) -> TrialOutcome:
+    fits = [rows[task.fit_id] for task in tasks]
+    unfinished = [row for row in fits if row["status"] != "succeeded"]
+    return TrialOutcome(
+        unfinished[0]["status"] if unfinished else "succeeded",
+        tuple(row["rmse"] for row in fits if row["status"] == "succeeded"),
+        sum(row.get("cpu_seconds") or 0.0 for row in fits),
+        tuple(task.fit_id for task in tasks),
+        dict(tasks[0].settings),
+        next((row["error"] for row in unfinished if row.get("error")), ""),
     )

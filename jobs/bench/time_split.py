@@ -1,7 +1,7 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
 """Time one split by one library in this process, for `jobs/bench/splits.py`.
 
-    python tools/time_split.py SYSTEM PROTOCOL LOG OUT
+    python jobs/bench/time_split.py SYSTEM PROTOCOL LOG OUT
 
 The log is Parquet (user_id, item_id: integers; rating; event_time: seconds). Prints one line of JSON:
 seconds from reading the log to the split written, CPU seconds of all processes, seconds for the session.
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench import peer_session
+from jobs.bench.harness import measure_call, time_call
 
 COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
@@ -33,19 +36,20 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     dataset = Dataset(name="generated", reader="parquet", path=log)
     settings: dict[str, Any] = {"group": "global"} if protocol == "RO" else {"protocol": protocol}
     split = Split(**settings)
-    started = time.perf_counter()
-    spark = get_session()
-    store = Store(spark, out)
-    store.create(SPLITS, MANIFESTS)
 
-    ready = time.perf_counter() - started
-    timing = time_run(lambda: write_labelled_log(store, dataset, split, "timed"), ready)
-    audited = time.perf_counter()
-    files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
-    facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files)
-    store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
-    timing["manifest"] = time.perf_counter() - audited
-    return timing
+    def open_store() -> Store:
+        store = Store(get_session(), out)
+        store.create(SPLITS, MANIFESTS)
+        return store
+
+    def audit() -> None:
+        files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
+        facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files)
+        store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
+
+    session, store = time_call(open_store)
+    timing = time_run(lambda: write_labelled_log(store, dataset, split, "timed"), session)
+    return {**timing, "manifest": time_call(audit)[0]}
 
 
 def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
@@ -82,44 +86,20 @@ def split_with_recommenders(protocol: str, log: str, out: str) -> dict[str, floa
 
 def split_with_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, float]:
     """Read Parquet, split, write train and test as Parquet."""
-    import peer_session
-
-    started = time.perf_counter()
-    spark = peer_session.get_session()
+    session, spark = time_call(peer_session.get_session)
 
     def run() -> None:
         train, test = split(spark.read.parquet(log))
         train.write.parquet(f"{out}/train")
         test.write.parquet(f"{out}/test")
 
-    return time_run(run, time.perf_counter() - started)
+    return time_run(run, session)
 
 
-def time_run(run: Callable[[], None], session: float) -> dict[str, float]:
+def time_run(run: Callable[[], object], session: float) -> dict[str, float]:
     """Return wall and CPU seconds of a run."""
-    before, started = cpu_seconds(), time.perf_counter()
-    run()
-    return {
-        "seconds": time.perf_counter() - started,
-        "cpu": cpu_seconds() - before,
-        "session": session,
-    }
-
-
-def cpu_seconds() -> float:
-    """Return CPU seconds of this process and all its descendants, ended ones included. Linux."""
-    parents, spent = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-        spent[int(stat.parent.name)] = sum(map(int, fields[11:15]))
-    family = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(spent[pid] for pid in family) / os.sysconf("SC_CLK_TCK")
+    spent = measure_call(run)
+    return {"seconds": spent.wall, "cpu": spent.cpu, "session": session}
 
 
 SYSTEMS = {"ours": split_own, "replay": split_with_replay, "recommenders": split_with_recommenders}

@@ -27,7 +27,7 @@ from recbench_spark.tuning.search import (
     read_searches,
     run_searches,
 )
-from recbench_spark.tuning.trial_nights import DAY, RankingTrials, check_trials, validation_benchmark
+from recbench_spark.tuning.trials import DAY, RankingTrials, check_trials, validation_benchmark
 from tests.nights import DATE, SMALL
 from tests.tuning.test_search import apply_best
 

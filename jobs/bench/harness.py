@@ -1,0 +1,244 @@
+"""Measure in one way for all benches: turns, calls, processes with their descendants, rows of results.
+
+The module needs the standard library alone, and psutil for trees of processes: `time_*.py` runs in
+environments of other libraries, and `ranking.py` on machines with torch and numpy alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
+"""Environment variables that give each numeric library one thread."""
+
+Row = dict[str, Any]
+System = TypeVar("System", bound=Hashable)
+Result = TypeVar("Result")
+
+
+class Seconds(NamedTuple):
+    """Wall seconds of some work, and CPU seconds of its processes."""
+
+    wall: float
+    cpu: float
+
+
+class ProcessRun(NamedTuple):
+    """A process that has ended: output, time, and the peak of its memory in bytes."""
+
+    code: int
+    output: str
+    errors: str
+    seconds: Seconds
+    peak: int
+
+
+class Figure(NamedTuple):
+    """A median, and half the range of the turns as a share of it."""
+
+    median: float
+    noise: float
+
+
+# ------------------------------------------------------------------------------------ turns
+
+
+def order_turns(systems: Iterable[System], rounds: int, warm_ups: int = 0) -> Iterator[tuple[int, System]]:
+    """Yield (round, system) in the order A B C A B C; warm-up rounds come first and are negative."""
+    names = tuple(systems)
+    for number in range(-warm_ups, rounds):
+        for name in names:
+            yield number, name
+
+
+def take_turns(
+    systems: Mapping[System, Callable[[], Result]], rounds: int, warm_ups: int = 0
+) -> dict[System, list[Result]]:
+    """Return what each system returns in each round, in turns. Results of warm-ups are dropped."""
+    results: dict[System, list[Result]] = {name: [] for name in systems}
+    for number, name in order_turns(systems, rounds, warm_ups):
+        result = systems[name]()
+        if number >= 0:
+            results[name].append(result)
+    return results
+
+
+def divide_rounds(values: Sequence[float], base: Sequence[float]) -> list[float]:
+    """Return the ratio of two systems in each round that both have run."""
+    return [value / beside for value, beside in zip(values, base, strict=False)]
+
+
+def make_figure(values: Sequence[float]) -> Figure:
+    """Return the median of the turns and their noise."""
+    median = statistics.median(values)
+    return Figure(median, (max(values) - min(values)) / 2 / median)
+
+
+# ------------------------------------------------------------------------------------ calls
+
+
+def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
+    """Return the wall seconds and the result of a call."""
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def measure_call(work: Callable[[], object]) -> Seconds:
+    """Return the seconds of a call. CPU seconds are those of this process and all its descendants."""
+    before = measure_cpu()
+    wall, _ = time_call(work)
+    return Seconds(wall, measure_cpu() - before)
+
+
+# ------------------------------------------------------------------------------------ processes
+
+
+def list_tree(pid: int | None = None) -> list[Any]:
+    """Return a process (None: this one) and its descendants, as `psutil.Process`; none if it has ended."""
+    import psutil  # noqa: PLC0415
+
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def measure_tree(measure: Callable[[Any], float], pid: int | None = None) -> float:
+    """Return the sum of a measure over a process tree, without processes that end meanwhile."""
+    import psutil  # noqa: PLC0415
+
+    total = 0.0
+    for process in list_tree(pid):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            total += measure(process)
+    return total
+
+
+def measure_cpu(pid: int | None = None) -> float:
+    """Return user and system seconds of a process tree, with children that it has waited for."""
+    return measure_tree(lambda process: sum(process.cpu_times()[:4]), pid)
+
+
+def measure_memory(pid: int | None = None) -> int:
+    """Return the bytes of a process tree, in which a page that processes share counts once (PSS). Linux."""
+    return int(measure_tree(lambda process: process.memory_full_info().pss, pid))
+
+
+def run_process(
+    command: Sequence[str],
+    *,
+    given: str = "",
+    environment: Mapping[str, str] | None = None,
+    sample_every: float | None = None,
+) -> ProcessRun:
+    """Run a command to its end.
+
+    Args:
+        command: program and arguments.
+        given: text of its standard input.
+        environment: variables beside those of this process; this project is on its PYTHONPATH.
+        sample_every: seconds between samples of the memory of the whole tree, which also is the precision
+            of the wall seconds. None: the peak is the resident set of its largest process.
+    """
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+    new_file = tempfile.TemporaryFile
+    with new_file() as stdin, new_file() as out, new_file() as err:
+        stdin.write(given.encode())
+        stdin.seek(0)
+        started = time.perf_counter()
+        process = subprocess.Popen(list(command), stdin=stdin, stdout=out, stderr=err, env=variables)
+        status, used, peak = _wait(process, sample_every)
+        wall = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = Seconds(wall, used.ru_utime + used.ru_stime)
+        return ProcessRun(process.returncode, _read(out), _read(err), seconds, peak or used.ru_maxrss << 10)
+
+
+def _wait(process: subprocess.Popen[bytes], sample_every: float | None) -> tuple[int, Any, int]:
+    """Return status and usage of a process at its end, and the peak of its tree if it is sampled."""
+    peak = 0
+    try:
+        while sample_every:
+            pid, status, used = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                return status, used, peak
+            peak = max(peak, measure_memory(process.pid))
+            time.sleep(sample_every)
+        return *os.wait4(process.pid, 0)[1:], peak
+    except BaseException:  # an interrupt must not leave the process behind
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def parse_rows(run: ProcessRun) -> list[Row]:
+    """Return the lines of JSON objects among the output of a process."""
+    return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+
+
+# ------------------------------------------------------------------------------------ rows
+
+
+def add_output_flag(flags: argparse.ArgumentParser) -> None:
+    """Add `--output`."""
+    flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+
+
+def list_rows(facts: Row, seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Return a row for each round of each system: facts, system, round, seconds."""
+    return [
+        {**facts, "system": system, "round": turn, "seconds": spent}
+        for system, turns in seconds.items()
+        for turn, spent in enumerate(turns)
+    ]
+
+
+def append_rows(output: Path | None, rows: Iterable[Row]) -> None:
+    """Append rows as lines of JSON; no file: nothing."""
+    if output:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("a", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def stamp_time() -> str:
+    """Return the present time (UTC) for a row."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def record_rows(files: Iterable[Path], warehouse: str) -> int:
+    """Append rows of such files to the table `speed` of a warehouse; return their number."""
+    # Imported here, so that a machine without Spark can measure.
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+    from recbench_spark.schemas import SPEED  # noqa: PLC0415
+    from recbench_spark.storage.store import Store  # noqa: PLC0415
+
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    for row in rows:
+        row["measured_at"] = datetime.fromisoformat(row.get("measured_at") or stamp_time())
+    spark = get_session()
+    store = Store(spark, warehouse)
+    store.create(SPEED)
+    values = [tuple(row.get(column.name) for column in SPEED.columns) for row in rows]
+    store.append(spark.createDataFrame(values, SPEED.schema), SPEED)
+    return len(rows)
