@@ -228,7 +228,7 @@ LAZY_FILES = {
     "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
     "recbench_spark/protocol/audit.py": "loads numba, in tasks",
-    "recbench_spark/protocol/draws.py": "loads numba, in tasks",
+    "recbench_spark/protocol/labels.py": "loads numba, in tasks",
 }
 """Files whose functions import modules of this package, with the reason."""
 
