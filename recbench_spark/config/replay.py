@@ -38,12 +38,17 @@ Exponent = Annotated[float, Field(ge=0, le=10)]
 
 
 class AuctionWorld(Strict):
-    """Settings of a generated log whose true click rates are known."""
+    """Settings of a generated log whose true click rates are known.
+
+    `ads`: candidates of each query, of which `participants` enter an auction. `zipf`: exponent of the law
+    that queries follow; the share of the query of rank r is as r^-zipf.
+    """
 
     auctions: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
     queries: Count = 1000
     ads: Annotated[int, Field(ge=2, le=1000)] = 10
     participants: Annotated[int, Field(ge=1, le=100)] = 8
+    zipf: Annotated[float, Field(ge=0, le=5)] = 1.0
     seed: Seed = 42
 
 

@@ -68,7 +68,7 @@ def make_auctions(world: AuctionWorld) -> GeneratedAuctions:
     Memory: some 150 bytes for each participant.
     """
     draw = np.random.default_rng([abs(world.seed), 1])
-    share = 1.0 / np.arange(1, world.queries + 1)
+    share = np.arange(1, world.queries + 1) ** -float(world.zipf)
     query_a = draw.choice(world.queries, size=world.auctions, p=share / share.sum())
     each = min(world.participants, world.ads)
     ad_ax = np.sort(np.argsort(draw.random((world.auctions, world.ads)), axis=1)[:, :each], axis=1)

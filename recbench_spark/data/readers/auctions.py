@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from recbench_spark.config.replay import AUCTION_COLUMNS, AuctionLog
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_rows import as_double, as_long, combine_column, encode_ids, has_numeric_order
+from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.schemas import require_names
@@ -89,7 +90,10 @@ def read_local_table(path: str, what: str) -> pa.Table:
             f"{what} {path}: {len(stored.bad_lines)} lines have not {stored.line}, e.g. "
             f"{stored.bad_lines[0][:200]!r}"
         )
-    return stored.table
+    if not stored.line:
+        return stored.table
+    fields = [pa.field(one.name, one.type, metadata=TEXT_NOTES) for one in stored.table.schema]
+    return stored.table.cast(pa.schema(fields))
 
 
 def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> CheckedAuctions:
