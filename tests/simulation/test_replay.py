@@ -108,7 +108,9 @@ def test_few_queries_have_no_interval() -> None:
 
 
 def test_the_curve_of_a_world_is_near_its_truth() -> None:
-    rows, _ = replay_models(make_log(AuctionWorld(auctions=40_000, queries=200, zipf=0.5)), ["new"], SETTINGS)
+    rows, _ = replay_models(
+        make_log(AuctionWorld(auctions=40_000, queries=200, zipf=0.5)), ["new"], SETTINGS
+    )
     curve = values(rows, "position_curve")
     assert [row["slot"] for row in curve][3:5] == ["main 4", "side 1"]
     inside = sum(row["ci_low"] <= truth <= row["ci_high"] for row, truth in zip(curve, THETA, strict=True))
