@@ -188,7 +188,7 @@ class ReplayFile(Strict):
             raise ValueError("models: 'noise' is for a generated log, give 'path'")
         return self
 
-    def trained_until(self, same_log: bool) -> datetime | None:
+    def end_training(self, same_log: bool) -> datetime | None:
         """Return the time after which rows are replayed; None: all rows (`--same-log`).
 
         Raises:

@@ -126,7 +126,7 @@ class Replayer:
         """Sort all auctions by the scores of a model, once for all points with this exponent."""
         return [part.auctions.rank(part.probabilities[model], exponent) for part in self.log.parts]
 
-    def logged_values(self) -> Values:
+    def measure_log(self) -> Values:
         """Return the metrics of the logged policy."""
         first, replicates = (one.measure() for one in self.logged)
         values = {name: (float(value), replicates[name]) for name, value in first.items()}
@@ -186,7 +186,7 @@ def replay_models(
     """
     replayer = Replayer.from_log(log, settings)
     writer = RowWriter(replayer)
-    rows = writer.logged_rows()
+    rows = writer.log_rows()
     points = sorted(settings.list_points())
     values: dict[tuple[str, OperatingPoint], Values] = {}
     for model in models:
@@ -206,11 +206,9 @@ class RowWriter:
 
     replayer: Replayer
 
-    def logged_rows(self) -> list[ReplayRow]:
+    def log_rows(self) -> list[ReplayRow]:
         """Return the metrics of the logged policy, its reference rates and its position curve."""
-        rows = [
-            self._row(LOGGED, None, name, value) for name, value in self.replayer.logged_values().items()
-        ]
+        rows = [self._row(LOGGED, None, name, value) for name, value in self.replayer.measure_log().items()]
         whole, boot = self.replayer.logged
         theta = self.replayer.clicks.theta_s
         names = _slot_names(self.replayer.log)
@@ -248,7 +246,7 @@ class RowWriter:
         """Return differences to the logged policy, and between models, on the same bootstrap weights."""
         rows = []
         for point in points:
-            known = {LOGGED: self.replayer.logged_values()}
+            known = {LOGGED: self.replayer.measure_log()}
             known |= {model: values[model, point] for model in models}
             pairs = [(one, LOGGED) for one in models]
             pairs += [(one, other) for n, one in enumerate(models) for other in models[:n]]

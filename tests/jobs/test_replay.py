@@ -60,6 +60,8 @@ def test_a_log_from_files(tmp_path, capsys) -> None:
         == ("new", "click_yield", "reference", None)
     ]
     out = capsys.readouterr().out
+    page = (tmp_path / "wh" / "reports" / "replay-own.html").read_text()
+    assert "<svg" in page and "share of ads shown" in page and f"{value:.4f}" in page
     assert f"click_yield: {value:.6f}" in out and {row["same_log"] for row in rows} == {0}
 
 

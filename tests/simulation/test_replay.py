@@ -17,7 +17,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.resampling import poisson_weights
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.click_estimates import find_column
-from recbench_spark.kernels.simulation.counts import UNIT, PairCounts
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
 from recbench_spark.simulation.auction_log import make_parts, match_probabilities, read_later_rows
 from recbench_spark.simulation.replay import LOGGED, Replayer, replay_models
 
@@ -80,7 +80,7 @@ def test_a_replicate_is_near_its_full_re_estimation() -> None:
     slow, set_s = [], replayer.clicks.set_s
     for weight_q in weights_qb.T:
         weight_g = np.repeat(weight_q, np.diff(auctions.pair_starts_q))[:, None]
-        counts = PairCounts(
+        counts = ImpressionCounts(
             (auctions.counts.shown_gs * weight_g).astype(np.int32),
             (auctions.counts.clicks_gs * weight_g).astype(np.int32),
         )

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from recbench_spark.kernels.compiling import compile_notice
 from recbench_spark.kernels.hashing import splitmix64
 from recbench_spark.nightly.results import publish_replays
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import REPLAYS, arrow_rows
 from recbench_spark.simulation.auction_log import (
     AuctionParts,
     make_parts,
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the flags, read the log, replay the models, write and print the results."""
     file = load_replay(args.config)
     check_flags(args)
-    until = file.trained_until(args.same_log)
+    until = file.end_training(args.same_log)
     lines = describe_replay(file, until)
     if args.dry_run:
         check_warehouse(args.warehouse)
@@ -70,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
     marked = [{**row, "same_log": int(args.same_log)} for row in rows]
     run_ids = publish_replays(store, marked, checks, log.rejects, run)
     print_replays(marked, log)
-    for check in checks:
-        print(f"{'' if check.passed else 'warning: '}{check.check}: {check.observed:g} ({check.detail})")
+    notes = [f"{'' if check.passed else 'warning: '}{check.summary_line()}" for check in checks]
+    print("\n".join(notes))
+    print(f"report: {write_replay_page(store, file.name, marked, notes).as_uri()}")
     print(f"runs {', '.join(run_ids)} in {store.root}")
     return OK
 
@@ -173,6 +176,17 @@ def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any
         "inputs": {"truth": log},
         "models": {LOGGED: log, **models},
     }
+
+
+def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], notes: list[str]) -> Path:
+    """Write the page of a replay into the reports of the warehouse and return its path."""
+    # Here: drawing needs pandas and matplotlib, which the replay itself does not.
+    from recbench_spark.reports.page import render_replay, write_page  # noqa: PLC0415
+    from recbench_spark.reports.replays import make_replay_facts  # noqa: PLC0415
+
+    table = arrow_rows([{**row, "run_id": ""} for row in rows], REPLAYS).to_pandas()
+    facts = make_replay_facts(name, table, notes)
+    return write_page(render_replay(facts), store.folder / "reports" / f"replay-{name}.html")
 
 
 def print_replays(rows: list[dict[str, Any]], log: CheckedAuctions) -> None:

@@ -14,7 +14,7 @@ from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.click_estimates import ClickModel, estimate_clicks
-from recbench_spark.kernels.simulation.counts import UNIT, PairCounts, SlotTotals
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
 from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.position_curve import CurveDerivatives
 
@@ -68,7 +68,7 @@ class AuctionPart:
     quality_r: Floats
     slot_r: Ints32
     click_r: Ints32
-    counts: PairCounts = field(repr=False)
+    counts: ImpressionCounts = field(repr=False)
 
     @classmethod
     def from_rows(cls, rows: AuctionRows, key_q: Ints, slots: int) -> AuctionPart:
@@ -95,7 +95,7 @@ class AuctionPart:
             quality_r=rows.quality_r,
             slot_r=rows.slot_r,
             click_r=rows.click_r,
-            counts=PairCounts.from_rows(pair_r, rows.slot_r, rows.click_r, len(pairs), slots),
+            counts=ImpressionCounts.from_rows(pair_r, rows.slot_r, rows.click_r, len(pairs), slots),
         )
 
     def rank(self, probability_r: Floats, exponent: float) -> AuctionOrder:
@@ -115,15 +115,15 @@ class AuctionPart:
         rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
 
-    def with_counts(self, counts: PairCounts) -> AuctionPart:
+    def with_counts(self, counts: ImpressionCounts) -> AuctionPart:
         """Return the part with other counts of its pairs."""
         return replace(self, counts=counts)
 
     @property
-    def own_counts(self) -> PairCounts:
+    def own_counts(self) -> ImpressionCounts:
         """Counts of the pairs that are counted in this part; the others are 0."""
         own_g = np.repeat(self.own_q, np.diff(self.pair_starts_q))[:, None]
-        return PairCounts(
+        return ImpressionCounts(
             np.where(own_g, self.counts.shown_gs, 0).astype(np.int32),
             np.where(own_g, self.counts.clicks_gs, 0).astype(np.int32),
         )

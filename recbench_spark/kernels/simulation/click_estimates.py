@@ -14,7 +14,7 @@ import numpy as np
 
 from recbench_spark.kernels.arrays import Floats, Ints, Ints32
 from recbench_spark.kernels.compiling import compile_kernel
-from recbench_spark.kernels.simulation.counts import UNIT, PairCounts
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
 
 FIXED = (
     "shown", "same", "other", "same_clicks", "other_clicks", "main_clicks", "unseen_probability",
@@ -85,7 +85,7 @@ def find_column(name: str, slots: int) -> slice:
 
 def estimate_clicks(
     rows: Rows,
-    counts: PairCounts,
+    counts: ImpressionCounts,
     model: ClickModel,
     groups: int,
 ) -> Ints:

@@ -18,14 +18,16 @@ in any order, with an error below 5e-10 clicks for each ad shown."""
 
 
 @dataclass(frozen=True)
-class PairCounts:
+class ImpressionCounts:
     """Impressions and clicks of pairs, int32 (g, s) each."""
 
     shown_gs: Ints32
     clicks_gs: Ints32
 
     @classmethod
-    def from_rows(cls, pair_r: Ints, slot_r: Ints32, click_r: Ints32, pairs: int, slots: int) -> PairCounts:
+    def from_rows(
+        cls, pair_r: Ints, slot_r: Ints32, click_r: Ints32, pairs: int, slots: int
+    ) -> ImpressionCounts:
         """Count the rows of a log; rows with a negative slot were not shown."""
         shown_gs = np.zeros((pairs, slots), dtype=np.int32)
         clicks_gs = np.zeros((pairs, slots), dtype=np.int32)

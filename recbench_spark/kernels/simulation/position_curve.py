@@ -20,7 +20,7 @@ import numpy as np
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.compiling import compile_kernel
-from recbench_spark.kernels.simulation.counts import UNIT, PairCounts
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
 
 MOST_STEPS = 100
 SMALLEST_STEP = 1e-8
@@ -47,7 +47,7 @@ class CurveDerivatives:
         return CurveDerivatives(self.gradient + other.gradient, self.information + other.information)
 
 
-def find_links(counts: PairCounts) -> Bools:
+def find_links(counts: ImpressionCounts) -> Bools:
     """Return (s, s) which slots clicks link: [s, t] if a pair has clicks at s and impressions at t."""
     clicked = (counts.clicks_gs > 0).astype(np.float32)
     shown = (counts.shown_gs > 0).astype(np.float32)
@@ -65,7 +65,7 @@ def find_connected_sets(links_ss: Bools) -> Ints:
 
 
 def compute_derivatives(
-    counts: PairCounts, starts_q: Ints, set_s: Ints, log_theta_s: Floats
+    counts: ImpressionCounts, starts_q: Ints, set_s: Ints, log_theta_s: Floats
 ) -> CurveDerivatives:
     """Compute the derivatives over the pairs of each group, (q, s) and (q, s, s).
 

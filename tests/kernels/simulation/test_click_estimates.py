@@ -14,7 +14,7 @@ from recbench_spark.kernels.simulation.click_estimates import (
     estimate_clicks,
     find_column,
 )
-from recbench_spark.kernels.simulation.counts import UNIT, PairCounts
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
 from tests.kernels.simulation.oracle import estimate
 from tests.kernels.simulation.worlds import make_log, make_part, split_log, with_model
@@ -23,7 +23,7 @@ POINT = OperatingPoint(main_floor=0.125, main_slots=2, reserve=0.0625, side_slot
 OTHER = OperatingPoint(main_floor=0.0625, main_slots=1, reserve=0.03125, side_slots=1)
 SLOTS = SlotCounts(2, 1)
 MODEL = ClickModel(np.array([1, 0.5, 0.25]), np.zeros(3, np.int64), 2, EstimateRules())
-COUNTS = PairCounts(
+COUNTS = ImpressionCounts(
     np.array([[4, 0, 8], [0, 0, 0], [2, 0, 0]], np.int32),
     np.array([[2, 0, 1], [0, 0, 0], [1, 0, 0]], np.int32),
 )

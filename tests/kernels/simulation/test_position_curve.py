@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.kernels.simulation import position_curve
-from recbench_spark.kernels.simulation.counts import PairCounts
+from recbench_spark.kernels.simulation.counts import ImpressionCounts
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint
 from tests.kernels.simulation.oracle import count, step_curve
 from tests.kernels.simulation.worlds import make_log, make_part, split_log
@@ -17,11 +17,11 @@ from tests.kernels.simulation.worlds import make_log, make_part, split_log
 POINT = OperatingPoint(main_slots=2, side_slots=1)
 
 
-def pairs(shown: list[list[int]], clicks: list[list[int]]) -> PairCounts:
-    return PairCounts(np.array(shown, np.int32), np.array(clicks, np.int32))
+def pairs(shown: list[list[int]], clicks: list[list[int]]) -> ImpressionCounts:
+    return ImpressionCounts(np.array(shown, np.int32), np.array(clicks, np.int32))
 
 
-def fit(counts: PairCounts) -> tuple[list[float], list[int]]:
+def fit(counts: ImpressionCounts) -> tuple[list[float], list[int]]:
     sets = position_curve.find_connected_sets(position_curve.find_links(counts))
     whole = np.array([0, len(counts.shown_gs)])
 
