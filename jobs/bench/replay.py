@@ -60,9 +60,7 @@ def measure_replay(auctions: int, queries: int, replicates: int) -> dict[str, fl
 
     checked = measure("check", lambda: check_auctions(generated.log, AuctionLog(world=world), "log"))
     models = {"new": generated.predict(0.3, 0)}
-    del generated
     log = measure("layout", lambda: make_parts(checked, models, 1))
-    del checked
     none = ReplaySettings.model_validate({"points": [POINT], "bootstrap": {"replicates": 0}})
     replayer = measure("curve", lambda: Replayer.from_log(log, none))
     orders = measure("sort", lambda: replayer.rank("new", 1.0))
