@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from recbench_spark.config.replay import AuctionWorld
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint, SlotCounts
 
 THETA = np.array([1, 0.72, 0.55, 0.45, 0.16, 0.12, 0.09, 0.07])
@@ -88,7 +88,7 @@ def make_auctions(world: AuctionWorld) -> GeneratedAuctions:
 
 
 def _make_table(
-    ids: tuple[Ints, Ints, Ints], numbers: tuple[Floats, Floats], slot_r: Ints, clicked_r: Ints
+    ids: tuple[Ints, Ints, Ints], numbers: tuple[Floats, Floats], slot_r: Ints32, clicked_r: Bools
 ) -> pa.Table:
     main = slot_r < SLOTS.main
     lost = slot_r < 0

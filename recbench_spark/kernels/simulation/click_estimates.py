@@ -105,7 +105,7 @@ def estimate_clicks(
 
 
 @compile_kernel
-def _scale(value: float) -> int:
+def _scale(value: float) -> np.int64:
     """Return the multiple of 2^-30 nearest to a value."""
     return np.int64(np.rint(value * UNIT))
 
