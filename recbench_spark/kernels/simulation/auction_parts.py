@@ -7,6 +7,7 @@ ad (contiguous by query), q queries, s slots, c columns, b bootstrap replicates.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, Slo
 from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.position_curve import CurveDerivatives
 
-LARGEST_CELL = np.int64(1 << 47)
-"""Largest whole number that `resampling.bootstrap_sums` takes in one row; larger ones take several rows."""
+LARGEST_CELL = np.int64(1 << 40)
+"""Largest whole number of a row of the bootstrap; larger ones take several rows, so that blocks of
+`resampling.bootstrap_sums` have their full 256 rows: 256 x the largest weight, 20, x 2^40 is below 2^53."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +124,20 @@ class AuctionPart:
     @property
     def own_counts(self) -> ImpressionCounts:
         """Counts of the pairs that are counted in this part; the others are 0."""
+        if self.own_q.all():
+            return self.counts
         own_g = np.repeat(self.own_q, np.diff(self.pair_starts_q))[:, None]
         return ImpressionCounts(
             np.where(own_g, self.counts.shown_gs, 0).astype(np.int32),
             np.where(own_g, self.counts.clicks_gs, 0).astype(np.int32),
         )
+
+    @cached_property
+    def telling_pairs(self) -> ImpressionCounts:
+        """Own pairs that say something about the curve: with clicks, and seen at two or more slots."""
+        counts = self.own_counts
+        telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
+        return ImpressionCounts(counts.shown_gs[telling], counts.clicks_gs[telling])
 
     def count_slots(self) -> SlotTotals:
         """Count impressions and clicks of each slot in this part's own pairs."""
@@ -137,8 +148,9 @@ class AuctionPart:
 
     def derive_curve(self, set_s: Ints, log_theta_s: Floats) -> CurveDerivatives:
         """Return derivatives of the curve's likelihood over all pairs of this part, (s,) and (s, s)."""
-        whole = np.array([0, len(self.counts.shown_gs)], dtype=np.int64)
-        parts = position_curve.compute_derivatives(self.own_counts, whole, set_s, log_theta_s)
+        counts = self.telling_pairs
+        whole = np.array([0, len(counts.shown_gs)], dtype=np.int64)
+        parts = position_curve.compute_derivatives(counts, whole, set_s, log_theta_s)
         return CurveDerivatives(parts.gradient[0], parts.information[0])
 
     def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
