@@ -108,7 +108,7 @@ def _draw_cases(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None:
             bottom += np.nan_to_num(height)
     axes.set_ylim(0, 1)
     axes.set_ylabel(f"share of ads shown\n{', '.join(models)}")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(framealpha=0.9, fontsize=8, loc="lower right")
 
 
 def _label_points(points: pd.DataFrame) -> list[str]:
