@@ -6,7 +6,8 @@ One process holds the log; each part holds the auctions of its queries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -96,15 +97,14 @@ def _renumber(sorted_r: Ints) -> Ints:
 
 def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
     """Return the log with some of its rows, whole auctions each."""
-    columns = {
+    columns: dict[str, Any] = {
         name: None if (values := getattr(log, name)) is None else values[keep]
         for name in (
             "query_r", "auction_r", "ad_r", "time_r", "bid_r", "quality_r", "probability_r", "block_r",
             "position_r", "click_r",
         )
     }  # fmt: skip
-    ids = (log.query_ids, log.auction_ids, log.ad_ids)
-    return CheckedAuctions(*ids, **columns, rejects=log.rejects, left_out=log.left_out)
+    return replace(log, **columns)
 
 
 def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:

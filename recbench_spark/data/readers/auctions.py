@@ -169,7 +169,9 @@ def _read_times(column: pa.Array, settings: AuctionLog, where: str) -> npt.NDArr
         ) from None
     except pa.ArrowNotImplementedError:
         raise SchemaError(f"{where}: event_time is {column.type}, not a time", "give a timestamp") from None
-    return pc.fill_null(times.cast(pa.float64(), safe=False), np.nan).to_numpy(zero_copy_only=False)
+    filled = pc.fill_null(times.cast(pa.float64(), safe=False), np.nan)
+    microseconds: Floats = filled.to_numpy(zero_copy_only=False)
+    return microseconds
 
 
 def _find_problems(

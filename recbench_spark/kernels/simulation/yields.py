@@ -58,7 +58,10 @@ class LoggedPolicy:
             columns.clicks, columns.shown, out=np.zeros(columns.shown.shape), where=columns.shown > 0
         )
         if plain is None:
-            derived = CurveDerivatives(columns.gradient * UNIT, columns.information * UNIT)
+            gradient, information = (
+                (each * UNIT).astype(np.int64) for each in (columns.gradient, columns.information)
+            )
+            derived = CurveDerivatives(gradient, information)
             shift = position_curve.solve_step(derived, set_s)
         else:
             shift = position_curve.plain_curve(reference) - plain
