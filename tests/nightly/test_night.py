@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from recbench_spark import benchmark as story
 from recbench_spark.config import Provenance
-from recbench_spark.errors import ConfigError, DataError, MissingError
+from recbench_spark.errors import ConfigError, DataError, MissingError, StoreError
 from recbench_spark.nightly import split
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.night import check_benchmark, count_attempts, open_night
@@ -35,6 +35,7 @@ from recbench_spark.schemas import (
     SPLITS,
     USER_BLOCKS,
     USER_METRICS,
+    Table,
 )
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
@@ -395,6 +396,29 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
         assert rows.count() == rows.select(keys).distinct().count() > 0
     facts = ran.night.table(MANIFESTS)
     assert facts.count() == facts.select("part", "fact").distinct().count()
+
+
+@pytest.mark.parametrize(
+    ("step", "table"), [("build_catalogue", ITEMS), ("build_user_blocks", USER_BLOCKS)]
+)
+def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: Table
+) -> None:
+    """As a session did on a disk that had been full: no error, no row, and the commit under its name."""
+    store, tiny = Store(spark, str(tmp_path)), small(**TINY)
+    build = getattr(split, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(split, step, lambda *args: build(*args).limit(0))
+        with pytest.raises(StoreError, match=f"{table.name} has 0 rows, and the log has") as refused:
+            run(store, tiny)
+    assert "run again" in refused.value.hint
+    assert not store.read(MANIFESTS).where("fact = 'rows'").count() and store.read(SPLITS).isEmpty()
+    ran = run(store, tiny)
+    assert (set(ran.outcome.run_ids), ran.outcome.failed) == ({"popular"}, {})
+    keys = {ITEMS: "item_id", USER_BLOCKS: "user_id"}
+    for one, key in keys.items():
+        whole = ran.night.table(SPLITS).select(key).distinct().count()
+        assert ran.night.table(one).count() == store.read(one).count() == whole > 0
 
 
 def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Path) -> None:

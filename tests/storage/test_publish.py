@@ -188,6 +188,27 @@ def test_the_second_of_two_processes_waits_and_uses_the_first_ones(tmp_path: Pat
     assert lines and f"process {owner.pid}" in lines[0]
 
 
+def test_who_waits_is_told_for_whom_how_long_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner hangs: its lease is touched, and it makes nothing. When it is ended the second goes on."""
+    monkeypatch.setattr(leases, "REPORT_SECONDS", 1.0)
+    target, lines = tmp_path / "g", list[str]()
+    owner = start_owner(target, 600)
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            owner.kill()
+            owner.wait()
+
+    with hold_lease(target, is_there(target), report) as lease:
+        assert lease is not None and (lease.work / "checkpoint").read_text() == "7"
+    assert len(lines) == 3 and all(f"process {owner.pid} of host" in line for line in lines)
+    assert "since" not in lines[0] and "waiting for it since 0.0 minutes" in lines[1]
+    assert "if it hangs, end that process, and this run goes on" in lines[2]
+
+
 def test_a_killed_process_loses_its_lease_at_once_and_its_work_goes_on(tmp_path: Path) -> None:
     target = tmp_path / "g"
     owner = start_owner(target, 600)
