@@ -428,7 +428,7 @@ def _check_differences(benchmark: Benchmark) -> None:
 
 def _check_difference(where: str, value: float, evaluation: Evaluation, metric: str) -> None:
     width = _range_width(evaluation, metric)
-    if value >= width:
+    if value > width:
         message = f"{where} is {value:g}, and two values of {metric} are at most {width:g} apart"
         raise ConfigError(message, "give a smaller one, such as 0.01")
 

@@ -34,7 +34,7 @@ from recbench_spark.protocol.manifests import (
 )
 from recbench_spark.protocol.splits import label_blocks, labels_independently, make_rule
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import narrow_rows
+from recbench_spark.runtime.session import cache_scope, narrow_rows
 from recbench_spark.schemas import (
     ITEMS,
     MANIFESTS,
@@ -103,7 +103,8 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
     part_counts = count_parts(splits, files)
     refuse_empty_parts(part_counts, split)
-    _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
+    with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
+        _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         manifest = build_manifest(
             splits,

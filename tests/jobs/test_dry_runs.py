@@ -150,7 +150,7 @@ SETTINGS = (
     (nightly, f"--config demo {IN_W} {' '.join(DAY)} --set evaluation.parts=[quiz]",
      "neither the split nor the log has rows of 'quiz'", ""),
     (nightly, f"{NIGHT} --set comparisons.minimum_difference=50", "minimum_difference is 50", "0.01"),
-    (nightly, f"{NIGHT} --set comparisons.metrics=[ndcg] --set comparisons.minimum_difference=1",
+    (nightly, f"{NIGHT} --set comparisons.metrics=[ndcg] --set comparisons.minimum_difference=1.5",
      "two values of ndcg are at most 1 apart", "0.01"),
     (nightly, f"{NIGHT} --set regressions=[{{\"metric\":\"ndcg\",\"k\":10,\"drop\":5}}]",
      "regressions.0.drop is 5", "0.01"),
