@@ -23,7 +23,7 @@ Scale = tuple[float, float]
 UNSEEN = -1
 """Index of a user or item without training ratings."""
 
-MAX_RATE = 10.0
+MAX_RATE = 1000.0
 """Largest learning rate; far below it every fit diverges."""
 
 REAL = (-np.inf, np.inf)
