@@ -479,10 +479,13 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
 
 
 def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:
-    evaluation = {**SMALL["evaluation"], "parts": ["probe"]}
-    with pytest.raises(DataError, match="part 'probe'") as error:
-        run(small_night.store, small(name="empty", evaluation=evaluation))
+    world = {**SMALL["dataset"], "world": {**SMALL["dataset"]["world"], "open_loop": 0}}
+    with pytest.raises(DataError, match="part 'open_loop'") as error:
+        run(small_night.store, small(name="empty", dataset=world))
     assert "test" in error.value.hint
+    evaluation = {**SMALL["evaluation"], "parts": ["probe"]}
+    with pytest.raises(ConfigError, match="neither the split nor the log has rows of 'probe'"):
+        run(small_night.store, small(name="empty", evaluation=evaluation))
 
 
 @pytest.mark.parametrize(
