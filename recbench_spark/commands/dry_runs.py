@@ -25,13 +25,14 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.readers.files import OPTION_ALIASES
 from recbench_spark.data.readers.movielens import MOVIELENS
-from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
+from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
 from recbench_spark.nightly.night import check_benchmark, require_parts
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
 from recbench_spark.schemas import require_names
 from recbench_spark.storage.local_files import (
     COMPRESSED,
+    SEPARATORS,
     describe_content,
     head_lines,
     read_head,
@@ -168,9 +169,18 @@ def _check_header(dataset: Dataset) -> None:
     if not plain or options.get("header", "true").lower() != "true" or not Path(path).is_file():
         return
     lines = head_lines(read_head(path), options.get("encoding", "utf-8"), options.get("comment", ""))
-    if lines:
-        names = [name.strip() for name in split_line(lines[0], sep)]
-        require_names(names, _list_log_columns(dataset), f"log {path}, cut at {sep!r},")
+    columns = _list_log_columns(dataset)
+    if lines and not {*columns} <= _cut_names(lines[0], sep):
+        fits = next((one for one in SEPARATORS if {*columns} <= _cut_names(lines[0], one)), None)
+        try:
+            require_names(sorted(_cut_names(lines[0], sep)), columns, f"log {path}, cut at {sep!r},")
+        except SchemaError as error:
+            hint = f"its fields are separated by {fits!r}: dataset.options sep"
+            raise SchemaError(error.message, hint if fits else error.hint) from None
+
+
+def _cut_names(line: str, sep: str) -> set[str]:
+    return {name.strip() for name in split_line(line, sep)}
 
 
 def _check_log_parts(benchmark: Benchmark) -> None:

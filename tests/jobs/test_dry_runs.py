@@ -141,12 +141,12 @@ SETTINGS = (
     (embed, f"{EDGES} --columns scr=src", "no column scr", "'src'"),
     (neighbourhoods, f"{EDGES} --columns src=a,src=b", "src is given twice", "one column"),
     (nightly, f"{NIGHT} --set dataset.options.seperator=|", "has no 'seperator'", "did you mean"),
-    (nightly, f"{NIGHT} --set dataset.options.versionAsOf=3", "'csv' has no 'versionAsOf'", "known:"),
-    (split, f"--config movielens_1m {IN_W} --set dataset.path=. --set dataset.options.header=true",
+    (nightly, f"{NIGHT} --set dataset.options.versionAsOf='3'", "'csv' has no 'versionAsOf'", "known:"),
+    (split, f"--config movielens_1m {IN_W} --set dataset.path=. --set dataset.options.header='true'",
      "takes no 'columns' and no 'options'", "csv"),
     (nightly, f"{NIGHT} --set evaluation.parts=[valid]", "nor the log has rows of 'valid'",
      "split.ratio: [0.7, 0.1, 0.2]"),
-    (nightly, f"{NIGHT} --set evaluation.parts=[test,open_loop]", "has rows of 'open_loop'", "'test'"),
+    (nightly, f"{NIGHT} --set evaluation.parts=[test,open_loop]", "has rows of 'open_loop'", "known: test"),
     (nightly, f"--config demo {IN_W} {' '.join(DAY)} --set evaluation.parts=[quiz]",
      "neither the split nor the log has rows of 'quiz'", ""),
     (nightly, f"{NIGHT} --set comparisons.minimum_difference=50", "minimum_difference is 50", "0.01"),
@@ -175,8 +175,10 @@ def test_settings_that_mean_nothing_are_refused(
 
 GIVEN = "--set evaluation.definition.candidates=given"
 MISSING = (
-    (nightly, f"{NIGHT} --set dataset.options.sep=;", "has no column user_id, item_id", "sep"),
-    (nightly, f"{NIGHT} --set dataset.options.delimiter=\\t", "has no column user_id, item_id", "sep"),
+    (nightly, f"{NIGHT} --set dataset.options.sep=;", "cut at ';', has no column user_id, item_id",
+     "fields are separated by ','"),
+    (nightly, f"{NIGHT} --set dataset.options.delimiter=\\t", "has no column user_id, item_id",
+     "dataset.options sep"),
     (estimate, f"{MATRIX} chances.csv", "no column rating", ""),
     (benchmark, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (tune, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
@@ -293,8 +295,8 @@ def test_files_are_told_by_line_and_key(
 
 
 TAKEN = (
-    "--set dataset.options.sep=,", "--set dataset.options.HEADER=true",
-    "--set dataset.options.fs.s3a.endpoint=x",
+    "--set dataset.options.sep=','", "--set dataset.options.HEADER='true'",
+    '--set dataset.options={"fs.s3a.endpoint":"x"}',
     "--set evaluation.parts=[test,valid] --set split.ratio=[0.7,0.1,0.2]",
     "--set evaluation.parts=[valid] --set split.holdout=leave_one_out --set split.valid=true",
     "--set evaluation.parts=[test,open_loop] --set dataset.columns.part=watched_at",
