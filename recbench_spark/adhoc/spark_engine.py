@@ -127,10 +127,10 @@ class SparkTruth:
     @cached_property
     def items(self) -> DataFrame:
         """Return the catalogue: item_id, item_index, n_train."""
-        return self._indexed_items[0]
+        return self._catalogue_frames[0]
 
     @cached_property
-    def _indexed_items(self) -> tuple[DataFrame, list[DataFrame]]:
+    def _catalogue_frames(self) -> tuple[DataFrame, list[DataFrame]]:
         """Return the catalogue, and the frames that were cached to make it."""
         assert self.task_catalogue.lookup.numeric is not None
         with collect_cached() as frames:
@@ -152,7 +152,7 @@ class SparkTruth:
     def frames_in_cache(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches so far."""
         users = vars(self).get("users")
-        indexed = vars(self)["_indexed_items"][1] if "_indexed_items" in vars(self) else ()
+        indexed = vars(self)["_catalogue_frames"][1] if "_catalogue_frames" in vars(self) else ()
         return (*self.partitioned.frames_in_cache, *indexed, *(() if users is None else (users,)))
 
 
