@@ -415,8 +415,7 @@ def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
     assert not store.read(MANIFESTS).where("fact = 'rows'").count() and store.read(SPLITS).isEmpty()
     ran = run(store, tiny)
     assert (set(ran.outcome.run_ids), ran.outcome.failed) == ({"popular"}, {})
-    keys = {ITEMS: "item_id", USER_BLOCKS: "user_id"}
-    for one, key in keys.items():
+    for one, key in ((ITEMS, "item_id"), (USER_BLOCKS, "user_id")):
         whole = ran.night.table(SPLITS).select(key).distinct().count()
         assert ran.night.table(one).count() == store.read(one).count() == whole > 0
 
