@@ -312,7 +312,9 @@ def _check_parts(benchmark: Benchmark) -> None:
     dataset, split = benchmark.dataset, benchmark.split
     for part in benchmark.evaluation.parts:
         if part not in (known := list_held_out_parts(split)):
-            raise ConfigError(f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known))
+            raise ConfigError(
+                f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
+            )
     if dataset.reader not in TABLE_READERS:  # the log of a table may name the parts of its rows
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
 
