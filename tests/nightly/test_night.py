@@ -404,11 +404,11 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
 def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: Table
 ) -> None:
-    """As a session did on a disk that had been full: no error, no row, and the commit under its name."""
+    """A session once committed a table without a row under its name, and reported no error."""
     store, tiny = Store(spark, str(tmp_path)), small(**TINY)
     build = getattr(split, step)
     with monkeypatch.context() as patch:
-        patch.setattr(split, step, lambda *args: build(*args).limit(0))
+        patch.setattr(split, step, lambda *args, **more: build(*args, **more).limit(0))
         with pytest.raises(StoreError, match=f"{table.name} has 0 rows, and the log has") as refused:
             run(store, tiny)
     assert "run again" in refused.value.hint
