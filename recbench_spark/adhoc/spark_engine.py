@@ -56,6 +56,7 @@ from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_chec
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
+from recbench_spark.runtime.session import collect_cached
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, cast_ids_to_text, conform, require
 from recbench_spark.storage.shared_rows import base_folder, share_rows
 from recbench_spark.training.item_features import share_features
@@ -126,8 +127,15 @@ class SparkTruth:
     @cached_property
     def items(self) -> DataFrame:
         """Return the catalogue: item_id, item_index, n_train."""
+        return self._catalogue_frames[0]
+
+    @cached_property
+    def _catalogue_frames(self) -> tuple[DataFrame, list[DataFrame]]:
+        """Return the catalogue, and the frames that were cached to make it."""
         assert self.task_catalogue.lookup.numeric is not None
-        return index_items(item_rows(self.partitioned), self.task_catalogue.lookup.numeric)
+        with collect_cached() as frames:
+            items = index_items(item_rows(self.partitioned), self.task_catalogue.lookup.numeric)
+        return items, frames
 
     @cached_property
     def users(self) -> DataFrame:
@@ -143,8 +151,9 @@ class SparkTruth:
     @property
     def frames_in_cache(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches so far."""
-        frames = (vars(self).get(name) for name in ("items", "users"))
-        return (*self.partitioned.frames_in_cache, *(frame for frame in frames if frame is not None))
+        users = vars(self).get("users")
+        indexed = vars(self)["_catalogue_frames"][1] if "_catalogue_frames" in vars(self) else ()
+        return (*self.partitioned.frames_in_cache, *indexed, *(() if users is None else (users,)))
 
 
 def convert_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> TypedInputs:
