@@ -26,7 +26,12 @@ from recbench_spark.kernels.comparison.significance import (
     sequence_interval,
 )
 from recbench_spark.nightly.changes import explain_changes
-from recbench_spark.nightly.comparisons import compare_night, find_previous_run, visible_runs
+from recbench_spark.nightly.comparisons import (
+    compare_night,
+    find_previous_run,
+    list_metrics_beyond_one,
+    visible_runs,
+)
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
@@ -409,3 +414,17 @@ def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any,
 def test_what_cannot_be_compared_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Benchmark, {**SMALL, **change}, "file")
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({}, ["novelty"]),
+        ({"hit": "count"}, ["hit", "novelty"]),
+        ({"negative_grades": "signed", "gain": "linear"}, ["ndcg", "novelty"]),
+    ],
+)
+def test_metrics_that_leave_minus_one_to_one_are_scaled(axes: dict[str, str], expected: list[str]) -> None:
+    metrics = ["ndcg", "hit", "recall", "novelty"]
+    beyond = list_metrics_beyond_one(metrics, Definition(**axes))  # type: ignore[arg-type]
+    assert sorted(beyond) == sorted(expected)
