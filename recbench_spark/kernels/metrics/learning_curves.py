@@ -1,0 +1,77 @@
+"""Learning curves: the value of a system after a user has given 1, 2, ... L ratings, and its mean.
+
+Axes: u users, l points of a curve (numbers of given ratings, ascending). NaN marks a point at which a user
+does not stand, or where the definition of the metric leaves the user out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels.arrays import Floats, Ints
+
+FEWEST_USERS = 10
+"""A point with fewer users has no place in a curve: at its right end only a few heavy users stand."""
+
+
+def check_points(given: Sequence[int]) -> tuple[int, ...]:
+    """Return the points of a curve; raise ConfigError unless they are whole numbers from 1, ascending."""
+    points = tuple(given)
+    whole = all(isinstance(point, int) and not isinstance(point, bool) and point > 0 for point in points)
+    if not points or not whole or any(b <= a for a, b in pairwise(points)):
+        raise ConfigError(
+            f"learning curve: {list(points)} are no numbers of given ratings",
+            "whole numbers from 1, ascending, each once",
+        )
+    return points
+
+
+def point_weights(given: Sequence[int]) -> Floats:
+    """Return the weights of the points in a sum over all whole numbers from the first to the last point.
+
+    Values between two points are on the straight line between them (trapezoids). So the weights of
+    1, 2, ... L are 1 each.
+
+    >>> point_weights([1, 2, 3]).tolist(), point_weights([1, 2, 4, 8]).tolist()
+    ([1.0, 1.0, 1.0], [1.0, 1.5, 3.0, 2.5])
+    """
+    steps = np.diff(np.asarray(given, np.float64))
+    weights = np.ones(len(given))
+    weights[:-1] += (steps - 1) / 2
+    weights[1:] += (steps - 1) / 2
+    return weights
+
+
+def average_points(values_ul: Floats, given: Sequence[int], standing_u: Ints | None = None) -> Floats:
+    """Return the mean of each user's curve: MANDCG of a user, where the values are NDCG. NaN: no point.
+
+    A point without a value is left out, with its weight. This is (1 / L_u) sum_l NDCG_u(l) where the points
+    are 1 .. L_u.
+
+    Args:
+        values_ul: (u, l) values.
+        given: the points.
+        standing_u: number of points at which each user stands, from the first on; None: all of them.
+    """
+    table = np.zeros((len(given) + 1, len(given)))
+    for count in range(1, len(given) + 1):
+        table[count, :count] = point_weights(given[:count])
+    counts = np.full(len(values_ul), len(given)) if standing_u is None else standing_u
+    weights_ul = np.where(np.isnan(values_ul), 0.0, table[counts])
+    total_u = weights_ul.sum(axis=1)
+    means: Floats = np.full(len(values_ul), np.nan)
+    sums_u = (weights_ul * np.nan_to_num(values_ul)).sum(axis=1)
+    np.divide(sums_u, total_u, out=means, where=total_u > 0)
+    return means
+
+
+def average_draws(values_dul: Floats) -> Floats:
+    """Return the mean over draws of each user and point, (u, l); draws without a value are left out."""
+    counts_ul = (~np.isnan(values_dul)).sum(axis=0)
+    means: Floats = np.full(counts_ul.shape, np.nan)
+    np.divide(np.nansum(values_dul, axis=0), counts_ul, out=means, where=counts_ul > 0)
+    return means
