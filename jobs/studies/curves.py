@@ -1,29 +1,53 @@
-"""Study of learning curves: crossings of a planted world, and systems on real ratings.
+"""Study of learning curves: crossings of planted worlds, and five systems on real ratings.
 
     python jobs/studies/curves.py planted --seeds 200
-    python jobs/studies/curves.py movielens --ratings ratings.tsv.gz --users 1000
+    python jobs/studies/curves.py systems --ratings ratings.tsv.gz --users 1000 --draws 5
+    python jobs/studies/curves.py systems --ratings ratings.csv --users 134 --order time
 
 `planted`: two systems whose curves cross at 7.5 given ratings. How often does the interval hold the
 crossing, how wide is it, does the switching system beat both on users it has not seen? And how often is a
-crossing shown where one system leads everywhere?
+crossing shown where one system leads everywhere? The exit code is 1 where a share is outside of its bound.
 
-`movielens`: systems of several kinds are fitted without some users. These users are folded in after 1 .. L
-ratings, and NDCG@k is computed among all items and among the rated ones. No Spark; arrays alone.
+`systems`: SGD tuned for RMSE, ALS-WR, iALS, item-kNN and popularity are fitted without some users. These
+users are folded in after 1 .. L ratings, and NDCG@50 is computed among all items and among rated ones: does
+a system that wins among the rated items win among all? The file has a header and the columns user, item,
+rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is not used.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from recbench_spark import cli
-from recbench_spark.errors import OK
-from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.comparison.curve_crossings import bootstrap_crossing, switch_values
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, measure_prefixes
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.comparison.curve_crossings import (
+    MOST_AT_ENDS,
+    CurveCrossing,
+    adjust_shares,
+    bootstrap_crossing,
+    switch_values,
+)
+from recbench_spark.kernels.hashing import hash_longs, start
+from recbench_spark.kernels.metrics.learning_curves import average_draws, average_points
+from recbench_spark.kernels.ranking.scorers import DotScorer, NeighbourScorer, Scorer
+from recbench_spark.kernels.resampling import bootstrap_sums, interval
+from recbench_spark.kernels.splits.prefixes import PrefixRule, order_by_hash
+from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
+from recbench_spark.models.prefix_fold_in import decompose_items
+from recbench_spark.models.prefix_vectors import PairFolder, PrefixFolder, RatingFolder
+from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
+from recbench_spark.models.rating.interface import Ratings
+from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
 
 USERS, POINTS, NOISE = 1000, 20, 0.15
 """Size of the planted world, and the standard deviation of a value of one system, user and point."""
@@ -36,6 +60,8 @@ CROSSING = 7
 
 LEAST_HOLDING, MOST_WIDTH, LEAST_BETTER, LEAST_REFUSING = 0.92, 5.0, 0.9, 0.92
 """Bounds of the study: shares of seeds, and the mean width of the interval."""
+
+# ------------------------------------------------------------------------------- planted worlds
 
 
 class PlantedCurves(NamedTuple):
@@ -96,18 +122,237 @@ def run_planted(args: argparse.Namespace) -> int:
     return OK if good and refuses >= LEAST_REFUSING else 1
 
 
+# ------------------------------------------------------------------------------- real ratings
+
+LIKED = 4.0
+"""Lowest rating of a liked row."""
+
+STARS = Definition(
+    gain="linear",
+    negative_grades="signed",
+    grade_origin=3.0,
+    threshold=LIKED,
+    empty_users="zero",
+    ties="expected",
+)
+"""Grades as in the source of the curves: rating - 3, kept below 0; a user without a liked row counts 0."""
+
+COLUMNS = {"userId": "user", "movieId": "item"}
+
+
+class RatingLog(NamedTuple):
+    """Ratings by dense index, sorted by user; `users` and `items` are the ids in the log."""
+
+    user_r: Ints
+    item_r: Ints
+    rating_r: Floats
+    time_r: Ints | None
+    users: Ints
+    items: Ints
+
+    def select(self, chosen_r: Bools) -> RatingLog:
+        """Return some of the ratings; ids stay."""
+        times = None if self.time_r is None else self.time_r[chosen_r]
+        rows = (self.user_r[chosen_r], self.item_r[chosen_r], self.rating_r[chosen_r])
+        return RatingLog(*rows, times, self.users, self.items)
+
+
+class System(NamedTuple):
+    """A fitted system, and its way to fold prefixes in (None: it scores by history or by item)."""
+
+    scorer: Scorer
+    folder: PrefixFolder | None
+
+
+def read_log(path: str, ordered: bool) -> RatingLog:
+    """Read a file of ratings.
+
+    Raises:
+        ConfigError: a column is missing.
+    """
+    table = pd.read_csv(path, sep="," if path.endswith(".csv") else "\t").rename(columns=COLUMNS)
+    wanted = ["user", "item", "rating", *(["timestamp"] if ordered else [])]
+    for name in wanted:
+        if name not in table.columns:
+            raise ConfigError(f"{path}: no column '{name}'", f"columns: {', '.join(table.columns)}")
+    table = table.sort_values(["user", *(["timestamp"] if ordered else []), "item"], kind="stable")
+    users, user_r = np.unique(table["user"].to_numpy(np.int64), return_inverse=True)
+    items, item_r = np.unique(table["item"].to_numpy(np.int64), return_inverse=True)
+    times = table["timestamp"].to_numpy(np.int64) if ordered else None
+    return RatingLog(user_r, item_r, table["rating"].to_numpy(np.float64), times, users, items)
+
+
+def hold_users_out(log: RatingLog, count: int, fewest: int, seed: int) -> Bools:
+    """Choose users with enough rows by a hash of their ids; return true for their rows."""
+    keys_u = hash_longs(log.users, hash_longs(np.full(len(log.users), seed), start(len(log.users))))
+    allowed = np.flatnonzero(np.bincount(log.user_r, minlength=len(log.users)) >= fewest)
+    if len(allowed) < count:
+        raise ConfigError(
+            f"{len(allowed)} users have {fewest} rows or more, not {count}", "lower --users or --points"
+        )
+    chosen = allowed[np.argsort(keys_u[allowed], kind="stable")[:count]]
+    return np.isin(log.user_r, chosen)
+
+
+def fit_systems(train: RatingLog, dims: int, seed: int) -> dict[str, System]:
+    """Fit the five systems on the users who stay."""
+    ratings = Ratings(train.user_r, train.item_r, train.rating_r, len(train.users), len(train.items))
+    liked = train.select(train.rating_r >= LIKED)
+    pairs = Ratings(liked.user_r, liked.item_r, liked.rating_r, len(liked.users), len(liked.items))
+    sgd, als, ials = (
+        SgdSettings(dims=dims, epochs=30),
+        AlsSettings(dims=dims),
+        ImplicitAlsSettings(dims=dims),
+    )
+    return {
+        "sgd": make_rating_system(fit_sgd(ratings, sgd, seed).model, train, sgd.regularisers.user_factors),
+        "als_wr": make_rating_system(fit_als(ratings, als, seed).model, train, als.regulariser),
+        "implicit_als": make_pair_system(fit_implicit_als(pairs, ials, seed).model, liked, ials),
+        "item_knn": System(fit_neighbours(liked), None),
+        "popular": System(DotScorer(np.zeros((len(train.items), 0), np.float32), count_items(liked)), None),
+    }
+
+
+def count_items(log: RatingLog) -> Floats:
+    """Return the rows of each item."""
+    return np.bincount(log.item_r, minlength=len(log.items)).astype(np.float64)
+
+
+def make_rating_system(model: object, train: RatingLog, regulariser: float) -> System:
+    """Make a system of a factor model with biases; items without training rows are not scored."""
+    assert isinstance(model, RatingFactorModel)
+    known_i, vectors = count_items(train) > 0, np.asarray(model.q_id, np.float32)
+    biases_i = np.asarray(model.bias_i, np.float64)
+    folder = RatingFolder(vectors.astype(np.float64), known_i, regulariser, float(model.mean), biases_i)
+    return System(DotScorer(vectors, biases_i, known_i), folder)
+
+
+def make_pair_system(model: object, liked: RatingLog, settings: ImplicitAlsSettings) -> System:
+    """Make a system of iALS, which folds users in as it was fitted."""
+    assert isinstance(model, RatingFactorModel)
+    known_i = count_items(liked) > 0
+    vectors = np.where(known_i[:, None], model.q_id, 0.0).astype(np.float32)
+    factors = vectors.astype(np.float64)
+    strengths = (settings.unobserved_weight, settings.regulariser, settings.frequency)
+    spectrum = decompose_items(factors, settings.unobserved_weight)
+    return System(
+        DotScorer(vectors, None, known_i), PairFolder(factors, known_i, spectrum, *strengths, LIKED)
+    )
+
+
+def fit_neighbours(liked: RatingLog, k: int = 100) -> NeighbourScorer:
+    """Compute the cosine neighbours of all items."""
+    n_items = len(liked.items)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(liked.user_r, minlength=len(liked.users)))])
+    items_of_u = binary_matrix(bounds, liked.item_r.astype(np.int32), n_items)
+    users_of_i = items_of_u.T.tocsr()
+    counts = np.diff(users_of_i.indptr).astype(np.int64)
+    similar = cosine_neighbours(users_of_i, items_of_u, counts, range(n_items), k)
+    order = np.lexsort((similar.items, similar.neighbours))
+    rows = np.concatenate([[0], np.cumsum(np.bincount(similar.neighbours, minlength=n_items))])
+    return NeighbourScorer(rows, similar.items[order], similar.weights[order], None, counts > 0)
+
+
+def measure_systems(
+    systems: Mapping[str, System], users: CurveUsers, orders: list[Ints], request: CurveRequest
+) -> dict[str, Floats]:
+    """Return NDCG of each system, the mean over the orders of the rows, (u, l)."""
+    values: dict[str, Floats] = {}
+    for name, system in systems.items():
+        draws = [
+            measure_prefixes(system.scorer, system.folder, users.reorder(order), request)["ndcg"][:, :, 0]
+            for order in orders
+        ]
+        values[name] = average_draws(np.stack(draws))
+    return values
+
+
+def print_curves(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
+    """Print MANDCG with its interval, the spread over users, and some points of each curve."""
+    shown = [at for at, point in enumerate(given) if point in (1, 2, 5, 10, 20, 50) or point == given[-1]]
+    points = " | ".join(f"{given[at]} given" for at in shown)
+    print(f"| system | MANDCG | 95 % interval | median | share below 0 | {points} |")
+    print("|" + "---|" * (5 + len(shown)))
+    for name, value_ul in values.items():
+        mean_u = average_points(value_ul, given)
+        low, high = interval(*bootstrap_sums(users.keys_u, mean_u[:, None], 1000, 42))
+        curve = " | ".join(f"{np.nanmean(value_ul[:, at]):.4f}" for at in shown)
+        spread = f"{np.nanmedian(mean_u):.4f} | {np.nanmean(mean_u < 0):.3f}"
+        print(f"| {name} | {np.nanmean(mean_u):.4f} | {low[0]:.4f} to {high[0]:.4f} | {spread} | {curve} |")
+
+
+def print_crossings(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
+    """Print the crossing of every pair; the shares at the ends are adjusted for the number of pairs."""
+    pairs = list(combinations(values, 2))
+    crossings: list[CurveCrossing] = [
+        bootstrap_crossing(users.keys_u, values[a], values[b], given) for a, b in pairs
+    ]
+    for (a, b), crossing, share in zip(pairs, crossings, adjust_shares(crossings), strict=True):
+        first, then = (b, a) if crossing.switch.swapped else (a, b)
+        numbers = f"{crossing.sign_changes} sign changes, adjusted share at the ends {share:.3f}"
+        if share < MOST_AT_ENDS:
+            words = f"{first}, then {then}: {crossing.describe()}, MANDCG {crossing.switch.value:.4f}"
+        else:
+            words = f"{a} and {b}: no crossing shown"
+        print(f"{words}; {numbers}")
+
+
+def run_systems(args: argparse.Namespace) -> int:
+    """Fit, fold in, rank and print, for both kinds of candidates."""
+    if not args.ratings:
+        raise ConfigError("systems need a file of ratings", "--ratings FILE")
+    log = read_log(args.ratings, args.order == "time")
+    rule = PrefixRule(tuple(range(1, args.points + 1)))
+    held_out = hold_users_out(log, args.users, args.points + rule.minimum, args.seed)
+    train, tested = log.select(~held_out), log.select(held_out)
+    systems = fit_systems(train, args.dims, args.seed)
+    chosen, counts = np.unique(tested.user_r, return_counts=True)
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    keys_u = hash_longs(log.users[chosen], start(len(chosen))).view(np.int64)
+    users = CurveUsers(keys_u, bounds, tested.item_r, tested.rating_r)
+    orders = [np.arange(len(tested.item_r))]
+    if args.order == "hash":
+        keys_p = log.items[tested.item_r]
+        orders = [order_by_hash(bounds, keys_u, keys_p, draw, args.seed) for draw in range(args.draws)]
+    else:
+        print(
+            f"{count_equal_times(tested, bounds, args.points)} users whose first {args.points} times agree"
+        )
+    for candidates in ("unseen", "rated"):
+        definition = STARS.model_copy(update={"candidates": candidates})
+        request = CurveRequest(rule, ("ndcg",), (50,), definition, device="cpu")
+        values = measure_systems(systems, users, orders, request)
+        print(f"\ncandidates: {candidates}; {len(chosen)} users, {len(orders)} orders of their ratings")
+        print_curves(values, users, rule.given)
+        print_crossings(values, users, rule.given)
+    return OK
+
+
+def count_equal_times(log: RatingLog, bounds: Ints, points: int) -> int:
+    """Count users whose first rows have one time, so that their order is that of the item ids."""
+    assert log.time_r is not None
+    return sum(len(np.unique(log.time_r[first : first + points])) == 1 for first in bounds[:-1])
+
+
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("study", choices=("planted",), help="what to study")
+    flags.add_argument("study", choices=("planted", "systems"), help="what to study")
     flags.add_argument("--seeds", type=cli.parse_count, default=200, help="number of planted worlds (200)")
     flags.add_argument("--replicates", type=cli.parse_count, default=1000, help="of the bootstrap (1000)")
+    flags.add_argument("--ratings", help="file of ratings with a header, tab-separated or .csv")
+    flags.add_argument("--users", type=cli.parse_count, default=1000, help="users held out (1000)")
+    flags.add_argument("--points", type=cli.parse_count, default=20, help="most given ratings (20)")
+    flags.add_argument("--order", choices=("hash", "time"), default="hash", help="order of the ratings")
+    flags.add_argument("--draws", type=cli.parse_count, default=5, help="orders by hash (5)")
+    flags.add_argument("--dims", type=cli.parse_count, default=32, help="dimensions of the vectors (32)")
+    flags.add_argument("--seed", type=int, default=1, help="of held-out users, orders and fits (1)")
     return flags
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the study that the command names."""
-    return run_planted(args)
+    return run_planted(args) if args.study == "planted" else run_systems(args)
 
 
 if __name__ == "__main__":
