@@ -35,12 +35,14 @@ from recbench_spark.kernels.comparison.curve_crossings import (
     CurveCrossing,
     adjust_shares,
     bootstrap_crossing,
+    choose_switch,
     switch_values,
 )
+from recbench_spark.kernels.comparison.significance import pair_sums, paired_t
 from recbench_spark.kernels.hashing import hash_longs, start
-from recbench_spark.kernels.metrics.learning_curves import average_draws, average_points
+from recbench_spark.kernels.metrics.learning_curves import average_draws, average_points, summarise_points
 from recbench_spark.kernels.ranking.scorers import DotScorer, NeighbourScorer, Scorer
-from recbench_spark.kernels.resampling import bootstrap_sums, interval
+from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.kernels.splits.prefixes import PrefixRule, order_by_hash
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
 from recbench_spark.models.prefix_fold_in import decompose_items
@@ -136,6 +138,9 @@ STARS = Definition(
     ties="expected",
 )
 """Grades as in the source of the curves: rating - 3, kept below 0; a user without a liked row counts 0."""
+
+LOWEST = 128.0
+"""Signed NDCG@50 of half stars lies above minus this. Tests do not depend on the scale of the values."""
 
 COLUMNS = {"userId": "user", "movieId": "item"}
 
@@ -275,10 +280,28 @@ def print_curves(values: Mapping[str, Floats], users: CurveUsers, given: tuple[i
     print("|" + "---|" * (5 + len(shown)))
     for name, value_ul in values.items():
         mean_u = average_points(value_ul, given)
-        low, high = interval(*bootstrap_sums(users.keys_u, mean_u[:, None], 1000, 42))
-        curve = " | ".join(f"{np.nanmean(value_ul[:, at]):.4f}" for at in shown)
+        whole = summarise_points(users.keys_u, mean_u[:, None])
+        curve = summarise_points(users.keys_u, value_ul).value_l
         spread = f"{np.nanmedian(mean_u):.4f} | {np.nanmean(mean_u < 0):.3f}"
-        print(f"| {name} | {np.nanmean(mean_u):.4f} | {low[0]:.4f} to {high[0]:.4f} | {spread} | {curve} |")
+        words = " | ".join(f"{curve[at]:.4f}" for at in shown)
+        ends = f"{whole.low_l[0]:.4f} to {whole.high_l[0]:.4f}"
+        print(f"| {name} | {whole.value_l[0]:.4f} | {ends} | {spread} | {words} |")
+
+
+def print_switch(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
+    """Choose a pair and a place on one half of the users, and print what they give on the other half."""
+    half = np.arange(len(users.keys_u)) % 2 == 0
+    first, then, switch = choose_switch({name: value_ul[half] for name, value_ul in values.items()}, given)
+    pair = [values[name][~half] for name in (first, then)]
+    systems = [switch_values(*pair, switch), *pair]
+    mean_um = np.column_stack([average_points(value_ul, given) for value_ul in systems])
+    tests = paired_t(pair_sums(mean_um / LOWEST))
+    numbers = [mean_and_error(moments(mean_um))[0][at] for at in range(3)]
+    print(
+        f"{first} up to {switch.given} given ratings, then {then}: MANDCG {numbers[0]:.4f} on the other "
+        f"{len(mean_um)} users; {first} {numbers[1]:.4f} (p {tests.p[0, 1]:.3g}), "
+        f"{then} {numbers[2]:.4f} (p {tests.p[0, 2]:.3g})"
+    )
 
 
 def print_crossings(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
@@ -325,6 +348,7 @@ def run_systems(args: argparse.Namespace) -> int:
         print(f"\ncandidates: {candidates}; {len(chosen)} users, {len(orders)} orders of their ratings")
         print_curves(values, users, rule.given)
         print_crossings(values, users, rule.given)
+        print_switch(values, users, rule.given)
     return OK
 
 

@@ -7,8 +7,9 @@ point; l: behind the last one).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,12 @@ import numpy.typing as npt
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.kernels.metrics.learning_curves import point_weights
-from recbench_spark.kernels.resampling import bootstrap_sums, exact_sums, from_sums, replicate_means
+from recbench_spark.kernels.resampling import (
+    bootstrap_sums,
+    mean_and_error,
+    moments,
+    replicate_means,
+)
 
 MOST_AT_ENDS = 0.05
 """Share of replicates that switch before the first or behind the last point, from which on no crossing is
@@ -152,8 +158,7 @@ def bootstrap_crossing(
     """
     missing = np.isnan(first_ul) | np.isnan(second_ul)
     values = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
-    counts = (~np.isnan(values)).sum(axis=0)
-    means = from_sums(exact_sums(values)) / counts
+    means = mean_and_error(moments(values))[0]
     means_b = replicate_means(*bootstrap_sums(keys_u, values, replicates, seed))
     at = len(given)
     return find_crossing(means[:at], means[at:], means_b[:, :at], means_b[:, at:], given, level)
@@ -171,3 +176,27 @@ def switch_values(first_ul: Floats, second_ul: Floats, switch: SwitchPoint) -> F
     """Return the values of the system that switches, (u, l): nothing is ranked again."""
     before_ul, after_ul = (second_ul, first_ul) if switch.swapped else (first_ul, second_ul)
     return np.column_stack([before_ul[:, : switch.place], after_ul[:, switch.place :]])
+
+
+def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
+    """Choose the pair of systems and the place with the largest mean over the points, on users set aside.
+
+    Of equal ones, the first pair counts. Measure the switching system on other users: on these it looks
+    better than it is.
+
+    Args:
+        values: (u, l) values of each system, two or more.
+        given: the points.
+
+    Returns:
+        The system that comes first, the one that follows, and the place.
+    """
+    means = {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}
+    best: tuple[str, str, SwitchPoint] | None = None
+    for first, second in combinations(means, 2):
+        switch = find_switch(means[first], means[second], given)
+        if best is None or switch.value > best[2].value:
+            order = (second, first) if switch.swapped else (first, second)
+            best = (*order, replace(switch, swapped=False))
+    assert best is not None
+    return best

@@ -7,27 +7,39 @@ does not stand, or where the definition of the metric leaves the user out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.resampling import bootstrap_sums, interval, mean_and_error, moments
 
 FEWEST_USERS = 10
 """A point with fewer users has no place in a curve: at its right end only a few heavy users stand."""
 
 
-def check_points(given: Sequence[int]) -> tuple[int, ...]:
-    """Return the points of a curve; raise ConfigError unless they are whole numbers from 1, ascending."""
-    points = tuple(given)
-    whole = all(isinstance(point, int) and not isinstance(point, bool) and point > 0 for point in points)
-    if not points or not whole or any(b <= a for a, b in pairwise(points)):
-        raise ConfigError(
-            f"learning curve: {list(points)} are no numbers of given ratings",
-            "whole numbers from 1, ascending, each once",
-        )
-    return points
+class CurvePoints(NamedTuple):
+    """Points of a curve, (l,) each; NaN where fewer than `FEWEST_USERS` users stand."""
+
+    value_l: Floats
+    stderr_l: Floats
+    low_l: Floats
+    high_l: Floats
+    n_l: Ints
+
+
+def summarise_points(
+    keys_u: npt.NDArray[np.int64], values_ul: Floats, replicates: int = 1000, seed: int = 42
+) -> CurvePoints:
+    """Return mean, standard error, 95 % interval and number of users at each point.
+
+    Sums are whole numbers, so the order of the users changes no bit. Users are resampled, not draws.
+    """
+    mean_l, error_l, n_l = mean_and_error(moments(values_ul))
+    low_l, high_l = interval(*bootstrap_sums(keys_u, values_ul, replicates, seed))
+    shown = [np.where(n_l >= FEWEST_USERS, column, np.nan) for column in (mean_l, error_l, low_l, high_l)]
+    return CurvePoints(*shown, n_l)
 
 
 def point_weights(given: Sequence[int]) -> Floats:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import hash_longs, start
@@ -35,6 +37,17 @@ class PrefixRule:
     test: Literal["common", "rest"] = "common"
     minimum: int = 1
     users: Literal["fixed", "as_long_as"] = "fixed"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for points that are no ascending whole numbers, and without test rows."""
+        whole = all(isinstance(point, int) and not isinstance(point, bool) for point in self.given)
+        if not self.given or not whole or self.given[0] < 1 or any(b <= a for a, b in pairwise(self.given)):
+            raise ConfigError(
+                f"learning curve: {list(self.given)} are no numbers of given ratings",
+                "whole numbers from 1, ascending, each once",
+            )
+        if self.minimum < 1:
+            raise ConfigError(f"learning curve: a minimum of {self.minimum} test rows", "1 or more")
 
 
 @dataclass(frozen=True)

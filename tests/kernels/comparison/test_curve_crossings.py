@@ -15,6 +15,7 @@ from recbench_spark.kernels.comparison.curve_crossings import (
     SwitchPoint,
     adjust_shares,
     bootstrap_crossing,
+    choose_switch,
     find_switch,
     switch_values,
 )
@@ -93,6 +94,18 @@ def test_shares_of_many_pairs_are_adjusted() -> None:
     assert [crossing.shown for crossing in crossings] == [True, True, False]
     np.testing.assert_allclose(adjust_shares(crossings), [0.04, 0.003, 0.2])
     assert crossings[0].describe() == "switch after 1 given ratings (interval 1 to 2)"
+
+
+def test_the_best_pair_is_chosen_in_its_order() -> None:
+    curves = {"flat": [0.5, 0.5, 0.5], "late": [0.1, 0.6, 0.9], "weak": [0.4, 0.4, 0.4]}
+    values = {name: np.tile(curve, (4, 1)) for name, curve in curves.items()}
+    first, then, switch = choose_switch(values, [1, 2, 3])
+    assert (first, then, switch.place, switch.swapped) == ("flat", "late", 1, False)
+    assert switch.value == pytest.approx(2.0 / 3)
+    backwards = dict(reversed(values.items()))
+    assert choose_switch(backwards, [1, 2, 3]) == (first, then, switch)
+    switched = switch_values(values[first], values[then], switch)
+    assert switched[0].tolist() == [0.5, 0.6, 0.9]
 
 
 def test_planted_crossings_are_found_and_a_constant_lead_is_none() -> None:

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.metrics.learning_curves import (
     average_draws,
     average_points,
-    check_points,
     point_weights,
+    summarise_points,
 )
 
 NAN = math.nan
@@ -54,8 +53,15 @@ def test_draws_without_a_value_are_left_out() -> None:
     np.testing.assert_array_equal(average_draws(values), [[1.5, NAN, 3.0]])
 
 
-@pytest.mark.parametrize("given_points", [[], [0, 1], [2, 1], [1, 1], [1.5], [True]])
-def test_wrong_points_are_refused(given_points: list[object]) -> None:
-    with pytest.raises(ConfigError, match="are no numbers of given ratings"):
-        check_points(given_points)  # type: ignore[arg-type]
-    assert check_points([1, 5, 20]) == (1, 5, 20)
+def test_points_by_hand_and_the_fewest_users() -> None:
+    """Ten users with 0 and 1 in turns, and nine users."""
+    values = np.column_stack([np.arange(10) % 2, np.arange(10) % 2]).astype(np.float64)
+    values[0, 1] = NAN
+    points = summarise_points(np.arange(10), values, 200)
+    assert points.n_l.tolist() == [10, 9]
+    assert points.value_l[0] == 0.5 and points.stderr_l[0] == pytest.approx(math.sqrt(Fraction(1, 36)))
+    assert points.low_l[0] < 0.5 < points.high_l[0]
+    assert all(math.isnan(column[1]) for column in points[:4])
+    order = np.random.default_rng(0).permutation(10)
+    again = summarise_points(np.arange(10)[order], values[order], 200)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(points, again, strict=True))

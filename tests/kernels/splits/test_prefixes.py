@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.splits.prefixes import PrefixRule, count_points, make_prefixes, order_by_hash
 
 
@@ -97,3 +98,11 @@ def test_every_place_of_an_order_by_hash_is_equally_likely() -> None:
 def test_no_users_give_no_pairs(rule: PrefixRule) -> None:
     prefixes = make_prefixes(np.array([0]), rule)
     assert not len(prefixes.user_x) and prefixes.truth_offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("points", [(), (0, 1), (2, 1), (1, 1), (1.5,), (True,)])
+def test_wrong_points_are_refused(points: tuple[object, ...]) -> None:
+    with pytest.raises(ConfigError, match="are no numbers of given ratings"):
+        PrefixRule(points)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a minimum of 0 test rows"):
+        PrefixRule((1, 5, 20), minimum=0)
