@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from recbench_spark.evaluation.comparison.comparisons import (
     ComparisonGroup,
     ComparisonPlan,
     compare,
+    metric_scales,
 )
 from recbench_spark.kernels.comparison.significance import (
     benjamini_hochberg,
@@ -189,6 +191,26 @@ def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(
         results.sort_values(order).reset_index(drop=True), again.sort_values(order).reset_index(drop=True)
     )
+
+
+@pytest.mark.spark
+def test_signed_values_far_below_zero_are_compared(spark: Any) -> None:
+    """Values of -40 to 1 exceed what is added up exactly; scaled by a power of two they do not."""
+    values = [1 - 41 * np.random.default_rng(seed).random((N, 3)) ** 8 for seed in (1, 2)]
+    runs, rows = RUNS_[:2], []
+    for run, values_uc in zip(runs, values, strict=True):
+        rows += user_rows(run.run_id, values_uc)
+    frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
+    signed = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
+    scales = metric_scales(frame, list_metrics_beyond_one(["ndcg"], signed))
+    plan = replace(PLAN, runs=runs, groups=(ComparisonGroup("pair", (0, 1)),), rules=(), scales=scales)
+    row = at(compare(frame, plan, spark.createDataFrame([], COMPARISONS.schema)).toPandas(), 10)
+    place = [run.model for run in runs].index(row.model)
+    x, y = values[place][:, 1], values[1 - place][:, 1]
+    assert np.abs(x).max() > 16
+    assert row.difference == pytest.approx((x - y).mean(), abs=1e-6)
+    assert row.stderr == pytest.approx(stats.sem(x - y), rel=1e-6)
+    assert row.p_t == pytest.approx(stats.ttest_rel(x, y).pvalue, rel=1e-6)
 
 
 # ------------------------------------------------------------------------- the step
