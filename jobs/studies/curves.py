@@ -45,10 +45,10 @@ from recbench_spark.kernels.ranking.scorers import DotScorer, NeighbourScorer, S
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.kernels.splits.prefixes import PrefixRule, order_by_hash
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
-from recbench_spark.models.prefix_fold_in import decompose_items
-from recbench_spark.models.prefix_vectors import PairFolder, PrefixFolder, RatingFolder
+from recbench_spark.models.prefix_vectors import PrefixFolder
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
-from recbench_spark.models.rating.interface import Ratings
+from recbench_spark.models.rating.folding import make_prefix_folder
+from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
 from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
 
 USERS, POINTS, NOISE = 1000, 20, 0.15
@@ -210,9 +210,9 @@ def fit_systems(train: RatingLog, dims: int, seed: int) -> dict[str, System]:
         ImplicitAlsSettings(dims=dims),
     )
     return {
-        "sgd": make_rating_system(fit_sgd(ratings, sgd, seed).model, train, sgd.regularisers.user_factors),
-        "als_wr": make_rating_system(fit_als(ratings, als, seed).model, train, als.regulariser),
-        "implicit_als": make_pair_system(fit_implicit_als(pairs, ials, seed).model, liked, ials),
+        "sgd": make_factor_system(fit_sgd(ratings, sgd, seed), sgd, train),
+        "als_wr": make_factor_system(fit_als(ratings, als, seed), als, train),
+        "implicit_als": make_factor_system(fit_implicit_als(pairs, ials, seed), ials, liked),
         "item_knn": System(fit_neighbours(liked), None),
         "popular": System(DotScorer(np.zeros((len(train.items), 0), np.float32), count_items(liked)), None),
     }
@@ -223,26 +223,13 @@ def count_items(log: RatingLog) -> Floats:
     return np.bincount(log.item_r, minlength=len(log.items)).astype(np.float64)
 
 
-def make_rating_system(model: object, train: RatingLog, regulariser: float) -> System:
-    """Make a system of a factor model with biases; items without training rows are not scored."""
+def make_factor_system(fitted: Fit, settings: RatingSettings, train: RatingLog) -> System:
+    """Make a system of a factor model; items without training rows are not scored."""
+    model, known_i = fitted.model, count_items(train) > 0
     assert isinstance(model, RatingFactorModel)
-    known_i, vectors = count_items(train) > 0, np.asarray(model.q_id, np.float32)
-    biases_i = np.asarray(model.bias_i, np.float64)
-    folder = RatingFolder(vectors.astype(np.float64), known_i, regulariser, float(model.mean), biases_i)
-    return System(DotScorer(vectors, biases_i, known_i), folder)
-
-
-def make_pair_system(model: object, liked: RatingLog, settings: ImplicitAlsSettings) -> System:
-    """Make a system of iALS, which folds users in as it was fitted."""
-    assert isinstance(model, RatingFactorModel)
-    known_i = count_items(liked) > 0
-    vectors = np.where(known_i[:, None], model.q_id, 0.0).astype(np.float32)
-    factors = vectors.astype(np.float64)
-    strengths = (settings.unobserved_weight, settings.regulariser, settings.frequency)
-    spectrum = decompose_items(factors, settings.unobserved_weight)
-    return System(
-        DotScorer(vectors, None, known_i), PairFolder(factors, known_i, spectrum, *strengths, LIKED)
-    )
+    vectors = np.asarray(model.q_id, np.float32)
+    scorer = DotScorer(vectors, np.asarray(model.bias_i, np.float64), known_i)
+    return System(scorer, make_prefix_folder(settings, model, known_i, LIKED))
 
 
 def fit_neighbours(liked: RatingLog, k: int = 100) -> NeighbourScorer:

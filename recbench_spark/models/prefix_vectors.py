@@ -57,15 +57,16 @@ class PrefixFolder(Protocol):
 class RatingFolder:
     """Folder of models of ratings: r = mean + b_u + b_i + x_u y_i, with a ridge for each rating.
 
-    It covers Spark's explicit ALS (no biases), ALS-WR and SGD (a bias of the user is solved together with
-    the vector; it moves all scores of a user alike, so it is no part of what is ranked).
+    It covers Spark's explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
+    the vector. It moves all scores of a user alike, so it is no part of what is ranked.
 
     Attributes:
         factors_id: (i, d) item vectors.
         known_i: items that training knows.
         regulariser: lambda, times the number of ratings.
         mean: subtracted from the ratings.
-        biases_i: subtracted from the ratings of each item; None: no biases at all.
+        biases_i: subtracted from the ratings of each item; None: nothing.
+        bias_regulariser: lambda of the user's bias; None: users have no bias.
     """
 
     factors_id: Floats
@@ -73,6 +74,7 @@ class RatingFolder:
     regulariser: float
     mean: float = 0.0
     biases_i: Floats | None = None
+    bias_regulariser: float | None = None
 
     def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
         """Fold all prefixes in by ridge regression on what mean and biases leave."""
@@ -80,7 +82,10 @@ class RatingFolder:
         design_id = np.asarray(self.factors_id, np.float64)
         if self.biases_i is not None:
             targets = targets - np.append(self.biases_i, 0.0)[items]
-            design_id = np.column_stack([design_id, np.ones(len(design_id))])
+        if self.bias_regulariser is not None:
+            # A column of s has the bias s b, and the ridge lambda b^2 of b is lambda / s^2 of s b.
+            height = (self.regulariser / self.bias_regulariser) ** 0.5
+            design_id = np.column_stack([design_id, np.full(len(design_id), height)])
         dims = self.factors_id.shape[1]
 
         def solve(offsets: Ints, rows: Ints) -> Floats:
