@@ -315,28 +315,51 @@ def run_systems(args: argparse.Namespace) -> int:
     rule = PrefixRule(tuple(range(1, args.points + 1)))
     held_out = hold_users_out(log, args.users, args.points + rule.minimum, args.seed)
     train, tested = log.select(~held_out), log.select(held_out)
-    systems = fit_systems(train, args.dims, args.seed)
-    chosen, counts = np.unique(tested.user_r, return_counts=True)
-    bounds = np.concatenate([[0], np.cumsum(counts)])
-    keys_u = hash_longs(log.users[chosen], start(len(chosen))).view(np.int64)
-    users = CurveUsers(keys_u, bounds, tested.item_r, tested.rating_r)
-    orders = [np.arange(len(tested.item_r))]
-    if args.order == "hash":
-        keys_p = log.items[tested.item_r]
-        orders = [order_by_hash(bounds, keys_u, keys_p, draw, args.seed) for draw in range(args.draws)]
-    else:
-        print(
-            f"{count_equal_times(tested, bounds, args.points)} users whose first {args.points} times agree"
-        )
+    systems, users = fit_systems(train, args.dims, args.seed), make_users(tested)
+    orders = list_orders(tested, users, args)
+    print_counts(log, train, users, orders, args.points)
     for candidates in ("unseen", "rated"):
-        definition = STARS.model_copy(update={"candidates": candidates})
-        request = CurveRequest(rule, ("ndcg",), (50,), definition, device="cpu")
+        request = CurveRequest(
+            rule, ("ndcg",), (50,), STARS.model_copy(update={"candidates": candidates}), device="cpu"
+        )
+        print(f"\ncandidates: {candidates}; {args.users} users, {len(orders)} orders of their ratings")
         values = measure_systems(systems, users, orders, request)
-        print(f"\ncandidates: {candidates}; {len(chosen)} users, {len(orders)} orders of their ratings")
-        print_curves(values, users, rule.given)
-        print_crossings(values, users, rule.given)
-        print_switch(values, users, rule.given)
+        for show in (print_curves, print_crossings, print_switch):
+            show(values, users, rule.given)
     return OK
+
+
+def make_users(tested: RatingLog) -> CurveUsers:
+    """Return the users with rows, each with the hash of its id as its key."""
+    chosen, counts = np.unique(tested.user_r, return_counts=True)
+    keys_u = hash_longs(tested.users[chosen], start(len(chosen))).view(np.int64)
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    return CurveUsers(keys_u, bounds, tested.item_r, tested.rating_r)
+
+
+def list_orders(tested: RatingLog, users: CurveUsers, args: argparse.Namespace) -> list[Ints]:
+    """Return the orders of the rows: by time, as they are, or several by hash."""
+    if args.order == "time":
+        equal = count_equal_times(tested, users.offsets, args.points)
+        print(f"{equal} users whose first {args.points} times agree")
+        return [np.arange(len(tested.item_r))]
+    keys_p = tested.items[tested.item_r]
+    return [
+        order_by_hash(users.offsets, users.keys_u, keys_p, draw, args.seed) for draw in range(args.draws)
+    ]
+
+
+def print_counts(
+    log: RatingLog, train: RatingLog, users: CurveUsers, orders: list[Ints], points: int
+) -> None:
+    """Print who cannot stand on the curve, and how many given items training does not know."""
+    short = int((np.bincount(log.user_r, minlength=len(log.users)) <= points).sum())
+    print(f"{short} of {len(log.users)} users have {points} ratings or fewer and are never held out")
+    unknown_i = count_items(train) == 0
+    first_p = (users.offsets[:-1, None] + np.arange(points)).reshape(-1)
+    given_pd = np.stack([users.items_p[order[first_p]] for order in orders])
+    share = unknown_i[given_pd].mean()
+    print(f"{share:.2%} of the given items are unknown to training")
 
 
 def count_equal_times(log: RatingLog, bounds: Ints, points: int) -> int:
