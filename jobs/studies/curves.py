@@ -145,7 +145,7 @@ LOWEST = 128.0
 COLUMNS = {"userId": "user", "movieId": "item"}
 
 
-class RatingLog(NamedTuple):
+class CurveLog(NamedTuple):
     """Ratings by dense index, sorted by user; `users` and `items` are the ids in the log."""
 
     user_r: Ints
@@ -155,11 +155,11 @@ class RatingLog(NamedTuple):
     users: Ints
     items: Ints
 
-    def select(self, chosen_r: Bools) -> RatingLog:
+    def select(self, chosen_r: Bools) -> CurveLog:
         """Return some of the ratings; ids stay."""
         times = None if self.time_r is None else self.time_r[chosen_r]
         rows = (self.user_r[chosen_r], self.item_r[chosen_r], self.rating_r[chosen_r])
-        return RatingLog(*rows, times, self.users, self.items)
+        return CurveLog(*rows, times, self.users, self.items)
 
 
 class System(NamedTuple):
@@ -169,7 +169,7 @@ class System(NamedTuple):
     folder: PrefixFolder | None
 
 
-def read_log(path: str, ordered: bool) -> RatingLog:
+def read_log(path: str, ordered: bool) -> CurveLog:
     """Read a file of ratings.
 
     Raises:
@@ -184,10 +184,10 @@ def read_log(path: str, ordered: bool) -> RatingLog:
     users, user_r = np.unique(table["user"].to_numpy(np.int64), return_inverse=True)
     items, item_r = np.unique(table["item"].to_numpy(np.int64), return_inverse=True)
     times = table["timestamp"].to_numpy(np.int64) if ordered else None
-    return RatingLog(user_r, item_r, table["rating"].to_numpy(np.float64), times, users, items)
+    return CurveLog(user_r, item_r, table["rating"].to_numpy(np.float64), times, users, items)
 
 
-def hold_users_out(log: RatingLog, count: int, fewest: int, seed: int) -> Bools:
+def hold_users_out(log: CurveLog, count: int, fewest: int, seed: int) -> Bools:
     """Choose users with enough rows by a hash of their ids; return true for their rows."""
     keys_u = hash_longs(log.users, hash_longs(np.full(len(log.users), seed), start(len(log.users))))
     allowed = np.flatnonzero(np.bincount(log.user_r, minlength=len(log.users)) >= fewest)
@@ -199,7 +199,7 @@ def hold_users_out(log: RatingLog, count: int, fewest: int, seed: int) -> Bools:
     return np.isin(log.user_r, chosen)
 
 
-def fit_systems(train: RatingLog, dims: int, seed: int) -> dict[str, System]:
+def fit_systems(train: CurveLog, dims: int, seed: int) -> dict[str, System]:
     """Fit the five systems on the users who stay."""
     ratings = Ratings(train.user_r, train.item_r, train.rating_r, len(train.users), len(train.items))
     liked = train.select(train.rating_r >= LIKED)
@@ -218,12 +218,12 @@ def fit_systems(train: RatingLog, dims: int, seed: int) -> dict[str, System]:
     }
 
 
-def count_items(log: RatingLog) -> Floats:
+def count_items(log: CurveLog) -> Floats:
     """Return the rows of each item."""
     return np.bincount(log.item_r, minlength=len(log.items)).astype(np.float64)
 
 
-def make_factor_system(fitted: Fit, settings: RatingSettings, train: RatingLog) -> System:
+def make_factor_system(fitted: Fit, settings: RatingSettings, train: CurveLog) -> System:
     """Make a system of a factor model; items without training rows are not scored."""
     model, known_i = fitted.model, count_items(train) > 0
     assert isinstance(model, RatingFactorModel)
@@ -232,7 +232,7 @@ def make_factor_system(fitted: Fit, settings: RatingSettings, train: RatingLog) 
     return System(scorer, make_prefix_folder(settings, model, known_i, LIKED))
 
 
-def fit_neighbours(liked: RatingLog, k: int = 100) -> NeighbourScorer:
+def fit_neighbours(liked: CurveLog, k: int = 100) -> NeighbourScorer:
     """Compute the cosine neighbours of all items."""
     n_items = len(liked.items)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(liked.user_r, minlength=len(liked.users)))])
@@ -329,7 +329,7 @@ def run_systems(args: argparse.Namespace) -> int:
     return OK
 
 
-def make_users(tested: RatingLog) -> CurveUsers:
+def make_users(tested: CurveLog) -> CurveUsers:
     """Return the users with rows, each with the hash of its id as its key."""
     chosen, counts = np.unique(tested.user_r, return_counts=True)
     keys_u = hash_longs(tested.users[chosen], start(len(chosen))).view(np.int64)
@@ -337,7 +337,7 @@ def make_users(tested: RatingLog) -> CurveUsers:
     return CurveUsers(keys_u, bounds, tested.item_r, tested.rating_r)
 
 
-def list_orders(tested: RatingLog, users: CurveUsers, args: argparse.Namespace) -> list[Ints]:
+def list_orders(tested: CurveLog, users: CurveUsers, args: argparse.Namespace) -> list[Ints]:
     """Return the orders of the rows: by time, as they are, or several by hash."""
     if args.order == "time":
         equal = count_equal_times(tested, users.offsets, args.points)
@@ -350,7 +350,7 @@ def list_orders(tested: RatingLog, users: CurveUsers, args: argparse.Namespace) 
 
 
 def print_counts(
-    log: RatingLog, train: RatingLog, users: CurveUsers, orders: list[Ints], points: int
+    log: CurveLog, train: CurveLog, users: CurveUsers, orders: list[Ints], points: int
 ) -> None:
     """Print who cannot stand on the curve, and how many given items training does not know."""
     short = int((np.bincount(log.user_r, minlength=len(log.users)) <= points).sum())
@@ -362,7 +362,7 @@ def print_counts(
     print(f"{share:.2%} of the given items are unknown to training")
 
 
-def count_equal_times(log: RatingLog, bounds: Ints, points: int) -> int:
+def count_equal_times(log: CurveLog, bounds: Ints, points: int) -> int:
     """Count users whose first rows have one time, so that their order is that of the item ids."""
     assert log.time_r is not None
     return sum(len(np.unique(log.time_r[first : first + points])) == 1 for first in bounds[:-1])

@@ -92,7 +92,7 @@ class RatingFolder:
             ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
             return fold_in_prefixes(offsets, items[rows], targets[rows], design_id, ridge_n)[:, :dims]
 
-        return _fold_used(offsets, _known(self.known_i, items), dims, solve)
+        return _fold_used(offsets, _mark_known_items(self.known_i, items), dims, solve)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class ConfidenceFolder:
             settings = (self.factors_id, self.spectrum, ridge_n, self.alpha)
             return fold_in_implicit_prefixes(offsets, items[rows], ones, *settings)
 
-        used_p = _known(self.known_i, items) & _liked(ratings, self.threshold)
+        used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
         return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
 
 
@@ -166,7 +166,7 @@ class PairFolder:
             )
             return fold_in_ials_prefixes(offsets, items[rows], self.factors_id, self.spectrum, ridge_n)
 
-        used_p = _known(self.known_i, items) & _liked(ratings, self.threshold)
+        used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
         return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
 
 
@@ -174,13 +174,13 @@ def _longest(offsets: Ints) -> int:
     return int(np.diff(offsets).max(initial=0))
 
 
-def _known(known_i: Bools, items: Ints) -> Bools:
+def _mark_known_items(known_i: Bools, items: Ints) -> Bools:
     if len(items) and items.max() >= len(known_i):
         raise DataError(f"item {items.max()} lies outside the catalogue of {len(known_i)} items")
     return np.append(known_i, np.False_)[items]
 
 
-def _liked(ratings: Floats, threshold: float | None) -> Bools:
+def _mark_liked_rows(ratings: Floats, threshold: float | None) -> Bools:
     return ratings > 0 if threshold is None else ratings >= threshold
 
 
