@@ -9,9 +9,9 @@ crossing, how wide is it, does the switching system beat both on users it has no
 crossing shown where one system leads everywhere? The exit code is 1 where a share is outside of its bound.
 
 `systems`: SGD, ALS-WR, iALS, item-kNN and popularity are fitted, with fixed settings, without some users.
-These users are folded in after 1 .. L ratings, and NDCG@50 is computed among all items and among rated ones:
-does a system that wins among the rated items win among all? The file has a header and the columns user, item,
-rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is not used.
+These users are folded in after 1 .. L ratings, and NDCG@50 is computed among all items and rated ones.
+Does a system that wins among the rated items win among all? The file has a header and the columns user,
+item, rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is not used.
 """
 
 from __future__ import annotations
