@@ -279,8 +279,8 @@ def print_switch(values: Mapping[str, Floats], users: CurveUsers, given: tuple[i
     """Choose a pair and a place on one half of the users, and print what they give on the other half."""
     half = np.arange(len(users.keys_u)) % 2 == 0
     first, then, switch = choose_switch({name: value_ul[half] for name, value_ul in values.items()}, given)
-    pair = [values[name][~half] for name in (first, then)]
-    systems = [switch_values(*pair, switch), *pair]
+    first_ul, then_ul = values[first][~half], values[then][~half]
+    systems = [switch_values(first_ul, then_ul, switch), first_ul, then_ul]
     mean_um = np.column_stack([average_points(value_ul, given) for value_ul in systems])
     tests = paired_t(pair_sums(mean_um / LOWEST))
     numbers = [mean_and_error(moments(mean_um))[0][at] for at in range(3)]
