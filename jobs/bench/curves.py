@@ -75,7 +75,9 @@ def draw_users(draw: np.random.Generator, users: int, items: int) -> CurveUsers:
     order = np.argsort(draw.random((users, ROWS)), axis=1)
     rows = np.take_along_axis(places, order, axis=1).reshape(-1)
     keys = draw.integers(-(2**62), 2**62, users)
-    return CurveUsers(keys, np.arange(users + 1) * ROWS, rows, draw.integers(1, 6, users * ROWS) * 1.0)
+    return CurveUsers(
+        keys, np.arange(users + 1) * ROWS, rows, draw.integers(1, 6, users * ROWS).astype(np.float64)
+    )
 
 
 def make_request(points: int) -> CurveRequest:
@@ -98,7 +100,7 @@ def time_folder(
     rows = (users.offsets[:-1, None] + np.arange(last)).reshape(-1)
     given = (np.arange(len(users.keys_u) + 1) * last, users.items_p[rows], users.ratings_p[rows])
     works: tuple[Callable[[], object], ...] = (
-        lambda: measure_ready(scorer, ready, truth, masked, relevance, request),
+        lambda: measure_ready(scorer, ready, (truth, masked), relevance, request),
         lambda: measure_prefixes(scorer, folder, users, request),
         lambda: folder.fold(*given),
     )
@@ -115,13 +117,13 @@ def time_folder(
 def measure_ready(
     scorer: DotScorer,
     ready: UserBlock,
-    truth: ItemLists,
-    masked: ItemLists,
+    lists: tuple[ItemLists, ItemLists],
     relevance: Floats,
     request: CurveRequest,
 ) -> dict[str, Floats]:
-    """Rank vectors that are ready, and measure the ranks."""
-    counts = count_ranks(scorer, ready, truth, masked, settings=CountingSettings(cutoff=K))
+    """Rank vectors that are ready, and measure the ranks; `lists`: truth, and items left out."""
+    truth = lists[0]
+    counts = count_ranks(scorer, ready, *lists, settings=CountingSettings(cutoff=K))
     ranks = (counts.above_p, counts.tied_p, counts.before_p, counts.candidates_u)
     rankings = Rankings(truth.offsets_u, relevance, *ranks)
     return measure(rankings, request.metrics, request.ks, request.definition, uncut=False)

@@ -100,14 +100,14 @@ def try_world(seed: int, replicates: int = 1000) -> CrossingTrial:
         return SLOPE * (MIDDLE - points)
 
     world, unseen = make_world(seed, falling), make_world(seed + 2**32, falling)
-    crossing = bootstrap_crossing(*world, given, replicates, seed)
+    crossing = bootstrap_crossing(*world, given, replicates=replicates, seed=seed)
     switched = switch_values(unseen.first_ul, unseen.second_ul, crossing.switch).mean()
     parallel = make_world(seed + 2**33, lambda points: np.full(len(points), LEAD))
     return CrossingTrial(
         crossing.shown and crossing.low <= CROSSING <= crossing.high,
         crossing.high - crossing.low,
         bool(switched > max(unseen.first_ul.mean(), unseen.second_ul.mean())),
-        not bootstrap_crossing(*parallel, given, replicates, seed).shown,
+        not bootstrap_crossing(*parallel, given, replicates=replicates, seed=seed).shown,
     )
 
 

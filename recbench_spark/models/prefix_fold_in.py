@@ -118,6 +118,7 @@ def fold_in_implicit_prefixes(
     ratings: Floats,
     factors_id: Floats,
     spectrum: ItemSpectrum,
+    *,
     ridge_n: Floats,
     alpha: float,
 ) -> Floats:
@@ -140,7 +141,7 @@ def fold_in_implicit_prefixes(
     extra_p = alpha * np.abs(ratings.astype(np.float64))
     liked_p = ratings > 0
     rows = WeightedRows(extra_p, (1 + extra_p) * liked_p, liked_p)
-    return _solve_implicit(offsets, items, rows, factors_id, spectrum, ridge_n)
+    return _solve_implicit(offsets, items, rows, factors_id, spectrum, ridge_n=ridge_n)
 
 
 def fold_in_ials_prefixes(
@@ -163,7 +164,7 @@ def fold_in_ials_prefixes(
     """
     ones = np.ones(len(items))
     rows = WeightedRows(ones, ones, ones > 0)
-    return _solve_implicit(offsets, items, rows, factors_id, spectrum, ridge_n)
+    return _solve_implicit(offsets, items, rows, factors_id, spectrum, ridge_n=ridge_n)
 
 
 def _solve_implicit(
@@ -172,8 +173,10 @@ def _solve_implicit(
     rows: WeightedRows,
     factors_id: Floats,
     spectrum: ItemSpectrum,
+    *,
     ridge_n: Floats,
 ) -> Floats:
+    """Solve for all prefixes, user by user."""
     _check_ridges(offsets, ridge_n)
     vectors_pd = np.zeros((len(items), factors_id.shape[1]))
     places = (offsets.astype(np.int64), items.astype(np.int64))

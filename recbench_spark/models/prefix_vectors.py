@@ -121,8 +121,8 @@ class ConfidenceFolder:
         def solve(offsets: Ints, rows: Ints) -> Floats:
             ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
             ones = np.ones(len(rows))
-            settings = (self.factors_id, self.spectrum, ridge_n, self.alpha)
-            return fold_in_implicit_prefixes(offsets, items[rows], ones, *settings)
+            arrays = (offsets, items[rows], ones, self.factors_id, self.spectrum)
+            return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
 
         used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
         return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)

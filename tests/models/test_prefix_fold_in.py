@@ -62,7 +62,9 @@ def test_each_prefix_equals_its_own_refit(seed: int, dims: int, ridge: float, al
     factors, offsets, items, ratings = draw_world(seed, dims)
     ridge_n, spectrum = ridge_per_rating(ridge, LONGEST), decompose_items(factors)
     explicit = fold_in_prefixes(offsets, items, ratings, factors, ridge_n)
-    implicit = fold_in_implicit_prefixes(offsets, items, ratings, factors, spectrum, ridge_n, alpha)
+    implicit = fold_in_implicit_prefixes(
+        offsets, items, ratings, factors, spectrum, ridge_n=ridge_n, alpha=alpha
+    )
     for row, history in prefixes(offsets):
         one = (
             np.array([0, history.stop - history.start]),
@@ -72,7 +74,9 @@ def test_each_prefix_equals_its_own_refit(seed: int, dims: int, ridge: float, al
             ridge,
         )
         np.testing.assert_allclose(explicit[row], fold_in_explicit(*one)[0], rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(implicit[row], fold_in_implicit(*one, alpha)[0], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            implicit[row], fold_in_implicit(*one, alpha=alpha)[0], rtol=1e-10, atol=1e-10
+        )
 
 
 @settings(max_examples=40, deadline=None)

@@ -100,7 +100,8 @@ def _best_places(before_bl: Floats, after_bl: Floats, weights_l: Floats) -> Ints
     """Return the smallest place t that maximises sum_{l <= t} before + sum_{l > t} after, (b,)."""
     gains_bl = np.cumsum((before_bl - after_bl) * weights_l, axis=1)
     gains_bt = np.column_stack([np.zeros(len(gains_bl)), gains_bl])
-    return np.argmax(gains_bt, axis=1).astype(np.int64)
+    places_b: Ints = np.argmax(gains_bt, axis=1).astype(np.int64)
+    return places_b
 
 
 def find_crossing(
@@ -109,6 +110,7 @@ def find_crossing(
     first_bl: Floats,
     second_bl: Floats,
     given: Sequence[int],
+    *,
     level: float = 0.95,
 ) -> CurveCrossing:
     """Find the crossing of two mean curves, and its interval from the curves of bootstrap replicates.
@@ -138,6 +140,7 @@ def bootstrap_crossing(
     first_ul: Floats,
     second_ul: Floats,
     given: Sequence[int],
+    *,
     replicates: int = 1000,
     seed: int = 42,
     level: float = 0.95,
@@ -161,7 +164,7 @@ def bootstrap_crossing(
     means = mean_and_error(moments(values))[0]
     means_b = replicate_means(*bootstrap_sums(keys_u, values, replicates, seed))
     at = len(given)
-    return find_crossing(means[:at], means[at:], means_b[:, :at], means_b[:, at:], given, level)
+    return find_crossing(means[:at], means[at:], means_b[:, :at], means_b[:, at:], given, level=level)
 
 
 def adjust_shares(crossings: Sequence[CurveCrossing]) -> Floats:

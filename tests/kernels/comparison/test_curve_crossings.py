@@ -48,17 +48,17 @@ def test_the_switch_is_the_best_of_all_places_and_orders(first, second, gaps) ->
     a, b = np.array(first[:length]), np.array(second[:length])
     points = [2**at if gaps else at + 1 for at in range(length)]
     weights = point_weights(points)
-    found = find_switch(a, b, points)
+    best = find_switch(a, b, points)
     tried = {
         (swapped, place): weights @ np.append(x[:place], y[place:]) / weights.sum()
         for swapped, x, y in ((False, a, b), (True, b, a))
         for place in range(length + 1)
     }
-    assert found.value == pytest.approx(max(tried.values()), abs=1e-12)
-    assert found.value == pytest.approx(tried[found.swapped, found.place], abs=1e-12)
+    assert best.value == pytest.approx(max(tried.values()), abs=1e-12)
+    assert best.value == pytest.approx(tried[best.swapped, best.place], abs=1e-12)
     smaller = [value for (swapped, place), value in tried.items()
-               if swapped == found.swapped and place < found.place]  # fmt: skip
-    assert all(value < found.value for value in smaller)
+               if swapped == best.swapped and place < best.place]  # fmt: skip
+    assert all(value < best.value for value in smaller)
 
 
 def test_values_of_the_switching_system() -> None:
@@ -72,17 +72,20 @@ def test_the_order_of_users_changes_no_bit_and_missing_values_leave_both_curves(
     world = make_world(3, lambda point: 0.005 * (7.5 - point))
     keys, first, second = world.keys_u[:200], world.first_ul[:200].copy(), world.second_ul[:200].copy()
     first[5, 3] = math.nan
-    crossing = bootstrap_crossing(keys, first, second, range(1, 21), 100, 7)
+    crossing = bootstrap_crossing(keys, first, second, range(1, 21), replicates=100, seed=7)
     order = np.random.default_rng(0).permutation(200)
-    assert bootstrap_crossing(keys[order], first[order], second[order], range(1, 21), 100, 7) == crossing
+    assert (
+        bootstrap_crossing(keys[order], first[order], second[order], range(1, 21), replicates=100, seed=7)
+        == crossing
+    )
     second[5, 3] = 1e4
-    assert bootstrap_crossing(keys, first, second, range(1, 21), 100, 7) == crossing
+    assert bootstrap_crossing(keys, first, second, range(1, 21), replicates=100, seed=7) == crossing
 
 
 def test_one_system_that_is_better_everywhere_shows_no_crossing() -> None:
     users = 50
     keys, noise = np.arange(users), np.random.default_rng(0).normal(size=(users, 5)) / 100
-    crossing = bootstrap_crossing(keys, noise + 1, noise, range(1, 6), 200)
+    crossing = bootstrap_crossing(keys, noise + 1, noise, range(1, 6), replicates=200)
     assert crossing.share_at_ends == 1.0 and crossing.sign_changes == 0
     assert (crossing.switch.place, crossing.low, crossing.high) == (5, 5, 5)
     assert crossing.describe() == "no crossing shown"

@@ -294,7 +294,7 @@ def test_signed_grades_by_hand() -> None:
         ({1: 3.0, 2: 2.0}, {1: 1.0, 2: 3.0}),
     ]
     definition = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
-    values = measure(oracles.rankings_of(users), ["ndcg"], [1, 2], definition)["ndcg"]
+    values = measure(oracles.make_rankings(users), ["ndcg"], [1, 2], definition)["ndcg"]
     at_2 = (-2 + 2 / math.log2(3)) / 2
     np.testing.assert_allclose(values, [[-1.0, at_2, at_2], [0.0, 0.0, 0.0]], atol=1e-15)
 
@@ -305,7 +305,7 @@ def test_signed_values_of_stars_have_a_bound_far_below_zero(step: float, least: 
     scores = {item: float(99 - item) for item in range(51)}
     truth = dict.fromkeys(range(50), step) | {50: 3.0 + step}
     definition = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
-    value = measure(oracles.rankings_of([(scores, truth)]), ["ndcg"], [50], definition)["ndcg"][0, 0]
+    value = measure(oracles.make_rankings([(scores, truth)]), ["ndcg"], [50], definition)["ndcg"][0, 0]
     discounts = math.fsum(1 / math.log2(rank + 1) for rank in range(1, 51))
     assert value == pytest.approx((step - 3.0) / step * discounts)
     assert least < value < least + 1
@@ -319,7 +319,7 @@ def test_an_origin_moves_grades_alone() -> None:
         moved = Definition(gain="linear", negative_grades=rule, grade_origin=3.0, threshold=4.0)
         plain = Definition(gain="linear", negative_grades=rule, threshold=1.0)
         of_stars, of_grades = (
-            measure(oracles.rankings_of([(scores, truth)]), ["ndcg", "recall"], [1, 2, 3], definition)
+            measure(oracles.make_rankings([(scores, truth)]), ["ndcg", "recall"], [1, 2, 3], definition)
             for truth, definition in ((stars, moved), (grades, plain))
         )
         assert {name: values.tolist() for name, values in of_stars.items()} == {
