@@ -47,7 +47,7 @@ def test_one_factor_by_hand() -> None:
     # alpha 10: c = 11; 11 / (5 + 10 + 1/2), then 33 / (5 + 10 * 5 + 1).
     spectrum = decompose_items(factors)
     vectors = fold_in_implicit_prefixes(
-        *rows, np.ones(2), factors, spectrum, ridge_per_rating(0.5, 2), 10.0
+        *rows, np.ones(2), factors, spectrum, ridge_n=ridge_per_rating(0.5, 2), alpha=10.0
     )
     np.testing.assert_allclose(vectors[:, 0], [11 / 15.5, 33 / 56], rtol=1e-15)
     # alpha_0 1/5, nu 1, 2 items: 1 / (1 + 1 + (1 + 2/5) / 2), then 3 / (1 + 5 + (2 + 2/5) / 2).

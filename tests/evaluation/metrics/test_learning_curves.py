@@ -99,22 +99,22 @@ def test_no_bit_depends_on_partitions_batches_or_the_order_of_rows(
     (scorer, folder), users = make_model(3), draw_users(4)
     request = CurveRequest(PrefixRule((1, 2, 3), test), ("ndcg", "recall"), (3, 9), STARS)  # type: ignore[arg-type]
 
-    def mean_of_draws(part: CurveUsers) -> bytes:
+    def average_orders(part: CurveUsers) -> bytes:
         orders = [order_by_hash(part.offsets, part.keys_u, part.items_p, draw, 5) for draw in range(3)]
         draws = [measure_prefixes(scorer, folder, part.reorder(order), request) for order in orders]
         values = [average_draws(np.stack([one[name] for one in draws])) for name in request.metrics]
         return np.concatenate(values, axis=2).tobytes()
 
-    whole = mean_of_draws(users)
+    whole = average_orders(users)
     for cuts in ([0, 5, 11, 17], range(18)):
         parts = [users.select_users(a, b) for a, b in zip(cuts, [*cuts][1:], strict=False)]
-        assert b"".join(mean_of_draws(part) for part in parts) == whole
+        assert b"".join(average_orders(part) for part in parts) == whole
     backwards = np.concatenate(
         [np.arange(b - 1, a - 1, -1) for a, b in zip(users.offsets, users.offsets[1:], strict=False)]
     )
-    assert mean_of_draws(users.reorder(backwards)) == whole
+    assert average_orders(users.reorder(backwards)) == whole
     monkeypatch.setattr(learning_curves, "BATCH_ENTRIES", 40)
-    assert mean_of_draws(users) == whole
+    assert average_orders(users) == whole
 
 
 def test_the_compiled_path_gives_the_same_bits() -> None:
