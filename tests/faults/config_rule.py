@@ -288,7 +288,8 @@ AXES: dict[str, Rule] = {
     "ndcg_users": choice("same", "truth", "both", "output"),
     "empty_users": choice("leave_out", "zero"),
     "gain": choice("binary", "linear", "exponential", "exponential_above"),
-    "negative_grades": choice("clip", "worst", "zero_floor"),
+    "negative_grades": choice("clip", "worst", "zero_floor", "signed"),
+    "grade_origin": number(),
     "threshold": maybe(number()),
     "discount": choice("log2", "log2_max2", "ln"),
     "ideal": choice("min_k_relevant", "k", "relevant"),
@@ -873,6 +874,10 @@ def _check_metrics(meant: dict[str, Any]) -> None:
         if name not in (VALUE_METRICS if rating else (*RANK_METRICS, *LIST_METRICS)):
             raise Broken("benchmark.evaluation.metrics", f"no metric {name}")
     axes = evaluation.get("definition", {})
+    preset_gain = {"ranx": "linear", "elliot": "exponential_above"}.get(evaluation.get("preset") or "")
+    gain = axes.get("gain", preset_gain)
+    if axes.get("grade_origin") and gain not in ("linear", "exponential"):
+        raise Broken("benchmark.evaluation.definition.grade_origin", "the gain has no grades")
     cut = UNCUT_PRESETS.get(evaluation.get("preset") or "", ())
     for name in list_metrics(meant) if evaluation.get("uncut") is False else ():
         axis = axes.get(f"{name}_cut", "uncut" if name in cut else "at_k")

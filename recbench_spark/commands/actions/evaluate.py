@@ -278,7 +278,7 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
         "settings": {
             "k": args.k,
             "preset": args.preset,
-            "definition": definition.model_dump(),
+            "definition": definition.to_settings(),
             "paths": input_paths(args),
             **({"slice": args.slice} if args.slice else {}),
         },
