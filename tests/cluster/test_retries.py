@@ -31,7 +31,7 @@ from pyspark import TaskContext
 from recbench_spark.storage import blocks
 from recbench_spark.config import Dataset
 from recbench_spark.data import columnar
-from tests.protocol.test_splits import labelled
+from tests.protocol.test_splits import label_log
 from recbench_spark.runtime.session import get_session
 from recbench_spark.nightly import split as splitting
 from recbench_spark.storage.store import Store
@@ -56,7 +56,7 @@ spark = get_session()
 log = spark.read.parquet(str(folder / "log"))
 for n, split in enumerate(SPLITS):
     read = log.mapInArrow(dying("read"), log.schema)
-    found = labelled(read, split, "keep_last")
+    found = label_log(read, split, "keep_last")
     found.mapInArrow(dying("labelled"), found.schema).write.parquet(str(folder / f"split{n}"))
 
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
