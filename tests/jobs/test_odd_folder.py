@@ -1,7 +1,11 @@
-"""Jobs whose log, configuration and warehouse lie in one folder with every odd character in its name."""
+"""Jobs whose log, configuration and warehouse lie in one folder with every odd character in its name.
+
+Most entries have their contract test here: it runs with these files and leaves its rows.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,12 +15,22 @@ import yaml
 from deltalake import write_deltalake
 from pyarrow import csv
 
-from recbench_spark.commands import benchmark, embed, evaluate, maintain, nightly, query, report, tune
+from recbench_spark.commands import (
+    benchmark,
+    board,
+    bundle,
+    embed,
+    evaluate,
+    maintain,
+    multiverse,
+    nightly,
+    query,
+    report,
+    tune,
+)
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_tables import list_files, open_table
 from recbench_spark.storage.store import Store
-
-pytestmark = pytest.mark.spark
 
 ODD = "a b é %20 #1 [x] 'q' +& `b`"
 
@@ -68,6 +82,7 @@ def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
     return delta_files.read_rows(str(folder / "w" / table)).to_pylist()
 
 
+@pytest.mark.contract("nightly", "report", "query", "maintain")
 def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
     warehouse = f"--warehouse={folder / 'w'}"
     night = [f"--config={folder / 'odd.yaml'}", warehouse, "--logical-date=2026-01-01"]
@@ -91,14 +106,42 @@ def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == [ODD]
 
 
-def test_fits_over_folds_and_a_search(spark, folder) -> None:
+@pytest.mark.contract("multiverse")
+def test_a_benchmark_under_two_protocols(spark, folder, capsys) -> None:
+    two = "models=[{name: popular, kind: popular}, {name: knn, kind: item_knn, neighbours: 3}]"
+    flags = ["--logical-date=2026-01-01", "--protocols=RO_RS,RO_LS", "--candidates=unseen", f"--set={two}"]
+    assert run(multiverse, f"--config={folder / 'odd.yaml'}", f"--warehouse={folder / 'w'}", *flags) == 0
+    suites = {f"odd-{protocol}-unseen" for protocol in ("RO_RS", "RO_LS")}
+    runs = {row["run_id"]: row for row in rows_of(folder, "runs") if row["suite"] in suites}
+    assert {(row["suite"], row["model"]) for row in runs.values()} == {
+        (suite, model) for suite in suites for model in ("popular", "knn")
+    }
+    worlds = Counter(row["run_id"] for row in rows_of(folder, "multiverse"))
+    assert set(worlds) == set(runs) and len(set(worlds.values())) == 1
+    assert "2 protocols" in capsys.readouterr().out
+    assert (folder / "w" / "reports" / "odd-multiverse.html").is_file()
+
+
+@pytest.mark.contract("benchmark", "tune", "board", "bundle")
+def test_fits_over_folds_and_a_search(spark, folder, capsys) -> None:
     flags = [f"--config={folder / 'rated.yaml'}", f"--warehouse={folder / 'w'}"]
     assert run(benchmark, *flags) == 0
     assert run(tune, *flags, "--models=means", "--budget=2") == 0
     assert {row["status"] for row in rows_of(folder, "fits")} == {"succeeded"}
     assert len(rows_of(folder, "trials")) == 2
+    assert run(board, *flags) == 0
+    assert "means" in capsys.readouterr().out
+    (entry,) = [row for row in rows_of(folder, "boards") if row["name"] == "means"]
+    rmse = [row["rmse"] for row in rows_of(folder, "fits") if row["purpose"] == "benchmark"]
+    assert len(rmse) == 2 and entry["value"] == pytest.approx(sum(rmse) / 2, rel=1e-12)
+    output = folder / "bundle"
+    assert run(bundle, "pack", *flags, "--model=means", f"--output={output}") == 0
+    other = [f"--config={folder / 'rated.yaml'}", f"--warehouse={folder / 'other'}"]
+    assert run(bundle, "score", *other, f"--bundle={output}") == 0
+    assert f"rmse {entry['value']:.4f} on board" in capsys.readouterr().out
 
 
+@pytest.mark.contract("embed")
 def test_a_graph_of_each_format(spark, folder) -> None:
     edges = csv.read_csv(folder / "log.csv").select(["user_id", "item_id"]).rename_columns(["src", "dst"])
     csv.write_csv(edges, folder / "edges.csv")
@@ -111,6 +154,7 @@ def test_a_graph_of_each_format(spark, folder) -> None:
     assert table.num_rows == 2 * 20
 
 
+@pytest.mark.contract("evaluate")
 def test_lists_by_both_engines(spark, folder) -> None:
     truth = ["user_id,item_id", *(f"u{u},i{i}" for u, i, r in LOG if r > 3)]
     lists = ["user_id,item_id,score", *(f"u{u},i{i},{r}" for u, i, r in LOG)]

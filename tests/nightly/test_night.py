@@ -42,8 +42,6 @@ from recbench_spark.tuning.board_update import append_entries, update_board
 from tests import oracles
 from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
 
-pytestmark = pytest.mark.spark
-
 NIGHT_2 = date(2026, 1, 2)
 TINY = {
     "dataset": {

@@ -105,7 +105,6 @@ def fit(status: str = "succeeded", **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.spark
 def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None:
     facts = {"log_id": "l", "suite": "s", "dataset": "d", "split": "p", "purpose": "benchmark"}
     entry = Entry(

@@ -32,6 +32,7 @@ from recbench_spark.training.multiprocess_fit import (
 )
 from recbench_spark.training.processes import FailureNote, Job, run_processes
 from tests.models.networks.test_fitting import factor_task, pair_task
+from tests.waiting import wait_until
 
 PLAN = TrainingPlan(epochs=2, batch=50, rate=0.05)
 
@@ -208,7 +209,6 @@ def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
     assert ends[0].result is None
 
 
-@pytest.mark.spark
 def test_a_folder_that_tasks_do_not_share_with_the_driver_is_refused(spark, tmp_path, monkeypatch) -> None:
     """/proc/self/cwd is another folder in each process: the driver's is not the one of Spark's workers."""
     monkeypatch.chdir(tmp_path)
@@ -306,12 +306,21 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
 
 
+class Stuck(Slow):
+    """A task whose second epoch does not get anywhere."""
+
+    def batch(self, at, row_b, seed):
+        if (self.folder / "two" / "last.safetensors").exists():
+            time.sleep(600)
+        return super().batch(at, row_b, seed)
+
+
 DRIVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from tests.training.test_multiprocess_fit import PLAN, Slow, fit_multiprocess
-fit_multiprocess(partial(Slow, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
+from tests.training.test_multiprocess_fit import PLAN, Stuck, fit_multiprocess
+fit_multiprocess(partial(Stuck, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
 """
 
 
@@ -322,10 +331,8 @@ def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_pa
             time.sleep(0.05)
         pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
         driver.kill()
-    until = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert len(pids) == 2
     before = names(tmp_path / "two")  # with the meeting that nobody could remove
     assert len([name for name in before if name.startswith(".meeting.")]) == 1
     lines: list[str] = []

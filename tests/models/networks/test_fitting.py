@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
 from tests.graph import oracle
 from tests.models.networks.worlds import adjacency
+from tests.waiting import wait_until
 
 FORM = LayerForm("convolve", "importance", 6, 5)
 
@@ -242,18 +242,22 @@ def test_minibatches_are_made_while_a_device_computes() -> None:
     task = factor_task(0)
 
     class Simulated:
-        """Minibatches of 20 ms, and a device that takes 30 ms over each."""
+        """A device that is not done with a minibatch before the next one of the epoch has begun."""
 
-        module, examples, worth = task.module, 400, staticmethod(lambda: 0.0)
+        module, examples, worth = task.module, 80, staticmethod(lambda: 0.0)
+        begun = computed = 0
 
         def batch(self, at, row_b, seed):
-            time.sleep(0.02)
+            self.begun += 1
             return task.batch(at, row_b % task.examples, seed)
 
         def loss(self, batch):
-            time.sleep(0.03)
+            self.computed += 1
+            if self.computed % 10:
+                wait_until(lambda: self.begun > self.computed)
             return task.loss(batch)
 
-    found = fit(Simulated(), TrainingPlan(epochs=2, batch=8), None, lambda _: None)
-    # 50 minibatches: one after the other they would wait for 40 % of the time or more, on any machine
-    assert found.epochs[-1].waited < 0.25
+    device = Simulated()
+    result = fit(device, TrainingPlan(epochs=2, batch=8), None, lambda _: None)
+    assert device.computed == device.begun == 20
+    assert all(0 <= epoch.waited <= 1 for epoch in result.epochs)
