@@ -10,6 +10,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# An example that takes long beside other work is no failure.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 # `make test` runs two processes with a session each. Tests of one group share a process.
 NIGHT = "night"

@@ -234,6 +234,7 @@ def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.D
             assert mine.value.iloc[0] == pytest.approx(math.fsum(kept) / len(kept), abs=1e-12)
 
 
+@pytest.mark.full
 def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     small_night: Ran, als_scores, metrics: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -312,6 +313,7 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
     assert {row.run_id for row in board.collect()} == {second}
 
 
+@pytest.mark.full
 def test_a_forced_earlier_night_prints_its_own_board(small_night: Ran) -> None:
     store, benchmark = small_night.store, small(name="backfilled", models=models("popular"))
     later = run(store, benchmark, DATE + timedelta(days=1))
@@ -340,6 +342,7 @@ def killed(*_args, **_kwargs):
     raise Killed
 
 
+@pytest.mark.full
 def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
     small_night: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +398,7 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
     assert facts.count() == facts.select("part", "fact").distinct().count()
 
 
+@pytest.mark.full
 def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Path) -> None:
     for side, dims in (("user", 2), ("item", 3)):
         frame = pd.DataFrame({f"{side}_id": ["a"], "vector": [[0.5] * dims]})
@@ -422,6 +426,7 @@ WORDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at_once", ["64", "0"], ids=["together", "alone"])
 def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
     spark, small_night: Ran, at_once: str

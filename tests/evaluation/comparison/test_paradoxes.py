@@ -184,6 +184,7 @@ def oracle(rows: list[dict[str, Any]], label: str | None, k: float) -> tuple[Any
     return values[there].mean(), drawn, sizes.sum(), weights.T @ sizes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("part", "k"), [("test", 5), ("open_loop", None)])
 def test_differences_and_intervals_against_numpy(
     pairs: pd.DataFrame, rankings: Rows, part: str, k: int | None
@@ -219,6 +220,7 @@ def test_differences_and_intervals_against_numpy(
         assert row.kind == (wanted if opposed else "none")
 
 
+@pytest.mark.full
 def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> None:
     table = night.store.read(FLIPS).where(F.col("logical_date") == F.lit(DATE)).toPandas()
     # Four models against the best one, two cut-offs and parts, items, users; AUC is not a sum over items.
@@ -246,6 +248,7 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> 
         assert list(row.contributions) == [value * 2.0**-30 for _, value in largest]
 
 
+@pytest.mark.full
 def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFrame) -> None:
     find_paradoxes(night.night, Journal())
     store = night.store

@@ -446,6 +446,7 @@ def rows_of(night: Ran, table: str) -> pd.DataFrame:
     return night.store.read_run(table, night.outcome.run_ids["popular"]).toPandas()
 
 
+@pytest.mark.full
 def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     rankings = night.rows("rankings")
     truth = rankings[rankings.part == "test"].sort_values("user_id")
@@ -487,6 +488,7 @@ def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
         yield {**kept, "slices": [], "truth_rewards": held, "listed_rewards": listed}
 
 
+@pytest.mark.full
 def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> None:
     items = {row.item_id: row for row in night.ran.night.table(ITEMS).collect()}
     opened = night.opened_store
@@ -506,6 +508,7 @@ def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> Non
     assert set(sliced.part) == {"test", "open_loop"}
 
 
+@pytest.mark.full
 def test_findings_of_a_night(night: Corrected) -> None:
     checks = night.rows("checks").set_index("check")
     rankings = night.rows("rankings")
