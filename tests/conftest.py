@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
-from hypothesis import settings
 
 # An example that takes long beside other work is no failure.
-settings.register_profile("tests", deadline=None)
-settings.load_profile("tests")
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
-# `make test` runs two processes with a session each. Tests of one group share a process.
+# Tests of one group share a process of pytest, and so its session.
 NIGHT = "night"
 
 JVM_FIXTURES = {"spark", "own_jvm"}
