@@ -285,7 +285,7 @@ def _named(ranked: Any) -> Any:
     return run
 
 
-def test_rows_of_rankings_are_those_of_the_table() -> None:
+def test_rows_of_rankings_are_those_of_the_table(spark) -> None:
     from pyspark.sql import types as T
 
     from recbench_spark.evaluation.ranking.rank import RANKING
