@@ -89,7 +89,11 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     return Model(name, layers, ends, case.mode, case.wire, str(path), str(place / name), *tables, 7, 100)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.full] * (case.wire == "float16")) for case in CASES],
+    ids=str,
+)
 def test_blocks_without_nodes_change_no_bit(case, graphs, tmp_path) -> None:
     place, found = warehouse(tmp_path), {}
     for cut in CUTS:

@@ -1,11 +1,7 @@
-"""Jobs whose log, configuration and warehouse lie in one folder with every odd character in its name.
-
-Most entries have their contract test here: it runs with these files and leaves its rows.
-"""
+"""Jobs whose log, configuration and warehouse lie in one folder with every odd character in its name."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +18,6 @@ from recbench_spark.commands import (
     embed,
     evaluate,
     maintain,
-    multiverse,
     nightly,
     query,
     report,
@@ -82,7 +77,6 @@ def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
     return delta_files.read_rows(str(folder / "w" / table)).to_pylist()
 
 
-@pytest.mark.contract("nightly", "report", "query", "maintain")
 def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
     warehouse = f"--warehouse={folder / 'w'}"
     night = [f"--config={folder / 'odd.yaml'}", warehouse, "--logical-date=2026-01-01"]
@@ -104,22 +98,6 @@ def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
     assert run(maintain, warehouse, "--keep-days=4000", "--logical-date=2026-01-02") == 0
     assert sorted(map(str, rows_of(folder, "metrics"))) == sorted(map(str, before))
     assert [entry.name for entry in folder.parent.iterdir()] == [ODD]
-
-
-@pytest.mark.contract("multiverse")
-def test_a_benchmark_under_two_protocols(spark, folder, capsys) -> None:
-    two = "models=[{name: popular, kind: popular}, {name: knn, kind: item_knn, neighbours: 3}]"
-    flags = ["--logical-date=2026-01-01", "--protocols=RO_RS,RO_LS", "--candidates=unseen", f"--set={two}"]
-    assert run(multiverse, f"--config={folder / 'odd.yaml'}", f"--warehouse={folder / 'w'}", *flags) == 0
-    suites = {f"odd-{protocol}-unseen" for protocol in ("RO_RS", "RO_LS")}
-    runs = {row["run_id"]: row for row in rows_of(folder, "runs") if row["suite"] in suites}
-    assert {(row["suite"], row["model"]) for row in runs.values()} == {
-        (suite, model) for suite in suites for model in ("popular", "knn")
-    }
-    worlds = Counter(row["run_id"] for row in rows_of(folder, "multiverse"))
-    assert set(worlds) == set(runs) and len(set(worlds.values())) == 1
-    assert "2 protocols" in capsys.readouterr().out
-    assert (folder / "w" / "reports" / "odd-multiverse.html").is_file()
 
 
 @pytest.mark.contract("benchmark", "tune", "board", "bundle")

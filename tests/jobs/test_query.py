@@ -234,6 +234,7 @@ def test_a_limit_is_a_number_of_rows(limit: str, capsys: pytest.CaptureFixture[s
     assert end.value.code == 2 and "whole number from 1" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_names_have_the_same_rows_in_the_same_order_without_spark(small_night: Ran) -> None:
     """Every view and question that this process answers, beside Spark; a table has no order of its own."""
     store = small_night.store

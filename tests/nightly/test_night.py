@@ -213,6 +213,7 @@ def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None
             assert ranks == (above, len(tied), sum(i < item for i in tied))
 
 
+@pytest.mark.full
 def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.DataFrame) -> None:
     definition = small_night.night.definition
     blocks = small_night.night.table(USER_BLOCKS).collect()

@@ -70,7 +70,7 @@ WAYS = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("make", "local"),
     [
-        pytest.param(partial(factor_task, 0), True, id="MF-BPR, sparse"),
+        pytest.param(partial(factor_task, 0), True, marks=pytest.mark.full, id="MF-BPR, sparse"),
         pytest.param(own_negatives_task, True, id="pairs"),
         pytest.param(
             partial(factor_task, 2), False, marks=pytest.mark.spark, id="LightGCN, tasks of Spark"
@@ -123,6 +123,7 @@ def running(folder: Path) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
@@ -156,6 +157,7 @@ def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> N
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, monkeypatch) -> None:
     """In an archive, as tasks of Spark find what --py-files brought."""
     code = "from tests.models.networks.test_fitting import factor_task\ndef make(): return factor_task(0)\n"
@@ -277,6 +279,7 @@ def listening(pids: list[int]) -> set[str]:
     return addresses
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("interface", "local"),
@@ -324,6 +327,7 @@ fit_multiprocess(partial(Stuck, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1
 """
 
 
+@pytest.mark.full
 def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)]) as driver:
         while not (tmp_path / "two" / "last.safetensors").exists():

@@ -72,7 +72,7 @@ def killed_after(task, batches: int):
 @pytest.mark.parametrize(
     "make", [pair_task, lambda: pair_task(samples=(3, 2)), lambda: factor_task(2), lambda: factor_task(0)]
 )
-@pytest.mark.parametrize("batches", [4, 11])
+@pytest.mark.parametrize("batches", [4, pytest.param(11, marks=pytest.mark.full)])
 def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
     plan = TrainingPlan(epochs=3, batch=20, rate=0.05, warm_up=3, decay=0.5, every=2)
     whole = make()
