@@ -91,7 +91,10 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[pytest.mark.full] * (case.wire == "float16")) for case in CASES],
+    [
+        pytest.param(case, marks=[pytest.mark.full] * (case.wire == "float16" or case.form == "convolve"))
+        for case in CASES
+    ],
     ids=str,
 )
 def test_blocks_without_nodes_change_no_bit(case, graphs, tmp_path) -> None:

@@ -228,6 +228,7 @@ def test_a_cold_cache_is_announced(tmp_path: Path, monkeypatch) -> None:
     assert "NUMBA_CACHE_DIR" in compile_notice(Cold)
 
 
+@pytest.mark.full
 def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: Path) -> None:
     """An empty folder is announced, filled, and not announced again."""
     words = argv(files, tmp_path / "w", "--metrics", "hit")

@@ -217,6 +217,7 @@ def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
     assert contents(root) == before
 
 
+@pytest.mark.full
 def test_queries_of_every_form_and_all_of_ours_are_taken(small_night: Ran) -> None:
     store = small_night.store
     store.install_views()

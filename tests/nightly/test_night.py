@@ -612,10 +612,16 @@ ASKED_ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("name", query_files())
-def test_every_question_has_an_answer(small_night: Ran, name: str) -> None:
+@pytest.fixture(scope="module")
+def with_views(small_night: Ran) -> Ran:
+    """The small night's store with its views."""
     small_night.store.install_views()
-    rows = small_night.store.spark.sql(query_files()[name]).toPandas()
+    return small_night
+
+
+@pytest.mark.parametrize("name", query_files())
+def test_every_question_has_an_answer(with_views: Ran, name: str) -> None:
+    rows = with_views.store.spark.sql(query_files()[name]).toPandas()
     if name in ASKED_ELSEWHERE:
         return
     assert len(rows) > 0
@@ -636,6 +642,7 @@ def test_a_night_in_a_catalog(spark) -> None:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
 
 
+@pytest.mark.full
 def test_a_board_takes_the_headlines_of_nights_that_rank(small_night: Ran, metrics: pd.DataFrame) -> None:
     """The larger the better; figures of a publication in the file are rows of its night, none of ours."""
     store, name = small_night.store, "board_of_rankings"

@@ -191,6 +191,7 @@ def signed_rank(differences: list[int], zeros: Any) -> significance.Wilcoxon:
     return wilcoxon(*np.unique(differences, return_counts=True), zeros)
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(SMALL, st.sampled_from(["wilcox", "pratt"]))
 def test_wilcoxon_of_few_users_equals_scipy(differences: list[int], zeros: Any) -> None:

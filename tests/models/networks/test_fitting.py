@@ -228,9 +228,8 @@ def one_of_two(rank: int, folder: str, name: str) -> None:
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), [("float64", 1e-12), pytest.param("float32", 1e-5, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "least"), [("float64", 1e-12), ("float32", 1e-5)])
 def test_two_processes_with_unequal_shards_have_one_processs_gradients(name, least, tmp_path) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     multiprocessing.spawn(one_of_two, (str(tmp_path), name), nprocs=2)
