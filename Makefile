@@ -24,13 +24,13 @@ test: $(STAMP) style ## style, types, tests without a JVM, one shared night and 
 	@$(MAKE) --no-print-directory -j 2 types test-short
 
 test-short: $(STAMP)
-	$(TWO_WORKERS) -m "not slow and not full"
+	$(TWO_WORKERS) -m "not slow and not full" $(ARGS)
 
 test-rest: $(STAMP) ## what `make test` leaves out, but the slow ones
-	$(TWO_WORKERS) -m "full and not slow"
+	$(TWO_WORKERS) -m "full and not slow" $(ARGS)
 
 test-all: $(STAMP) lint ## style, types and all tests but the slow ones: half an hour
-	$(TWO_WORKERS) -m "not slow"
+	$(TWO_WORKERS) -m "not slow" $(ARGS)
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	$(PY) -m pytest -q -m "not slow and not spark"

@@ -94,23 +94,25 @@ def mark_test(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups, and before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests; the files of the small night and of contracts go first and to one process.
+    """Mark the tests and put them in order.
 
-    Other tests go by file, those with Spark before. Files without Spark take seconds, so neither process
-    is idle long at the end.
+    Those with Spark come first: the files of the small night and of contracts in one process, others by
+    file. Files without Spark follow from the last to the first, since the first ones are short: neither
+    process is idle long at the end.
     """
     for item in items:
         mark_test(item)
-    sparky = {item.path for item in items if item.get_closest_marker("spark")}
     nightly = {
         item.path
         for item in items
         if "small_night" in getattr(item, "fixturenames", ()) or item.get_closest_marker("contract")
     }
+    items.sort(key=lambda item: "" if item.get_closest_marker("spark") else str(item.path), reverse=True)
+    items.sort(key=lambda item: (not item.get_closest_marker("spark"), item.path not in nightly))
     for item in items:
-        group = NIGHT if item.path in nightly else str(item.path)
+        name = str(item.path) if item.get_closest_marker("spark") else f"{item.path} without Spark"
+        group = NIGHT if item.get_closest_marker("spark") and item.path in nightly else name
         item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (item.path not in nightly, item.path not in sparky))
 
 
 @pytest.hookimpl(wrapper=True)
