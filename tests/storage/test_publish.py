@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier
 
@@ -127,31 +128,33 @@ def test_work_of_a_failed_owner_is_taken_over_at_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 
 
-@pytest.fixture
-def fill_disk() -> Iterator[Callable[[], None]]:
-    """Let no file of this process grow after a call: as on a full disk, names can be made, bytes cannot."""
+@contextmanager
+def full_disk() -> Iterator[Callable[[], None]]:
+    """Let no file of this process grow after a call: as on a full disk, names can be made, bytes cannot.
+
+    It ends within a test: the report of pytest may be a file too.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_lease_that_a_full_disk_cannot_take_is_held_by_nobody(
-    tmp_path: Path, fill_disk: Callable[[], None]
-) -> None:
-    fill_disk()
-    target = tmp_path / "g"
-    with pytest.raises(OSError, match="File too large"), hold_lease(target, is_there(target)):
-        pytest.fail("there is no lease without room")
+def test_a_lease_that_a_full_disk_cannot_take_is_held_by_nobody(tmp_path: Path) -> None:
+    target, full = tmp_path / "g", pytest.raises(OSError, match="File too large")
+    with full_disk() as fill:
+        fill()
+        with full, hold_lease(target, is_there(target)):
+            pytest.fail("there is no lease without room")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_work_of_an_owner_that_a_full_disk_ended_is_taken_over_at_once(
-    tmp_path: Path, fill_disk: Callable[[], None]
-) -> None:
-    target = tmp_path / "g"
-    with pytest.raises(OSError, match="File too large"), hold_lease(target, is_there(target)) as lease:
+def test_work_of_an_owner_that_a_full_disk_ended_is_taken_over_at_once(tmp_path: Path) -> None:
+    target, full = tmp_path / "g", pytest.raises(OSError, match="File too large")
+    with full_disk() as fill, full, hold_lease(target, is_there(target)) as lease:
         assert lease is not None
-        fill_disk()
+        fill()
         (lease.work / "checkpoint").write_text("7")
     assert not leases.is_held(target)
 
