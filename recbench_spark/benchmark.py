@@ -161,7 +161,7 @@ def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableMo
 
     Args:
         run: the attempt.
-        journal: of the job.
+        journal: journal of the job.
         alone: rank and measure the model by itself, now.
 
     Returns:

@@ -266,7 +266,7 @@ def parse_days(text: str) -> tuple[date, ...]:
         dates = sorted(map(parse_day, text.split(",")))
         twice = [str(date_) for date_, next_date in pairwise(dates) if date_ == next_date]
         if twice:
-            raise argparse.ArgumentTypeError(f"{twice[0]} stands in '{text}' twice: name each day once")
+            raise argparse.ArgumentTypeError(f"{twice[0]} occurs twice in '{text}': name each day once")
         return tuple(dates)
     first, last = parse_day(begin_text), parse_day(end_text)
     if last < first:
@@ -337,7 +337,7 @@ def parse_names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, .
     listed = tuple(known)
     for name in parts:
         if not name or parts.count(name) > 1:
-            raise ConfigError(f"{flag} {text}: '{name}' stands there twice or is empty", "name each once")
+            raise ConfigError(f"{flag} {text}: '{name}' is given twice or is empty", "name each one once")
         if listed and name not in listed:
             raise ConfigError(f"{flag}: unknown '{name}'", nearest(name, listed))
     return parts
@@ -356,7 +356,7 @@ def parse_columns(text: str, example: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for standard, equals, source in (pair.partition("=") for pair in text.split(",") if pair):
         if not (standard and equals and source):
-            raise ConfigError(f"--columns {text}: expected ours=theirs,...", f"e.g. {example}")
+            raise ConfigError(f"--columns {text}: expected NAME=COLUMN,...", f"e.g. {example}")
         if standard in columns:
             message = f"--columns {text}: {standard} is given twice, as {columns[standard]} and as {source}"
             raise ConfigError(message, "give each standard name one column")

@@ -190,11 +190,13 @@ def _check_axis(axis: str, value: Any) -> None:
     if axis not in Definition.model_fields:
         raise ConfigError(f"unknown axis 'definition.{axis}'", nearest(axis, Definition.model_fields))
     if isinstance(value, bool):  # pydantic takes these for 1 and 0
-        raise ConfigError(f"definition.{axis}: {str(value).lower()} is no value of it", "a number, or null")
+        raise ConfigError(
+            f"definition.{axis}: {str(value).lower()} is not one of its values", "a number, or null"
+        )
     known = axis_values(axis)
     # An array has no one answer to `in`, and pydantic takes one number of a series for a number.
     if not isinstance(value, str | Real | None):
         hint = nearest("", known) if known else "a number, or null"
-        raise ConfigError(f"definition.{axis}: {show_value(value)} is no value of it", hint)
+        raise ConfigError(f"definition.{axis}: {show_value(value)} is not one of its values", hint)
     if known and value not in known:
         raise ConfigError(f"definition.{axis}: unknown value '{value}'", nearest(str(value), known))

@@ -14,7 +14,7 @@ from recbench_spark.errors import RecbenchError, cut_middle
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
-    "  hint: did the system end it for its memory (see dmesg)? spark.driver.memory bounds it; run again"
+    "  hint: the system may have killed it for lack of memory (see dmesg); raise its limit, or run again"
 )
 
 
@@ -34,7 +34,7 @@ def describe_error(error: BaseException) -> str:
 def _describe_system_error(error: BaseException) -> str:
     """Return a message for errors of memory or files and for `sys.exit`; empty for other errors."""
     if isinstance(error, MemoryError):
-        return "out of memory\n  hint: smaller batches or tables, or a larger machine"
+        return "out of memory\n  hint: use smaller batches or tables, or a larger machine"
     if isinstance(error, SystemExit):
         message = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
         return f"{message}\n  hint: code of a model must raise an error instead"

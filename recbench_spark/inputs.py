@@ -34,9 +34,9 @@ class PinnedInput:
     Attributes:
         path: as in the settings.
         identity: a text that is equal for equal content.
-        version: of a Delta table; None: plain files.
+        version: version of a Delta table; None: plain files.
         read_fingerprint: returns the fingerprint of the present content.
-        fingerprint: of the content at the first look; equal to the present one while nothing changes.
+        fingerprint: fingerprint of the content at the first look; another one later means a change.
     """
 
     path: str
@@ -75,8 +75,8 @@ def look_once(path: str, options: Options, named: bool, look: Callable[[], Pinne
     """Return the pinned input of a path; the first call makes it with `look`.
 
     Args:
-        path: of the input.
-        options: of its reader; those of TIME_TRAVEL choose a version.
+        path: path of the input.
+        options: options of its reader; those of TIME_TRAVEL choose a version.
         named: the names of files are part of the identity.
         look: returns the input with its present content.
     """

@@ -2,7 +2,7 @@
 
 Whoever changes a number raises the revision of the part that computes it, and adds a line. The revision
 enters the hash of everything that depends on that part. So results of older code in a warehouse are not
-reused ("made before", "nothing to do") and not mixed with new ones: they stay under their old name.
+reused ("already made", "nothing to do") and not mixed with new ones: they stay under their old name.
 
 | names                        | enter                                                         |
 |------------------------------|---------------------------------------------------------------|

@@ -13,7 +13,7 @@ import pyarrow as pa
 BITS = {"halffloat": 11, "float": 24, "double": 53}
 
 
-def id_of(kind: pa.DataType, value: Any) -> str | None:  # noqa: PLR0911
+def make_id(kind: pa.DataType, value: Any) -> str | None:  # noqa: PLR0911
     """The id as text; None where it is missing. ValueError where it is none."""
     if value is None:
         return None
@@ -34,12 +34,12 @@ def id_of(kind: pa.DataType, value: Any) -> str | None:  # noqa: PLR0911
     return str(value)
 
 
-def ids_of_csv(fields: Sequence[str | None]) -> list[str | None]:
+def make_csv_ids(fields: Sequence[str | None]) -> list[str | None]:
     """The ids of a column of a text file."""
     known = [field for field in fields if field is not None]
     if not known or not all(re.fullmatch(r"-?\d+\.0|-?\d(\.\d+)?[eE]\+\d\d\d?", field) for field in known):
         return list(fields)
-    return [None if field is None else id_of(pa.float64(), float(field)) for field in fields]
+    return [None if field is None else make_id(pa.float64(), float(field)) for field in fields]
 
 
 WHOLE = [10, 11, 2, None]

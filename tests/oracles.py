@@ -19,7 +19,7 @@ Scores = Mapping[int, float]
 Grades = Mapping[int, float]
 
 
-def rankings_of(users: Sequence[tuple[Scores, Grades]]) -> Rankings:
+def make_rankings(users: Sequence[tuple[Scores, Grades]]) -> Rankings:
     """`Rankings` of users given as (score of each candidate, grade of each truth item)."""
     rows = [(grade, *_counts(scores, item)) for scores, truth in users for item, grade in truth.items()]
     grade, above, tied, before = (np.array(column) for column in zip(*rows, strict=True))
@@ -186,11 +186,11 @@ def _discount(rank: int, d: Definition) -> float:
 
 def _best_dcg(gains: Sequence[float], k: int | None, length: int, d: Definition) -> float:
     """Best DCG of any order; negative gains count only where they have to be shown."""
-    return _best_of_orders(tuple(sorted(gains)), k, length, d)
+    return _take_best_order(tuple(sorted(gains)), k, length, d)
 
 
 @functools.cache
-def _best_of_orders(gains: tuple[float, ...], k: int | None, length: int, d: Definition) -> float:
+def _take_best_order(gains: tuple[float, ...], k: int | None, length: int, d: Definition) -> float:
     shown = length if d.candidates == "rated" else 0
     return max(
         sum(g * _discount(rank, d) for rank, g in enumerate(order[:k], start=1) if g > 0 or rank <= shown)

@@ -74,7 +74,7 @@ def level(room: str) -> int:
     return levels[0]
 
 
-def room_of(parts: Sequence[str]) -> str:
+def find_room(parts: Sequence[str]) -> str:
     """The room of a module of the package, by the parts of its name below the package."""
     return ".".join(parts[:2]) if parts[0] in CUT_FURTHER and len(parts) > 2 else parts[0]
 
@@ -106,7 +106,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def breaches(file: Path, root: Path) -> list[str]:
     """`path:line: what` for every import of a file that its level does not allow."""
     parts = file.relative_to(root).with_suffix("").parts
-    own = room_of(parts[1:]) if parts[0] == PACKAGE else parts[0]
+    own = find_room(parts[1:]) if parts[0] == PACKAGE else parts[0]
     if own == "__init__":
         return []
     lines = []
@@ -116,16 +116,16 @@ def breaches(file: Path, root: Path) -> list[str]:
         top, _, rest = name.partition(".")
         if top in ("pyspark", "delta", "py4j") and without_spark:
             lines.append(f"{where}: {own} must not import {name}")
-        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _allowed(own, rest)):
+        if (top == "jobs" and own != "jobs") or (top == PACKAGE and not _is_allowed(own, rest)):
             lines.append(f"{where}: {own} must not import {name}")
     return lines
 
 
-def _allowed(own: str, name: str) -> bool:
+def _is_allowed(own: str, name: str) -> bool:
     parts = module_parts(name)
     if not parts:  # the package's own version
         return True
-    other = room_of(parts)
+    other = find_room(parts)
     if own in STAGES and other in STAGES and own.split(".", maxsplit=1)[0] != other.split(".")[0]:
         return False
     return other == own or level(other) < level(own)
@@ -142,7 +142,7 @@ def test_layers() -> None:
 def test_every_module_has_a_level_and_every_level_its_modules() -> None:
     folder = ROOT / PACKAGE
     files = [path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py")]
-    rooms = {room_of(parts) for parts in files} - {"__init__"}
+    rooms = {find_room(parts) for parts in files} - {"__init__"}
     assert rooms | {"jobs"} == set().union(*LEVELS)
 
 
@@ -195,6 +195,98 @@ def test_the_checker_itself(tmp_path: Path, place: str, line: str, allowed: bool
     assert [text.partition(": ")[0] for text in lines] == (
         [] if allowed else [f"{PACKAGE}/{place}:{number}"]
     )
+
+
+# --------------------------------------------------------------------------------- imports, parameters
+
+ENGINES = {
+    *(
+        "pyspark",
+        "delta",
+        "py4j",
+        "deltalake",
+        "duckdb",
+        "torch",
+        "safetensors",
+        "triton",
+        "numba",
+        "scipy",
+    ),
+    *("torch_geometric", "matplotlib", "faiss", "cornac", "mlflow"),
+}
+"""Packages that take long to load, or may be absent: a function may import them where it needs them."""
+
+LAZY_ROOMS = {"commands", "jobs"}
+LAZY_FILES = {
+    "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
+    "recbench_spark/adhoc/engines.py": "loads the engine that a call chooses",
+    "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
+    "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",
+    "recbench_spark/evaluation/ranking/rank.py": "loads torch, in tasks that have a GPU",
+    "recbench_spark/failures.py": "loads pyspark, to name its errors",
+    "recbench_spark/kernels/ranking/devices.py": "loads triton, where there is a GPU",
+    "recbench_spark/kernels/ranking/scorers.py": "loads torch, where scores are multiplied",
+    "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
+    "recbench_spark/protocol/audit.py": "loads numba, in tasks",
+    "recbench_spark/protocol/labels.py": "loads numba, in tasks",
+}
+"""Files whose functions import modules of this package, with the reason."""
+
+
+def lazy_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that functions import."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return (place for function in functions for place in imports(function))
+
+
+def test_functions_import_only_engines() -> None:
+    inside = "def f():\n    import json\n    import torch.nn\n    from recbench_spark import cli\n"
+    assert [name for _, name in lazy_imports(ast.parse(inside))] == [
+        "json",
+        "torch.nn",
+        "recbench_spark.cli",
+    ]
+    files: dict[str, set[str]] = {}
+    for file in source_files():
+        name, tree = file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+        if LAZY_ROOMS.isdisjoint(Path(name).parts):
+            files[name] = {module.partition(".")[0] for _, module in lazy_imports(tree)} - ENGINES
+    assert {name: modules for name, modules in files.items() if modules} == {
+        name: {PACKAGE} for name in LAZY_FILES
+    }
+
+
+MOST_POSITIONAL = 5
+COMPILED = re.compile(r"compile|jit|intrinsic")
+"""Decorators of functions that a compiler reads: it takes no keywords."""
+
+
+def functions_with_many_parameters(tree: ast.AST) -> list[str]:
+    """`line name: n` of functions with too many positional parameters; the others are keyword-only."""
+    places = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not any(map(_is_compiler, node.decorator_list)):
+            names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+            count = len(names) - (names[:1] in (["self"], ["cls"]))
+            if count > MOST_POSITIONAL:
+                places.append(f"{node.lineno} {node.name}: {count}")
+    return places
+
+
+def _is_compiler(decorator: ast.expr) -> bool:
+    return bool(COMPILED.search(ast.unparse(decorator)))
+
+
+def test_functions_take_few_positional_parameters() -> None:
+    many = "def f(a, b, c, d, e, g): ...\nclass A:\n    def h(self, a, b, c, d, e, *, g): ...\n"
+    assert functions_with_many_parameters(ast.parse(many)) == ["1 f: 6"]
+    assert functions_with_many_parameters(ast.parse(f"@compile_kernel\n{many}")) == []
+    places = [
+        f"{file.relative_to(ROOT)}:{place}"
+        for file in source_files()
+        for place in functions_with_many_parameters(ast.parse(file.read_text(encoding="utf-8")))
+    ]
+    assert places == []
 
 
 # ------------------------------------------------------------------------------ other house rules
@@ -256,7 +348,7 @@ def test_every_table_and_column_says_what_it_means(table) -> None:
     assert set(table.partition_by) <= set(table.names)
 
 
-def tracked_texts() -> Iterator[tuple[str, str]]:
+def read_tracked_texts() -> Iterator[tuple[str, str]]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=False, text=True,
@@ -278,7 +370,7 @@ def test_tracked_files_name_no_registry_and_no_folder_of_this_machine() -> None:
     insecure = re.compile("http" + "://(?!www\\.w3\\.org/|localhost|127\\.0\\.0\\.1)")
     places = [
         f"{name}: {match[0]}"
-        for name, text in tracked_texts()
+        for name, text in read_tracked_texts()
         for pattern in (wrong, insecure)
         for match in pattern.finditer(text)
     ]

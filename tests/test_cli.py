@@ -30,7 +30,7 @@ from recbench_spark.runtime.session import submit_arguments
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _ended(main, capsys, *argv: str) -> tuple[int | str | None, str, str]:
+def _run(main, capsys, *argv: str) -> tuple[int | str | None, str, str]:
     with pytest.raises(SystemExit) as ended:
         cli.run(main, cli.Parser("A job."), list(argv))
     return ended.value.code, *capsys.readouterr()
@@ -48,19 +48,19 @@ def _raising(error: BaseException):
     [(ConfigError("wrong", "try this"), 2), (DataError("wrong", "try this"), 1), (GateError("wrong"), 3)],
 )
 def test_errors_end_in_a_sentence(capsys, error, code):
-    ended, out, err = _ended(_raising(error), capsys)
+    ended, out, err = _run(_raising(error), capsys)
     assert (ended, out) == (code, "")
     assert err.startswith(f"error: {error}\n") and "  hint: " in err.splitlines()[-1]
 
 
 def test_spark_errors_lose_their_stack(capsys):
     message = "[TABLE_OR_VIEW_NOT_FOUND] no table t\n\tat org.apache.spark.Thing"
-    code, _, err = _ended(_raising(AnalysisException(message)), capsys)
+    code, _, err = _run(_raising(AnalysisException(message)), capsys)
     assert code == 1 and err.startswith("error: [TABLE_OR_VIEW_NOT_FOUND] no table t\n  hint: ")
 
 
 def test_debug_shows_the_trace(capsys):
-    _, _, err = _ended(_raising(DataError("wrong")), capsys, "--debug")
+    _, _, err = _run(_raising(DataError("wrong")), capsys, "--debug")
     assert "Traceback" in err and err.endswith("error: wrong\n  hint: the trace is above\n")
 
 
@@ -74,19 +74,19 @@ def test_debug_shows_the_trace(capsys):
     ],
 )
 def test_what_the_machine_refuses_ends_in_one_line(capsys, error, word):
-    code, _, err = _ended(_raising(error), capsys)
+    code, _, err = _run(_raising(error), capsys)
     assert code == 1 and word in err.splitlines()[0]
     assert "Traceback" not in err and "internal error" not in err and len(err.splitlines()) == 2
 
 
 def test_a_broken_connection_is_that_to_java_where_another_process_started_java(capsys, monkeypatch):
     monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=None))
-    _, _, err = _ended(_raising(ConnectionRefusedError(111, "Connection refused")), capsys)
+    _, _, err = _run(_raising(ConnectionRefusedError(111, "Connection refused")), capsys)
     assert "Java process has ended" in err.splitlines()[0]
 
 
 @pytest.mark.parametrize("kind", [DataError, ConfigError, StoreError])
-def test_messages_and_hints_of_errors_are_cut_wherever_they_are_told(kind):
+def test_messages_and_hints_of_errors_are_cut_wherever_they_are_printed(kind):
     error = kind(f"metric '{'x' * 100_000}' is unknown", "y" * 100_000)
     assert len(str(error)) < 7000 and len(error.message) < 3100 > len(error.hint)
     assert str(error).startswith("metric 'xxx") and "x' is unknown\n  hint: yyy" in str(error)
@@ -101,9 +101,9 @@ def test_when_java_has_ended_that_is_said_whatever_fails_then(capsys, monkeypatc
         logging.exception("Exception while sending command.")
         raise Py4JError("SparkSession.getActiveSession does not exist in the JVM")
 
-    code, _, err = _ended(main, capsys)
+    code, _, err = _run(main, capsys)
     assert code == 1 and "Java process has ended" in err.splitlines()[0]
-    assert "hint: did the system end it" in err and len(err.splitlines()) == 2
+    assert "hint: the system may have killed it" in err and len(err.splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_when_java_has_ended_that_is_said_whatever_fails_then(capsys, monkeypatc
 )
 def test_what_nobody_foresaw_is_an_internal_error_whose_trace_is_kept(capsys, tmp_path, monkeypatch, error):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code, _, err = _ended(_raising(error), capsys)
+    code, _, err = _run(_raising(error), capsys)
     (trace,) = tmp_path.iterdir()
     assert code == 1 and "Traceback" not in err and len(err.splitlines()) == 2
     assert f"internal error: {type(error).__name__}" in err and str(trace) in err
@@ -120,13 +120,13 @@ def test_what_nobody_foresaw_is_an_internal_error_whose_trace_is_kept(capsys, tm
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted()])
 def test_interrupted(capsys, error):
-    code, _, err = _ended(_raising(error), capsys)
+    code, _, err = _run(_raising(error), capsys)
     assert code == 130 and err.startswith("interrupted, nothing published, run again\n")
 
 
 def test_jobs_of_spark_that_were_cancelled_are_an_interruption(capsys):
     error = AnalysisException("[SPARK_JOB_CANCELLED] Job 7 cancelled because killed via the Web UI")
-    assert _ended(_raising(error), capsys)[0] == 130
+    assert _run(_raising(error), capsys)[0] == 130
 
 
 WAITING = """
@@ -187,7 +187,7 @@ def test_a_process_ends_with_its_code_while_arrow_still_reads(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (3, "left in order\n", "")
 
 
-def test_a_full_device_under_the_output_is_told():
+def test_a_full_device_under_the_output_is_reported():
     command = [sys.executable, "jobs/nightly.py", "--config", "demo", "--warehouse", "w", "--dry-run"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -249,17 +249,17 @@ def test_a_journal_on_a_folder_is_refused_and_on_a_full_device_does_not_stop_a_n
 
 
 def test_own_code_and_closed_pipe(capsys):
-    assert _ended(lambda args: 4, capsys)[0] == 4
-    assert _ended(_raising(BrokenPipeError()), capsys)[0] == 1
+    assert _run(lambda args: 4, capsys)[0] == 4
+    assert _run(_raising(BrokenPipeError()), capsys)[0] == 1
 
 
 def test_unknown_flag(capsys):
-    code, _, err = _ended(lambda args: 0, capsys, "--nope")
+    code, _, err = _run(lambda args: 0, capsys, "--nope")
     assert code == 2 and "--nope" in err and "--help" in err
 
 
 def test_version(capsys):
-    code, out, _ = _ended(lambda args: 1, capsys, "--version")
+    code, out, _ = _run(lambda args: 1, capsys, "--version")
     assert code == 0 and out == f"recbench-spark {__version__}\n"
 
 

@@ -32,7 +32,7 @@ def hashes(benchmark: Benchmark, name: str) -> dict[str, str]:
     return {"split": split_id, "model": night.data.key(model), "run": make_run_key(night, model)}
 
 
-def raised(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def raise_revision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(revisions.REVISIONS, name, revisions.REVISIONS.get(name, 1) + 1)
 
 
@@ -66,7 +66,7 @@ def test_a_revision_enters_the_hashes_it_affects(
     revised: str, benchmark: Benchmark, model: str, moved: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = hashes(benchmark, model)
-    raised(revised, monkeypatch)
+    raise_revision(revised, monkeypatch)
     after = hashes(benchmark, model)
     assert {name for name in before if before[name] != after[name]} == moved
 
@@ -75,7 +75,7 @@ def test_the_reader_of_a_log_enters_its_split(monkeypatch: pytest.MonkeyPatch, t
     file = {"name": "d", "reader": "lightgcn", "path": str(tmp_path)}
     before = code_provenance.split_revisions(small(dataset=file).dataset)
     assert before["lightgcn"] == revisions.REVISIONS["lightgcn"] > 1 and "worlds" not in before
-    raised("lightgcn", monkeypatch)
+    raise_revision("lightgcn", monkeypatch)
     assert code_provenance.split_revisions(small(dataset=file).dataset) != before
 
 

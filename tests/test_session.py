@@ -1,4 +1,4 @@
-"""What a session of many nights keeps."""
+"""The state that a session of many nights keeps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recbench_spark.runtime.session import cache_frame, cache_scope
 
 @pytest.fixture
 def no_collector():
-    """Python looks for cycles when it is asked to, and not meanwhile."""
+    """Python looks for cycles on request, and not meanwhile."""
     gc.disable()
     yield
     gc.enable()

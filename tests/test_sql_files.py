@@ -72,7 +72,7 @@ def test_views_say_what_they_need_and_need_no_circle(name: str) -> None:
     assert name not in reached
 
 
-def listed(name: str, then: str) -> list[str]:
+def list_metrics(name: str, then: str) -> list[str]:
     """The metrics of the one line `WHEN metric IN (...) THEN ...` or `WHEN metric = '...' THEN ...`."""
     when = r"WHEN\s+(?:metrics\.)?metric (?:IN \(([^)]*)\)|= ('\w+'))\s+" + then
     ((several, one),) = re.findall(when, VIEWS[name])
@@ -91,16 +91,16 @@ def listed(name: str, then: str) -> list[str]:
 def test_the_views_list_metrics_by_the_direction_that_they_register(
     name: str, best: Best, then: str
 ) -> None:
-    assert listed(name, then) == sorted(best_when(best))
+    assert list_metrics(name, then) == sorted(best_when(best))
 
 
 def test_searches_list_the_metrics_whose_smallest_value_is_best() -> None:
-    assert listed("search_curves", "THEN 1") == sorted(best_when("small"))
+    assert list_metrics("search_curves", "THEN 1") == sorted(best_when("small"))
 
 
 def test_what_depends_on_the_base_rate_is_warned_of_as_registered() -> None:
     wanted = sorted(metric for metric, about in ABOUT.items() if about.depends_on_base_rate)
-    assert listed("best_known", r"AND MIN\(base_rate\)") == wanted
+    assert list_metrics("best_known", r"AND MIN\(base_rate\)") == wanted
 
 
 def test_metrics_wide_has_the_columns_of_the_metrics_that_ask_for_them() -> None:
@@ -176,7 +176,7 @@ def test_only_the_last_succeeded_attempt_of_a_night_is_current(database: sqlite3
     assert rows == [("second",), ("next",)]
 
 
-def board_of(database: sqlite3.Connection, metric: str = "ndcg") -> Rows:
+def read_board(database: sqlite3.Connection, metric: str = "ndcg") -> Rows:
     columns = "dataset, model, definition, position, value"
     query = f"SELECT {columns} FROM leaderboard WHERE metric = ? ORDER BY 1, 3, 4"
     return database.execute(query, (metric,)).fetchall()
@@ -193,7 +193,7 @@ def test_a_run_with_other_metrics_hides_no_number_of_the_run_before(database: sq
         ("p", 0.5, "ndcg", 10), ("a2", 0.4, "recall", 10), ("a2", 0.7, "mrr", 10),
     ):  # fmt: skip
         add_metric(database, run, value, metric=metric, k=k)
-    assert board_of(database) == [("d", "als", "v1", 1, 0.9), ("d", "pop", "v1", 2, 0.5)]
+    assert read_board(database) == [("d", "als", "v1", 1, 0.9), ("d", "pop", "v1", 2, 0.5)]
     known = "SELECT metric, k, value, run_id FROM latest_metrics WHERE model = 'als' ORDER BY 1, 2"
     assert database.execute(known).fetchall() == [
         ("mrr", 10, 0.7, "a2"), ("ndcg", 10, 0.9, "a1"), ("recall", 5, 0.2, "a1"),
@@ -214,7 +214,7 @@ def test_another_definition_is_a_board_of_its_own(database: sqlite3.Connection) 
         add_run(database, run, model, **more)
     for run, value, definition in (("a", 0.5, "v1"), ("p", 0.6, "v1"), ("preset", 0.8, "v1;gain=linear")):
         add_metric(database, run, value, definition=definition)
-    assert board_of(database) == [
+    assert read_board(database) == [
         ("d", "pop", "v1", 1, 0.6), ("d", "als", "v1", 2, 0.5), ("d", "als", "v1;gain=linear", 1, 0.8),
     ]  # fmt: skip
 
@@ -225,7 +225,7 @@ def test_a_second_dataset_or_split_on_one_day_hides_nothing(database: sqlite3.Co
         for model, value in (("als", 0.5), ("pop", 0.4)):
             add_run(database, f"{model}{n}", model, **{**more, "finished_at": f"2026-01-01 0{n}:00"})
             add_metric(database, f"{model}{n}", value + n / 8)
-    assert board_of(database) == [
+    assert read_board(database) == [
         ("d", "als", "v1", 1, 0.5), ("d", "als", "v1", 1, 0.75), ("d", "pop", "v1", 2, 0.4),
         ("d", "pop", "v1", 2, 0.65), ("e", "als", "v1", 1, 0.625), ("e", "pop", "v1", 2, 0.525),
     ]  # fmt: skip
@@ -236,7 +236,7 @@ def test_an_older_night_of_one_dataset_is_the_latest_of_it(database: sqlite3.Con
     add_run(database, "b", "als", dataset="e", split_id="split2", logical_date="2026-01-02")
     add_metric(database, "a", 0.5)
     add_metric(database, "b", 0.6)
-    assert [row[:2] for row in board_of(database)] == [("d", "als"), ("e", "als")]
+    assert [row[:2] for row in read_board(database)] == [("d", "als"), ("e", "als")]
 
 
 def test_a_split_made_again_after_retention_is_the_same_data(database: sqlite3.Connection) -> None:
@@ -244,7 +244,7 @@ def test_a_split_made_again_after_retention_is_the_same_data(database: sqlite3.C
     add_run(database, "again", "als", split_id="split1.1", **LATER)
     add_metric(database, "first", 0.5)
     add_metric(database, "again", 0.6)
-    assert [row[-1] for row in board_of(database)] == [0.6]
+    assert [row[-1] for row in read_board(database)] == [0.6]
 
 
 def test_a_number_of_another_slice_or_estimator_is_another_number(database: sqlite3.Connection) -> None:

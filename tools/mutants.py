@@ -314,10 +314,10 @@ def find_importers(package: Path) -> dict[str, set[str]]:
                 ends = [Path(*below), *(Path(*below, alias.name) for alias in node.names)]
                 for end in ends:
                     uses.setdefault(f"{end}.py", set()).add(name)
-    return {name: affected_files(name, uses) for name in uses}
+    return {name: list_affected_files(name, uses) for name in uses}
 
 
-def affected_files(name: str, uses: dict[str, set[str]]) -> set[str]:
+def list_affected_files(name: str, uses: dict[str, set[str]]) -> set[str]:
     """Return all files that a change of `name` can affect."""
     affected, ahead = {name}, [name]
     while ahead:

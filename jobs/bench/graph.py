@@ -117,7 +117,7 @@ def main(args: argparse.Namespace) -> int:
         rows = extrapolate_pinsage(spark, Path(args.folder).absolute(), args.rounds)
     elif args.predict:
         folder, plans = Path(args.folder).absolute(), args.plans.split(",")
-        rows = check_forecasts(spark, folder, int(args.predict), plans, args.rounds, args.wire)
+        rows = check_forecasts(spark, folder, int(args.predict), plans, args.rounds, wire=args.wire)
     else:
         rows = run_rounds(spark, Path(args.folder).absolute(), sizes, systems, args.rounds)
         print(summarise_runs(rows))
@@ -151,7 +151,7 @@ FIT_SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
 
 
 def check_forecasts(
-    spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, wire: str
+    spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, *, wire: str
 ) -> list[dict[str, Any]]:
     """Fit the cost model to small runs, predict a large run, and measure it."""
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
@@ -169,7 +169,7 @@ def check_forecasts(
     bench = GraphBench(spark, folder, edges)
     bench.read_once()
     for plan in plans:
-        runs += [run_forecast(bench, probe, plan, rates[plan], usual, wire) for _ in range(rounds)]
+        runs += [run_forecast(bench, probe, plan, rates[plan], usual, wire=wire) for _ in range(rounds)]
     return [{name: value for name, value in row.items() if name != "amounts"} for row in runs]
 
 
@@ -228,7 +228,7 @@ def select_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
 
 
 def run_forecast(
-    bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, wire: str
+    bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, *, wire: str
 ) -> dict[str, Any]:
     """Print the prediction for a run, then run it."""
     cores, size = bench.context.defaultParallelism, bench.layer_size(wire)

@@ -99,7 +99,7 @@ class GraphBench:
             path = self.features(dtype)
             if not path.exists():
                 create_matrix(path, (self.graph.nodes, DIMS), dtype)
-                fill_generated(self.context, self.graph, "hashed", DIMS, 1, path)
+                fill_generated(self.context, self.graph, "hashed", DIMS, 1, path=path)
         form = LayerForm("convolve", "importance", DIMS, DIMS)
         self.weights = random_weights(weight_shapes(form, DIMS), 1)
         self.convolve = make_layer(form, self.weights, DIMS)
@@ -207,7 +207,7 @@ class GraphBench:
 
         def work() -> dict[str, Any]:
             before = count_shuffle_bytes(self.spark)
-            _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model)  # type: ignore[arg-type]
+            _, projected = run_pass(self.context, self.graph, step, self.graph.blocks, plan, model=model)  # type: ignore[arg-type]
             return {
                 "projected": projected,
                 "bytes_shuffled": count_shuffle_bytes(self.spark) - before,

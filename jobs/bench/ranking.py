@@ -304,7 +304,7 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row
     bare = seconds.get("product")
     limits = [users / bare[turn] if bare else None for turn in range(args.rounds)]
     return [
-        make_record(args, world, name, users, spent, turn, limits[turn])
+        make_record(args, world, name, users, spent, turn=turn, limit=limits[turn])
         for name, every in seconds.items()
         for turn, spent in enumerate(every)
     ]
@@ -319,12 +319,16 @@ def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row
             for turn, timing in enumerate(time_system(system, Path(folder), args)):
                 limit = timing["product"] or product_speed(world, args)
                 records.append(
-                    make_record(args, world, system, timing["users"], timing["seconds"], turn, limit)
+                    make_record(
+                        args, world, system, timing["users"], timing["seconds"], turn=turn, limit=limit
+                    )
                 )
                 if timing["ranked"]:
                     ranked = f"{system}: ranks"
                     records.append(
-                        make_record(args, world, ranked, timing["users"], timing["ranked"], turn, limit)
+                        make_record(
+                            args, world, ranked, timing["users"], timing["ranked"], turn=turn, limit=limit
+                        )
                     )
     return records
 
@@ -356,6 +360,7 @@ def make_record(
     system: str,
     users: int,
     seconds: float,
+    *,
     turn: int,
     limit: Any,
 ) -> Row:

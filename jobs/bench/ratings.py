@@ -131,9 +131,12 @@ def run_own(request: Row) -> Row:
     """Time a system of this package: a long fit minus a fit of one step, both compiled before."""
     data = np.load(request["data"])
     scale = (0.5, 5.0)
-    sizes = [int(max(data[side].max(), data[f"test_{side}"].max())) + 1 for side in ("users", "items")]
-    train = check_ratings(data["users"], data["items"], data["ratings"], scale, None, *sizes)
-    test = check_ratings(data["test_users"], data["test_items"], data["test_ratings"], scale, None, *sizes)
+    sizes = {
+        f"n_{side}": int(max(data[side].max(), data[f"test_{side}"].max())) + 1
+        for side in ("users", "items")
+    }
+    train = check_ratings(data["users"], data["items"], data["ratings"], scale, None, **sizes)
+    test = check_ratings(data["test_users"], data["test_items"], data["test_ratings"], scale, None, **sizes)
     steps = request["steps"]
     _time_fit(request, train.rows(np.arange(1000)), 2)
     short, _ = _time_fit(request, train, 1)

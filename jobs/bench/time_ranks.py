@@ -86,7 +86,9 @@ def run_own(folder: Path, k: int) -> System:
         run_id = f"run-{turn}"
         store.append(ranked.withColumn("run_id", F.lit(run_id)), schemas.RANKINGS)
         ranked_after = time.perf_counter() - started
-        write_metrics(store, store.read_run("rankings", run_id), plan, run_id, catalogue, asked=evaluation)
+        write_metrics(
+            store, store.read_run("rankings", run_id), plan, run_id, catalogue, evaluation=evaluation
+        )
         return ranked_after
 
     return run, rows.count()

@@ -100,15 +100,15 @@ class NetTask(NamedTuple):
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--kinds", default=",".join(KINDS), help="some of them, by comma")
-    flags.add_argument("--dropouts", default="0,0.02,0.05,0.1", help="shares, by comma")
+    flags.add_argument("--kinds", default=",".join(KINDS), help="some of them, comma-separated")
+    flags.add_argument("--dropouts", default="0,0.02,0.05,0.1", help="shares, comma-separated")
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--items", type=int, default=1200)
     flags.add_argument("--epochs", type=int, default=8)
-    flags.add_argument("--decay", type=float, default=0.8, help="of the rate, after each epoch")
+    flags.add_argument("--decay", type=float, default=0.8, help="factor of the rate after each epoch")
     flags.add_argument("--rate", type=float, default=0.005)
     flags.add_argument("--processes", type=int, default=1, help="how many share the seeds")
-    flags.add_argument("--output", type=Path, help="a line a fit")
+    flags.add_argument("--output", type=Path, help="file to write, with one line per fit")
     return flags
 
 

@@ -78,8 +78,8 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--users", default="50,200", type=cli.parse_cutoffs, help="users of a group (default 50,200)"
     )
-    flags.add_argument("--picture", type=Path, help="where to draw it: a .svg or .png file")
-    flags.add_argument("--table", type=Path, help="where to write all numbers: a .csv file")
+    flags.add_argument("--picture", type=Path, help="file of the figure, .svg or .png")
+    flags.add_argument("--table", type=Path, help="file of all numbers, .csv")
     flags.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
     return flags
 
@@ -246,7 +246,9 @@ def estimator_parts(
 ) -> dict[str, Parts]:
     """Return the parts of estimators; quotients are over users with a relevant item."""
     definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
-    parts_by_metric = contributions(rankings, chance_p, [metric], (K,), definition, names, settings)
+    parts_by_metric = contributions(
+        rankings, chance_p, [metric], (K,), definition, estimators=names, settings=settings
+    )
     return {name: parts for (name, _), parts in parts_by_metric.items()}
 
 
@@ -316,7 +318,7 @@ def combine_parts(parts: Parts, user_groups: UserGroups) -> Floats:
 
 def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
     """Return (u, s) the metric of each user in two strata, and (u, s) the relevant items there."""
-    values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), DEFINITION)
+    values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), definition=DEFINITION)
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     size_us = np.zeros((len(rankings.length), 2))
     np.add.at(size_us, (user_p, stratum_p), rankings.relevance > 0)

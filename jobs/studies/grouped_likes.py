@@ -23,7 +23,7 @@ def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--items", type=int, default=10_000)
-    flags.add_argument("--folder", type=Path, required=True, help="of the two tables")
+    flags.add_argument("--folder", type=Path, required=True, help="folder of the two tables")
     flags.add_argument("--test-users", type=int, default=0, help="drawn by hash; 0: all")
     return flags
 

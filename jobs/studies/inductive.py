@@ -74,10 +74,10 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
     flags.add_argument("--neighbours", choices=NEIGHBOURS, default="visits", help="with --data")
-    flags.add_argument("--output", type=Path, help="a line a fit")
-    flags.add_argument("--aggregators", default=",".join(AGGREGATORS), help="some of them, by comma")
+    flags.add_argument("--output", type=Path, help="file to write, with one line per fit")
+    flags.add_argument("--aggregators", default=",".join(AGGREGATORS), help="some of them, comma-separated")
     flags.add_argument("--seeds", type=int, default=3)
-    flags.add_argument("--nodes", type=int, default=200, help="of a generated graph")
+    flags.add_argument("--nodes", type=int, default=200, help="nodes of a generated graph")
     flags.add_argument("--epochs", type=int, help="default 10, with --data 40")
     return flags
 
@@ -132,7 +132,7 @@ def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
     """Return micro-F1 of the unseen graphs, at the epoch that is best on the choosing graphs."""
     alone = name == "features"
     centre = np.random.default_rng(seed).standard_normal((CLASSES, DIMS))
-    parts = [make_graphs(count, number, seed, args.nodes, centre, alone)
+    parts = [make_graphs(count, number, seed, args.nodes, centre, alone=alone)
              for number, count in enumerate((TRAIN_GRAPHS, CHOICE_GRAPHS, UNSEEN_GRAPHS))]  # fmt: skip
     form = LayerForm("sage", "mean" if alone else name, 32, 32, most=10)  # type: ignore[arg-type]
     net = GraphNetwork((form, form), (CLASSES,), DIMS)
@@ -155,7 +155,7 @@ def correct_share(net: GraphNetwork, graph_input: GraphInput, label: Labels) -> 
 
 
 def make_graphs(
-    count: int, number: int, seed: int, nodes: int, centre: npt.NDArray[Any], alone: bool
+    count: int, number: int, seed: int, nodes: int, centre: npt.NDArray[Any], *, alone: bool
 ) -> tuple[GraphInput, Labels]:
     """Make some graphs side by side, without edges between them."""
     draw = np.random.default_rng([seed, number])
@@ -209,15 +209,14 @@ def run_movies(
     """
     draw = draw_movies(movies, args.neighbours, seed)
     for name, rule in (("frequencies", frequencies), ("neighbours_genres", neighbours_genres)):
-        yield judge_method(draw, name, seed, args, rule(draw, CHOOSE), rule(draw, JUDGE))
+        yield judge_method(draw, name, seed, args, rule(draw, CHOOSE), unseen=rule(draw, JUDGE))
     nobody = select_pairs(movies.pairs, np.zeros(movies.pairs.items, np.bool_))
     bare = draw._replace(graphs=(make_neighbour_graph(nobody, args.neighbours, seed),) * 3)
     for name in names:
         own = bare if name == "features" else draw
         net, fitted = fit_genre_net(name, own, seed, args.epochs)
-        line = judge_method(
-            draw, name, seed, args, *(predict_genres(net, own, part) for part in (CHOOSE, JUDGE))
-        )
+        chosen, unseen = (predict_genres(net, own, part) for part in (CHOOSE, JUDGE))
+        line = judge_method(draw, name, seed, args, chosen, unseen=unseen)
         yield line | {"best_epoch": fitted.best}
 
 
@@ -300,7 +299,7 @@ def neighbours_genres(draw: MovieDraw, part: int) -> Floats:
 
 
 def judge_method(
-    draw: MovieDraw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, unseen: Floats
+    draw: MovieDraw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, *, unseen: Floats
 ) -> dict[str, Any]:
     """Return a line with micro-F1 of held-out movies, by the best threshold of the choosing ones."""
     threshold, _ = best_f1(choosing, draw.label[draw.nodes(CHOOSE)])

@@ -164,9 +164,11 @@ def parser() -> cli.Parser:
     of = flags.add_mutually_exclusive_group(required=True)
     of.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
     of.add_argument("--world", type=int, metavar="ITEMS", help="a generated world of so many items")
-    flags.add_argument("--folder", type=Path, required=True, help="of checkpoints and results")
+    flags.add_argument("--folder", type=Path, required=True, help="folder of checkpoints and results")
     known = ", ".join([*VARIANTS, *REFERENCES])
-    flags.add_argument("--variants", default=",".join(VARIANTS), help=f"some, by comma: {known}")
+    flags.add_argument(
+        "--variants", default=",".join(VARIANTS), help=f"some of them, comma-separated: {known}"
+    )
     flags.add_argument("--seeds", type=int, default=3)
     for name, field in FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -323,7 +325,7 @@ def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
     def worth(fitted: GraphNetwork) -> float:
         return mean_scaled_rank(rank_pairs(fitted, graph_input, judged), 10)
 
-    task = PairTask(net, graph_input, drawn.pairs, margin, band, worth)
+    task = PairTask(net, graph_input, drawn.pairs, margin, band, score=worth)
     drawn.say(f"{name}, seed {seed}: {task.examples:,} pairs")
     plan = TrainingPlan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
     result = fit(task, plan, folder / checkpoint_name(name, seed, how), drawn.say)

@@ -188,9 +188,11 @@ def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
-        "--methods", type=cli.parse_count, default=100, help="of each kind and budget (default 100)"
+        "--methods", type=cli.parse_count, default=100, help="methods of each kind and budget (default 100)"
     )
-    flags.add_argument("--seed", type=cli.parse_count, default=0, help="of another planted world, from 1")
+    flags.add_argument(
+        "--seed", type=cli.parse_count, default=0, help="seed of another planted world, from 1"
+    )
     return flags
 
 

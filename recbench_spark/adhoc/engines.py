@@ -86,11 +86,11 @@ def choose_engine(
         ConfigError: `local` is requested and only Spark can evaluate the tables; a path does not exist.
     """
     if requested == "spark":
-        return EngineChoice("spark", "as asked for")
+        return EngineChoice("spark", "as requested")
     try:
         _check_reach(paths, warehouse)
         if requested == "local":
-            return EngineChoice("local", "as asked for")
+            return EngineChoice("local", "as requested")
         return _choose_by_size(paths, embeddings)
     except FallbackToSpark as error:
         return require_spark(requested, error)
@@ -103,7 +103,7 @@ def require_spark(requested: str, error: FallbackToSpark) -> EngineChoice:
         ConfigError: `local` is requested.
     """
     if requested == "local":
-        raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it")
+        raise ConfigError(f"--engine local: {error.message}", "use --engine spark")
     return EngineChoice("spark", error.message)
 
 
@@ -111,7 +111,7 @@ def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | 
     if warehouse is not None:
         root, tables = warehouse
         if not is_local_folder(root):
-            raise FallbackToSpark(f"warehouse {root} is no folder of this machine")
+            raise FallbackToSpark(f"warehouse {root} is not a folder of this machine")
         ArrowStore(root, read_only=True).check_appendable(tables)
     for path in paths:
         arrow_files.detect_kind(path)

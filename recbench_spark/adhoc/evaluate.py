@@ -176,18 +176,24 @@ def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall) -> An
     path_names = [name for name, table in present.items() if isinstance(table, str | PathLike)]
     if spark_names and len(spark_names) < len(present):
         other = next(name for name in present if name not in spark_names)
-        raise ConfigError(f"{spark_names[0]} is a frame of Spark and {other} is not", "hand over one kind")
+        raise ConfigError(
+            f"{spark_names[0]} is a frame of Spark and {other} is not",
+            "give frames of Spark alone, or none",
+        )
     if path_names and len(path_names) == len(present):
         return _evaluate_paths(tables, engine, call)
     from recbench_spark.adhoc.engines import load_engine  # noqa: PLC0415
 
     if spark_names:
         if engine == "local":
-            hint = "hand over tables of Arrow: frame.toArrow()"
-            raise ConfigError("engine local, and frames of Spark", hint)
+            hint = "convert them to tables of Arrow: frame.toArrow()"
+            raise ConfigError("engine local does not read frames of Spark", hint)
         return call(load_engine("spark"), tables)
     if engine == "spark":
-        raise ConfigError("engine spark, and frames of this process", "spark.createDataFrame makes frames")
+        raise ConfigError(
+            "engine spark does not read frames of this process",
+            "convert them: spark.createDataFrame(frame)",
+        )
     return call(load_engine("local"), {**tables, **_read_frames({x: present[x] for x in path_names})})
 
 

@@ -62,7 +62,7 @@ def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
     for name, choices in (("uncut", (False, True)), ("similarity", SIMILARITIES)):
         require_choice(name, getattr(request, name), choices)
     if not isinstance(request.features_name, str):
-        raise ConfigError(f"features_name is {show_value(request.features_name)}", "give a text")
+        raise ConfigError(f"features_name is {show_value(request.features_name)}", "give a string")
     # The order of a set is chance.
     metrics = sorted(request.metrics, key=str) if isinstance(request.metrics, Set) else request.metrics
     return replace(request, k=tuple(request.k), metrics=tuple(metrics))
@@ -150,5 +150,5 @@ def _plain_settings(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
     """
     for name, value in settings.items():
         if not isinstance(value, str | Real | tuple | list | None):
-            raise ConfigError(f"{what}: {name} is {show_value(value)}", "give a number or a text")
+            raise ConfigError(f"{what}: {name} is {show_value(value)}", "give a number or a string")
     return dict(settings)

@@ -117,7 +117,9 @@ def select_system(**systems: Any) -> tuple[str, Any]:
     """
     present = [(name, value) for name, value in systems.items() if value is not None]
     if len(present) != 1:
-        raise ConfigError("give exactly one of lists, scores, embeddings", "what the system handed over")
+        raise ConfigError(
+            "give exactly one of lists, scores, embeddings", "these are the outputs of a system"
+        )
     return present[0]
 
 

@@ -21,10 +21,14 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--models", help="some of the file's models, by name (default: all that rate)")
+    flags.add_argument(
+        "--models", help="some of the file's models, by name (default: all that predict ratings)"
+    )
     flags.add_argument("--seeds", type=seeds, default=(), help="e.g. 1,2,3 (default: each model's own)")
     flags.add_argument("--folds", type=seeds, default=(), help="some folds, e.g. 0,1 (default: all)")
-    flags.add_argument("--threads", type=cli.parse_threads, default=1, help="of each fit (default 1)")
+    flags.add_argument(
+        "--threads", type=cli.parse_threads, default=1, help="threads of each fit (default 1)"
+    )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.parse_day, help="fills {logical_date} in, YYYY-MM-DD")
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")

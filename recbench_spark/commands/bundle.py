@@ -36,7 +36,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--name", help="pack: what the run is called")
     flags.add_argument("--method", help="pack: the one name of its method (default: --name)")
     flags.add_argument("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun")
-    flags.add_argument("--who", default=getpass.getuser(), help="who hands in or decides (default: you)")
+    flags.add_argument("--who", default=getpass.getuser(), help="who submits or decides (default: you)")
     flags.add_argument("--year", type=year, help="pack: year of the run (default: this one)")
     flags.add_argument("--dims", type=dims, help="pack: factors of the model")
     flags.add_argument("--search-space", action="append", default=[], type=space, metavar="NAME=A,B",
@@ -54,14 +54,14 @@ def parser() -> cli.Parser:
 def year(text: str) -> int:
     """Parse a year from 1990 to 2100."""
     if not (text.isdecimal() and 1990 <= int(text) <= 2100):
-        raise argparse.ArgumentTypeError(f"'{text}' is no year from 1990 to 2100")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a year from 1990 to 2100")
     return int(text)
 
 
 def dims(text: str) -> int:
     """Parse a number of factors."""
     if not (text.isdecimal() and 1 <= int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of factors, 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of factors, 1 or more")
     return int(text)
 
 
@@ -77,7 +77,9 @@ def space(text: str) -> tuple[str, tuple[float, ...]]:
     except ValueError:
         numbers = ()
     if not name or not numbers or not all(map(math.isfinite, numbers)):
-        raise argparse.ArgumentTypeError(f"'{text}' is no setting and its numbers, such as reg=0.01,0.1")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a setting with its numbers, such as reg=0.01,0.1"
+        )
     return name, numbers
 
 

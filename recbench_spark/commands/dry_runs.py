@@ -70,7 +70,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
 def describe_model(model: ModelConfig) -> str | None:
     """Check the files of a model and return its description; None if its name says all."""
     try:
-        return make_adapter(model).told() if model.measured else None
+        return make_adapter(model).describe() if model.measured else None
     except RecbenchError as error:
         kind = MissingError if isinstance(error, MissingError) else ConfigError
         raise kind(f"model {model.name}: {error.message}", error.hint) from None

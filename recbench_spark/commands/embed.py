@@ -43,52 +43,58 @@ def parser() -> cli.Parser:
 
 
 def add_graph_flags(flags: cli.Parser) -> None:
-    """Add the flags of how edges are read."""
-    graph = flags.add_argument_group("how it is read")
+    """Add the flags for reading edges."""
+    graph = flags.add_argument_group("reading the graph")
     graph.add_argument(
-        "--format", choices=["csv", "parquet", "delta"], help="of --edges (default: by name)"
+        "--format", choices=["csv", "parquet", "delta"], help="format of --edges (default: by its name)"
     )
-    graph.add_argument("--columns", default="", help="ours=theirs,... e.g. src=user,dst=item,weight=rating")
-    graph.add_argument("--sides", help="a bipartite graph: name of src's side, name of dst's side")
-    graph.add_argument("--weighted", action="store_true", help="edges have weights")
-    graph.add_argument("--lists", action="store_true", help="a row is a node with its neighbours as arrays")
-    graph.add_argument("--undirected", action="store_true", help="messages go both ways")
-    graph.add_argument("--ids", choices=["auto", "numeric", "text"], help="what ids are (default: auto)")
+    graph.add_argument("--columns", default="", help="NAME=COLUMN,... e.g. src=user,dst=item,weight=rating")
+    graph.add_argument(
+        "--sides", help="for a bipartite graph: name of the side of src, name of the side of dst"
+    )
+    graph.add_argument("--weighted", action="store_true", help="read the weights of edges")
+    graph.add_argument(
+        "--lists", action="store_true", help="each row is a node with its neighbours as arrays"
+    )
+    graph.add_argument("--undirected", action="store_true", help="send messages in both directions")
+    graph.add_argument("--ids", choices=["auto", "numeric", "text"], help="type of the ids (default: auto)")
     graph.add_argument("--node-table", action="append", default=[], metavar="[SIDE=]PATH",
-                       help="nodes that belong to the graph though they may have no edge")  # fmt: skip
+                       help="nodes of the graph, also those without edges")  # fmt: skip
     graph.add_argument("--drop-bad-rows", action="store_true", help="leave NULL ids and bad weights out")
-    graph.add_argument("--drop-duplicates", action="store_true", help="one edge a pair")
-    graph.add_argument("--drop-self-loops", action="store_true", help="no edge from a node to itself")
+    graph.add_argument("--drop-duplicates", action="store_true", help="keep one edge per pair")
+    graph.add_argument(
+        "--drop-self-loops", action="store_true", help="leave out edges from a node to itself"
+    )
     graph.add_argument("--blocks", type=int, help="blocks of a side (default: 4 million edges each)")
 
 
 def _add_model_flags(flags: cli.Parser) -> None:
     """Add the flags of the model."""
     model = flags.add_argument_group("the model")
-    model.add_argument("--model", metavar="FILE", help="YAML with layers, features ...; see docs/graph.md")
-    model.add_argument("--name", help="of the model in the tables")
+    model.add_argument(
+        "--model", metavar="FILE", help="YAML file with layers, features ...; see docs/graph.md"
+    )
+    model.add_argument("--name", help="name of the model in the tables")
     model.add_argument("--features", help="table (id, vector), or degrees, constant, hashed:DIMS")
-    model.add_argument("--features-side", help="whose features these are (default: the second side)")
-    model.add_argument("--missing", choices=["error", "zero"], help="nodes without features")
+    model.add_argument("--features-side", help="side that has the features (default: the second side)")
+    model.add_argument("--missing", choices=["error", "zero"], help="what nodes without features get")
     model.add_argument("--mode", choices=["projected", "bipartite"], help="bipartite: pins, boards, pins")
-    model.add_argument("--form", choices=["sage", "convolve"], help="of all layers")
-    model.add_argument("--aggregator", choices=AGGREGATORS, help="of all layers")
+    model.add_argument("--form", choices=["sage", "convolve"], help="form of all layers")
+    model.add_argument("--aggregator", choices=AGGREGATORS, help="aggregator of all layers")
     model.add_argument("--widths", type=widths, help="dimensions after each layer, e.g. 128,64")
     model.add_argument("--hidden", type=int, help="dimensions of messages, where they are projected")
     model.add_argument("--weights", metavar="FILE", help="safetensors (default: random ones by --seed)")
-    model.add_argument("--seed", type=int, help="of random weights, hashed features, the LSTM's order")
-    model.add_argument("--wire", choices=["float16", "float32"], help="of stored vectors")
+    model.add_argument("--seed", type=int, help="seed of random weights, hashed features, LSTM order")
+    model.add_argument("--wire", choices=["float16", "float32"], help="type of stored vectors")
 
 
 def _add_run_flags(flags: cli.Parser) -> None:
-    """Add the flags of how the job runs."""
+    """Add the flags for running the job."""
     running = flags.add_argument_group("running")
     running.add_argument("--plan", choices=["auto", "G", "R", "S"], help="G gather, R replicate, S scatter")
     running.add_argument("--batch", type=int, help="nodes that a task works on at once")
     running.add_argument("--output", choices=["embeddings", "vectors"], help="table of the last layer")
-    running.add_argument(
-        "--nodes", help="embed these ids alone ([SIDE=]ID,ID or @FILE), to standard output"
-    )
+    running.add_argument("--nodes", help="embed only these ids ([SIDE=]ID,ID or @FILE), to standard output")
     running.add_argument(
         "--previous", metavar="MODEL_ID", help="an earlier night: compute changes, report the drift"
     )

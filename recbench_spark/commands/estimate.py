@@ -42,7 +42,10 @@ def parser() -> cli.Parser:
     rounds.add_argument("--reader", choices=["table", "open_bandit"], help="how to read rounds (table)")
     policies = rounds.add_mutually_exclusive_group()
     policies.add_argument(
-        "--uniform", type=int, metavar="N", help="a policy that takes each of N items alike"
+        "--uniform",
+        type=int,
+        metavar="N",
+        help="a policy that chooses each of N items with equal probability",
     )
     policies.add_argument("--policy", metavar="PATH", help="table item_id[, position], pi_e")
     policies.add_argument("--policy-log", metavar="PATH", help="rounds of the policy in question")

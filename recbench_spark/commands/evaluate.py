@@ -49,7 +49,7 @@ def parser() -> cli.Parser:
         "--train", metavar="PATH", help="training items, which are left out of rankings by scores"
     )
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
-    flags.add_argument("--features", metavar="PATH", help="what items are like (item_id, vector)")
+    flags.add_argument("--features", metavar="PATH", help="features of items (item_id, vector)")
     flags.add_argument(
         "--similarity", choices=SIMILARITIES, default=EvaluationRequest.similarity, help="of embeddings"
     )

@@ -15,7 +15,7 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return the flags as the section `dataset` of a benchmark file.
 
     Raises:
-        ConfigError: --columns is no list of ours=theirs.
+        ConfigError: --columns is not a list of NAME=COLUMN.
     """
     return {
         "name": re.sub(r"[^A-Za-z0-9_.-]", "_", Path(args.log).name.lstrip("._-"))[:64] or "log",

@@ -31,12 +31,12 @@ def parser() -> cli.Parser:
     source.add_argument("--split", metavar="ID", help="training part of a split of this warehouse")
     add_graph_flags(flags)
     walks = flags.add_argument_group("the walks")
-    walks.add_argument("--side", help="whose nodes get neighbours (default: the second side)")
+    walks.add_argument("--side", help="side whose nodes get neighbours (default: the second)")
     walks.add_argument("--top", type=int, metavar="T", help="neighbours kept (default: 50)")
-    walks.add_argument("--walks", type=int, help="from each node (default: 200)")
-    walks.add_argument("--hops", type=int, help="of each walk (default: 5); two edges in a bipartite graph")
-    walks.add_argument("--restart", type=float, help="probability before a hop (default: 0.5)")
-    walks.add_argument("--seed", type=int, help="of all draws (default: 42)")
+    walks.add_argument("--walks", type=int, help="walks from each node (default: 200)")
+    walks.add_argument("--hops", type=int, help="hops of a walk (default: 5); two edges if bipartite")
+    walks.add_argument("--restart", type=float, help="probability of it before a hop (default: 0.5)")
+    walks.add_argument("--seed", type=int, help="seed of all draws (default: 42)")
     running = flags.add_argument_group("running")
     running.add_argument(
         "--way", choices=["auto", "local", "join"], help="map the adjacency, or join by position"

@@ -30,7 +30,7 @@ def parser() -> cli.Parser:
     source.add_argument("--split", metavar="ID", help="a split_id of the warehouse")
     source.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
+    flags.add_argument("--columns", default="", help="with --log: NAME=COLUMN,... e.g. user_id=userId")
     flags.add_argument("--reader", default="", help="with --log: csv, parquet, delta, coat ...")
     flags.add_argument("--part", default="train", help="rows fitted to: train (with given), or all")
     flags.add_argument("--sample", default="open_loop", help="part drawn at random, for naive_bayes")

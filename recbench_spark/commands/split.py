@@ -25,7 +25,7 @@ def parser() -> cli.Parser:
     source.add_argument("--config", help="benchmark file, or its name under conf/benchmarks")
     source.add_argument("--log", metavar="PATH", help="interactions: CSV, Parquet or Delta, file or folder")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
-    flags.add_argument("--columns", default="", help="with --log: ours=theirs,... e.g. user_id=userId")
+    flags.add_argument("--columns", default="", help="with --log: NAME=COLUMN,... e.g. user_id=userId")
     flags.add_argument(
         "--reader", help="with --log: csv, parquet, delta, movielens_1m ... (default: by name)"
     )

@@ -26,10 +26,15 @@ def parser() -> cli.Parser:
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--models", help="some of the models that the file declares spaces for")
-    flags.add_argument("--budget", type=cli.parse_count, help="settings a method (default: search.budget)")
+    flags.add_argument(
+        "--budget", type=cli.parse_count, help="settings per method (default: search.budget)"
+    )
     flags.add_argument("--extend", action="store_true", help="continue beyond edges with a best value")
     flags.add_argument(
-        "--threads", type=cli.parse_threads, default=1, help="of each fit of a rating model (default 1)"
+        "--threads",
+        type=cli.parse_threads,
+        default=1,
+        help="threads of each fit of a rating model (default 1)",
     )
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
     flags.add_argument("--logical-date", type=cli.parse_day, help="fills {logical_date} in, YYYY-MM-DD")

@@ -44,7 +44,7 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
     """Refuse the name of a split, or of neighbourhoods, that a local warehouse does not have.
 
     Args:
-        root: of the warehouse.
+        root: root of the warehouse.
         table: its first partition column has the names.
         name: value of the flag.
         flag: name of the flag, for the error.

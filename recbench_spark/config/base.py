@@ -134,7 +134,7 @@ class Strict(BaseModel):
             if name not in MAY_REPEAT and isinstance(value, tuple):
                 twice = _find_repeated(value)
                 if twice is not None:
-                    raise ValueError(f"{name}: {twice!r} stands there twice")
+                    raise ValueError(f"{name}: {twice!r} is given twice")
         return self
 
 

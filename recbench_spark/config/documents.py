@@ -102,7 +102,7 @@ def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
     if not section.accept_key(key):
-        raise ConfigError(f"{where}: key '{shorten(str(key))}' stands twice", _line(event))
+        raise ConfigError(f"{where}: key '{shorten(str(key))}' occurs twice", _line(event))
 
 
 OCTAL = re.compile(r"[-+]?0[0-7_]+")
@@ -125,7 +125,7 @@ def _refuse_old_number(event: ScalarEvent, where: str) -> None:
 def _alias_size(event: AliasEvent, sizes: dict[str, int], inside: list[_OpenNode], where: str) -> int:
     name = str(event.anchor)
     if name in [section.anchor for section in inside]:
-        raise ConfigError(f"{where}: *{shorten(name)} stands in itself", _line(event))
+        raise ConfigError(f"{where}: *{shorten(name)} contains itself", _line(event))
     return sizes.get(name, 1)
 
 

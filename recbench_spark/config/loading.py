@@ -52,11 +52,11 @@ def read_yaml(path: Path, example: str) -> dict[str, Any]:
     """Read the keys and values of a YAML file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         example: the place of a correct file, for the hint.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, or holds no keys and values.
+        ConfigError: the file cannot be read, is not YAML, or holds no keys and values.
     """
     try:
         text = path.read_text(encoding="utf-8")

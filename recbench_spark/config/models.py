@@ -123,7 +123,7 @@ def import_class(name: str) -> type[ModelConfig]:
     model = import_attribute(name, "kind")
     if not (isinstance(model, type) and issubclass(model, ModelConfig) and _kinds(model)):
         raise ConfigError(
-            f"kind '{name}' is no class of models, a ModelConfig with a kind",
+            f"kind '{name}' is not a class of models, that is a ModelConfig with a kind",
             "see recbench_spark/config/models.py",
         )
     return model
@@ -168,7 +168,7 @@ def make_model(document: Any, where: str) -> ModelConfig:
         keys = ", ".join(map(str, document)) if isinstance(document, Mapping) else ""
         given_keys = f"; given: {shorten(keys)}" if keys else ""
         raise ConfigError(
-            f"{where}: expected keys and values with a 'kind'{given_keys}", "{name: ours, kind: als}"
+            f"{where}: expected keys and values with a 'kind'{given_keys}", "{name: my_als, kind: als}"
         )
     try:
         chosen = model_class(document["kind"])

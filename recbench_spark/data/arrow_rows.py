@@ -57,7 +57,7 @@ def as_table(frame: Any, what: str) -> pa.Table:
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
         message = "; ".join(str(part) for part in error.args) or type(error).__name__
         raise DataError(
-            f"{what}: {type(frame).__name__} is no table that Arrow can read: {message[:300]}",
+            f"{what}: {type(frame).__name__} is not a table that Arrow can read: {message[:300]}",
             _frame_hint(frame),
         ) from None
 
@@ -66,11 +66,11 @@ def _frame_hint(frame: Any) -> str:
     """Suggest a frame to pass instead; for a dict of lists, say how to make a frame from it."""
     if isinstance(frame, Mapping):
         return (
-            "of a dict from users to lists make a frame of a row a user and item: "
+            "turn a dict of users and lists into a frame with one row per user and item: "
             "pd.DataFrame([(user, item, rank) for user, items in lists.items() "
             "for rank, item in enumerate(items, 1)], columns=['user_id', 'item_id', 'rank'])"
         )
-    return "give a frame of pandas, polars, pyarrow or DuckDB, with one type a column"
+    return "give a frame of pandas, polars, pyarrow or DuckDB, with one type per column"
 
 
 def _find_converter(frame: Any, name: str) -> Any:

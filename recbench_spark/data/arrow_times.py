@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import gzip
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
         name: the column's name.
         unit: s, ms, us or timestamp.
         where: the log's name in messages.
-        whole: whether these are all values of the log.
-        all_bad: whether to refuse the column only if no value is good (bad rows are left out later).
+        whole: true if these are all values of the log.
+        all_bad: true to refuse the column only if no value is good (bad rows are left out later).
 
     Raises:
         SchemaError: numbers that are read as timestamps. DataError: values that are no such times.
@@ -57,11 +58,10 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
     if unit == "timestamp" and not text:
         hint = time_hint(str(present[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
         raise SchemaError(f"{where}: column '{name}' is {kind}, not a timestamp", hint)
+    refuse = partial(_refuse_bad_times, present, where=where, unit=unit, all_bad=all_bad)
     if unit == "timestamp":
         good = pc.match_substring_regex(present, HAS_DATE).to_numpy(zero_copy_only=False)
-        _refuse_bad_times(
-            present, good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00", where, unit, all_bad
-        )
+        refuse(good, f"'{name}' is not a timestamp such as 2026-01-31 12:00:00")
         return
     number = _parse_numbers(present)
     if number is None:
@@ -69,11 +69,9 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
     with np.errstate(over="ignore", invalid="ignore"):
         micros = number * MICROS_PER_UNIT[unit]
     good = np.isfinite(micros) & (np.abs(micros) < 2.0**63)
-    _refuse_bad_times(present, good, f"'{name}' is not a time in {unit}", where, unit, all_bad)
+    refuse(good, f"'{name}' is not a time in {unit}")
     good &= micros < LATEST
-    _refuse_bad_times(
-        present, good, f"'{name}' is not a time in {unit} before the year 2100", where, unit, all_bad
-    )
+    refuse(good, f"'{name}' is not a time in {unit} before the year 2100")
     ends = float(number.min()), float(number.max())
     mistake = describe_coarser_unit(where, name, ends, unit) if whole else None
     if mistake:
@@ -138,7 +136,7 @@ def _parse_number(text: str) -> float:
 
 
 def _refuse_bad_times(
-    column: pa.Array, good: npt.NDArray[np.bool_], problem: str, where: str, unit: str, all_bad: bool
+    column: pa.Array, good: npt.NDArray[np.bool_], problem: str, *, where: str, unit: str, all_bad: bool
 ) -> None:
     """Raise DataError where a value is bad, with the smallest one as an example."""
     if good.all() or (all_bad and good.any()):

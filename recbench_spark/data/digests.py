@@ -103,7 +103,7 @@ def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces
 
     Args:
         path: a file or a folder of this machine.
-        named: whether file names count, because they describe the content or the order of files matters.
+        named: true if file names count, because they describe the content or the order of files matters.
         digest_pieces: a function that returns the SHA-256 of each piece; None for threads of this process.
 
     Raises:

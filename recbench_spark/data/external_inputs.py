@@ -196,7 +196,7 @@ def _is_unchecked(rows: DataFrame, name: str) -> bool:
 
 def _describe_unusable(name: str) -> str:
     if name == "rank":
-        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 makes ranks one"
+        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
     return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
 
 
@@ -297,7 +297,7 @@ def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct:
     if shortest != longest:
         raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
     if distinct < rows:
-        raise DataError(f"{what}: {rows - distinct} ids stand more than once", "keep one vector an id")
+        raise DataError(f"{what}: {rows - distinct} ids occur more than once", "keep one vector per id")
     return int(longest)
 
 

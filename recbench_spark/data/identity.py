@@ -53,7 +53,7 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
     Args:
         spark: the session.
         path: file, folder, Delta table, or `schema.table` of the catalog.
-        named: whether names of plain files count.
+        named: true if names of plain files count.
         options: options of the reader; `versionAsOf` and `timestampAsOf` name the version.
 
     Raises:

@@ -84,7 +84,7 @@ def read_ratings(folder: Path) -> pd.DataFrame:
     elif (folder / "ratings.csv").exists():
         ratings = pd.read_csv(folder / "ratings.csv").iloc[:, :3]
     else:
-        raise DataError(f"{folder}: no ratings.tsv.gz, u.data or ratings.csv", "a MovieLens folder")
+        raise DataError(f"{folder}: no ratings.tsv.gz, u.data or ratings.csv", "give a MovieLens folder")
     ratings.columns = ["user", "item", "rating"]
     return ratings
 
@@ -105,7 +105,7 @@ def read_titles(folder: Path) -> dict[int, tuple[str, list[str]]]:
             titles[int(number)] = (title, genres.split("|"))
         return titles
     if not (folder / "u.item").exists():
-        raise DataError(f"{folder}: no movies.csv, movies.dat or u.item", "a MovieLens folder")
+        raise DataError(f"{folder}: no movies.csv, movies.dat or u.item", "give a MovieLens folder")
     for line in (folder / "u.item").read_text(encoding="latin-1").splitlines():
         number, title, *_, flags = line.split("|", 5)
         titles[int(number)] = (title, [str(n) for n, flag in enumerate(flags.split("|")) if flag == "1"])

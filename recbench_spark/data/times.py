@@ -130,7 +130,7 @@ def time_hint(text: str | None, unit: str) -> str:
 
 def _text_hint(text: str, unit: str) -> str:
     if re.match(r"\W*T?[0-9]{1,2}:[0-9]", text):
-        return "a time of day is no time without its date: write both, such as 2026-01-31 12:00:00"
+        return "a time of day needs its date: write both, such as 2026-01-31 12:00:00"
     if unit != "timestamp" and re.match(r"\W*[0-9]{4}-[0-9]", text):
         return "set dataset.time_unit: timestamp"
     return ""

@@ -151,7 +151,9 @@ def _assemble_graph(
 ) -> Graph:
     total = sum(block.rows for block in nodes)
     if total >= MOST_NODES:
-        raise StoreError(f"{total} nodes, and a graph holds {MOST_NODES - 1}", "cut it into graphs")
+        raise StoreError(
+            f"{total} nodes, and a graph holds {MOST_NODES - 1}", "split it into smaller graphs"
+        )
     per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
     for block in nodes:
         blocks.append(NodeBlock(block.number, block.number // per_side, at, block.rows))
@@ -197,11 +199,14 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
     rows = sum(block.rows for block in blocks)
     if high - low >= SPARSEST_NUMBERS * rows:
         return
-    replace_file(graph.numbers(side), partial(_write_numbers, graph, blocks, hashes, low, high))
+    replace_file(
+        graph.numbers(side),
+        partial(_write_numbers, graph=graph, blocks=blocks, hashes=hashes, low=low, high=high),
+    )
 
 
 def _write_numbers(
-    graph: Graph, blocks: Sequence[NodeBlock], hashes: Hashes, low: int, high: int, path: Path
+    path: Path, *, graph: Graph, blocks: Sequence[NodeBlock], hashes: Hashes, low: int, high: int
 ) -> None:
     create_matrix(path, (high - low + 1 + LOW_PLACES,), np.uint32)
     table = map_writable(path)

@@ -27,11 +27,11 @@ class GraphInputs:
         edges: rows with both ends of each edge.
         names: columns of source, destination and weight; with lists, of neighbours, node and weights.
         nodes: side, its table of ids, and the name of the column of ids.
-        numeric: by side, whether ids are whole numbers.
+        numeric: by side, true if ids are whole numbers.
         sides: names of the sides.
-        both_ways: whether messages also go from destination to source.
-        lists: whether a row is a node with its neighbours.
-        loops: whether self loops stay.
+        both_ways: true if messages also go from destination to source.
+        lists: true if a row is a node with its neighbours.
+        loops: true if self loops stay.
         seed: seed of the hashes.
     """
 

@@ -153,14 +153,14 @@ def _write_nodes(
     hashes = hashes[order]
     first = np.append(True, hashes[1:] != hashes[:-1])
     if not inputs.numeric[partition // per_side]:
-        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, partition)
+        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, number=partition)
     linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
     save_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
     yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)))
 
 
 def _write_texts(
-    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, number: int
+    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, *, number: int
 ) -> None:
     """Write the text of each hash by dense id.
 

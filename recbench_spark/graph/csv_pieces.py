@@ -47,7 +47,7 @@ def read_head(path: str, columns: Sequence[str], what: str) -> CsvHead:
         at = begin.find(b"\n", at) + 1 or len(begin)
     line = begin[at:].splitlines(keepends=True)[:1]
     if not line or not line[0].strip():
-        raise DataError(f"{what}: {path} is empty", f"a line a row: {','.join(columns)}")
+        raise DataError(f"{what}: {path} is empty", f"write one line per row: {','.join(columns)}")
     text = line[0].decode("utf-8", "replace").strip("\r\n")
     delimiter = next((mark for mark in ("\t", ",", ";", " ") if mark in text), ",")
     # Any number of blanks separates two columns. With other delimiters each one counts.
@@ -159,7 +159,7 @@ def _csv_error(path: str, wrong: list[pacsv.InvalidRow], error: Exception) -> Da
     return DataError(
         f"{path}: a line has {row.actual_columns} fields, the first has {row.expected_columns}: "
         f"{row.text.strip()[:80]!r}",
-        "as many fields in every line",
+        "write the same number of fields in every line",
     )
 
 

@@ -59,7 +59,13 @@ class WalkContext(NamedTuple):
 
 
 def walk_distributed(
-    context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
+    context: SparkContext,
+    graph: Graph,
+    side: int,
+    what: Walks,
+    folder: str,
+    *,
+    partition: Mapping[str, str],
 ) -> list[NeighbourFile]:
     """Walk from all nodes of a side by walkers that are sent between tasks.
 

@@ -56,7 +56,7 @@ def measure_drift(
                 (
                     name,
                     "drift_neighbours_kept",
-                    _measure_overlap(context, graph, vectors, before, old, side),
+                    _measure_overlap(context, graph, vectors, before, old, side=side),
                 )
             )
     return facts
@@ -90,7 +90,7 @@ def _count_cosines(
 
 
 def _measure_overlap(
-    context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, side: int
+    context: SparkContext, graph: Graph, vectors: str, before: Graph, old: str, *, side: int
 ) -> float:
     """Return the share of neighbours that stayed, of the first SAMPLE_NODES nodes that both nights have."""
     first, end = graph.side_range(side)

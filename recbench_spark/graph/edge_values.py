@@ -20,9 +20,9 @@ def to_id_array(
 
     Args:
         column: values of one type.
-        numeric: whether ids are whole numbers; texts must then spell them (`7`, never `07`).
+        numeric: true if ids are whole numbers; texts must then spell them (`7`, never `07`).
         what: name of the ids in errors.
-        floats: whether texts spell whole floats (`10.0`).
+        floats: true if texts spell whole floats (`10.0`).
 
     Raises:
         DataError: a value is no id, or no whole number.
@@ -47,7 +47,7 @@ def _parse_whole_numbers(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     wrong = texts.filter(pc.fill_null(odd, False))
     if parsed is None or len(wrong):
         example = wrong[0].as_py() if len(wrong) else texts.drop_null()[0].as_py()
-        raise DataError(f"{what}: {len(wrong)} ids are no whole numbers, e.g. {example!r}", hint)
+        raise DataError(f"{what}: {len(wrong)} ids are not whole numbers, e.g. {example!r}", hint)
     return parsed
 
 
@@ -80,7 +80,9 @@ def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[
         parsed = chunks.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
         odd = next(filter(_is_no_number, chunks))
-        raise DataError(f"{what}: {odd.as_py()!r} is no number", "mend it; weights are numbers") from None
+        raise DataError(
+            f"{what}: {odd.as_py()!r} is not a number", "mend it; weights are numbers"
+        ) from None
     values: npt.NDArray[np.float64] = pc.fill_null(parsed, float("nan")).to_numpy()
     return values
 

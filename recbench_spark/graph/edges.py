@@ -46,7 +46,7 @@ class RowSource:
         pieces: a few values each, held by the driver and sent to all tasks.
         columns: names to read, in order.
         where: column -> the text that a row must have there.
-        numeric: by column, whether ids are whole numbers; other columns are not converted.
+        numeric: by column, true if ids are whole numbers; other columns are not converted.
         header: names of a CSV file's columns, in its order; () for other files.
         delimiter: delimiter of a CSV file.
         floats: columns of a CSV file whose whole numbers are written as floats (`10.0`).
@@ -118,7 +118,7 @@ def open_rows(
         fmt: csv, parquet or delta; None: by the names of the files.
         ids: columns of ids -> auto, numeric or text.
         where: column -> the text that a row must have there.
-        partitions: of a Delta table, column -> value.
+        partitions: partitions of a Delta table, column -> value.
 
     Raises:
         DataError: the path does not exist or cannot be read. SchemaError: a column is missing.
@@ -127,7 +127,7 @@ def open_rows(
         raise DataError(f"{what}: {path} is not on a disk", "tasks map files: mount it, or copy it")
     place = Path(path).absolute()
     if not place.exists():
-        raise DataError(f"{what}: nothing at {path}", "a file, a folder of files or a Delta table")
+        raise DataError(f"{what}: nothing at {path}", "give a file, a folder of files or a Delta table")
     fmt = fmt or detect_format(place)
     files = (
         _list_table_files(place, partitions or {}, what)
@@ -163,7 +163,7 @@ def _list_plain_files(place: Path, what: str) -> list[str]:
             "give one folder of files, or a Delta table",
         )
     if not files:
-        raise DataError(f"{what}: no files in {place}", "names that begin with _ or . are passed over")
+        raise DataError(f"{what}: no files in {place}", "files whose names begin with _ or . are ignored")
     return [str(file) for file in files]
 
 
@@ -228,7 +228,7 @@ def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
     if what.startswith("nodes"):
         return "the ids' column is called as in graph.node_column"
     headless = "" if len(missing) < 2 else f", or write {','.join(missing)} into a first line of names"
-    return f"name it in columns (--columns ours=theirs){headless}"
+    return f"name it in columns (--columns NAME=COLUMN){headless}"
 
 
 def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool:
@@ -273,11 +273,12 @@ def _open_csv(
             message = (
                 f"{what}: {path} is separated by {head.delimiter!r}, {files[0]} by {heads[0].delimiter!r}"
             )
-            raise SchemaError(message, "one separator in all files")
+            raise SchemaError(message, "use one separator in all files")
         if head[:2] != heads[0][:2]:
             message = f"{what}: {path} has columns {', '.join(head.names)}"
             raise SchemaError(
-                f"{message}, {files[0]} has {', '.join(heads[0].names)}", "one order in all files"
+                f"{message}, {files[0]} has {', '.join(heads[0].names)}",
+                "use one order of columns in all files",
             )
     pieces = tuple(
         piece for path, head in zip(files, heads, strict=True) for piece in split_ranges(path, head.first)
@@ -313,13 +314,13 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
     """Turn nodes with lists of neighbours into edges: src is the neighbour, dst the node.
 
     Raises:
-        DataError: a node has not as many weights as neighbours. SchemaError: a column holds no lists.
+        DataError: a node has more or fewer weights than neighbours. SchemaError: a column holds no lists.
     """
     for name in (neighbours, *([] if weights is None else [weights])):
         if not is_list(table.column(name).type):
             raise SchemaError(
                 f"column {name} is of type {table.column(name).type}, and lists are expected",
-                "one edge a row is read without lists (--lists)",
+                "one edge per row is read without lists (--lists)",
             )
     lists = table.column(neighbours).combine_chunks()
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
@@ -328,7 +329,9 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
     if weights is not None:
         weight_lists = table.column(weights).combine_chunks()
         if not np.array_equal(pc.fill_null(pc.list_value_length(weight_lists), 0).to_numpy(), counts):
-            raise DataError("a node has not as many weights as neighbours", "one weight a neighbour")
+            raise DataError(
+                "a node has more or fewer weights than neighbours", "give one weight per neighbour"
+            )
         columns["weight"] = weight_lists.flatten()
     return pa.table(columns)
 

@@ -97,7 +97,7 @@ def estimate_passes(
         pooled = d if step.module.project is None else step.module.message_width(d)
         o = step.width if step.kind == "layer" else pooled
         size = pass_size(prepared.graph, step, (d, o), prepared.pace)
-        estimates.append(_estimate_pass(step, size, rates, cores, plan, prepared))
+        estimates.append(_estimate_pass(step, size, rates, cores, plan, prepared=prepared))
         d = o if step.kind == "layer" else d
     return estimates
 
@@ -108,6 +108,7 @@ def _estimate_pass(
     rates: costs.Rates,
     cores: int,
     plan: str,
+    *,
     prepared: PreparedGraphModel,
 ) -> PassEstimate:
     scattered = step.module.aggregator in SCATTERABLE
@@ -115,7 +116,9 @@ def _estimate_pass(
     copies = (step.out is not None) + (step.target is not None)
     costs.check_plan(plan, step.module.aggregator, scattered)
     if plan == "auto":
-        plan = costs.choose_plan(size, rates, cores, item * copies, scattered, _mappable_bytes())
+        plan = costs.choose_plan(
+            size, rates, cores, item * copies, scattered, mapped_bytes=_mappable_bytes()
+        )
     amounts = size.amounts(plan, item * copies)
     seconds = rates.predict(amounts, cores)
     low, high = rates.interval(seconds)

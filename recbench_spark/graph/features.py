@@ -63,7 +63,7 @@ def count_dimensions(rows: RowSource) -> int:
     """
     lengths = _read_first_lengths(rows)
     if not lengths or not lengths[0]:
-        raise DataError("features: the first vector is NULL or empty", "one list of numbers an id")
+        raise DataError("features: the first vector is NULL or empty", "one list of numbers per id")
     return lengths[0]
 
 
@@ -77,7 +77,7 @@ def require_equal_lengths(rows: RowSource) -> RowSource:
     other = next((length for length in lengths if length and length != lengths[0]), None)
     if lengths and lengths[0] and other is not None:
         raise DataError(
-            f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors one length"
+            f"features: vectors of {lengths[0]} and of {other} numbers", "give all vectors the same length"
         )
     return rows
 
@@ -92,13 +92,13 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
     kind = vectors.type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not is_list(kind) or not any(test(kind.value_type) for test in tests):
-        raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers an id")
+        raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers per id")
     lengths = pc.fill_null(pc.list_value_length(vectors), 0)
     return [] if not len(lengths) else [lengths[0].as_py(), *pc.unique(lengths).to_pylist()]
 
 
 def fill_from_table(
-    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, path: Path, missing: str
+    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, *, path: Path, missing: str
 ) -> dict[str, int]:
     """Copy a table of vectors into the matrix of all nodes. Rows of the other side stay zero.
 
@@ -141,7 +141,7 @@ def fill_from_table(
         look = partial(_find_repeated, graph=graph, rows=rows, side=side, flags=flags)
         (example,) = context.parallelize([0], 1).map(look).collect()
         raise DataError(
-            f"features: {doubles} ids stand more than once, e.g. {example}", "keep one vector an id"
+            f"features: {doubles} ids occur more than once, e.g. {example}", "keep one vector per id"
         )
     if without and missing == "error":
         names = ", ".join([name for _, names in absent for name in names][:SHOWN])
@@ -173,7 +173,7 @@ def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
 
 
 def _fill_rows(
-    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, path: Path, readers: int
+    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, path: Path, readers: int
 ) -> Iterator[ReadFeatures]:
     find, out = NodeFinder(graph), map_writable(path)
     flags = map_writable(path.with_name("present.npy"))
@@ -198,7 +198,7 @@ def _fill_rows(
 FAULTS = {
     "ids are NULL": "leave these rows out",
     "vectors are NULL": "leave these rows out, and give these nodes zeros: features.missing: zero",
-    "vectors are not as long as the first": "give all vectors one length",
+    "vectors are not as long as the first": "give all vectors the same length",
     "vectors hold NULL, NaN or infinite numbers": "mend them, or leave these rows out",
 }
 
@@ -255,7 +255,7 @@ def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
 
 
 def fill_generated(
-    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, path: Path
+    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, *, path: Path
 ) -> None:
     """Fill the matrix of all nodes with degrees, a constant or hashed numbers.
 
@@ -271,18 +271,20 @@ def fill_generated(
     context.parallelize(graph.blocks, len(graph.blocks)).foreach(make)
 
 
-def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, path: Path) -> None:
+def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, *, path: Path) -> None:
     out = map_writable(path)
     for first in range(block.first, block.end, 1 << 16):
         end = min(first + (1 << 16), block.end)
         store(
-            generate_features(graph, block, kind, dims, seed, np.arange(first, end)),
+            generate_features(graph, block, kind, dims, seed, node_r=np.arange(first, end)),
             out[first:end],
             "features",
         )
 
 
-def generate_features(graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, node_r: Any) -> Any:
+def generate_features(
+    graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, *, node_r: Any
+) -> Any:
     """Return the (r, dims) float32 features of some nodes of a block, by dense id."""
     if kind == "constant":
         return np.ones((len(node_r), 1), np.float32)

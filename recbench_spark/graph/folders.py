@@ -57,9 +57,9 @@ class Graph:
         graph_id: hash of its inputs.
         folder: folder of its files.
         sides: names of its sides.
-        numeric: by side, whether ids are whole numbers.
+        numeric: by side, true if ids are whole numbers.
         blocks: blocks by number; those of a side follow one another.
-        weighted: whether edges have weights.
+        weighted: true if edges have weights.
         seed: seed of the hashes.
         checks: counts of the build, by name.
         seconds: wall time of the build.
@@ -168,7 +168,7 @@ def map_array(path: Path) -> npt.NDArray[Any]:
         ) from None
     except (ValueError, EOFError) as error:
         raise StoreError(
-            f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is laid out anew"
+            f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is built again"
         ) from None
 
 

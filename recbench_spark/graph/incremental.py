@@ -42,7 +42,7 @@ class LayerFiles:
         folder: folder of the table.
         partition: all partition columns but the side.
         sides: sides of these vectors, by place in the graph.
-        by_side: whether the table has a partition for each side.
+        by_side: true if the table has a partition for each side.
     """
 
     folder: str
@@ -196,7 +196,7 @@ def _find_starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _spread_changes(
-    block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, folder: Path
+    block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, *, folder: Path
 ) -> None:
     """Mark A_p of a block. `sources` and `own` are the numbers of the passes that computed what pass p
     reads.

@@ -100,7 +100,7 @@ def plan_refresh(
     before, family = read_model_night(store, previous)
     _check_compatible(prepared, before, family, previous)
     if not has_all_vectors(before):
-        return prepared, f"previous {previous}: its layers are not all there, so all is computed"
+        return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
     context, steps = store.spark.sparkContext, plan_passes(prepared.model, prepared.graph)
     folder = Path(prepared.model.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def plan_refresh(
     counts = ", ".join(
         f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, changes, strict=True)
     )
-    message = f"previous {previous}: of {prepared.graph.nodes:,} nodes touched are {counts}; "
+    message = f"previous {previous}: of {prepared.graph.nodes:,} nodes, affected are {counts}; "
     if less >= full:
         return prepared, f"{message}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
     for k, place in enumerate(before.places, 1):
@@ -122,7 +122,7 @@ def plan_refresh(
     model = replace(prepared.model, reused=reused)
     return replace(
         prepared, model=model
-    ), f"{message}these alone are computed ({less:.2f} s against {full:.2f} s)"
+    ), f"{message}only these are computed ({less:.2f} s against {full:.2f} s)"
 
 
 def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, family: str, previous: str) -> None:
@@ -173,7 +173,8 @@ def report_drift(
         widths = [map_array(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
         if len(set(widths)) > 1:
             raise ConfigError(
-                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine", "same widths"
+                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine",
+                "use vectors of the same length",
             )
         facts = measure_drift(
             context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy")

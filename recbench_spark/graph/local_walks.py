@@ -191,7 +191,13 @@ def write_lists(
 
 
 def walk_locally(
-    context: SparkContext, graph: Graph, side: int, what: Walks, folder: str, partition: Mapping[str, str]
+    context: SparkContext,
+    graph: Graph,
+    side: int,
+    what: Walks,
+    folder: str,
+    *,
+    partition: Mapping[str, str],
 ) -> list[NeighbourFile]:
     """Walk from all nodes of a side over the mapped adjacency. Each block becomes a file."""
     write_adjacency(context, graph)

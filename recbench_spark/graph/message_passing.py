@@ -68,7 +68,7 @@ class Pass:
         side: side of the destinations; None: all nodes.
         sources: side of the sources; None: all nodes.
         module: the layer.
-        projects: whether messages must be projected from h first; else `z` holds them.
+        projects: true if messages must be projected from h first; else `z` holds them.
         output_layers: dense layers after it.
         h: file of the nodes' own vectors.
         z: file of the messages; h itself where nothing is projected.
@@ -185,7 +185,7 @@ def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
         flags = map_array(Path(work.reused.touched))[block.first : block.end]
         edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
         return _write_result(
-            block, work, _merge_with_reused(block, work, csr, z, work.reused), nodes, edges, 0
+            block, work, _merge_with_reused(block, work, csr, z, work.reused), nodes, edges, received=0
         )
     own = z[block.first : block.end]
     return _aggregate_block(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
@@ -197,7 +197,7 @@ def _map_cached(path: str, inode: int) -> Any:
 
     If it were mapped again for each block, its pages would fault in again each time.
     """
-    del inode  # part of the cache key: a new file under this path is mapped anew
+    del inode  # part of the cache key: a new file under this path is mapped again
     return map_array(Path(path))
 
 
@@ -316,7 +316,9 @@ def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator
     csr = work.graph.csr(block)
     finish_sums(kind, acc, *count_edges(csr), _unpack_own_messages(parts, block, width, work))
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
-    yield _write_result(block, work, _combine_sums(block, work, acc), block.rows, csr.edges, received)
+    yield _write_result(
+        block, work, _combine_sums(block, work, acc), block.rows, csr.edges, received=received
+    )
 
 
 def _aggregate_block(
@@ -331,7 +333,9 @@ def _aggregate_block(
             n = work.step.module.aggregate(part, sources.z, own, own_hash[first:end], sources.hashes)
             yield block.first + first, n
 
-    return _write_result(block, work, _combine_batches(block, work, rows()), block.rows, edges, received)
+    return _write_result(
+        block, work, _combine_batches(block, work, rows()), block.rows, edges, received=received
+    )
 
 
 def _combine_sums(block: NodeBlock, work: PassWork, n: Any) -> Iterator[tuple[int, Any]]:
@@ -374,6 +378,7 @@ def _write_result(
     rows: Iterator[tuple[int, Any]],
     nodes: int,
     edges: int,
+    *,
     received: int,
 ) -> BlockResult:
     _freeze_garbage()
@@ -389,7 +394,7 @@ def _write_result(
         file = write_vectors(target.folder, partition, block, blocks, stored_rows)
     else:
         ids = read_ids(work.graph, block)
-        file = write_embeddings(target.folder, partition, block, blocks, ids, stored_rows)
+        file = write_embeddings(target.folder, partition, block, blocks, ids, rows=stored_rows)
     return BlockResult(block.number, nodes, edges, received, file)
 
 

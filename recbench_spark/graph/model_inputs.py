@@ -168,7 +168,7 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
         stored = deserialize(packed)  # type: ignore[no-untyped-call]
         weights = {name: _read_weight(path, name, weight) for name, weight in stored}
     except OSError as error:
-        raise ConfigError(f"weights {path}: {error.strerror}", "a file of safetensors") from None
+        raise ConfigError(f"weights {path}: {error.strerror}", "give a file of safetensors") from None
     except SafetensorError as error:
         raise ConfigError(f"weights {path}: {error}", "save them by safetensors.torch.save_file") from None
     return weights, hashlib.sha256(packed).hexdigest()[:16]
@@ -210,7 +210,7 @@ def build_features(
     folder = Path(graph.folder, "features", name)
     damage = _features_damage(folder)
     if damage:
-        journal.say(f"warning: features {name} are damaged and are made anew: {damage}")
+        journal.say(f"warning: features {name} are damaged and are computed again: {damage}")
         remove_published(folder)
     with hold_lease(folder, (folder / COUNTS_FILE).is_file, journal.say) as lease:
         if lease is not None:
@@ -248,7 +248,7 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path)
     if features.path is None:
         dims = features.dims if features.kind == "hashed" else 1
         create_matrix(path, (graph.nodes, dims), settings.wire)
-        first.fill_generated(context, graph, features.kind, dims, settings.seed, path)
+        first.fill_generated(context, graph, features.kind, dims, settings.seed, path=path)
         return {}
     side = graph.sides.index(features.side or graph.sides[-1])
     rows: RowSource = first.open_features(
@@ -256,7 +256,7 @@ def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path)
     )
     dims = first.count_dimensions(rows)
     create_matrix(path, (graph.nodes, dims), settings.wire)
-    return first.fill_from_table(context, graph, rows, side, dims, path, features.missing)
+    return first.fill_from_table(context, graph, rows, side, dims, path=path, missing=features.missing)
 
 
 NIGHT_NOTE = "night.json"

@@ -65,7 +65,7 @@ def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal
     store.create(NEIGHBOURHOODS)
     folder = store.location("neighbourhoods")
     if delta_files.is_committed(folder, name):
-        journal.say(f"neighbourhoods {name}: made before")
+        journal.say(f"neighbourhoods {name}: already made")
         return name
     walks, choice = make_walks(settings), choose_walk_method(graph, settings.way)
     journal.say(f"walks {choice.words}")
@@ -73,7 +73,7 @@ def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal
     walk = walk_locally if choice.way == "local" else walk_distributed
     partition = {"neighbourhood_id": name}
     with journal.stage("neighbourhoods", f"neighbourhoods {name}: walk") as counts:
-        written = walk(store.spark.sparkContext, graph, settings.place, walks, folder, partition)
+        written = walk(store.spark.sparkContext, graph, settings.place, walks, folder, partition=partition)
         files = [file.file for file in written]
         delta_files.require_visible(folder, files)
         counts.update(_count_walks(written, walks))

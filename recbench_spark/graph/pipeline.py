@@ -70,10 +70,10 @@ def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[
         partial(_report_pass, journal, planned),
         partial(_record_pass, store, prepared, planned, cores),
     )
-    runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), report, record)
+    runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), report, record=record)
     _write_note(prepared)
     if not runs:
-        journal.say(f"model {prepared.model.model_id}: made before")
+        journal.say(f"model {prepared.model.model_id}: already made")
     return runs
 
 

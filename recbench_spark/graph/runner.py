@@ -196,6 +196,7 @@ def run_model(
     model: Model,
     choose: Callable[[Pass], PassPlan],
     report: Callable[[LayerRun], None] = lambda _: None,
+    *,
     record: Callable[[LayerRun], None] = lambda _: None,
 ) -> list[LayerRun]:
     """Run all passes of a model that are not done. A second run does nothing.
@@ -222,7 +223,7 @@ def run_model(
             continue
         if todo.blocks:
             plan = "R" if model.reused else choose(todo.step)
-            done.append(_run_recorded_pass(context, graph, model, todo, plan, record))
+            done.append(_run_recorded_pass(context, graph, model, todo, plan, record=record))
             report(done[-1])
     return done
 
@@ -261,19 +262,23 @@ def _run_recorded_pass(
     model: Model,
     todo: Pending,
     plan: PassPlan,
+    *,
     record: Callable[[LayerRun], None],
 ) -> LayerRun:
     """Run a pass. It is recorded before its last group is committed."""
     summarise = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
 
     def record_early(results: list[BlockResult], projected: int) -> None:
-        record(summarise(results, projected))
+        record(summarise(results, projected=projected))
 
-    return summarise(*run_pass(context, graph, todo.step, todo.blocks, plan, model, record_early))
+    results, projected = run_pass(
+        context, graph, todo.step, todo.blocks, plan, model=model, before_last=record_early
+    )
+    return summarise(results, projected=projected)
 
 
 def _summarise_pass(
-    step: Pass, plan: str, started: float, begun: float, results: list[BlockResult], projected: int
+    step: Pass, plan: str, started: float, begun: float, results: list[BlockResult], *, projected: int
 ) -> LayerRun:
     """Summarise a pass. `started` is the time of day, `begun` that of a clock that never goes back."""
     width = map_array(Path(step.h if step.projects else step.z)).shape[1]
@@ -298,6 +303,7 @@ def run_pass(
     step: Pass,
     blocks: Sequence[NodeBlock],
     plan: PassPlan,
+    *,
     model: Model,
     before_last: Callable[[list[BlockResult], int], None] = lambda *_: None,
 ) -> tuple[list[BlockResult], int]:
@@ -312,7 +318,7 @@ def run_pass(
         ConfigError: plan S with an aggregator whose sums cannot be combined.
     """
     if plan == "S" and step.module.aggregator not in SCATTERABLE:
-        raise ConfigError(f"plan S cannot take {step.module.aggregator} apart", "plan: G or R")
+        raise ConfigError(f"plan S does not support {step.module.aggregator}", "plan: G or R")
     reused = model.reused.get((step.layer, step.kind))
     work = PassWork(graph, step, model.batch, tuple(blocks), reused)
     start, projected = _prepare_tasks(context, work, plan)

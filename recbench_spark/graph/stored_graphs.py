@@ -58,7 +58,7 @@ def files_folder(store: Store) -> Path:
     """
     if store.folder is None:
         raise StoreError(
-            f"{store.root} is no folder, and a graph's files are mapped",
+            f"{store.root} is not a folder, and the files of a graph are memory-mapped",
             "--warehouse must be a folder that the driver and all workers see",
         )
     return store.folder / FOLDER
@@ -137,7 +137,7 @@ def find_graph(store: Store, graph_id: str, blocks: int | None, journal: Journal
         damage = _graph_damage(store, folder)
         if not damage:
             return graph
-        journal.say(f"warning: graph {graph_id} is damaged and is laid out anew: {damage}")
+        journal.say(f"warning: graph {graph_id} is damaged and is built again: {damage}")
         remove_published(folder)
     return None
 
@@ -160,7 +160,7 @@ def ensure_graph(
         source: edges, node tables and their settings.
         blocks: blocks of each side; None: by the number of edges.
         journal: receives the progress.
-        nodes: whether `graph_nodes` is written.
+        nodes: true if `graph_nodes` is written.
 
     Raises:
         ConfigError, DataError, SchemaError, StoreError: see `build.build_graph`.
@@ -168,7 +168,7 @@ def ensure_graph(
     graph_id, edges = identify_graph(store, source)
     graph = find_graph(store, graph_id, blocks, journal)
     if graph is not None:
-        journal.say(f"graph {graph_id}: laid out before")
+        journal.say(f"graph {graph_id}: already built")
     else:
         graph = _build_graph(store, source, graph_id, blocks, journal)
     # Each is written once for a graph. A killed run may not have written them.
@@ -186,8 +186,10 @@ def _build_graph(
         journal.say(warning)
     wanted = blocks or default_block_count(rows.n, context.defaultParallelism)
     folder = graph_folder(store, graph_id, wanted)
-    with journal.stage("graph", f"graph {graph_id}: lay out {source.edges}", graph_id=graph_id) as counts:
-        graph = _publish_graph(context, source, graph_id, folder, wanted, journal)
+    with journal.stage(
+        "graph", f"graph {graph_id}: build from {source.edges}", graph_id=graph_id
+    ) as counts:
+        graph = _publish_graph(context, source, graph_id, folder, wanted, journal=journal)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
@@ -195,7 +197,13 @@ def _build_graph(
 
 
 def _publish_graph(
-    context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int, journal: Journal
+    context: SparkContext,
+    source: GraphSource,
+    graph_id: str,
+    folder: Path,
+    blocks: int,
+    *,
+    journal: Journal,
 ) -> Graph:
     """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
     with hold_lease(folder, lambda: read_graph(folder) is not None, journal.say) as lease:
@@ -207,7 +215,7 @@ def _publish_graph(
             lease.publish()
     graph = read_graph(folder)
     if graph is None:
-        raise StoreError(f"graph {graph_id}: {folder} was removed while it was made", "run again")
+        raise StoreError(f"graph {graph_id}: {folder} was removed while it was written", "run again")
     return graph
 
 

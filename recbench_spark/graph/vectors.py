@@ -78,6 +78,7 @@ def write_embeddings(
     block: NodeBlock,
     blocks: int,
     ids: pa.Array,
+    *,
     rows: Iterable[tuple[int, Any]],
 ) -> File:
     """Write vectors as arrays with the ids of their nodes (`embeddings`).

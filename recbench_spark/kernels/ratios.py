@@ -8,6 +8,7 @@ Axes: u users or rounds, c columns. A row with NaN in either part is left out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -63,7 +64,7 @@ def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
         for row in moments_c11.tolist()
     ]
     counts = moments_c11[:, 0]
-    pairs = [_ratio_and_error(int(n), *parts) for n, parts in zip(counts, fractions, strict=True)]
+    pairs = [_ratio_and_error(int(n), parts) for n, parts in zip(counts, fractions, strict=True)]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1], counts
 
@@ -110,14 +111,13 @@ def _product_error(x: float, y: float) -> float:
 def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
     """Return ratio, standard error and number of parts from `exact_moments`."""
     columns = np.array(moments.fractions(), dtype=object).reshape(6, -1).T.tolist()
-    pairs = [_ratio_and_error(int(column[0]), *column[1:]) for column in columns]
+    pairs = [_ratio_and_error(int(column[0]), column[1:]) for column in columns]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1], np.array([int(column[0]) for column in columns], dtype=np.int64)
 
 
-def _ratio_and_error(
-    count: int, n: Fraction, d: Fraction, nn: Fraction, nd: Fraction, dd: Fraction
-) -> tuple[float, float]:
+def _ratio_and_error(count: int, moments: Sequence[Fraction]) -> tuple[float, float]:
+    n, d, nn, nd, dd = moments
     if count == 0 or d == 0:
         return math.nan, math.nan
     value = n / d

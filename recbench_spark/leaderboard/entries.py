@@ -196,7 +196,7 @@ def judge_entries(
     """Return a verdict on each entry by its id. Entries of the same part are compared with each other.
 
     Args:
-        entries: of one board.
+        entries: entries of one board.
         searches: trials by the name of an entry of origin `ours`.
         effects_elsewhere: by method, how much each setting has moved it, relative to the value.
         used: by entry id, the origin of its settings. None: a search belongs to the entry of the same
@@ -213,7 +213,7 @@ def judge_entries(
             tuning = sources.get(entry.entry_id, SettingsSource(by_name))
             rivals = {name: search for name, search in searches.items() if name != entry.name}
             moved = effects_elsewhere.get(entry.method, {})
-            verdict = judge_run(entry.to_run(), board, tuning.search, rivals, moved, tuning.used)
+            verdict = judge_run(entry.to_run(), board, tuning.search, rivals, moved, used=tuning.used)
             verdicts[entry.entry_id] = verdict._replace(
                 notes=(*verdict.notes, *_note_missing_search(entry, tuning))
             )
@@ -228,11 +228,11 @@ def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNot
         description = tuning.description or f"a search over {entry.search_space}"
         return [
             TuningNote(
-                "no_power", f"its file or bundle tells of {description}, and the board knows no trial of it"
+                "no_power", f"its file or bundle names {description}, and the board knows no trial of it"
             )
         ]
     if entry.origin == "bundle":
-        return [TuningNote("never_searched", "it was handed in without a search")]
+        return [TuningNote("never_searched", "it was submitted without a search")]
     return [
         TuningNote("never_searched", tuning.why or "no search of this model with these settings is known")
     ]

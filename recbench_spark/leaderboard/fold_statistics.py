@@ -14,7 +14,7 @@ class FoldSummary(NamedTuple):
     """Mean and spreads of a model over folds and seeds.
 
     Attributes:
-        mean: of the folds' means over their seeds.
+        mean: mean of the folds' means over their seeds.
         over_folds: standard deviation of these means; NaN for one fold. It shows the effect of the data.
         over_seeds: standard deviation over seeds within a fold, as a mean of variances; NaN for one seed.
             It shows the effect of chance in the fit.

@@ -62,7 +62,7 @@ class TrustedRun(NamedTuple):
 
     Attributes:
         name: its name.
-        value: of the metric of the board.
+        value: value of the metric of the board.
         noise: standard deviation of its repeated runs over folds and seeds; 0 if not known.
         methods: number of different trusted methods; 0: `value` is that of a constant prediction.
     """
@@ -96,7 +96,7 @@ class PredictionSpread(NamedTuple):
         rows: number of predictions.
         outside: number outside the scale.
         far: number outside by more than `FAR_DISTANCE` of its width.
-        mean: of the predictions.
+        mean: mean of the predictions.
         scale: lowest and highest rating.
         learnt_mean: mean of the training ratings.
         learnt_spread: their standard deviation.
@@ -132,7 +132,7 @@ def plausible_bound(trusted: TrustedRun, possible: float, limits: ProgressLimits
 
 
 def check_level(
-    value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, where: str
+    value: float, trusted: TrustedRun, possible: float, limits: ProgressLimits, error: float, *, where: str
 ) -> str | None:
     """Return a sentence of doubt if a result is better than progress and noise explain, else None.
 

@@ -14,7 +14,7 @@ from recbench_spark.errors import ConfigError, nearest
 PUBLISHED_FILE = Path(__file__).resolve().parent / "published.yaml"
 
 RanBy = Literal["inventor", "rival", "rerun", "ours"]
-"""People who ran it: its inventor, authors of a rival, authors of a careful rerun, or this project."""
+"""The inventor of a method, authors of a rival, authors of a careful rerun, or this project."""
 
 
 class BoardRun(Strict):
@@ -22,12 +22,12 @@ class BoardRun(Strict):
 
     Attributes:
         method: its name in the table.
-        value: of the board's metric.
+        value: value of the board's metric.
         spread: standard deviation over folds, as printed.
-        ran_by: the people who ran it.
+        ran_by: the people who ran the method.
         year: year of the source.
         dims: number of factors.
-        part: of the Netflix protocol.
+        part: part of the Netflix protocol.
         by_fold: value of each fold, as a mean over seeds, if known.
     """
 
@@ -72,7 +72,7 @@ class Board(Strict):
         names = [name for group in self.aliases.values() for name in group]
         wrong = [name for name in names if name not in known or names.count(name) > 1]
         if wrong:
-            raise ValueError(f"alias '{wrong[0]}' is no row of the board, or of two methods")
+            raise ValueError(f"alias '{wrong[0]}' is not a row of the board, or belongs to two methods")
         return self
 
     def canonical(self, method: str) -> str:
@@ -95,7 +95,7 @@ def load_published_boards(path: Path = PUBLISHED_FILE) -> dict[str, Board]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{path} is no readable file: {error}", "see leaderboard/published.yaml"
+            f"{path} is not a readable file: {error}", "see leaderboard/published.yaml"
         ) from None
     document = load_yaml(text, str(path))
     return {board.name: board for board in parse(_BoardFile, document, str(path)).boards}

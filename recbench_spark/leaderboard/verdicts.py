@@ -103,6 +103,7 @@ def judge_run(
     search: SearchTrials | None = None,
     rivals: Mapping[str, SearchTrials] | None = None,
     effects_elsewhere: Mapping[str, float] | None = None,
+    *,
     used: Mapping[str, float] | None = None,
 ) -> TuningVerdict:
     """Return the verdict on a run: all reasons to call it under-tuned, and notes.

@@ -39,11 +39,11 @@ def fold_in_explicit(
     """
     n_u = np.diff(offsets)
     ones = np.ones_like(ratings)
-    return _solve_users(offsets, items, (ones, ratings), factors_id, ridge * n_u, None)
+    return _solve_users(offsets, items, (ones, ratings), factors_id, ridge * n_u, gram_dd=None)
 
 
 def fold_in_implicit(
-    offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float, alpha: float
+    offsets: Ints, items: Ints, ratings: Floats, factors_id: Floats, ridge: float, *, alpha: float
 ) -> Floats:
     """Compute vectors of users by confidence-weighted ridge regression on all items.
 
@@ -64,7 +64,9 @@ def fold_in_implicit(
     positive = ratings > 0
     n_u = np.diff(np.concatenate([[0], np.cumsum(positive)])[offsets])
     gram_dd = factors_id.T @ factors_id
-    return _solve_users(offsets, items, (extra, (1 + extra) * positive), factors_id, ridge * n_u, gram_dd)
+    return _solve_users(
+        offsets, items, (extra, (1 + extra) * positive), factors_id, ridge * n_u, gram_dd=gram_dd
+    )
 
 
 def _solve_users(
@@ -73,6 +75,7 @@ def _solve_users(
     weights: tuple[Floats, Floats],
     factors_id: Floats,
     ridge_u: Floats,
+    *,
     gram_dd: Floats | None,
 ) -> Floats:
     """Solve (gram + sum_p left_p y_p y_p' + ridge_u I) x = sum_p right_p y_p for each user."""

@@ -32,7 +32,9 @@ class GraphSageModel(FittedLayers):
     @model_validator(mode="after")
     def _check_samples(self) -> GraphSageModel:
         if self.samples and len(self.samples) != self.depth:
-            raise ValueError(f"samples: {len(self.samples)} sizes, and depth is {self.depth}: one a layer")
+            raise ValueError(
+                f"samples: {len(self.samples)} sizes, and depth is {self.depth}: one per layer"
+            )
         return self
 
     @model_validator(mode="after")

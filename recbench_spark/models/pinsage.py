@@ -66,7 +66,7 @@ class PinSageModel(FittedLayers):
     def _check_ranks(self) -> PinSageModel:
         low, high = self.hard_ranks
         if low >= high:
-            raise ValueError(f"hard_ranks: {low} to {high} is no band, e.g. [2000, 5000]")
+            raise ValueError(f"hard_ranks: {low} to {high} is not a band, e.g. [2000, 5000]")
         return self
 
     @model_validator(mode="after")

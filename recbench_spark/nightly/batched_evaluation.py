@@ -109,7 +109,7 @@ def read_models_per_pass(night: BenchmarkNight) -> int:
 
 def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> RankableModel:
     """Open a trained or external model and check its inputs."""
-    ranked, checks = make_adapter(model).ranked(select_users(night), night.data)
+    ranked, checks = make_adapter(model).prepare_ranking(select_users(night), night.data)
     return RankableModel(run_id, model, ranked, checks, _item_bytes(ranked))
 
 

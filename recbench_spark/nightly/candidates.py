@@ -38,7 +38,7 @@ def _read_candidates(night: BenchmarkNight, users: DataFrame) -> DataFrame:
     if not path:
         raise ConfigError(
             "definition.candidates is 'given' and evaluation.candidates_path is missing",
-            "a table of user_id, item_id",
+            "give a table of user_id, item_id",
         )
     rows = read_table(night.spark, path, ["user_id", "item_id"], "candidates")
     return group_candidates(rows, night.table(ITEMS), users)

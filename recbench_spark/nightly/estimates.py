@@ -50,7 +50,7 @@ def estimate_matrix(
 
     Raises:
         SchemaError: a column is missing.
-        DataError: a value cannot be used, a cell is there twice, a rating has no prediction or propensity,
+        DataError: a value cannot be used, a cell occurs twice, a rating has no prediction or propensity,
             or
             a propensity is outside (0, 1].
     """
@@ -105,7 +105,7 @@ def _clip_propensity(propensity: Column, floor: float | None) -> Column:
 def _check_matrix(cells: DataFrame, modelled: bool) -> list[Check]:
     """Refuse what cannot be estimated; count the data behind the estimates."""
     if not cells.groupBy(*CELL).count().where("count > 1").limit(1).isEmpty():
-        raise DataError("a cell is there twice", "in the matrix, the log or the propensities")
+        raise DataError("a cell occurs twice", "in the matrix, the log or the propensities")
     rated, p = F.col("rating").isNotNull(), F.col("propensity")
     (totals,) = cells.agg(
         F.count("*").alias("cells"),
@@ -168,7 +168,7 @@ def estimate_rounds(rounds: DataFrame, settings: EstimatorSettings, policy: str,
     """
     model = [name for name in ("q", "q_policy") if name in rounds.columns]
     if len(model) == 1:
-        raise ConfigError(f"rounds have {model[0]} alone", "a reward model gives q and q_policy")
+        raise ConfigError(f"rounds have only {model[0]}", "a reward model gives q and q_policy")
     columns = ["reward", "propensity", "pi_e", *model]
     typed = convert_numbers(rounds, columns, "rounds").select(*columns).cache()
     _check_probabilities(typed)
@@ -204,7 +204,7 @@ def join_policy(rounds: DataFrame, policy: DataFrame) -> DataFrame:
         *(_string_column(name) for name in keys), "pi_e"
     )
     if not chances.groupBy(*keys).count().where("count > 1").limit(1).isEmpty():
-        raise DataError(f"policy: {', '.join(keys)} twice", "one pi_e each")
+        raise DataError(f"policy: {', '.join(keys)} occur twice", "give one pi_e per key")
     plain = rounds.drop("pi_e").withColumns({name: F.col(name).cast("string") for name in keys})
     return plain.join(chances, keys, "left").fillna({"pi_e": 0.0})
 

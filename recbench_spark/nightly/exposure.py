@@ -288,7 +288,7 @@ def reason_checks(plan: EstimationPlan) -> list[Check]:
 
 
 def ideal_checks(plan: EstimationPlan) -> list[Check]:
-    """Note the limits of a weighted NDCG, if one is asked for."""
+    """Note the limits of a weighted NDCG, if one is requested."""
     weighted = [
         name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.estimable_metrics(name)
     ]

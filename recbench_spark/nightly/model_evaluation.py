@@ -46,7 +46,7 @@ def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journ
                 store, exposure, make_plan(exposure, plan, night.benchmark.headline), rankings
             )
             extra, checks = [corrected], checks + exposure_checks
-        write_metrics(store, rankings, plan, run_id, night.catalogue, asked=evaluation, extra=extra)
+        write_metrics(store, rankings, plan, run_id, night.catalogue, evaluation=evaluation, extra=extra)
         checks += check_rows.ranking_checks(
             rankings, evaluation.parts, night.definition.threshold, lists=make_adapter(model).lists
         )
@@ -86,7 +86,7 @@ def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[Sp
     """
     folder = data.store.folder
     if folder is None or not adapter.leased:
-        yield None if adapter.saved(data) else data
+        yield None if adapter.is_saved(data) else data
         return
     target, journal = folder / FIT_FILES / adapter.key(data), data.journal or Journal()
     with hold_lease(target, partial(adapter.saved, data), journal.say) as lease:
@@ -99,7 +99,7 @@ def rank_model(
     """Return the rankings by a model of any kind, and checks on its inputs."""
     adapter, users = make_adapter(model), select_users(night)
     candidates = None if adapter.brings_candidates else select_candidates(night, users)
-    ranked, checks = adapter.ranked(users, night.data)
+    ranked, checks = adapter.prepare_ranking(users, night.data)
     return ranking.rank(users, ranked, request, candidates), checks
 
 

@@ -281,19 +281,21 @@ def check_benchmark(benchmark: Benchmark) -> None:
     if definition.candidates == "given" and not listed:
         raise ConfigError(
             "evaluation.candidates_path is missing, and definition.candidates is 'given'",
-            "a table of user_id, item_id",
+            "give a table of user_id, item_id",
         )
     if DIVERSITY in evaluation.metrics and not evaluation.features:
-        raise ConfigError("metric diversity needs evaluation.features", "a table of item_id, vector")
+        raise ConfigError("metric diversity needs evaluation.features", "give a table of item_id, vector")
     if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     for part in evaluation.parts:
         if part not in (known := list_held_out_parts(benchmark.split)):
-            raise ConfigError(f"evaluation.parts: the split never holds out '{part}'", nearest(part, known))
+            raise ConfigError(
+                f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
+            )
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
-            raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "a table with the ids")
+            raise ConfigError(f"slice {cut.key}: of '{cut.of}' needs 'path'", "give a table with the ids")
         known = benchmark.dataset.attributes
         if cut.of == "log" and reader in TABLE_READERS and (name := cut.column or cut.key) not in known:
             hint = f"{nearest(name, known)}; dataset.attributes lists what is kept of a log"
@@ -378,8 +380,8 @@ def _check_gates(benchmark: Benchmark) -> None:
     known = list_model_facts(benchmark)
     for gate in benchmark.gates:
         if gate.fact.startswith("drift") and gate.fact not in known:
-            hint = nearest(gate.fact, known) if known else "a model of kind graph has drift"
-            raise ConfigError(f"gates: no model tells '{gate.fact}'", hint)
+            hint = nearest(gate.fact, known) if known else "a model of kind graph reports its drift"
+            raise ConfigError(f"gates: no model reports the fact '{gate.fact}'", hint)
 
 
 def yesterday_stamp(store: Store) -> str:

@@ -63,9 +63,9 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         ask(f"SELECT * FROM checks WHERE run_id IN ({id_list})"),
         ask(f"SELECT * FROM manifests WHERE split_id IN ({_sql_list(splits)})"),
         benchmark.headline,
-        sql_lines(store, benchmark, logical_date),
-        read_multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
-        describe_regressions(store, selected, logical_date) if benchmark.regressions else (),
+        sql_lines=sql_lines(store, benchmark, logical_date),
+        pairs=read_multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
+        regressions=describe_regressions(store, selected, logical_date) if benchmark.regressions else (),
     )
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))

@@ -51,7 +51,7 @@ def write_metrics(
     run_id: str,
     catalogue: SplitCatalogue,
     *,
-    asked: Evaluation,
+    evaluation: Evaluation,
     extra: Sequence[DataFrame] = (),
 ) -> None:
     """Append to `metrics`, and to `user_metrics` if the evaluation says so.
@@ -62,19 +62,19 @@ def write_metrics(
         plan: the plan of the metrics.
         run_id: id of the run.
         catalogue: data that metrics of lists need.
-        asked: the section `evaluation` of the benchmark file.
+        evaluation: the section `evaluation` of the benchmark file.
         extra: further rows of `metrics`.
     """
     frames = [
         (rows, METRICS) for rows in (measuring.compute_all_metrics(rankings, plan, catalogue), *extra)
     ]
-    draw = asked.draw
+    draw = evaluation.draw
     if plan.definition.candidates == "uniform" and draw.estimators and sampled.correctable_metrics(plan):
         corrected = sampled.compute_corrected_metrics(rankings, plan, draw.estimators, draw.n)
         frames.append((corrected, METRICS))
-    if asked.multiverse:
+    if evaluation.multiverse:
         frames.append((measure_multiverse(rankings, plan), MULTIVERSE))
-    if asked.user_metrics and (plan.rank_metrics or plan.list_metrics):
+    if evaluation.user_metrics and (plan.rank_metrics or plan.list_metrics):
         frames.append((measuring.compute_all_user_metrics(rankings, plan, catalogue), USER_METRICS))
     store.append_all([(frame.withColumn("run_id", F.lit(run_id)), table) for frame, table in frames])
 

@@ -78,7 +78,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
         ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
     """
     if store.has(MANIFESTS, "split_id", split_id):
-        journal.say(f"split {split_id}: made before")
+        journal.say(f"split {split_id}: already made")
         return
     split = benchmark.split
     with journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id) as counts:
@@ -88,7 +88,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
     part_counts = count_parts(splits, files)
     refuse_empty_parts(part_counts, split)
-    _write_blocks(store, benchmark, splits, split_id, written.numeric, journal)
+    _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         facts = build_manifest(
             splits,
@@ -96,9 +96,11 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             split.model_dump_json(),
             written.rejected,
             written.reasons,
-            part_counts,
-            "pairs in training that the open loop shows" if shows_all_pairs(benchmark.dataset) else None,
-            files,
+            parts=part_counts,
+            dropped="pairs in training that the open loop shows"
+            if shows_all_pairs(benchmark.dataset)
+            else None,
+            files=files,
         )
         if benchmark.dataset.until:
             facts.append(_later_fact(benchmark.dataset, written.later))
@@ -211,7 +213,7 @@ def _later_fact(dataset: Dataset, later: int) -> Fact:
 
 
 def _write_blocks(
-    store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, numeric: bool, journal: Journal
+    store: Store, benchmark: Benchmark, splits: DataFrame, split_id: str, numeric: bool, *, journal: Journal
 ) -> None:
     with journal.stage("items", "catalogue of items", split_id=split_id):
         items = build_catalogue(splits, numeric)
@@ -270,5 +272,5 @@ def _read_slice_column(spark: SparkSession, cut: Slice, column: str) -> DataFram
         F.col(id_column).cast("string"), F.col(f"`{value_column}`").cast("string").alias(column)
     )
     if rows.count() > rows.select(id_column).distinct().count():
-        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row an id")
+        raise DataError(f"slice {cut.key}: {cut.path} has a {id_column} twice", "keep one row per id")
     return rows

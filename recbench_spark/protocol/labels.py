@@ -49,20 +49,20 @@ class SplitRule:
     Attributes:
         by: rows by their position in the owner's order, by folds (in each owner's order or by each row's
             hash), by a share of all, by instants; or as the log says (`given`).
-        temporal: whether the owner's order is that of time; otherwise it is that of hashes.
+        temporal: true if the owner's order is that of time; otherwise it is that of hashes.
         ratio: shares of train, valid, test.
         n: test and validation rows of an owner; None: by `ratio`. For `n_given`: rows that train.
         folds: their number, the number of the test fold, and whether the next fold validates.
-        every_fold: whether each row's part is the number of its fold, for work on all folds.
+        every_fold: true if each row's part is the number of its fold, for work on all folds.
         instants: starts of validation, test and `later`, in microseconds.
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
         duplicates: the row of a pair that stays; None where no pair is in two rows.
-        open_apart: whether the open loop is a separate log, which shows any pair. Its pairs that are in
+        open_apart: true if the open loop is a separate log, which shows any pair. Its pairs that are in
             training
             are left out; all others may be in it and in another part.
         seed: the seed of the hashes.
-        numeric: whether ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
+        numeric: true if ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
     """
 
     by: LabelMethod

@@ -43,7 +43,9 @@ def join_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) 
     require(table, [key], what)
     names = [name for name in table.columns if name != key]
     if not names:
-        raise SchemaError(f"{what} has no column beside {key}", "a number each; categories as 0 and 1")
+        raise SchemaError(
+            f"{what} has no column beside {key}", "give one number per feature; write categories as 0 and 1"
+        )
     vector = F.array(*(F.col(name).try_cast("double") for name in names)).alias("features")
     rows = table.select(F.col(key).cast("string").alias(key), vector)
     joined = ids.select(key).join(rows, key, "left")
@@ -51,7 +53,7 @@ def join_features(ids: DataFrame, key: str, table: DataFrame | None, what: str) 
     (counts,) = joined.agg(F.count("*").alias("rows"), F.count_if(hole).alias("holes")).collect()
     if counts.holes:
         raise DataError(
-            f"{what}: {counts.holes} ids of {key} without all features", "one row each, numbers only"
+            f"{what}: {counts.holes} ids of {key} without all features", "give one row of numbers per id"
         )
     if counts.rows > ids.count():
         raise DataError(f"{what}: two rows of one {key}", "one row each")

@@ -42,6 +42,7 @@ def build_manifest(
     settings: str,
     rejected: int = 0,
     reasons: str | None = None,
+    *,
     parts: Parts | None = None,
     dropped: str | None = None,
     files: Sequence[str] = (),

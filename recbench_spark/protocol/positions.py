@@ -66,7 +66,7 @@ def order_rows(
         owner: `user_id` or `item_id`.
         tie: the other id column, which decides between equal keys.
         key_r: the sort key of each row.
-        numeric: whether ids of `tie` are ordered as numbers.
+        numeric: true if ids of `tie` are ordered as numbers.
 
     Returns:
         The sorted rows, their positions from the end, and the number of rows of each row's owner.

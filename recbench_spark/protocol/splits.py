@@ -53,9 +53,9 @@ def label_blocks(
         duplicates: the row of a pair that stays (see `positions.drop_duplicates`); `error` searches for
             duplicates by a shuffle of 64-bit hashes; None where no pair is in two rows.
         n: an upper bound of the rows of the log; None to count them.
-        numeric: whether these ids are ordered as numbers (see `data.readers.id_order`).
-        open_apart: whether pairs may be both in the open loop and in the rest (see `SplitRule`).
-        every_fold: whether `part` is the number of the row's fold, as text: all folds in one pass.
+        numeric: true if these ids are ordered as numbers (see `data.readers.id_order`).
+        open_apart: true if pairs may be both in the open loop and in the rest (see `SplitRule`).
+        every_fold: true if `part` is the number of the row's fold, as text: all folds in one pass.
 
     Raises:
         ProtocolError: a temporal split has no times, `given` has no parts, or training is empty.
@@ -119,7 +119,7 @@ def make_rule(
         split: order, holdout, group and their amounts.
         duplicates: the row of a pair that stays.
         cut: the starts of validation, of test and of the time after it, for cuts in time.
-        numeric: whether ids that decide between equal times are ordered as numbers.
+        numeric: true if ids that decide between equal times are ordered as numbers.
     """
     held_out = split.held_out
     return SplitRule(
@@ -142,7 +142,7 @@ def labels_independently(split: Split, has_times: bool) -> bool:
 
     Args:
         split: the protocol.
-        has_times: whether each row is known to have a time.
+        has_times: true if each row is known to have a time.
     """
     return _label_method(split) not in ("given", "instants") and (has_times or not split.temporal)
 

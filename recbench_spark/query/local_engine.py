@@ -134,7 +134,7 @@ def check_query(sql: str, names: Iterable[str]) -> None:
         with duckdb.connect(":memory:", config=dict(SETTINGS)) as connection:
             (text,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone() or ("{}",)
     except duckdb.Error as error:
-        raise ConfigError(f"no SQL: {_first_line(error)}", HINT) from None
+        raise ConfigError(f"not valid SQL: {_first_line(error)}", HINT) from None
     parsed = json.loads(text)
     if parsed["error"]:
         raise ConfigError(f"this SQL cannot be checked: {parsed['error_message']}", HINT)

@@ -97,9 +97,9 @@ def _parse_plan(spark: SparkSession, sql: str) -> JavaObject:
         plan: JavaObject = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
     except ParseException as error:
         message = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"no SQL: {message[:300]}", HINT) from None
+        raise ConfigError(f"not valid SQL: {message[:300]}", HINT) from None
     except Py4JError:
-        raise ConfigError("no SQL that Spark can parse: is it too deep?", HINT) from None
+        raise ConfigError("Spark cannot parse this SQL: it may be nested too deeply", HINT) from None
     return plan
 
 

@@ -74,6 +74,7 @@ def make_board(
     verdicts: Mapping[str, TuningVerdict],
     searches: Mapping[str, SearchTrials],
     views: Mapping[str, pd.DataFrame],
+    *,
     figures: Sequence[tuple[str, str]] = (),
     held_back: Mapping[str, str] | None = None,
 ) -> BoardFacts:

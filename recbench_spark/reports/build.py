@@ -55,6 +55,7 @@ def make_report(
     checks: pd.DataFrame,
     manifests: pd.DataFrame,
     headline: str,
+    *,
     sql_lines: Sequence[str],
     pairs: pd.DataFrame | None = None,
     regressions: Sequence[str] = (),
@@ -77,13 +78,12 @@ def make_report(
         add_training_rows(board, check_rows) for board in make_leaderboards(uncorrected, metric, k)
     )
     agreements = make_agreements(boards)
-    models = _list_models(boards, numbers)
     run_facts = make_runs(runs, numbers)
     return Report(
         suite=numbers[0].suite if numbers else "no results",
         logical_date=max((number.logical_date for number in numbers), default=""),
         level=_interval_level(run_facts),
-        models=models,
+        models=_list_models(boards, numbers),
         summary=summarise(boards, agreements, regressions, (*describe_failed_attempts(run_facts), *note)),
         leaderboards=boards,
         agreements=agreements,

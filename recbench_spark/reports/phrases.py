@@ -354,5 +354,5 @@ def note_on_estimators(metric: str, names: Iterable[str]) -> str | None:
     if metric != "ndcg" or not set(shown) - {"ips pooled"}:
         return None
     better = "ips pooled, DCG and ideal of all users together, converges as users grow"
-    offered = better if "ips pooled" in shown else f"{better} (estimator ips_pooled, not asked for here)"
+    offered = better if "ips pooled" in shown else f"{better} (estimator ips_pooled, not requested here)"
     return f"{WEIGHTED_NDCG}, and {offered}."

@@ -130,7 +130,7 @@ class ArrowStore:
                 if protocol.min_writer_version > CHECKED_VERSION:
                     features = ", ".join(protocol.writer_features or [])
                     requirement = features or protocol.min_writer_version
-                    raise FallbackToSpark(f"table {table.name} of the warehouse asks for {requirement}")
+                    raise FallbackToSpark(f"table {table.name} of the warehouse requires {requirement}")
 
     def append_all(self, frames: Sequence[tuple[pa.Table, Table]]) -> None:
         """Append to several tables, one after the other."""

@@ -52,7 +52,7 @@ class Blocks:
         packed: blocks (BLOCK_SCHEMA), those of one task in one partition. For a log that Python reads it is
             an RDD, which is neither planned nor compiled: a second less in a session's first job.
         change: function from all rows of a task to its result; it is sent to the tasks.
-        schema: of the result; a dictionary column is returned as its values.
+        schema: schema of the result; a dictionary column is returned as its values.
     """
 
     packed: DataFrame | RDD[Block]

@@ -72,7 +72,7 @@ def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> li
 
     Args:
         blocks: the shuffle, and the function that each task applies to its rows.
-        folder: of the table.
+        folder: folder of the table.
         partition: column -> value; no file holds these columns.
     """
     names = tuple(name for name in blocks.schema.names if name not in partition)
@@ -101,7 +101,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     Files that are not added stay until VACUUM: a commit whose answer was lost may name them.
 
     Args:
-        folder: of the table.
+        folder: folder of the table.
         files: as `write_files` returns them.
         partition: column -> value, for files without a partition of their own.
         once: the append's name (Delta's transaction identifier).
@@ -124,7 +124,7 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
-        hint = "is it a disk that links and renames files?"
+        hint = "the disk must support hard links and renames"
         raise StoreError(f"cannot write {folder}: {error}", hint) from None
     return True
 
@@ -267,7 +267,7 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
     one must read again. Rows that somebody deleted can be appended again.
 
     Args:
-        folder: of the table.
+        folder: folder of the table.
         rows: few, no two of them with one key.
         key: columns whose values together identify a row; the first is never NULL.
         since: a column and a moment; only later rows of the table count. None: all count.

@@ -319,7 +319,7 @@ def is_dead(path: Path, text: str | None = None) -> bool:
     """Return whether the owner of a lease has ended, or has not touched it for a minute.
 
     Args:
-        path: of the lease.
+        path: path of the lease.
         text: the owner's entry in it; None: read the file.
     """
     owner = _read_owner(path) if text is None else _parse_owner(text)

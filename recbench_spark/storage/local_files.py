@@ -12,7 +12,7 @@ import pyarrow as pa
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
 
-DAMAGED = "the file is damaged, cut off, or of another format: write it again"
+DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
 COMPRESSED = (".gz", ".bz2")
 """Suffixes of compressed text files that both engines read."""
@@ -64,7 +64,8 @@ def refuse_name(path: str) -> None:
         return
     if is_hidden(place.name):
         raise DataError(
-            f"{path}: names that begin with _ or . are passed over as hidden", "give the file another name"
+            f"{path}: files whose names begin with _ or . are ignored as hidden",
+            "give the file another name",
         )
     ending = next((end for end in UNSUPPORTED if place.name.endswith(end)), None)
     if ending:
@@ -296,7 +297,7 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
     for name in wanted:
         if name not in names and name in lower:
             hint = f"{key}: {{{name}: {lower[name]}}}" if key else f"rename it to {name}"
-            raise SchemaError(f"{where}: column {lower[name]} is not read, {name} would be", hint)
+            raise SchemaError(f"{where}: column {lower[name]} is not read: {name} is expected", hint)
 
 
 def parquet_error(where: str, file: str, error: Exception) -> DataError:

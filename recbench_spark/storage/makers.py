@@ -23,7 +23,7 @@ class Maker:
     Attributes:
         host: name of its host, for messages.
         boot: id of the host's present start; empty if the system has none.
-        namespace: of the process numbers; each container has its own.
+        namespace: namespace of the process numbers; each container has its own.
         pid: number of the process.
         began: clock ticks from the host's start to the start of the process.
     """

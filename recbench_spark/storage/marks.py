@@ -26,7 +26,7 @@ class WorkMark:
     """The mark of this process in one warehouse.
 
     Attributes:
-        path: of the file. Its first line is the process; each further line is the id of a run.
+        path: path of the file. Its first line is the process; each further line is the id of a run.
     """
 
     def __init__(self, root: Path) -> None:

@@ -86,7 +86,7 @@ class SharedRows:
                 partial.rename(place)
                 if not is_whole(place, digests=True):
                     raise DataError(
-                        f"{place} is not as it was written", "is the disk full, or no local one?"
+                        f"{place} is not as it was written", "the disk may be full, or not a local one"
                     )
         return place
 
@@ -199,7 +199,7 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
     """Return whether the arrays of a folder are complete and unchanged, and files of this user.
 
     Args:
-        folder: of the arrays.
+        folder: folder of the arrays.
         digests: compare all bytes, not only their number.
     """
     try:

@@ -134,7 +134,7 @@ def load_parquet(spark: SparkSession, *places: str, schema: StructType | None = 
     Args:
         spark: the session.
         places: paths, or URIs of remote storage.
-        schema: of the files; with it Spark opens none of them.
+        schema: schema of the files; with it Spark opens none of them.
     """
     reader = spark.read.schema(schema) if schema is not None else spark.read
     return reader.parquet(*map(shared_arrays.escape_path, places))

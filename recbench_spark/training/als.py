@@ -57,7 +57,7 @@ class AlsAdapter(ModelAdapter[AlsModel]):
         if not data.folds_users:
             return None
         scratch = data.scratch_folder()
-        return fold_in(data.given_rows, trained, data.items, self.settings, data.threshold, scratch)
+        return fold_in(data.given_rows, trained, data.items, self.settings, data.threshold, scratch=scratch)
 
 
 CHECKPOINT_EVERY = 3
@@ -121,6 +121,7 @@ def fold_in(
     items: DataFrame,
     model: AlsModel,
     threshold: float | None,
+    *,
     scratch: str,
 ) -> DataFrame:
     """Compute vectors of users without training rows from their given rows, by one ridge regression each.
@@ -165,8 +166,9 @@ def _fold_task(shared: SharedRows, n_items: int, model: AlsModel):  # type: igno
             offsets, items = shared_arrays.flatten_lists(batch.column("items"))
             ratings = shared_arrays.flatten_lists(batch.column("ratings"))[1]
             if model.implicit:
-                settings = (model.regularization, model.alpha)
-                vectors_ud = folding.fold_in_implicit(offsets, items, ratings, factors_id, *settings)
+                vectors_ud = folding.fold_in_implicit(
+                    offsets, items, ratings, factors_id, model.regularization, alpha=model.alpha
+                )
             else:
                 vectors_ud = folding.fold_in_explicit(
                     offsets, items, ratings, factors_id, model.regularization

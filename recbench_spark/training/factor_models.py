@@ -60,7 +60,7 @@ class FactorAdapter(ModelAdapter[Any]):
         test = read_test_pairs(data, users, pairs, folder) if settings.watch else None
         final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"), test)
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
-        items = with_vectors(data, "item", data.items, final[pairs.users :], folder, seen)
+        items = with_vectors(data, "item", data.items, final[pairs.users :], folder, chosen=seen)
         return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
 
 
@@ -81,7 +81,7 @@ def fit_folder(data: SplitData, processes: int) -> Path:
     """
     if data.lease is None:
         raise StoreError(
-            f"{data.store.root} is no folder, and a fit keeps its checkpoints there",
+            f"{data.store.root} is not a folder, and a fit keeps its checkpoints there",
             "--warehouse must be a folder that the driver and all workers see",
         )
     require_common_folder(data.lease.work, processes)
@@ -130,8 +130,8 @@ def fit_factors(
 
     Args:
         pairs: training pairs.
-        settings: of the model.
-        folder: of the fit, seen by all its processes.
+        settings: settings of the model.
+        folder: folder of the fit, seen by all its processes.
         report: called with one line per epoch.
         test: pairs to measure beside the fit; None: none.
     """
@@ -151,8 +151,10 @@ def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | 
     """Return the task to fit; a part of the pairs is split off for validation."""
     train, held = split_pairs(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
-    module = FactorNetwork(train, settings.dims, settings.layers, settings.seed, settings.spread, sparse)
-    task = FactorTask(train, held, module, settings.penalty, settings.negatives, settings.groups)
+    module = FactorNetwork(
+        train, settings.dims, settings.layers, settings.seed, settings.spread, sparse=sparse
+    )
+    task = FactorTask(train, held, module, settings.penalty, settings.negatives, groups=settings.groups)
     if test is None:
         return task
     return WatchedTask(task, "recall@20", FactorTask(pairs, test, module, 0.0).worth)
@@ -178,7 +180,7 @@ def load_pairs(folder: Path) -> UserItemPairs:
 
 
 def with_vectors(
-    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, chosen: Any = None
+    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, *, chosen: Any = None
 ) -> DataFrame:
     """Return `NAME_id`, vector, bias, read from a Parquet file that all executors see.
 

@@ -122,7 +122,7 @@ def take_over_vectors(
     try:
         plan, sentence = plan_refresh(store, prepared, before, fit_rates(store), journal)
     except ConfigError as error:
-        plan, sentence = prepared, f"previous {before}: {error.message}, so all is computed"
+        plan, sentence = prepared, f"previous {before}: {error.message}, so all nodes are computed"
     journal.say(sentence)
     return plan
 

@@ -169,6 +169,9 @@ class ModelAdapter(Generic[Settings]):
     which items are ranked, so no candidates are added. `lists`: the model gives lists, which leave out
     items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
     its own files sets False.
+
+    The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
+    (`saved`, `told`, `ranked`), which models of other packages may define instead.
     """
 
     learns: ClassVar[bool] = True
@@ -208,6 +211,10 @@ class ModelAdapter(Generic[Settings]):
             rows = trained.similarities.withColumn("model_id", F.lit(key))
             data.store.append(rows, SIMILARITIES, once=key)
 
+    def is_saved(self, data: SplitData) -> bool:
+        """Return true if the model was trained on this split before; calls `saved`, the older name."""
+        return self.saved(data)
+
     def saved(self, data: SplitData) -> bool:
         """Return true if the model was trained on this split before."""
         key = self.key(data)
@@ -227,6 +234,10 @@ class ModelAdapter(Generic[Settings]):
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """Return facts that the night measured on the model: part, fact (of `settings.facts`), value."""
         return []
+
+    def describe(self) -> str | None:
+        """Describe the model for `--dry-run`, and check its files; calls `told`, the older name."""
+        return self.told()
 
     def told(self) -> str | None:
         """Describe the model for `--dry-run` after a look at its files; None: the name says it all."""
@@ -260,6 +271,10 @@ class ModelAdapter(Generic[Settings]):
     def users(self, trained: Trained, source: Source) -> DataFrame | None:
         """Return user_id, vector of the users, if the source needs vectors."""
         return trained.users if getattr(source, "dims", 0) else None
+
+    def prepare_ranking(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return input of the ranking and checks of it; calls `ranked`, the older name."""
+        return self.ranked(users, data)
 
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the input of `evaluation.ranking.rank`, and checks that count unusable rows of the model.

@@ -70,10 +70,10 @@ def fit_as_configured(
     """Fit in this process, or in as many as the settings say; the task's module gets the best weights.
 
     Args:
-        settings: of the model.
+        settings: settings of the model.
         task: the task in this process.
         make: makes the same task in another process; see `fit_multiprocess`.
-        folder: of checkpoints.
+        folder: folder of checkpoints.
         report: called with one line per epoch.
 
     Raises:
@@ -82,7 +82,7 @@ def fit_as_configured(
     if settings.processes == 1:
         return fit(task, settings.plan(), folder, report)
     shares = (1,) * settings.processes
-    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, _is_local_session())
+    fitted = fit_multiprocess(make, settings.plan(), folder, shares, report, local=_is_local_session())
     read_checkpoint(folder / "best.safetensors", task.module, None)
     return fitted
 
@@ -97,6 +97,7 @@ def fit_multiprocess(
     folder: Path,
     shares: Sequence[float],
     report: Report,
+    *,
     local: bool = True,
 ) -> FitResult:
     """Fit with one process per share, from the last checkpoint of the folder on.
@@ -104,8 +105,8 @@ def fit_multiprocess(
     Args:
         make: makes the task from files that all processes see; importable, or a `functools.partial` of an
             importable function.
-        plan: of the fit; `batch` is that of all processes together; each computes on the CPU.
-        folder: of checkpoints, seen by all; `best.safetensors` holds the weights. The caller holds its
+        plan: plan of the fit; `batch` is that of all processes together; each computes on the CPU.
+        folder: folder of checkpoints for all; `best.safetensors` holds the weights. The caller holds its
             lease.
         shares: shares of each minibatch, one per process.
         report: called, by another thread, with one line per epoch.
@@ -157,7 +158,7 @@ def require_common_folder(folder: Path, processes: int) -> None:
     processes run on the driver's host.
 
     Args:
-        folder: of the fit.
+        folder: folder of the fit.
         processes: number of processes of the fit.
 
     Raises:
@@ -260,7 +261,7 @@ def raise_first(notes: Sequence[FailureNote]) -> None:
     because of it.
 
     Args:
-        notes: of the processes that failed.
+        notes: notes of the processes that failed.
 
     Raises:
         RecbenchError: an error that a process raised, or a process that ended without a message.
@@ -274,8 +275,8 @@ def raise_first(notes: Sequence[FailureNote]) -> None:
     if note.trace:
         raise RuntimeError(f"a process of the fit: {note.message}\n{note.trace}")
     raise RecbenchError(
-        f"a process of the fit ended without a word: {note.message}",
-        "enough memory? is the package found (PYTHONPATH)? Run again: it goes on from its checkpoint",
+        f"a process of the fit ended without a message: {note.message}",
+        "check its memory and PYTHONPATH; run again to continue from the checkpoint",
     )
 
 

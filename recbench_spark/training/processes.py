@@ -66,13 +66,13 @@ class Job:
 
     Attributes:
         make: makes the task, from files that all processes see.
-        plan: of the fit; `batch` is that of all processes together.
-        folder: of checkpoints.
+        plan: plan of the fit; `batch` is that of all processes together.
+        folder: folder of checkpoints.
         rendezvous: rendezvous folder of the processes; it belongs to this attempt alone.
         lines: file to which the first process appends its lines.
         shards: part of each minibatch, by process.
         rank: number of the process.
-        threads: of torch; 0: as many as the environment says.
+        threads: number of threads of torch; 0: as many as the environment says.
         one_host: true if all processes are on this host.
     """
 
@@ -95,7 +95,7 @@ class FailureNote:
         kind: class of `errors`; empty for an unexpected error and for a process without a message.
         message: text of the error.
         hint: advice on what to do.
-        trace: of an unexpected error.
+        trace: trace of an unexpected error.
         signal: true if a signal ended the process.
         time: when the note was written, by the storage's clock, in seconds since 1970.
     """

@@ -164,6 +164,7 @@ def fit_weights(
     examples: Examples,
     how: PairObjective,
     band: Band | None,
+    *,
     fit_of: tuple[Any, Path],
 ) -> Path:
     """Return the weights' file by settings and folder; fit if it does not exist yet."""
@@ -189,7 +190,7 @@ def make_pair_task(
     """Return the task to fit."""
     pairs = (examples.query, examples.item)
     task = PairTask(
-        training.net, training.inputs, pairs, how, band, make_validation_score(training, examples)
+        training.net, training.inputs, pairs, how, band, score=make_validation_score(training, examples)
     )
     if examples.test_query is None or examples.test_item is None:
         return task
@@ -295,7 +296,7 @@ class GraphSageAdapter(TrainedGraphModels):
             first=examples.side[0],
             end=examples.side[1],
         )
-        weights = fit_weights(data, training, examples, how, None, (settings, folder))
+        weights = fit_weights(data, training, examples, how, None, fit_of=(settings, folder))
         name = self.embed_nodes(data, source, weights)
         return Trained(
             read_side_rows(data, name, "user", "user"), read_side_rows(data, name, "item", "item")
@@ -369,7 +370,7 @@ class PinSageAdapter(TrainedGraphModels):
             "max_margin", settings.margin, settings.negatives, settings.per_pair, settings.curriculum,
             end=training.graph.nodes,
         )  # fmt: skip
-        weights = fit_weights(data, training, examples, how, band, (settings, folder))
+        weights = fit_weights(data, training, examples, how, band, fit_of=(settings, folder))
         items = read_side_rows(data, self.embed_nodes(data, source, weights), "node", "item")
         vectors = read_item_matrix(data, items, dense, training.graph.nodes, folder)
         return Trained(

@@ -35,7 +35,9 @@ def is_counted(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
     return entry_id not in decisions or decisions[entry_id]["decision"] == ACCEPTED
 
 
-def record_decision(store: Store, entry_id: str, board: str, decision: str, reason: str, who: str) -> None:
+def record_decision(
+    store: Store, entry_id: str, board: str, decision: str, reason: str, *, who: str
+) -> None:
     """Append a decision on a row of a board."""
     store.append_rows([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
 
@@ -63,5 +65,5 @@ def decide_on_entry(store: Store, entry_id: str, decision: str, reason: str, who
     if not rows:
         ids = [row.entry_id for row in board_rows.collect()]
         raise ConfigError(f"--entry {entry_id}: no board has such a row", nearest(entry_id, ids))
-    record_decision(store, entry_id, rows[0].board, decision, reason, who)
+    record_decision(store, entry_id, rows[0].board, decision, reason, who=who)
     return f"{rows[0].name} on board {rows[0].board}"

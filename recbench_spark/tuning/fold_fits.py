@@ -189,8 +189,8 @@ def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
     with ThreadPoolExecutor(max_workers=16) as pool:
         uncommitted = sum(row is not None for row in pool.map(read_earlier_row, todo))
     done = len(plan.tasks) - len(todo) + uncommitted
-    note = f" ({uncommitted} of these by a start that did not end)" if uncommitted else ""
-    return f"{len(plan.tasks)} fits, {done} of them made before{note}"
+    note = f" ({uncommitted} of these by a run that did not end)" if uncommitted else ""
+    return f"{len(plan.tasks)} fits, {done} of them already done{note}"
 
 
 def read_done_rows(store: Store, plan: FitPlan) -> dict[str, Row]:

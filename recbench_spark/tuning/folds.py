@@ -168,8 +168,8 @@ def _refuse_empty(log: FoldedLog) -> None:
     missing = [fold for fold in log.folds if str(fold) not in log.files.parts]
     if missing:
         raise ProtocolError(
-            f"fold {missing[0]} of {len(log.folds)} holds no row: the log has {log.files.rows}",
-            "fewer folds (split.folds), or more rows",
+            f"fold {missing[0]} of {len(log.folds)} has no rows: the log has {log.files.rows}",
+            "use fewer folds (split.folds), or more rows",
         )
     if not log.folds and ("train" not in log.files.parts or not log.divide_parts(None)[1]):
         raise ProtocolError(

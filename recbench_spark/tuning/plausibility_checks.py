@@ -113,7 +113,7 @@ def find_rating_doubts(
         residual = row["var_y"] - (row["both"] ** 2 / row["var_p"] if row["var_p"] > 0 else 0.0)
         where = f"on {'fold' if part is None else 'the hidden part'} {row['part']}, by its best line,"
         error = base.value / math.sqrt(row["n"])
-        doubt = check_level(math.sqrt(max(residual, 0.0)), base, 0.0, RATING_LIMITS, error, where)
+        doubt = check_level(math.sqrt(max(residual, 0.0)), base, 0.0, RATING_LIMITS, error, where=where)
         if doubt is not None:
             return [doubt, *([exactness] if exactness else [])]
     return [exactness] if exactness else []
@@ -167,7 +167,7 @@ def find_ranking_doubts(store: Store, benchmark: Benchmark, entry: Entry, error:
     if trusted is None and not math.isfinite(worst):
         return []
     base = trusted or TrustedRun("the worst possible value", worst, 0.0, 0)
-    doubt = check_level(entry.value, base, possible, RANKING_LIMITS, error, f"on part {entry.part}")
+    doubt = check_level(entry.value, base, possible, RANKING_LIMITS, error, where=f"on part {entry.part}")
     return [doubt] if doubt else []
 
 

@@ -203,7 +203,7 @@ def list_searchable(model: ModelConfig, task: str) -> list[str]:
     if task == "rating":
         if model.kind not in FAMILIES:
             raise ConfigError(
-                f"search.spaces.{model.name}: kind '{model.kind}' is no rating model",
+                f"search.spaces.{model.name}: kind '{model.kind}' is not a rating model",
                 f"kinds: {', '.join(sorted(FAMILIES))}",
             )
         return [name for name in FAMILIES[model.kind].settings.model_fields if name != "kind"]

@@ -167,7 +167,7 @@ def open_bundle(store: Store, folder: Path) -> tuple[Bundle, DataFrame]:
     if bundle.digest is not None and bundle.digest != digest_document(document):
         raise DataError(
             f"{folder / FACTS_FILE} was changed after it was packed: its digest does not match",
-            "pack the run again with the facts that are right; --who and --method name who and how",
+            "pack the run again with the right facts: --who names the person, --method the method",
         )
     path = folder / ROW_FILES[bundle.task]
     rows = read_table(store.spark, str(path), COLUMNS[bundle.task], f"bundle {bundle.name}")
@@ -186,6 +186,7 @@ def score_bundle(
     log: FoldedLog,
     folder: Path,
     rank: Callable[[Benchmark], str],
+    *,
     accepted: tuple[str, str] | None = None,
     report: Callable[[str], None] = print,
 ) -> Entry:
@@ -228,7 +229,7 @@ def score_bundle(
 def _require_same_log(bundle: Bundle, log: FoldedLog) -> None:
     if bundle.log_id != log.log_id and bundle.split == log.split:
         raise DataError(
-            f"bundle {bundle.name} was made on a log of other rows, or read in another way "
+            f"bundle {bundle.name} was made from a log with other rows or other reader settings "
             f"(log {bundle.log_id}, this one is {log.log_id})",
             "score it beside the log that it was packed from, with the same section dataset",
         )
@@ -306,7 +307,7 @@ def _record_decision(
     if accepted is not None:
         who, why = accepted
         reason = f"{why} (doubted: {'; '.join(doubts)})"
-        record_decision(store, entry.entry_id, entry.board, ACCEPTED, reason, who)
+        record_decision(store, entry.entry_id, entry.board, ACCEPTED, reason, who=who)
         report(f"accepted by {who}, though implausible: {'; '.join(doubts)}")
     elif decision is None:
         hold_back(store, entry.entry_id, entry.board, "; ".join(doubts))
@@ -338,7 +339,7 @@ def _score_predictions(
     hidden = pairs if part is None else pairs.where(F.col("part") == part)
     doubts = find_rating_doubts(store, benchmark, log, hidden, part)
     joined.unpersist()
-    entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, True)
+    entry = _entry_fields(benchmark, bundle, log.dataset, log.split, RMSE, lower=True)
     scored_entry = Entry(**{**entry, **spread_columns(summarise_folds(folds)), "part": part})
     return ScoredSubmission(scored_entry, by_part, notes, doubts)
 
@@ -386,7 +387,7 @@ def _refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: 
     if counted:
         raise DataError(
             f"bundle {bundle.name} has {n_rows:,} rows for {wanted:,} held-out pairs: {', '.join(counted)}",
-            "one row a held-out pair, predicted from the other folds",
+            "give one row per held-out pair, predicted from the other folds",
         )
 
 
@@ -414,7 +415,12 @@ def _score_rankings(
     part = "test" if "test" in by_part else next(iter(by_part))
     lower = ABOUT[benchmark.headline.partition("@")[0]].best == "small"
     entry = _entry_fields(
-        benchmark, bundle, benchmark.dataset.name, benchmark.split.describe(), benchmark.headline, lower
+        benchmark,
+        bundle,
+        benchmark.dataset.name,
+        benchmark.split.describe(),
+        benchmark.headline,
+        lower=lower,
     )
     scored_entry = Entry(**{**entry, "value": by_part[part], "part": part})
     error = next((row.stderr for row in rows if row.part == part), None) or 0.0
@@ -423,7 +429,7 @@ def _score_rankings(
 
 
 def _entry_fields(
-    benchmark: Benchmark, bundle: Bundle, data: str, protocol: str, metric: str, lower: bool
+    benchmark: Benchmark, bundle: Bundle, data: str, protocol: str, metric: str, *, lower: bool
 ) -> dict[str, Any]:
     provenance = bundle.provenance
     return {

@@ -64,7 +64,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     if rng.random() < 0.6 or kind == "scores":
         tables["train"] = pa.table(rows(rng, kinds, int(rng.integers(1, 60)), users + 2, items))
     options: dict[str, Any] = {"k": sorted({int(one) for one in rng.integers(1, 9, 3)})}
-    tables |= handed(rng, kind, kinds, users, items)
+    tables |= draw_system(rng, kind, kinds, users, items)
     options["metrics"] = tuple(rng.permutation(["ndcg", "recall", "map", "mrr", "hit", "auc"])[:3])
     if kind == "lists":
         options["metrics"] = tuple(name for name in options["metrics"] if name != "auc") or ("ndcg",)
@@ -76,7 +76,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return tables, options
 
 
-def handed(
+def draw_system(
     rng: np.random.Generator, kind: str, kinds: tuple[str, str], users: int, items: int
 ) -> dict[str, Any]:
     """Draw the output of a system: scores tie, rows are duplicated, users and items are missing."""

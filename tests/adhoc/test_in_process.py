@@ -31,22 +31,22 @@ USERS = st.dictionaries(
 )
 
 
-def truth_of(pairs: Pairs) -> pd.DataFrame:
+def make_truth(pairs: Pairs) -> pd.DataFrame:
     return pd.DataFrame(pairs, columns=WANTED)
 
 
-def lists_of(rows: list[tuple[Any, Any, Any]], value: str = "score") -> pd.DataFrame:
+def make_lists(rows: list[tuple[Any, Any, Any]], value: str = "score") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*WANTED, value])
 
 
-def values(found: pd.DataFrame) -> dict[tuple[str, int | None], float]:
-    return {(row.metric, None if pd.isna(row.k) else row.k): row.value for row in found.itertuples()}
+def values(result: pd.DataFrame) -> dict[tuple[str, int | None], float]:
+    return {(row.metric, None if pd.isna(row.k) else row.k): row.value for row in result.itertuples()}
 
 
 def test_three_users_by_hand() -> None:
-    """a: its one item at rank 2; b: nothing listed; c: no truth, left out; d: listed, not asked for."""
-    truth = truth_of([("a", 1), ("b", 5), ("b", 6), ("c", None)])
-    lists = lists_of([("a", 1, 0.1), ("d", 1, 1.0), ("a", 7, 0.9), ("c", 1, 1.0)])
+    """a: its one item at rank 2; b: nothing listed; c: no truth, left out; d: listed, without truth."""
+    truth = make_truth([("a", 1), ("b", 5), ("b", 6), ("c", None)])
+    lists = make_lists([("a", 1, 0.1), ("d", 1, 1.0), ("a", 7, 0.9), ("c", 1, 1.0)])
     frame = evaluate_frames(truth, lists, k=[2, 1, 2], metrics=["recall", "ndcg", "precision"])
     assert list(frame.metric) == ["recall"] * 2 + ["ndcg"] * 3 + ["precision"] * 2
     assert list(frame.k.fillna(0)) == [1, 2, 1, 2, 0, 1, 2]
@@ -66,7 +66,7 @@ def test_values_equal_the_oracle(users: Any, preset: str | None, random: Any, te
     random.shuffle(rows)
     random.shuffle(wanted)
     types = {"user_id": str if text else np.int32, "item_id": np.int64, "score": np.float64}
-    lists = lists_of(rows).astype(types)
+    lists = make_lists(rows).astype(types)
     truth = pa.Table.from_pandas(pd.DataFrame(wanted, columns=[*WANTED, "relevance"]))
     truth = truth.set_column(0, "user_id", truth["user_id"].cast(pa.string() if text else pa.int64()))
     computed = values(evaluate_frames(truth, lists, k=[1, 3], metrics=names, preset=preset))
@@ -80,31 +80,31 @@ def test_values_equal_the_oracle(users: Any, preset: str | None, random: Any, te
 def test_ids_are_ordered_as_numbers_or_by_their_bytes() -> None:
     """Two items of one score: 2 stands before 10, "10" before "2", also in one column of two."""
     for item, k1 in ((int, 0.0), (str, 1.0)):
-        lists = lists_of([("u", item(2), 1.0), ("u", item(10), 1.0)])
+        lists = make_lists([("u", item(2), 1.0), ("u", item(10), 1.0)])
         for wanted in (10, item(10)):
-            frame = evaluate_frames(truth_of([("u", wanted)]), lists, k=[1], metrics=["hit"])
+            frame = evaluate_frames(make_truth([("u", wanted)]), lists, k=[1], metrics=["hit"])
             assert frame.value[0] == k1
-    mixed = lists_of([("u", "é", 1.0), ("u", "z", 1.0), ("u", "Z", 1.0)]).astype({"item_id": "category"})
-    frame = evaluate_frames(truth_of([("u", "é")]), mixed, k=[2, 3], metrics=["hit"])
+    mixed = make_lists([("u", "é", 1.0), ("u", "z", 1.0), ("u", "Z", 1.0)]).astype({"item_id": "category"})
+    frame = evaluate_frames(make_truth([("u", "é")]), mixed, k=[2, 3], metrics=["hit"])
     assert list(frame.value) == [0, 1]
 
 
 def test_rank_wins_over_score_and_duplicates_keep_the_best() -> None:
-    lists = lists_of([(1, 7, 3), (1, 8, 1), (1, 7, 2)], "rank").assign(score=[9.0, 1.0, 8.0])
-    frame = evaluate_frames(truth_of([(1, 7), (1, 7)]), lists, k=[1, 2], metrics=["recall"])
+    lists = make_lists([(1, 7, 3), (1, 8, 1), (1, 7, 2)], "rank").assign(score=[9.0, 1.0, 8.0])
+    frame = evaluate_frames(make_truth([(1, 7), (1, 7)]), lists, k=[1, 2], metrics=["recall"])
     assert list(frame.value) == [0, 1]
-    for truth, rows in ((truth_of([(1, 7), (1, 7)]), lists[:2]), (truth_of([(1, 7)]), lists)):
+    for truth, rows in ((make_truth([(1, 7), (1, 7)]), lists[:2]), (make_truth([(1, 7)]), lists)):
         with pytest.raises(DataError, match="duplicate"):
             evaluate_frames(truth, rows, definition={"duplicates": "error"})
 
 
 def test_no_list_at_all() -> None:
-    empty = lists_of([]).astype({"score": float})
-    frame = evaluate_frames(truth_of([(1, 7)]), empty, k=[1], metrics=["hit", "ndcg"])
+    empty = make_lists([]).astype({"score": float})
+    frame = evaluate_frames(make_truth([(1, 7)]), empty, k=[1], metrics=["hit", "ndcg"])
     assert list(frame.value) == [0, 0, 0] and set(frame.n) == {1}
 
 
-GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])
+GOOD = make_truth([(1, 7)]), make_lists([(1, 7, 1.0)])
 
 
 @pytest.mark.parametrize(
@@ -115,27 +115,27 @@ GOOD = truth_of([(1, 7)]), lists_of([(1, 7, 1.0)])
         (GOOD[0], GOOD[1][WANTED], SchemaError, "lists has no column score"),
         (
             GOOD[0],
-            lists_of([(1, 7, None), (1, 8, 1.0)]),
+            make_lists([(1, 7, None), (1, 8, 1.0)]),
             DataError,
             "1 rows whose score is NULL, NaN, infinite",
         ),
-        (GOOD[0], lists_of([(1, 7, math.inf)]), DataError, "1 rows whose score is NULL, NaN, infinite"),
-        (GOOD[0], lists_of([(1, 7, "good")]), DataError, "1 rows whose score is NULL"),
-        (GOOD[0], lists_of([(1, 7, 0)], "rank"), DataError, "1 rows whose rank is a rank below 1"),
+        (GOOD[0], make_lists([(1, 7, math.inf)]), DataError, "1 rows whose score is NULL, NaN, infinite"),
+        (GOOD[0], make_lists([(1, 7, "good")]), DataError, "1 rows whose score is NULL"),
+        (GOOD[0], make_lists([(1, 7, 0)], "rank"), DataError, "1 rows whose rank is a rank below 1"),
         (
             GOOD[0],
-            lists_of([(1, 7, 1), (1, 8, None)], "rank"),
+            make_lists([(1, 7, 1), (1, 8, None)], "rank"),
             DataError,
             "1 rows whose rank is a rank below 1, NULL",
         ),
-        (GOOD[0], lists_of([(1, None, 1.0), (1, 8, 1.0)]), DataError, "1 rows whose item_id is NULL"),
+        (GOOD[0], make_lists([(1, None, 1.0), (1, 8, 1.0)]), DataError, "1 rows whose item_id is NULL"),
         (
             GOOD[0],
-            lists_of([(1, 7.5, 1.0)]),
+            make_lists([(1, 7.5, 1.0)]),
             DataError,
             "item_id: 1 rows .double. are not a whole number.*7.5",
         ),
-        (truth_of([(None, 7), (1, 7)]), GOOD[1], DataError, "1 rows whose user_id is NULL"),
+        (make_truth([(None, 7), (1, 7)]), GOOD[1], DataError, "1 rows whose user_id is NULL"),
         (GOOD[0].assign(relevance=[None]), GOOD[1], DataError, "1 rows whose relevance is NULL"),
     ],
 )

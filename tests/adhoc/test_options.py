@@ -21,12 +21,12 @@ TRUTH = pd.DataFrame({"user_id": USERS, "item_id": list("aabbc")})
 LISTS = pd.DataFrame({"user_id": USERS, "item_id": list("abbca"), "rank": 1})
 
 
-def by_frames(truth: Any = TRUTH, lists: Any = LISTS, **asked: Any) -> pd.DataFrame:
-    return recbench_spark.evaluate_frames(truth, lists, **asked)
+def by_frames(truth: Any = TRUTH, lists: Any = LISTS, **options: Any) -> pd.DataFrame:
+    return recbench_spark.evaluate_frames(truth, lists, **options)
 
 
-def by_call(truth: Any = TRUTH, lists: Any = LISTS, **asked: Any) -> pd.DataFrame:
-    return recbench_spark.evaluate(truth, lists=lists, **asked).metrics.to_pandas()
+def by_call(truth: Any = TRUTH, lists: Any = LISTS, **options: Any) -> pd.DataFrame:
+    return recbench_spark.evaluate(truth, lists=lists, **options).metrics.to_pandas()
 
 
 both = pytest.mark.parametrize("call", [by_frames, by_call])
@@ -34,7 +34,7 @@ both = pytest.mark.parametrize("call", [by_frames, by_call])
 
 @both
 @pytest.mark.parametrize(
-    ("asked", "told", "hint"),
+    ("options", "report", "hint"),
     [
         ({"k": 10}, "k is 10", "k=(5, 10)"),
         ({"k": None}, "k is None", "k=(5, 10)"),
@@ -49,10 +49,10 @@ both = pytest.mark.parametrize("call", [by_frames, by_call])
         ({"bootstrap": -1}, "bootstrap=-1", ""),
     ],
 )
-def test_options_that_are_none_are_told(call: Any, asked: dict[str, Any], told: str, hint: str) -> None:
+def test_options_that_are_none_are_told(call: Any, options: dict[str, Any], report: str, hint: str) -> None:
     with pytest.raises(ConfigError) as error:
-        call(**asked)
-    assert told in error.value.message
+        call(**options)
+    assert report in error.value.message
     assert hint in error.value.hint
 
 
@@ -63,7 +63,7 @@ def test_options_that_are_none_are_told(call: Any, asked: dict[str, Any], told: 
 def test_a_dict_of_lists_is_told_how_to_become_a_frame(call: Any, table: dict[Any, Any]) -> None:
     with pytest.raises(DataError) as error:
         call(lists=table)
-    assert "lists: dict is no table" in error.value.message
+    assert "lists: dict is not a table" in error.value.message
     assert "columns=['user_id', 'item_id', 'rank']" in error.value.hint
 
 
@@ -73,7 +73,7 @@ def test_a_dict_of_lists_is_told_how_to_become_a_frame(call: Any, table: dict[An
 def test_ids_in_dictionaries_are_their_values(call: Any, values: pa.DataType, index: pa.DataType) -> None:
     """Polars exports Categorical (uint32) and Enum (uint8) like this, and pandas its categories."""
 
-    def coded(frame: pd.DataFrame, names: list[str]) -> pa.Table:
+    def encode_ids(frame: pd.DataFrame, names: list[str]) -> pa.Table:
         table = pa.Table.from_pandas(frame)
         for name in names:
             codes = table.column(name).combine_chunks().cast(pa.string()).dictionary_encode()
@@ -85,7 +85,7 @@ def test_ids_in_dictionaries_are_their_values(call: Any, values: pa.DataType, in
         return table
 
     names = ["user_id", "item_id"]
-    result = call(coded(TRUTH, names), coded(LISTS, [*names, "rank"]))
+    result = call(encode_ids(TRUTH, names), encode_ids(LISTS, [*names, "rank"]))
     pd.testing.assert_frame_equal(result, call())
 
 

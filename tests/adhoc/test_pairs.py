@@ -27,7 +27,7 @@ def drawn() -> tuple[np.ndarray, list[tuple[int, int]]]:
     return vectors, sorted(pair for pair in pairs if pair[0] != pair[1])
 
 
-def expected(vectors: np.ndarray, pairs: list[tuple[int, int]], k: int) -> tuple[float, float]:
+def compute_expected(vectors: np.ndarray, pairs: list[tuple[int, int]], k: int) -> tuple[float, float]:
     """Every item but the query sorted by score, then by id; item 0 is in no list."""
     hits, scaled = [], []
     for q, i in pairs:
@@ -56,7 +56,7 @@ def test_pairs_by_a_slow_loop_through_the_job(spark, tmp_path: Path, capsys) -> 
     rows = DeltaTable(tmp_path / "w" / "metrics").to_pandas()
     values = {(row.metric, None if np.isnan(row.k) else int(row.k)): row for row in rows.itertuples()}
     for k in (5, 50):
-        hit, scaled = expected(vectors, pairs, k)
+        hit, scaled = compute_expected(vectors, pairs, k)
         assert 0 < hit < 1 and values["hit_rate", k].value == pytest.approx(hit)
     assert values["scaled_mrr", None].value == pytest.approx(scaled)
     assert {row.n for row in values.values()} == {len(pairs)}

@@ -1,4 +1,4 @@
-"""Rows dealt out by user: whatever the tasks and batches, the numbers of one process. No JVM."""
+"""Rows distributed by user: with any tasks and batches the numbers are those of one process. No JVM."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def in_tasks(tables: Tables, tasks: int) -> list[Iterator[pa.RecordBatch]]:
     return [iter(every.filter(pc.equal(every.column("task"), n)).to_batches(3)) for n in range(tasks)]
 
 
-def values_of(tables: Tables) -> dict[int, tuple[str, ...]]:
+def list_values(tables: Tables) -> dict[int, tuple[str, ...]]:
     return {holds: tuple(table.column_names[2:]) for holds, table in tables.items()}
 
 
-def known_to_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, TaskCatalogue]:
+def count_in_tasks(tables: Tables) -> tuple[ground_truth.ArrowTruth, TaskCatalogue]:
     """The truth as one process has it, and what its tasks know of the whole."""
     typed = local_engine._convert_system("lists", tables[LISTED])[0]
     truth = ground_truth.make_arrow_truth(tables[TRUTH], tables[TRAIN], typed, make_definition(None, None))
@@ -96,11 +96,11 @@ def test_tasks_rank_rows_as_one_process_does(tasks: int, by: str, *, text: bool)
     expected = local_engine.evaluate(tables[TRUTH], metrics=("ndcg", "coverage"), k=(3,), **given).rankings
     assert expected is not None
     request = MetricPlan.checked(("ndcg", "coverage"), (3,), make_definition(None, None)).request()
-    _, known = known_to_tasks(tables)
+    _, known = count_in_tasks(tables)
     ranked = [
         batch.cast(RANKED_USERS)
         for one in in_tasks(tables, tasks)
-        for batch in partition_tasks.rank_users(known, request, by == "score", values_of(tables), one)
+        for batch in partition_tasks.rank_users(known, request, by == "score", list_values(tables), one)
     ]
     assert by_user(pa.Table.from_batches(ranked)) == by_user(expected.cast(RANKED_USERS))
 
@@ -108,11 +108,11 @@ def test_tasks_rank_rows_as_one_process_does(tasks: int, by: str, *, text: bool)
 @pytest.mark.parametrize("tasks", [1, 3, 17])
 def test_tasks_make_the_users_of_one_process(tasks: int) -> None:
     tables = world(tasks, text=False)
-    here, known = known_to_tasks(tables)
+    here, known = count_in_tasks(tables)
     batches = [
         batch
         for one in in_tasks(tables, tasks)
-        for batch in partition_tasks.build_users(known, values_of(tables), one)
+        for batch in partition_tasks.build_users(known, list_values(tables), one)
     ]
     users = pa.Table.from_batches(batches, USERS)
     assert by_user(users) == by_user(here.users)
@@ -129,12 +129,12 @@ def test_tasks_count_rows_pairs_users_and_items(tasks: int) -> None:
     tables = world(7, text=False)
     sums, items = Counter[str](), {name: Counter[str]() for name in ("listed", "train", "truth")}
     for one in in_tasks(tables, tasks):
-        for batch in partition_tasks.count_rows(values_of(tables), one):
+        for batch in partition_tasks.count_rows(list_values(tables), one):
             for row in batch.to_pylist():
                 sums.update(dict(row["sums"] or ()))
                 for name, counter in items.items():
                     counter[row["item_id"]] += row[name] or 0
-    listed, train, truth = (pairs_of(tables[holds]) for holds in (LISTED, TRAIN, TRUTH))
+    listed, train, truth = (list_pairs(tables[holds]) for holds in (LISTED, TRAIN, TRUTH))
     assert sums["listed"] == 400 and sums["twice"] == 400 - len(set(listed)) > 0
     assert sums["trained"] == sum(pair in set(train) for pair in listed) > 0
     assert sums["train dropped"] == len(train) - len(set(train)) > 0
@@ -150,7 +150,7 @@ def test_tasks_count_rows_pairs_users_and_items(tasks: int) -> None:
         assert sums[f"{name} common"] == len(users[holds] & users[TRUTH]) > 0
 
 
-def pairs_of(table: pa.Table) -> list[tuple[Any, Any]]:
+def list_pairs(table: pa.Table) -> list[tuple[Any, Any]]:
     ids = (table.column(name).to_pylist() for name in IDS)
     return [(user, item) for user, item in zip(*ids, strict=True) if item is not None]
 
@@ -158,7 +158,7 @@ def pairs_of(table: pa.Table) -> list[tuple[Any, Any]]:
 def test_a_task_without_rows_of_a_kind_has_an_empty_table() -> None:
     tables = world(1, text=False)
     (one,) = in_tasks({TRUTH: tables[TRUTH]}, 1)
-    unpacked = partition_tasks.unpack_tables(one, values_of(tables))
+    unpacked = partition_tasks.unpack_tables(one, list_values(tables))
     assert [unpacked[holds].num_rows for holds in (LISTED, TRAIN, TRUTH)] == [0, 0, 90]
     assert unpacked[LISTED].column_names == [*IDS, "rank", "score"]
 

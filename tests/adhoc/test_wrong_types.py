@@ -1,4 +1,4 @@
-"""A wrong option of the calls without a config file ends in one sentence of ours, whatever its type is."""
+"""A wrong option of the calls without a config file ends in one sentence, whatever its type is."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ OF_FRAMES = ("k", "metrics", "preset", "definition", "bootstrap", "truth", "list
 OF_VECTORS = ("similarity", "uncut", "draw", "features_name", "engine", "embeddings", "scratch")
 
 
-def by_frames(**asked: Any) -> pd.DataFrame:
-    return recbench_spark.evaluate_frames(**{"truth": TRUTH, "lists": LISTS, **asked})
+def by_frames(**options: Any) -> pd.DataFrame:
+    return recbench_spark.evaluate_frames(**{"truth": TRUTH, "lists": LISTS, **options})
 
 
-def by_vectors(**asked: Any) -> Any:
-    return recbench_spark.evaluate(TRUTH, **{"embeddings": (USERS, ITEMS), "k": (1,), **asked})
+def by_vectors(**options: Any) -> Any:
+    return recbench_spark.evaluate(TRUTH, **{"embeddings": (USERS, ITEMS), "k": (1,), **options})
 
 
-def by_outcomes(**asked: Any) -> Any:
-    return recbench_spark.evaluate_predictions(**{"predictions": OUTCOMES, **asked})
+def by_outcomes(**options: Any) -> Any:
+    return recbench_spark.evaluate_predictions(**{"predictions": OUTCOMES, **options})
 
 
 def cases() -> Iterator[Any]:
@@ -59,17 +59,17 @@ def cases() -> Iterator[Any]:
             yield pytest.param(by_frames, {"bootstrap": {key: value}}, id=f"{key}-{n}")
 
 
-@pytest.mark.parametrize(("call", "asked"), cases())
-def test_a_wrong_type_is_one_sentence(call: Any, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("call", "options"), cases())
+def test_a_wrong_type_is_one_sentence(call: Any, options: dict[str, Any]) -> None:
     with pytest.raises(RecbenchError) as error:
-        call(**asked)
+        call(**options)
     assert len(str(error.value).splitlines()) <= 2
     assert len(error.value.message) < 500
 
 
 @pytest.mark.parametrize("call", [by_frames, by_vectors])
 def test_a_metric_that_stands_twice_is_refused(call: Any) -> None:
-    with pytest.raises(ConfigError, match="metrics: 'ndcg' stands there twice"):
+    with pytest.raises(ConfigError, match="metrics: 'ndcg' is given twice"):
         call(metrics=["ndcg", "recall", "ndcg"])
 
 

@@ -83,7 +83,7 @@ def _kill(pid: int) -> None:
 
 
 @contextmanager
-def started(command: list[str], log: Path, cwd: Path, **env: str) -> Iterator[Process]:
+def start_process(command: list[str], log: Path, cwd: Path, **env: str) -> Iterator[Process]:
     """A process that is gone afterwards, whatever happened."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_", "PYTHONPATH"))}
     process = Process(command, log, {**clean, "SPARK_HOME": str(SPARK_HOME), **env}, cwd)
@@ -119,7 +119,7 @@ def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = 
     with ExitStack() as stack:
         name = "org.apache.spark.deploy.master.Master"
         master = stack.enter_context(
-            started(
+            start_process(
                 [*command, name, "--host", "127.0.0.1", "--port", "0", *shared],
                 folder / "master.log",
                 folder,
@@ -136,7 +136,7 @@ def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = 
             own += ["--work-dir", str(folder / f"work{n}"), url]
             log = folder / f"worker{n}.log"
             processes.append(
-                stack.enter_context(started([*command, name, *shared, *own], log, folder, **quiet))
+                stack.enter_context(start_process([*command, name, *shared, *own], log, folder, **quiet))
             )
         for worker in processes:
             worker.wait_for("Successfully registered with master")

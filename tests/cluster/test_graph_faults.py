@@ -13,7 +13,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
-from tests.cluster.processes import PATIENCE, ROOT, Process, cluster, properties, started
+from tests.cluster.processes import PATIENCE, ROOT, Process, cluster, properties, start_process
 from tests.graph import oracle
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
@@ -84,7 +84,7 @@ def vectors(warehouse: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def untroubled(flags, tmp_path_factory):
+def plain_run(flags, tmp_path_factory):
     """Vectors of a run that nothing happens to; R and G give the same, S sums of blocks."""
     done: dict[bool, dict[str, bytes]] = {}
 
@@ -93,7 +93,7 @@ def untroubled(flags, tmp_path_factory):
             folder = tmp_path_factory.mktemp("untroubled")
             more = ["--warehouse", str(folder / "w"), "--plan", "S" if plan == "S" else "R"]
             command, env = job(folder, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
-            with started(command, folder / "job.log", folder, **env) as process:
+            with start_process(command, folder / "job.log", folder, **env) as process:
                 assert process.popen.wait(300) == 0, process.remarks[-4000:]
             done[plan == "S"] = vectors(folder / "w")
         return done[plan == "S"]
@@ -102,11 +102,11 @@ def untroubled(flags, tmp_path_factory):
 
 
 @pytest.mark.parametrize("plan", ["R", "G", "S"], ids=lambda plan: f"dies_under_{plan}")
-def test_every_task_dies_once(plan, flags, untroubled, tmp_path) -> None:
+def test_every_task_dies_once(plan, flags, plain_run, tmp_path) -> None:
     (tmp_path / "marks").mkdir()
     more = ["--warehouse", str(tmp_path / "w"), "--plan", plan]
     command, env = job(tmp_path, ["-c", JOB, str(tmp_path / "marks"), *flags, *more])
-    with started(command, tmp_path / "job.log", tmp_path, **env) as process:
+    with start_process(command, tmp_path / "job.log", tmp_path, **env) as process:
         assert process.popen.wait(420) == 0, process.remarks[-4000:]
     killed = [path.name.partition("-")[0] for path in (tmp_path / "marks").iterdir()]
     tasks = {
@@ -123,11 +123,11 @@ def test_every_task_dies_once(plan, flags, untroubled, tmp_path) -> None:
         *tasks[plan],
     ):
         assert name in killed, (name, killed)
-    assert vectors(tmp_path / "w") == untroubled(plan)
+    assert vectors(tmp_path / "w") == plain_run(plan)
 
 
 @pytest.mark.parametrize("plan", ["R", "G", "S"])
-def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, untroubled, tmp_path) -> None:
+def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, plain_run, tmp_path) -> None:
     warehouse = tmp_path / "w"
     more = ["--warehouse", str(warehouse), "--plan", plan]
     command, env = job(tmp_path, [str(ROOT / "jobs" / "embed.py"), *flags, *more])
@@ -142,15 +142,15 @@ def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, untroubled,
         lambda: commits("embeddings") >= 3,
     )
     for n, moment in enumerate(moments):
-        with started(command, tmp_path / f"{n}.log", tmp_path, **env) as process:
-            killed_at(process, moment)
-    with started(command, tmp_path / "last.log", tmp_path, **env) as process:
+        with start_process(command, tmp_path / f"{n}.log", tmp_path, **env) as process:
+            kill_at(process, moment)
+    with start_process(command, tmp_path / "last.log", tmp_path, **env) as process:
         assert process.popen.wait(300) == 0, process.remarks[-4000:]
-        assert "laid out before" in process.remarks and "layer 1 layer" not in process.remarks
-    assert vectors(warehouse) == untroubled(plan)
+        assert "already built" in process.remarks and "layer 1 layer" not in process.remarks
+    assert vectors(warehouse) == plain_run(plan)
 
 
-def killed_at(process: Process, moment) -> None:
+def kill_at(process: Process, moment) -> None:
     process.wait_for(moment)
     process.kill()
 
@@ -229,28 +229,26 @@ def on_cluster(place, folder: Path, way: str, more: list[str]) -> tuple[list[str
 
 
 @pytest.mark.parametrize("plan", ["R", "G"])
-def test_tasks_that_are_run_twice_at_once_leave_one_result(
-    plan, flags, untroubled, place, tmp_path
-) -> None:
+def test_tasks_that_are_run_twice_at_once_leave_one_result(plan, flags, plain_run, place, tmp_path) -> None:
     more = [*flags, "--warehouse", str(tmp_path / "w"), "--plan", plan]
     command, env = on_cluster(place, tmp_path, "copied", more)
-    with started(command, tmp_path / "job.log", tmp_path, **env) as process:
+    with start_process(command, tmp_path / "job.log", tmp_path, **env) as process:
         assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
     marks = {path.name for path in (tmp_path / "marks").iterdir()}
     twice = {name.partition("-")[0] for name in marks if name.endswith("-1")}
     assert {"_write_block", "aggregate_replicated" if plan == "R" else "aggregate_messages"} <= twice, marks
-    assert vectors(tmp_path / "w") == untroubled(plan)
+    assert vectors(tmp_path / "w") == plain_run(plan)
 
 
 @pytest.mark.parametrize("plan", ["R", "G"])
-def test_a_layer_that_loses_an_executor_has_the_same_bits(plan, flags, untroubled, place, tmp_path) -> None:
+def test_a_layer_that_loses_an_executor_has_the_same_bits(plan, flags, plain_run, place, tmp_path) -> None:
     more = [*flags, "--warehouse", str(tmp_path / "w"), "--plan", plan]
     command, env = on_cluster(place, tmp_path, "killed", more)
     name = "aggregate_replicated" if plan == "R" else "aggregate_messages"
-    with started(command, tmp_path / "job.log", tmp_path, **env) as process:
+    with start_process(command, tmp_path / "job.log", tmp_path, **env) as process:
         process.wait_for(lambda: any((tmp_path / "marks").glob(f"{name}-*")))
         first = place.executors()
         os.kill(first[0], signal.SIGKILL)
         assert process.popen.wait(PATIENCE) == 0, process.remarks[-4000:]
     assert len(first) == 2
-    assert vectors(tmp_path / "w") == untroubled(plan)
+    assert vectors(tmp_path / "w") == plain_run(plan)

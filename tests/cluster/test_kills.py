@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from recbench_spark.nightly.night import STAMP_FORMAT
 from recbench_spark.storage.store import Store
-from tests.cluster.processes import ROOT, Process, properties, started
+from tests.cluster.processes import ROOT, Process, properties, start_process
 from tests.nights import TINY
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
@@ -62,13 +62,13 @@ def night(folder: Path, warehouse: Path, name: str = "night", day: str = "2026-0
         properties(conf, spark_driver_memory="1g")
     command = [sys.executable, str(ROOT / "jobs" / "nightly.py"), "--config", str(config)]
     command += ["--warehouse", str(warehouse), "--logical-date", day]
-    with started(
+    with start_process(
         command, folder / f"{name}.log", folder, RECBENCH_SPARK_PROPERTIES=str(conf), PYTHONPATH=str(ROOT)
     ) as process:
         yield process
 
 
-def completed(folder: Path, warehouse: Path) -> float:
+def run_to_end(folder: Path, warehouse: Path) -> float:
     """Run the night to its end; returns its seconds."""
     begun = time.monotonic()
     with night(folder, warehouse) as process:
@@ -98,9 +98,9 @@ def check_once(warehouse: Path, reference: Path) -> None:
 
 def test_kills_at_random_moments(tmp_path: Path) -> None:
     reference = tmp_path / "reference"
-    completed(tmp_path, reference)  # compiles what is not compiled yet
+    run_to_end(tmp_path, reference)  # compiles what is not compiled yet
     (tmp_path / "second").mkdir()
-    seconds = completed(tmp_path / "second", tmp_path / "second" / "warehouse")
+    seconds = run_to_end(tmp_path / "second", tmp_path / "second" / "warehouse")
     wanted = visible(reference)
     assert set(wanted.model) == {"popular", "item_knn"}
     check_visible(tmp_path / "second" / "warehouse", wanted, whole=True)
@@ -108,7 +108,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     fresh = killed = 0
     for kill in range(KILLS):
         warehouse = tmp_path / f"warehouse{fresh}"
-        moment = seconds * (0.25 + 0.75 * moment_of(kill))
+        moment = seconds * (0.25 + 0.75 * draw_moment(kill))
         with night(tmp_path, warehouse, f"kill{kill}") as process:
             time.sleep(moment)
             process.kill()
@@ -117,7 +117,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
         report.append(f"kill {kill + 1} after {moment:.1f} s ({last}): {done} models visible")
         # A night that was done before the kill teaches nothing by further kills.
         if done == len(TINY["models"]) or killed == A_WAREHOUSE or kill == KILLS - 1:
-            completed(tmp_path, warehouse)
+            run_to_end(tmp_path, warehouse)
             check_visible(warehouse, wanted, whole=True)
             check_once(warehouse, reference)
             report.append("the next run completed it: right, and nothing doubled")
@@ -125,7 +125,7 @@ def test_kills_at_random_moments(tmp_path: Path) -> None:
     print("\n".join(report))
 
 
-def moment_of(kill: int) -> float:
+def draw_moment(kill: int) -> float:
     """A number in [0, 1) for each kill, the same in every run of a seed."""
     return random.Random(f"{SEED}/{kill}").random()
 

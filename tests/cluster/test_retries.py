@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from recbench_spark.config import Split
 from recbench_spark.schemas import INTERACTIONS
-from tests.cluster.processes import ROOT, properties, started
-from tests.protocol.test_splits import labelled, random_log
+from tests.cluster.processes import ROOT, properties, start_process
+from tests.protocol.test_splits import label_log, random_log
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
@@ -79,7 +79,7 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
     conf = properties(tmp_path / "spark.conf", spark_master="local[2,4]")
     command = [sys.executable, "-c", JOB, str(tmp_path)]
     env = {"RECBENCH_SPARK_PROPERTIES": str(conf), "PYTHONPATH": str(ROOT)}
-    with started(command, tmp_path / "job.log", tmp_path, **env) as job:
+    with start_process(command, tmp_path / "job.log", tmp_path, **env) as job:
         assert job.popen.wait(300) == 0, job.remarks[-4000:]
     killed = [path.name.partition("-")[0] for path in tmp_path.glob("*-*-*")]
     assert killed.count("read") >= 3 * len(SPLITS) and killed.count("labelled") >= len(SPLITS)
@@ -87,7 +87,7 @@ def test_tasks_that_fail_and_are_tried_again_leave_the_split_as_it_is(spark, tmp
     for n, split in enumerate(SPLITS):
         split_rows, wanted = (
             pd.read_parquet(tmp_path / f"split{n}"),
-            labelled(log, split, "keep_last").toPandas(),
+            label_log(log, split, "keep_last").toPandas(),
         )
         assert len(split_rows) == len(rows) // 2 == len(wanted)
         pd.testing.assert_frame_equal(in_order(split_rows), in_order(wanted), check_dtype=False)

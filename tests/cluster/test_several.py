@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from tests.cluster.processes import PATIENCE, bare_python, cluster, started
+from tests.cluster.processes import PATIENCE, bare_python, cluster, start_process
 from tests.cluster.test_standalone import TINY, submit
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
@@ -40,7 +40,7 @@ def test_two_processes_on_two_workers_fit_what_one_fits(tmp_path: Path) -> None:
     python_of = {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
     with cluster(tmp_path, workers=2, settings={}) as place:
         command = submit(place, tmp_path, python, NIGHT, ("cluster",))
-        with started(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
+        with start_process(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
             driver.wait_for("both: train")
             ranks = set()
             while driver.popen.poll() is None:

@@ -24,7 +24,7 @@ from tests.cluster.processes import (
     bare_python,
     cluster,
     package_zip,
-    started,
+    start_process,
 )
 from tests.nights import models, run
 
@@ -127,7 +127,7 @@ def test_a_night_that_loses_an_executor_gives_the_numbers_of_a_local_one(spark, 
     python_of = {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
     with cluster(tmp_path, workers=2, settings=gpus) as place:
         command = submit(place, tmp_path, python, TINY, ("cluster", "gpu"))
-        with started(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
+        with start_process(command, tmp_path / "driver.log", tmp_path, **python_of) as driver:
             driver.wait_for("rank popular, item_knn, truth")
             first = place.executors()
             assert len(first) == 2
@@ -168,6 +168,6 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     """The helper ends all processes it starts, also children that left the process group."""
     own_group = "subprocess.Popen(['sleep', '600'], preexec_fn=lambda: os.setpgid(0, 0))"
     code = f"import os, subprocess, time; {own_group}; time.sleep(600)"
-    with started([sys.executable, "-c", code], tmp_path / "log", tmp_path) as process:
+    with start_process([sys.executable, "-c", code], tmp_path / "log", tmp_path) as process:
         process.wait_for(lambda: len(process.children("sleep")) == 2)  # python names it too
     assert process.children() == []

@@ -47,7 +47,7 @@ def write(tmp_path: Path):
     return write
 
 
-def changed(**sections: Any) -> dict[str, Any]:
+def change_sections(**sections: Any) -> dict[str, Any]:
     return {**MINIMAL, **sections}
 
 
@@ -75,7 +75,7 @@ def test_the_demo_by_name_and_by_path_are_the_same() -> None:
     assert load_benchmark("demo") == load_benchmark(str(BENCHMARKS / "demo.yaml"))
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(ConfigError) as error:
         load_benchmark("dmeo")
     assert "dmeo" in error.value.message
@@ -103,7 +103,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("sections", "key", "meant"), MISTAKES, ids=[m[1] for m in MISTAKES])
 def test_a_mistake_names_file_key_and_nearest(write, sections, key: str, meant: str) -> None:
-    file = write(changed(**sections))
+    file = write(change_sections(**sections))
     with pytest.raises(ConfigError) as error:
         load_benchmark(file)
     assert error.value.message.startswith(f"{file}: {key}")
@@ -139,7 +139,7 @@ def test_a_mistake_names_file_key_and_nearest(write, sections, key: str, meant: 
 )
 def test_values_out_of_range_are_refused(write, sections, key: str) -> None:
     with pytest.raises(ConfigError) as error:
-        load_benchmark(write(changed(**sections)))
+        load_benchmark(write(change_sections(**sections)))
     assert f": {key}" in error.value.message
 
 
@@ -297,9 +297,9 @@ WITHOUT_A_TRACE = [
     ("comparisons.baseline_night=20260131", "write a day"),
     ("evaluation.k=[2147483648]", "cut-offs"),
     ("evaluation={curve: true, k: [2147483647]}", "at most 10000"),
-    ("evaluation.metrics=[ndcg, recall, ndcg]", "'ndcg' stands there twice"),
+    ("evaluation.metrics=[ndcg, recall, ndcg]", "'ndcg' is given twice"),
     ("evaluation.metrics=[]", "at least one"),
-    ("evaluation.parts=[test, test]", "'test' stands there twice"),
+    ("evaluation.parts=[test, test]", "'test' is given twice"),
     ("evaluation.draw.estimators=[rank_estimate, rank_estimate]", "twice"),
     ("evaluation.features=' '", "evaluation.features"),
     ("dataset.world.users=true", "not true"),
@@ -313,7 +313,7 @@ WITHOUT_A_TRACE = [
     ("x" * 5000 + "=1", "letters"),
     ("dataset.name=a: b: c", "not valid YAML"),
     ('description="\\ud800"', "not valid YAML"),
-    ("evaluation.slices=[{key: a, of: popularity, key: b}]", "'key' stands twice"),
+    ("evaluation.slices=[{key: a, of: popularity, key: b}]", "'key' occurs twice"),
 ]
 
 
@@ -326,7 +326,7 @@ def test_an_odd_override_ends_in_a_sentence(write, override: str, word: str) -> 
     assert word in str(error.value) and len(str(error.value)) < 2000
 
 
-def test_a_key_that_is_misspelt_is_told_before_the_one_that_is_missing(write) -> None:
+def test_a_key_that_is_misspelt_is_reported_before_the_one_that_is_missing(write) -> None:
     misspelt = {"datasett" if key == "dataset" else key: value for key, value in MINIMAL.items()}
     with pytest.raises(ConfigError, match="datasett: Extra inputs") as error:
         load_benchmark(write(misspelt))
@@ -340,7 +340,7 @@ def test_a_name_too_long_for_a_disk_is_no_file() -> None:
 
 
 @pytest.mark.parametrize("until", ["9999-12-31", "2026-99-99", "20260131x"])
-def test_a_log_that_ends_with_the_calendar_is_told(write, until: str) -> None:
+def test_a_log_that_ends_with_the_calendar_is_reported(write, until: str) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.until"):
         fill_placeholders(load_benchmark(write(MINIMAL), [f"dataset.until='{until}'"]), date(2026, 1, 1))
 
@@ -412,7 +412,7 @@ PATHS_OF_FORTY = (
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_secrets_of_forty_letters_are_told_from_hashes_names_and_paths(seed: int) -> None:
+def test_secrets_of_forty_letters_are_distinguished_from_hashes_names_and_paths(seed: int) -> None:
     draw = random.Random(seed)
     letters = string.ascii_letters + string.digits + "/+"
     secrets = ["".join(draw.choices(letters, k=40)) for _ in range(500)]
@@ -463,8 +463,8 @@ ANCHORS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "word"),
     [
         (ANCHORS, "aliases add more than"),
-        ("a: &a {b: *a}", "stands in itself"),
-        ("name: a\nname: b", "'name' stands twice"),
+        ("a: &a {b: *a}", "contains itself"),
+        ("name: a\nname: b", "'name' occurs twice"),
         ("[" * 50_000, "sections in one another"),
         ("name: !!python/object/apply:os.system [x]", "not valid YAML"),
         ("- a", "expected keys and values"),

@@ -35,15 +35,15 @@ def test_a_model_of_another_package_is_found_by_its_path() -> None:
     [
         ("meens", r"b\.yaml: models\.0\.kind: no model of kind 'meens'"),
         ("no_module:Model", r"models\.0\.kind: kind 'no_module:Model': No module"),
-        ("tests.outside_model:Newest", r"is no class of models"),
+        ("tests.outside_model:Newest", r"is not a class of models"),
         ("tests.outside_model:Nothing", r"has no attribute 'Nothing'"),
         ("tests.leaving_module:Model", r"importing tests\.leaving_module ends Python: sys\.exit\(3\)"),
         (7, r"models\.0: expected keys and values with a 'kind'"),
         (".models:AlsModel", r"kind '\.models:AlsModel': TypeError: "),
-        ("recbench_spark.config.models:ModelConfig", r"is no class of models"),
+        ("recbench_spark.config.models:ModelConfig", r"is not a class of models"),
     ],
 )
-def test_a_kind_that_nobody_knows_is_told_with_the_nearest(kind: Any, message: str) -> None:
+def test_a_kind_that_nobody_knows_is_reported_with_the_nearest(kind: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         benchmark(kind=kind)
     assert kind != "meens" or "means" in error.value.hint

@@ -51,7 +51,7 @@ def test_what_is_filled_in() -> None:
         ({"held_out": {}, "holdout": "folds"}, "held_out goes with"),
     ],
 )
-def test_contradictions_are_told(settings: dict[str, Any], message: str) -> None:
+def test_contradictions_are_reported(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Split.model_validate(settings)
 

@@ -32,10 +32,10 @@ def test_whole_numbers_that_floats_make_one_are_refused(tmp_path, kind, value):
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_folder_of_files_of_no_bytes_is_told_as_empty(tmp_path: Path, ending: str) -> None:
+def test_a_folder_of_files_of_no_bytes_is_reported_as_empty(tmp_path: Path, ending: str) -> None:
     (tmp_path / "k=1").mkdir()
     (tmp_path / "_SUCCESS").write_text("hidden")
-    refuse_empty(str(tmp_path))  # a folder without files is told elsewhere
+    refuse_empty(str(tmp_path))  # a folder without files is reported elsewhere
     for name in (f"a.{ending}", f"k=1/b.{ending}"):
         (tmp_path / name).touch()
     for look in (
@@ -51,7 +51,7 @@ def test_a_folder_of_files_of_no_bytes_is_told_as_empty(tmp_path: Path, ending: 
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.tsv", "log.parquet", "log.csv.gz"])
-def test_a_file_of_no_bytes_is_told_as_empty(tmp_path: Path, name: str) -> None:
+def test_a_file_of_no_bytes_is_reported_as_empty(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.touch()
     for look in (

@@ -47,12 +47,12 @@ def test_every_type_of_parquet_means_the_ids_of_the_rule(spark, tmp_path: Path) 
             tmp_path / f"{name}.parquet", n=range(len(values)), item_id=id_rule.column(kind, values)
         )
         read_ids = {row.n: row.item_id for row in read_table(spark, path, ["item_id"], "t").collect()}
-        assert read_ids == {n: id_rule.id_of(kind, value) for n, value in enumerate(values)}, name
-        known = [value for value in values if id_rule.id_of(kind, value) is not None]
+        assert read_ids == {n: id_rule.make_id(kind, value) for n, value in enumerate(values)}, name
+        known = [value for value in values if id_rule.make_id(kind, value) is not None]
         ids = id_rule.column(kind, known)
         log = parquet(tmp_path / f"{name} log.parquet", user_id=ids, item_id=ids)
         rows = open_log(spark, Dataset(name="log", reader="parquet", path=log)).rows
-        expected = [id_rule.id_of(kind, value) for value in known]
+        expected = [id_rule.make_id(kind, value) for value in known]
         pairs = rows.select("user_id", "item_id")
         assert in_order(pairs) == sorted(((one, one) for one in expected), key=str), name
 
@@ -95,7 +95,7 @@ def test_fields_of_csv_mean_the_ids_of_the_rule(spark, tmp_path: Path, capsys) -
         path = tmp_path / f"{name}.csv"
         pd.DataFrame({"user_id": range(len(fields)), "item_id": fields}).to_csv(path, index=False)
         ids = {row.user_id: row.item_id for row in read_table(spark, str(path), ["item_id"], "t").collect()}
-        assert ids == {str(n): one for n, one in enumerate(id_rule.ids_of_csv(fields))}, name
+        assert ids == {str(n): one for n, one in enumerate(id_rule.make_csv_ids(fields))}, name
         noted = "item_id is whole floats throughout" in capsys.readouterr().err
         assert noted == (name == "whole floats")
     (tmp_path / "large.csv").write_text("user_id,item_id\n1,9007199254740992.0\n2,1.0\n")
@@ -211,7 +211,7 @@ def test_damaged_parquet_and_torn_lines_name_file_and_cause(spark, tmp_path: Pat
         torn = tmp_path / f"torn{n}.csv"
         torn.write_text("user_id,item_id\n" + text)
         with pytest.raises(
-            DataError, match=rf"torn{n}.csv: a quoted field goes on in the next line: '1,\"a'"
+            DataError, match=rf"torn{n}.csv: a quoted field continues in the next line: '1,\"a'"
         ):
             read_table(spark, str(torn), ["item_id"], "truth")
     sound = tmp_path / "sound.csv"

@@ -90,7 +90,7 @@ LOGS: dict[str, tuple[Files, str, dict[str, Any], Any]] = {
         {"l.csv": "user_id,item_id,Rating\nann,a,2\n"},
         "l.csv",
         {},
-        "column Rating is not read, rating would be",
+        "column Rating is not read: rating is expected",
     ),
     "csv: Rating alone, named": (
         {"l.csv": "user_id,item_id,Rating\nann,a,2\n"},
@@ -148,7 +148,7 @@ LOGS: dict[str, tuple[Files, str, dict[str, Any], Any]] = {
         {"l.parquet": {**ANN, "Rating": [2.0]}},
         "l.parquet",
         {"reader": "parquet"},
-        "column Rating is not read, rating would be",
+        "column Rating is not read: rating is expected",
     ),
     "parquet: whole numbers, then floats": (
         {
@@ -255,7 +255,7 @@ LOGS: dict[str, tuple[Files, str, dict[str, Any], Any]] = {
         {"_r.csv": "user_id,item_id\nann,a\n"},
         "_r.csv",
         {},
-        "names that begin with _ or . are passed over as hidden",
+        "files whose names begin with _ or . are ignored as hidden",
     ),
     "nothing but hidden names": (
         {"l/_r.parquet": ANN},
@@ -385,7 +385,7 @@ TABLES: dict[str, tuple[Files, str, str, Any]] = {
         {"t.csv": "user_id,item_id,Relevance\nann,a,2\n"},
         "t.csv",
         "truth",
-        "column Relevance is not read, relevance would be",
+        "column Relevance is not read: relevance is expected",
     ),
     "whole numbers, then floats": (
         {"t/a.parquet": {**ANN, "score": [2]}, "t/b.parquet": {**BOB, "score": [2.5]}},
@@ -432,12 +432,12 @@ TABLES: dict[str, tuple[Files, str, str, Any]] = {
         "lists",
         "cannot be read: it is compressed with gzip",
     ),
-    "a hidden name": ({"_t.csv": LIST}, "_t.csv", "lists", "are passed over as hidden"),
+    "a hidden name": ({"_t.csv": LIST}, "_t.csv", "lists", "are ignored as hidden"),
     "a hidden name, parquet": (
         {".t.parquet": {**ANN, "score": [2.0]}},
         ".t.parquet",
         "lists",
-        "are passed over as hidden",
+        "are ignored as hidden",
     ),
     "a run of TREC": ({"run.txt": RUN}, "run.txt", "lists", "it is a run of TREC"),
     "a run of TREC as tsv": ({"run.tsv": RUN}, "run.tsv", "lists", "this is a run of TREC"),

@@ -26,7 +26,7 @@ def log(spark) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def unseen(spark) -> pd.DataFrame:
+def rows_unseen(spark) -> pd.DataFrame:
     return _sort_rows(read_world(spark, UNSEEN))
 
 
@@ -73,15 +73,15 @@ def test_same_rows_whatever_the_partitioning(spark, log, monkeypatch, partitions
         spark.conf.set("spark.sql.shuffle.partitions", shuffles)
 
 
-def test_rows_are_pinned(log, unseen):
+def test_rows_are_pinned(log, rows_unseen):
     """Fails when a change of code changes the world: raise it knowingly, never by accident.
 
     Those of `open_items: unseen` are the rows of version 0.1.0, whose splits keep their names.
     """
-    assert _pin(unseen) == (6990, 18336, 39749161, 3511145)
+    assert _pin(rows_unseen) == (6990, 18336, 39749161, 3511145)
     assert _pin(log) == PINNED
     pd.testing.assert_frame_equal(
-        *(frame[frame.part.isna()].reset_index(drop=True) for frame in (log, unseen))
+        *(frame[frame.part.isna()].reset_index(drop=True) for frame in (log, rows_unseen))
     )
 
 
@@ -102,8 +102,8 @@ def test_row_counts(log):
     assert (log.part == "open_loop").sum() == WORLD.open_loop
 
 
-def test_a_user_gets_an_item_once_and_the_open_loop_comes_later(log, unseen):
-    assert not unseen.duplicated(["user_id", "item_id"]).any()
+def test_a_user_gets_an_item_once_and_the_open_loop_comes_later(log, rows_unseen):
+    assert not rows_unseen.duplicated(["user_id", "item_id"]).any()
     opened = log.part == "open_loop"
     assert not log[opened].duplicated(["user_id", "item_id"]).any()
     assert not log[~opened].duplicated(["user_id", "item_id"]).any()
@@ -194,9 +194,9 @@ def test_without_a_loop_exposure_is_uniform(spark):
 
 
 @pytest.mark.parametrize("seen_too", [True, False])
-def test_open_loop_is_uniform(log, unseen, seen_too):
+def test_open_loop_is_uniform(log, rows_unseen, seen_too):
     """Chi-square of items, against each user's equal chance of every item (not seen before)."""
-    log = log if seen_too else unseen
+    log = log if seen_too else rows_unseen
     opened = (log.part == "open_loop").to_numpy()
     shape = (WORLD.users, WORLD.items)
     seen, shown = np.zeros(shape), np.zeros(shape)
@@ -327,15 +327,15 @@ def test_old_worlds_keep_their_splits_and_new_ones_have_names_of_their_own(spark
         "name": "x",
         "split": {"protocol": "RO_RS"},
     }
-    unseen = {**WORLD.model_dump(), "open_items": "unseen"}
-    before = {name: unseen[name] for name in unseen if name not in ("open_items", "tastes")}
+    document = {**WORLD.model_dump(), "open_items": "unseen"}
+    before = {name: document[name] for name in document if name not in ("open_items", "tastes")}
 
     def make_benchmark(dataset: dict) -> Benchmark:
         return parse(Benchmark, {**settings, "dataset": {"name": "d", **dataset}}, "test")
 
     benchmarks = [
         make_benchmark({"reader": "world", "world": world})
-        for world in (unseen, before, {**unseen, "tastes": 9}, {**before, "tastes": 9})
+        for world in (document, before, {**document, "tastes": 9}, {**before, "tastes": 9})
     ]
     assert world_settings(benchmarks[0].dataset) == before
     assert len({hash_split(str, benchmark)[0] for benchmark in benchmarks}) == 4

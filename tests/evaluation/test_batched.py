@@ -25,7 +25,7 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.storage.shared_arrays import SharedRows
-from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, shared, users
+from tests.evaluation.test_batches import DIMS, ITEMS, PLAN, USERS, share_rows, users
 
 REQUEST = RankingRequest(PLAN.definition)
 VECTOR = pa.schema({"vector": pa.list_(pa.float32())})
@@ -58,11 +58,11 @@ def blocks(tables: dict[int, list[pa.Table]]) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
+def result(tmp_path: Path) -> dict[tuple[int, str], list[pa.Table]]:
     """Evaluate vectors, a broken model, lists and the same vectors; blocks come out of order."""
     every = users()
-    source = DotSource(shared(tmp_path), ITEMS, DIMS)
-    broken = Broken(shared(tmp_path), ITEMS, DIMS)
+    source = DotSource(share_rows(tmp_path), ITEMS, DIMS)
+    broken = Broken(share_rows(tmp_path), ITEMS, DIMS)
     members = (
         Member("vectors", source, columns=VECTOR),
         Member("broken", broken, columns=VECTOR),
@@ -96,7 +96,7 @@ def alone(folder: Path, kind: str) -> list[pa.RecordBatch]:
         (batch,) = every.drop_columns(["vector"]).to_batches()
         return list(rank_batches(REQUEST, iter([batch])))
     (batch,) = every.drop_columns(["list_items", "list_ids", "list_scores"]).to_batches()
-    return list(score_batches(DotSource(shared(folder), ITEMS, DIMS), REQUEST, iter([batch])))
+    return list(score_batches(DotSource(share_rows(folder), ITEMS, DIMS), REQUEST, iter([batch])))
 
 
 def read(folder: Path, files: pa.Table, names: list[str]) -> list[str]:
@@ -122,7 +122,7 @@ def test_what_is_dealt_out_comes_back_whole(tmp_path: Path) -> None:
         for batch in shuffle._partition_batches(iter(table.to_batches(max_chunksize=17)), rows=20):
             for n, place in enumerate(batch.column("task").to_pylist()):
                 blocks_of[place].append(batch.slice(n, 1))
-    member = Member("vectors", DotSource(shared(tmp_path), ITEMS, DIMS), columns=VECTOR)
+    member = Member("vectors", DotSource(share_rows(tmp_path), ITEMS, DIMS), columns=VECTOR)
     folders = (str(tmp_path / "rankings"), str(tmp_path / "values"))
     work = BatchedWork(
         (member,), REQUEST, {"ranks": ONCE}, (partial(accuracy.user_value_batches, PLAN),), folders
@@ -152,13 +152,13 @@ def mark(table: pa.Table, member: int, task_r: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize(("place", "kind"), [(0, "vectors"), (2, "lists"), (3, "vectors")])
-def test_each_model_gets_what_it_gets_alone(found, tmp_path: Path, place: int, kind: str) -> None:
+def test_each_model_gets_what_it_gets_alone(result, tmp_path: Path, place: int, kind: str) -> None:
     wanted = alone(tmp_path, kind)
-    (files,) = found[place, task.RANKINGS]
+    (files,) = result[place, task.RANKINGS]
     names = [name for name in RANKED_USERS.names if name != "drawn"]
     rows = pa.Table.from_batches(wanted).select(names).to_pylist()
     assert read(tmp_path / "rankings", files, names) == sorted(map(repr, rows))
-    (files,) = found[place, task.VALUES]
+    (files,) = result[place, task.VALUES]
     values = pa.Table.from_batches(list(accuracy.user_value_batches(PLAN, iter(wanted))))
     assert read(tmp_path / "values", files, USER_VALUES.names) == sorted(map(repr, values.to_pylist()))
     totals = sorted(
@@ -166,18 +166,18 @@ def test_each_model_gets_what_it_gets_alone(found, tmp_path: Path, place: int, k
     )
     assert len(totals) == 6, "two parts, each whole, head and tail"
     for name in ("ranks", "once"):
-        mine = pa.concat_tables(found[place, name]).select(TOTALS.names)
+        mine = pa.concat_tables(result[place, name]).select(TOTALS.names)
         assert sorted(map(repr, mine.to_pylist())) == totals, name
 
 
-def test_a_model_that_fails_leaves_its_error_and_nothing_else(found) -> None:
-    assert {kind for place, kind in found if place == 1} == {task.FAILED, task.SECONDS}
-    (error,) = found[1, task.FAILED]
+def test_a_model_that_fails_leaves_its_error_and_nothing_else(result) -> None:
+    assert {kind for place, kind in result if place == 1} == {task.FAILED, task.SECONDS}
+    (error,) = result[1, task.FAILED]
     assert error.column("error").to_pylist() == ["ValueError: half a file"]
 
 
 def test_the_only_model_raises_so_that_spark_tries_again(tmp_path: Path) -> None:
-    members = (Member("broken", Broken(shared(tmp_path), ITEMS, DIMS)),)
+    members = (Member("broken", Broken(share_rows(tmp_path), ITEMS, DIMS)),)
     work = BatchedWork(members, REQUEST, {}, (), (str(tmp_path), str(tmp_path)))
     table = users().drop_columns(["vector", "list_items", "list_ids", "list_scores"])
     with pytest.raises(ValueError, match="half a file"):
@@ -207,7 +207,7 @@ def test_models_of_other_users_have_weights_of_their_own() -> None:
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> KnownItems:
+def known_items(tmp_path: Path) -> KnownItems:
     """Items b, a and ä (whose bytes come last), of 5, 7 and 0 training rows."""
     columns = {
         "item_index": pa.array([0, 1, 2], pa.int32()),
@@ -218,7 +218,7 @@ def known(tmp_path: Path) -> KnownItems:
     return KnownItems(SharedRows(f"known-{tmp_path.name}", (str(tmp_path / "items.parquet"),)), 3)
 
 
-def lists_of(lists: list[list[str] | None]) -> pa.RecordBatch:
+def make_lists(lists: list[list[str] | None]) -> pa.RecordBatch:
     rows = [
         {"user_id": f"u{n}", "part": "test", "user_key": n, "relevance": [3.0, 1.0], "top_items": top}
         for n, top in enumerate(lists)
@@ -228,19 +228,19 @@ def lists_of(lists: list[list[str] | None]) -> pa.RecordBatch:
     )
 
 
-def test_lists_meet_the_catalogue(known) -> None:
-    batch = lists_of([["a", "z", "ä"], [], None, ["b"]])
-    (rows,) = listed.look_up_listed_items(known, 2.0, iter([batch]))
+def test_lists_meet_the_catalogue(known_items) -> None:
+    batch = make_lists([["a", "z", "ä"], [], None, ["b"]])
+    (rows,) = listed.look_up_listed_items(known_items, 2.0, iter([batch]))
     kept = [
         (row["user_id"], row["n_relevant"], row["counts"], row["item_index"]) for row in rows.to_pylist()
     ]
     assert kept == [("u0", 1, [7, 0, 0], [1, -1, 2]), ("u3", 1, [5], [0])]
 
 
-def test_how_often_items_are_listed_by_hand(known) -> None:
+def test_how_often_items_are_listed_by_hand(known_items) -> None:
     """Three users of four have a list; at 1: a twice, b once; at 3 of a catalogue of 3: a 3, b 1, ä 1."""
-    batches = [lists_of([["a", "z", "ä"], ["a"]]), lists_of([["b", "a"], None])]
-    (shown,) = listed.listing_batches(known, (1, 3), iter(batches))
+    batches = [make_lists([["a", "z", "ä"], ["a"]]), make_lists([["b", "a"], None])]
+    (shown,) = listed.listing_batches(known_items, (1, 3), iter(batches))
     cells: dict[int, list[dict[str, Any]]] = {}
     for row in shown.to_pylist():
         cells.setdefault(row["bucket"], []).append(row)
@@ -258,7 +258,7 @@ def test_how_often_items_are_listed_by_hand(known) -> None:
     assert values == {("coverage", 1): 2 / 3, ("gini", 1): 4 / 9, ("coverage", 3): 1.0, ("gini", 3): 4 / 15}
 
 
-def test_vectors_are_read_as_they_were_stored(known, tmp_path: Path) -> None:
+def test_vectors_are_read_as_they_were_stored(known_items, tmp_path: Path) -> None:
     """Item "b" (index 0) has no vector; "x" is nobody's."""
     rows = {
         "id": ["x", "ä", "a"],
@@ -267,7 +267,7 @@ def test_vectors_are_read_as_they_were_stored(known, tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(rows), tmp_path / "stored.parquet")
     place = SharedRows(f"stored-{tmp_path.name}", (str(tmp_path / "stored.parquet"),))
-    source = DotSource(place, 3, 2, catalogue=known)
+    source = DotSource(place, 3, 2, catalogue=known_items)
     arrays = source.rows.arrays(source.build)
     assert arrays["vectors"].tolist() == [[0, 0], [3, 4], [1, 2]]
     assert arrays["bias"].tolist() == [0, 0.25, 0.5]

@@ -71,7 +71,7 @@ def users(seed: int = 5) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def shared(folder: Path) -> SharedRows:
+def share_rows(folder: Path) -> SharedRows:
     """The items of a model of vectors, as a task finds them; the last one is not scored."""
     rng = np.random.default_rng(8)
     vectors = rng.integers(-2, 3, (ITEMS, DIMS)).astype(float).tolist()
@@ -121,15 +121,15 @@ def _rows(batches: Any, schema: pa.Schema) -> list[dict[str, Any]]:
     return [row for batch in parts for row in batch.to_pylist()]
 
 
-def _sorted(rows: list[dict[str, Any]]) -> list[str]:
+def _sort_rows(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr(row) for row in rows)
 
 
 def test_lists_in_process_are_ranked_measured_and_checked_the_same_however_they_are_cut() -> None:
     ranked = partial(rank_batches, PLAN.request())
     result, other = (in_process(users(), ranked, size) for size in (7, 90))
-    assert _sorted(result.metrics) == _sorted(other.metrics)
-    assert _sorted(result.values) == _sorted(other.values)
+    assert _sort_rows(result.metrics) == _sort_rows(other.metrics)
+    assert _sort_rows(result.values) == _sort_rows(other.values)
     assert result.checks == other.checks
     everyone = {(r["part"], r["metric"], r["k"]): r for r in result.metrics if r["slice_key"] is None}
     for part in ("valid", "test"):
@@ -185,7 +185,7 @@ def test_little_work_goes_without_torch_and_has_the_same_bits(
 
     monkeypatch.setattr(scored, "count_ranks", noting)
     monkeypatch.setattr(scored, "sys", SimpleNamespace(modules={}))  # as before torch was loaded
-    ranked = partial(score_batches, DotSource(shared(tmp_path), ITEMS, DIMS), PLAN.request())
+    ranked = partial(score_batches, DotSource(share_rows(tmp_path), ITEMS, DIMS), PLAN.request())
     rankings = []
     # Two tasks, of 40 and of 50 users: both little, the first alone, neither.
     for users_of, wanted in (
@@ -200,7 +200,7 @@ def test_little_work_goes_without_torch_and_has_the_same_bits(
 
 
 def test_a_model_in_process_against_a_slow_oracle(tmp_path: Path) -> None:
-    source = DotSource(shared(tmp_path), ITEMS, DIMS)
+    source = DotSource(share_rows(tmp_path), ITEMS, DIMS)
     result = in_process(users(), partial(score_batches, source, PLAN.request()), 16)
     scorer = pq.read_table(tmp_path / "items.parquet").to_pylist()
     for user, row in zip(users().to_pylist(), result.rankings, strict=True):
@@ -269,14 +269,14 @@ def test_the_same_bits_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
     table = users()
     ranked = partial(rank_batches, PLAN.request())
     if kind == "model":
-        ranked = partial(score_batches, DotSource(shared(tmp_path), ITEMS, DIMS), PLAN.request())
-    here, there = in_process(table, ranked, 7), by_spark(spark, table, _named(ranked))
+        ranked = partial(score_batches, DotSource(share_rows(tmp_path), ITEMS, DIMS), PLAN.request())
+    here, there = in_process(table, ranked, 7), by_spark(spark, table, _wrap(ranked))
     for name in ("rankings", "values", "metrics"):
-        assert _sorted(getattr(here, name)) == _sorted(getattr(there, name)), name
+        assert _sort_rows(getattr(here, name)) == _sort_rows(getattr(there, name)), name
     assert here.checks == there.checks
 
 
-def _named(ranked: Any) -> Any:
+def _wrap(ranked: Any) -> Any:
     """Wrap a partial in a plain function, whose annotations Spark can read."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,7 @@ def test_time_left() -> None:
     assert "about 0 s left" in progress.format_progress(1001, 1000, 300.0)
 
 
-def test_it_is_told_while_it_runs_and_leaves_nothing(
+def test_progress_is_reported_during_the_run_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)

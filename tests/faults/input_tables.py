@@ -24,7 +24,7 @@ import pyarrow as pa
 from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
 from tests import oracles
 from tests.faults.campaign import Case
-from tests.id_rule import id_of
+from tests.id_rule import make_id
 
 IDS, NUMBERS = ("user_id", "item_id"), ("score", "rank", "relevance")
 ID_TYPES: dict[str, pa.DataType] = {
@@ -603,7 +603,7 @@ def ids(column: Column) -> list[str | None]:
     if str(kind) in NO_ID_TYPES:
         raise Refused(f"{column.name}: {kind} holds no ids")
     try:
-        return [id_of(kind, value) for value in column.values]
+        return [make_id(kind, value) for value in column.values]
     except (ValueError, UnicodeDecodeError):
         raise Refused(f"{column.name}: a value that is no id") from None
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from tests.cluster.processes import cluster, properties, started
+from tests.cluster.processes import cluster, properties, start_process
 from tests.faults import jobs, nights, starting, times, undisturbed, warehouses
 from tests.faults.campaign import ROOT, Case, Verdict
 from tests.faults.disks import remount, small_disk
@@ -362,7 +362,7 @@ def map_at_once(case: Case, chance: random.Random, folder: Path) -> Verdict:
     (folder / "ask.py").write_text(ASK.format(root=str(ROOT), folder=str(folder), file=str(file)))
     env = {"SPARK_LOCAL_DIRS": str(local), "DIES": str(int(dies))}
     with ExitStack() as stack:
-        workers = [stack.enter_context(started([sys.executable, str(folder / "ask.py")],
+        workers = [stack.enter_context(start_process([sys.executable, str(folder / "ask.py")],
                                              folder / f"{each}.log", folder, **env))
                  for each in range(n)]  # fmt: skip
         while len(list(folder.glob("*.ready"))) < n and not any(one.popen.poll() for one in workers):
@@ -501,7 +501,7 @@ def kill_java(case: Case, chance: random.Random, folder: Path) -> Verdict:
     reference = undisturbed.reference(NIGHTLY, inputs)
     warehouse = folder / "warehouse"
     with starting.start_job("nightly", jobs.night(inputs, warehouse), inputs, f"{case.number}") as process:
-        process.wait_for("Spark .* is there")
+        process.wait_for("Spark .* started")
         with suppress(subprocess.TimeoutExpired):
             process.popen.wait(chance.random() * reference.seconds)
         for java in process.children("java"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.processes import Process, started
+from tests.cluster.processes import Process, start_process
 from tests.faults.campaign import ROOT
 from tests.faults.in_process import job as job_here
 
@@ -23,7 +23,7 @@ def start_job(
     command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *argv]
     env = {"RECBENCH_SPARK_PROPERTIES": str(inputs / conf), "PYTHONPATH": str(ROOT)}
     env |= {"PYSPARK_PYTHON": sys.executable, **more}
-    with started(command, inputs / f"{log}.log", inputs, **env) as process:
+    with start_process(command, inputs / f"{log}.log", inputs, **env) as process:
         yield process
 
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.definitions import make_definition
-from tests.cluster.processes import started
+from tests.cluster.processes import start_process
 from tests.faults import (
     cells,
     config_rule,
@@ -294,7 +294,7 @@ def test_a_kill_comes_after_its_event_and_spares_what_was_done(tmp_path: Path) -
     for rest, alive in (("; time.sleep(60)", True), ("", False)):
         (tmp_path / "w").mkdir(exist_ok=True)
         command = [sys.executable, "-c", script + rest]
-        with started(command, tmp_path / "log", tmp_path) as process:
+        with start_process(command, tmp_path / "log", tmp_path) as process:
             moment = kills.Moment("file", 1 if alive else 2, 0.1)
             assert kills.kill_at(process, moment, tmp_path / "w", set()) == alive
             assert process.children() == []  # also who had left the group

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.processes import Process, started
+from tests.cluster.processes import Process, start_process
 from tests.faults.campaign import ROOT
 from tests.faults.in_process import job
 
@@ -57,7 +57,7 @@ class Warm:
         env |= {"PYSPARK_PYTHON": sys.executable}
         command = [sys.executable, "-m", "tests.faults.warm", str(self.folder)]
         log = self.folder.with_suffix(".log")
-        self.process = self.stack.enter_context(started(command, log, self.inputs, **env))
+        self.process = self.stack.enter_context(start_process(command, log, self.inputs, **env))
         self.process.wait_for((self.folder / "ready").exists)
 
     def begin(self, name: str, argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What graphs ask of a SparkContext, in this process and at once: no JVM, milliseconds a job."""
+"""A stand-in for the part of SparkContext that graphs use: it runs in this process, without a JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Part = Callable[[], Iterable[Any]]
 
 
 class Rows:
-    """An RDD: partitions worked out whenever they are asked for; what crosses a border is pickled."""
+    """An RDD: partitions are computed on request; what crosses a border is pickled."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
@@ -35,14 +35,14 @@ class Rows:
     def partitionBy(self, n: int, place: Callable[[Any], int]) -> Rows:  # noqa: N802
         sent: list[list[Any]] = []
 
-        def received(number: int) -> list[Any]:
+        def receive(number: int) -> list[Any]:
             if not sent:
                 sent.extend([] for _ in range(n))
                 for key, value in reversed(self.collect()):  # they arrive in any order
                     sent[place(key) % n].append((key, value))
             return sent[number]
 
-        return Rows([lambda number=number: received(number) for number in range(n)])
+        return Rows([lambda number=number: receive(number) for number in range(n)])
 
     def collect(self) -> list[Any]:
         return [pickle.loads(pickle.dumps(one)) for part in self.parts for one in part()]

@@ -39,10 +39,10 @@ class Drawn:
 
     def matrix(self, weighted: bool = False) -> np.ndarray:
         """(n, n) edges, or their weights, into a row from a column."""
-        found = np.zeros((len(self.ids), len(self.ids)))
+        result = np.zeros((len(self.ids), len(self.ids)))
         for s, d, w in self.edges:
-            found[d, s] += w if weighted else 1
-        return found
+            result[d, s] += w if weighted else 1
+        return result
 
     def both_ways(self) -> Drawn:
         return Drawn(self.ids, [*self.edges, *((d, s, w) for s, d, w in self.edges if s != d)])
@@ -81,12 +81,12 @@ def aggregate(kind: str, drawn: Drawn, z: np.ndarray) -> np.ndarray:
         weights = drawn.matrix(weighted=True)
         sums = weights.sum(axis=1, keepdims=True)
         return weights @ z / np.where(sums == 0, 1, sums)
-    found = np.zeros((len(drawn.ids), z.shape[1]))
+    result = np.zeros((len(drawn.ids), z.shape[1]))
     for v in range(len(drawn.ids)):
         sources = [s for s, d, _ in drawn.edges if d == v]
         if sources:
-            found[v] = z[sources].max(axis=0)
-    return found
+            result[v] = z[sources].max(axis=0)
+    return result
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -118,15 +118,15 @@ def lstm_states(weights: dict[str, np.ndarray], sequences: list[list[int]], h: n
     net = torch.nn.LSTM(h.shape[1], hidden, batch_first=True).double()
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     net.load_state_dict({name: torch.from_numpy(weights[f"lstm.{name}"]).double() for name in names})
-    found = np.zeros((len(sequences), hidden))
+    result = np.zeros((len(sequences), hidden))
     for v, sources in enumerate(sequences):
         if sources:
             with torch.no_grad():
-                found[v] = net(torch.from_numpy(h[sources])[None])[0][0, -1].numpy()
-    return found
+                result[v] = net(torch.from_numpy(h[sources])[None])[0][0, -1].numpy()
+    return result
 
 
-def of_edges(rows: int, edges: list[tuple[int, int]], weight: list[float] | None = None) -> Csr:
+def build_csr(rows: int, edges: list[tuple[int, int]], weight: list[float] | None = None) -> Csr:
     """Edges (row, source)."""
     keys = csr.edge_keys(*(np.array([e[n] for e in edges], np.uint32) for n in (0, 1)))
     return csr.build_csr(rows, keys, None if weight is None else np.array(weight, np.float32))[0]

@@ -19,8 +19,8 @@ from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.layers import make_layer
 from tests.graph import oracle
 from tests.graph.local import Context
-from tests.graph.oracle import of_edges
-from tests.graph.test_layers import CUTS, FORMS, by_dense_id, computed, expected, model_of
+from tests.graph.oracle import build_csr
+from tests.graph.test_layers import CUTS, FORMS, by_dense_id, compute_expected, make_model, run_layers
 
 HUB = 100_000
 KINDS = (
@@ -33,35 +33,35 @@ KINDS = (
 )
 
 
-def laid_in(folder: Path, drawn: oracle.Drawn, **source: object) -> dict[int, Graph]:
+def build_graphs(folder: Path, drawn: oracle.Drawn, **source: object) -> dict[int, Graph]:
     """A multigraph cut into 1, 3 and 17 blocks."""
     edges, nodes = drawn.write(folder, pieces=5)
-    asked = GraphSource(**{"edges": edges, "weighted": True, "nodes": {"node": nodes}, **source})
-    return {cut: build_graph(Context(), asked, "g", folder / str(cut), cut) for cut in CUTS}
+    requests = GraphSource(**{"edges": edges, "weighted": True, "nodes": {"node": nodes}, **source})
+    return {cut: build_graph(Context(), requests, "g", folder / str(cut), cut) for cut in CUTS}
 
 
 @pytest.fixture(scope="module")
 def with_hub(tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
     drawn = oracle.multigraph(n=80, edges=300, hub=HUB, seed=11)
-    return drawn, laid_in(tmp_path_factory.mktemp("hub"), drawn)
+    return drawn, build_graphs(tmp_path_factory.mktemp("hub"), drawn)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_hub_of_a_hundred_thousand_edges_under_every_plan_and_cut(name, with_hub, tmp_path) -> None:
     drawn, laid = with_hub
     assert laid[3].checks["most_edges_of_a_node"] >= HUB
-    found = {}
+    result = {}
     for cut, graph in laid.items():
         for plan in ("R", "G", "S"):
             if plan == "S" and FORMS[name].aggregator == "lstm":
                 continue
-            model, weights = model_of(
+            model, weights = make_model(
                 graph, drawn, (FORMS[name],), tmp_path / f"{cut}{plan}", batch=3 + cut
             )
-            found[cut, plan] = computed(graph, model, plan)
-    want = expected(laid[1], drawn, (FORMS[name],), weights)[by_dense_id(laid[1], drawn)]
-    assert len({value.tobytes() for (_, plan), value in found.items() if plan != "S"}) == 1
-    for value in found.values():  # a hub's sum in float32, over what its summands cancel
+            result[cut, plan] = run_layers(graph, model, plan)
+    want = compute_expected(laid[1], drawn, (FORMS[name],), weights)[by_dense_id(laid[1], drawn)]
+    assert len({value.tobytes() for (_, plan), value in result.items() if plan != "S"}) == 1
+    for value in result.values():  # a hub's sum in float32, over what its summands cancel
         np.testing.assert_allclose(value, want, rtol=3e-5, atol=2e-5)
 
 
@@ -74,22 +74,22 @@ def test_random_multigraphs_of_random_layers(seed, tmp_path) -> None:
         LayerForm(form, kind, draw.randrange(1, 30), draw.randrange(1, 20), relu=draw.random() < 0.7)
         for form, kind in draw.choices([(f.form, f.aggregator) for f in FORMS.values()], k=2)
     )
-    laid = laid_in(tmp_path / "g", drawn)
-    found = []
+    laid = build_graphs(tmp_path / "g", drawn)
+    result = []
     for cut, plan in ((1, "R"), (3, "G"), (17, "R")):
-        model, weights = model_of(laid[cut], drawn, forms, tmp_path / f"{cut}{plan}", batch=cut + 1)
-        found.append(computed(laid[cut], model, plan))
-    assert len({value.tobytes() for value in found}) == 1
-    want = expected(laid[1], drawn, forms, weights)[by_dense_id(laid[1], drawn)]
-    np.testing.assert_allclose(found[0], want, rtol=1e-4, atol=1e-5)
+        model, weights = make_model(laid[cut], drawn, forms, tmp_path / f"{cut}{plan}", batch=cut + 1)
+        result.append(run_layers(laid[cut], model, plan))
+    assert len({value.tobytes() for value in result}) == 1
+    want = compute_expected(laid[1], drawn, forms, weights)[by_dense_id(laid[1], drawn)]
+    np.testing.assert_allclose(result[0], want, rtol=1e-4, atol=1e-5)
     if "lstm" in {form.aggregator for form in forms}:
         return  # its order is of ids
     permuted = oracle.Drawn(draw.sample(drawn.ids, len(drawn.ids)), drawn.edges)
-    others = laid_in(tmp_path / "p", permuted)
-    model, _ = model_of(others[3], permuted, forms, tmp_path / "other")
-    again = computed(others[3], model, "G")
+    others = build_graphs(tmp_path / "p", permuted)
+    model, _ = make_model(others[3], permuted, forms, tmp_path / "other")
+    again = run_layers(others[3], model, "G")
     a, b = np.empty((2, *again.shape), again.dtype)
-    a[by_dense_id(laid[1], drawn)], b[by_dense_id(others[3], permuted)] = found[0], again
+    a[by_dense_id(laid[1], drawn)], b[by_dense_id(others[3], permuted)] = result[0], again
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
@@ -104,7 +104,7 @@ def test_layers_of_torch_geometric(kind, with_hub, tmp_path) -> None:
 
     drawn, laid = with_hub
     form = LayerForm("sage", kind, 12, 9, relu=False)
-    model, w = model_of(laid[3], drawn, (form,), tmp_path / "m")
+    model, w = make_model(laid[3], drawn, (form,), tmp_path / "m")
     w = {name.removeprefix("layers.0."): torch.from_numpy(v).double() for name, v in w.items()}
     h = torch.from_numpy(np.load(model.features)).double()
     places = {int(p): n for n, p in enumerate(by_dense_id(laid[3], drawn))}
@@ -133,9 +133,9 @@ def test_layers_of_torch_geometric(kind, with_hub, tmp_path) -> None:
         z = torch.relu(h @ w["pool.weight"].T + w["pool.bias"]) if kind == "max" else h
         want = conv((z, h) if kind == "max" else h, edges)
     for plan in ("R", "G", "S"):
-        more, _ = model_of(laid[17], drawn, (form,), tmp_path / plan)
-        found = computed(laid[17], more, plan)
-        np.testing.assert_allclose(found, want.detach().numpy(), rtol=3e-5, atol=2e-5)
+        more, _ = make_model(laid[17], drawn, (form,), tmp_path / plan)
+        result = run_layers(laid[17], more, plan)
+        np.testing.assert_allclose(result, want.detach().numpy(), rtol=3e-5, atol=2e-5)
 
 
 # ----------------------------------------------------------------------------- Weisfeiler and Lehman
@@ -163,7 +163,7 @@ def test_layers_with_a_hash_tell_graphs_apart_as_weisfeiler_and_lehman_do() -> N
     sizes = np.array([one.number_of_nodes() for one in graphs])
     firsts = np.cumsum(sizes) - sizes
     both = [(int(a) + s, int(b) + s) for one, s in zip(graphs, firsts, strict=True) for a, b in one.edges]
-    union = of_edges(int(sizes.sum()), [*both, *((b, a) for a, b in both)])
+    union = build_csr(int(sizes.sum()), [*both, *((b, a) for a, b in both)])
     form = LayerForm("sage", "sum", 2 * COLUMNS, 1, relu=False, normalise=False)
     identity = {
         "W.weight": np.eye(2 * COLUMNS, dtype=np.float32),
@@ -190,7 +190,7 @@ def test_layers_with_a_hash_tell_graphs_apart_as_weisfeiler_and_lehman_do() -> N
     assert len(set(ours)) == len(set(theirs)) == len(set(zip(ours, theirs, strict=True)))
     apart = Counter(zip(sizes.tolist(), ours, strict=True))
     assert len(graphs) > len(apart) > 900 and ours[-1] == ours[-2] and ours[-7] == ours[-8]
-    largest = of_edges(2, [(0, 0), (0, 1)])
+    largest = build_csr(2, [(0, 0), (0, 1)])
     assert pool_neighbours("sum", largest, np.full((2, 1), 2.0**17 - 1, np.float32))[0, 0] == 2.0**18 - 2
 
 

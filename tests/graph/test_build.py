@@ -23,10 +23,10 @@ from recbench_spark.kernels.graph.ids import hash_numbers
 from tests.graph import oracle
 
 
-def edges_of(graph: Graph) -> Counter:
+def count_edges(graph: Graph) -> Counter:
     """(source id, destination id, weight) of every stored edge."""
     names = [(b.side, i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
-    found: Counter = Counter()
+    result: Counter = Counter()
     for block in graph.blocks:
         csr = graph.csr(block)
         for r in range(block.rows):
@@ -34,11 +34,11 @@ def edges_of(graph: Graph) -> Counter:
             assert (np.diff(sources.astype(np.int64)) >= 0).all()
             for e, s in enumerate(sources, csr.indptr[r]):
                 weight = 1.0 if csr.weight is None else float(csr.weight[e])
-                found[names[s][1], names[block.first + r][1], weight] += 1
-    return found
+                result[names[s][1], names[block.first + r][1], weight] += 1
+    return result
 
 
-def of(drawn: oracle.Drawn, weighted: bool = True) -> Counter:
+def count_expected(drawn: oracle.Drawn, weighted: bool = True) -> Counter:
     return Counter((drawn.ids[s], drawn.ids[d], w if weighted else 1.0) for s, d, w in drawn.edges)
 
 
@@ -46,11 +46,11 @@ def of(drawn: oracle.Drawn, weighted: bool = True) -> Counter:
 def lay(spark, tmp_path_factory):
     """Lay a source out in a new folder, in 3 blocks unless told otherwise."""
 
-    def laid(blocks: int = 3, **source: object) -> Graph:
+    def build(blocks: int = 3, **source: object) -> Graph:
         folder = tmp_path_factory.mktemp("laid") / "g"
         return build_graph(spark.sparkContext, GraphSource(**source), "g", folder, blocks)
 
-    return laid
+    return build
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -60,7 +60,7 @@ def test_every_edge_and_node_once_in_the_order_of_hashes(lay, tmp_path, text) ->
     orders = set()
     for blocks in (1, 3, 17):
         graph = lay(blocks, edges=edges, weighted=True, nodes={"node": nodes})
-        assert edges_of(graph) == of(drawn)
+        assert count_edges(graph) == count_expected(drawn)
         names = [i for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
         assert sorted(names) == sorted(drawn.ids)
         assert (np.diff(graph.hashes().astype(object)) > 0).all()
@@ -80,10 +80,12 @@ def test_every_edge_and_node_once_in_the_order_of_hashes(lay, tmp_path, text) ->
 def test_both_ways_without_loops_and_doubles(lay, tmp_path) -> None:
     drawn = oracle.multigraph()
     edges, _ = drawn.write(tmp_path)
-    assert edges_of(lay(edges=edges, directed=False)) == of(drawn.both_ways(), weighted=False)
+    assert count_edges(lay(edges=edges, directed=False)) == count_expected(
+        drawn.both_ways(), weighted=False
+    )
     plain = lay(edges=edges, directed=False, self_loops="drop", duplicates="drop")
     pairs = {(s, d) for s, d, _ in drawn.both_ways().edges if s != d}
-    assert edges_of(plain) == Counter((drawn.ids[s], drawn.ids[d], 1.0) for s, d in pairs)
+    assert count_edges(plain) == Counter((drawn.ids[s], drawn.ids[d], 1.0) for s, d in pairs)
 
 
 def test_csv_delta_and_lists_are_one_graph(lay, tmp_path) -> None:
@@ -109,7 +111,7 @@ def test_csv_delta_and_lists_are_one_graph(lay, tmp_path) -> None:
         {"edges": str(tmp_path / "lists.parquet"), "lists": True},
     )
     for source in sources:
-        assert edges_of(lay(weighted=True, **source)) == of(drawn), source
+        assert count_edges(lay(weighted=True, **source)) == count_expected(drawn), source
 
 
 def test_a_graph_of_a_split_holds_training_rows_alone(lay, tmp_path) -> None:
@@ -125,7 +127,7 @@ def test_a_graph_of_a_split_holds_training_rows_alone(lay, tmp_path) -> None:
         columns={"src": "user_id", "dst": "item_id"}, partitions={"split_id": "a"},
     )  # fmt: skip
     both = [("1", "x"), ("2", "x"), ("x", "1"), ("x", "2")]
-    assert edges_of(graph) == Counter((s, d, 1.0) for s, d in both)
+    assert count_edges(graph) == Counter((s, d, 1.0) for s, d in both)
     assert graph.sides == ("user", "item") and graph.side_range(1) == (2, 3)
 
 
@@ -140,7 +142,7 @@ def test_what_no_graph_is_made_of_is_refused_or_left_out(lay, tmp_path) -> None:
     with pytest.raises(DataError, match="1 of 5 edges with an id that is NULL"):
         lay(edges=path)
     graph = lay(edges=path, weighted=True, bad_rows="drop")
-    assert edges_of(graph) == {(1, 2, 1.0): 1, (5, 2, 0.0): 1}
+    assert count_edges(graph) == {(1, 2, 1.0): 1, (5, 2, 0.0): 1}
     counted = {name: graph.checks[name] for name in ("null_ids", "bad_weights", "negative_weights")}
     assert counted == {"null_ids": 1, "bad_weights": 1, "negative_weights": 1}
     pq.write_table(pa.table({"src": pa.array([None], pa.int64()), "dst": [1]}), tmp_path / "none.parquet")

@@ -15,20 +15,20 @@ from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.graph import csv_pieces, edges
 from recbench_spark.graph.edge_values import parse_weights
 from recbench_spark.graph.edges import RowSource, expand_lists, open_rows, require_one_kind
-from tests.id_rule import BAD, GOOD, id_of
+from tests.id_rule import BAD, GOOD, make_id
 
 BOTH = {"src": "auto", "dst": "auto"}
 
 
-def rows_of(path: Path, readers: int = 1, **asked: str) -> list[tuple]:
+def read_rows(path: Path, readers: int = 1, **options: str) -> list[tuple]:
     """(src, dst) of each line, in the order of the file, as so many tasks read them."""
-    rows = open_rows(str(path), ["src", "dst"], "edges", ids={**BOTH, **asked})
-    found = {
+    rows = open_rows(str(path), ["src", "dst"], "edges", ids={**BOTH, **options})
+    result = {
         piece: [pair for chunk in rows.chunks([piece]) for pair in _pairs(rows, chunk)]
         for number in range(readers)
         for piece in rows.part(number, readers)
     }
-    return [pair for piece in rows.pieces for pair in found[piece]]
+    return [pair for piece in rows.pieces for pair in result[piece]]
 
 
 def _pairs(rows: RowSource, chunk: pa.Table) -> list[tuple]:
@@ -56,19 +56,19 @@ def test_the_lines_of_a_csv_file_are_read_once_however_it_is_cut(form, size, tmp
     names_swapped = "dst;src" in head
     want = [(d, s) for s, d in pairs] if names_swapped else pairs
     for readers in (1, 3, 17):
-        assert rows_of(tmp_path / "e.csv", readers) == want
+        assert read_rows(tmp_path / "e.csv", readers) == want
     (tmp_path / "e.csv.gz").write_bytes(gzip.compress((tmp_path / "e.csv").read_bytes()))
-    assert rows_of(tmp_path / "e.csv.gz") == want
+    assert read_rows(tmp_path / "e.csv.gz") == want
 
 
 @pytest.mark.parametrize("size", [1, 5, 8, 1 << 24])
 def test_values_in_quotes_hold_marks_and_quotes_and_no_line_ends(size, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(csv_pieces, "BYTES_A_CSV_PIECE", size)
     (tmp_path / "good.csv").write_text('src,dst\n"a,1","say ""b"""\n"",x\n,y\n')
-    assert rows_of(tmp_path / "good.csv") == [("a,1", 'say "b"'), ("", "x"), (None, "y")]
+    assert read_rows(tmp_path / "good.csv") == [("a,1", 'say "b"'), ("", "x"), (None, "y")]
     (tmp_path / "bad.csv").write_text('src,dst\nx,"a\nb,c"\nd,e\n')
     with pytest.raises(DataError, match="goes over the end of a line: 'x,\"a'"):
-        rows_of(tmp_path / "bad.csv")
+        read_rows(tmp_path / "bad.csv")
 
 
 CSV = {
@@ -84,7 +84,7 @@ CSV = {
 @pytest.mark.parametrize("text", CSV)
 def test_ids_of_text_files_are_what_is_written(text, tmp_path) -> None:
     (tmp_path / "e.csv").write_text(text)
-    assert rows_of(tmp_path / "e.csv") == CSV[text]
+    assert read_rows(tmp_path / "e.csv") == CSV[text]
 
 
 REFUSED = {
@@ -98,23 +98,23 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED)
 def test_text_files_that_are_no_lists_of_edges_are_refused(text, tmp_path) -> None:
     (tmp_path / "e.csv").write_text(text)
-    with pytest.raises((DataError, SchemaError)) as told:
-        rows_of(tmp_path / "e.csv")
-    assert REFUSED[text] in str(told.value)
+    with pytest.raises((DataError, SchemaError)) as error:
+        read_rows(tmp_path / "e.csv")
+    assert REFUSED[text] in str(error.value)
 
 
 def test_a_later_id_of_another_kind_is_refused_with_its_number(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(edges, "CSV_SAMPLE", 8)
     for first, later, message in (
-        ("1,2\n" * 9, "05,6\n7,8\n", "column src: 1 ids are no whole numbers, e.g. '05'"),
-        ("1,2\n" * 9, "u5,6\nu7,8\n", "column src: 2 ids are no whole numbers, e.g. 'u5'"),
+        ("1,2\n" * 9, "05,6\n7,8\n", "column src: 1 ids are not whole numbers, e.g. '05'"),
+        ("1,2\n" * 9, "u5,6\nu7,8\n", "column src: 2 ids are not whole numbers, e.g. 'u5'"),
         ("1.0,2.0\n" * 9, "5,6.0\n", "column src: 1 ids are not written as the others, e.g. '5'"),
     ):
         (tmp_path / "e.csv").write_text(first + later)
         with pytest.raises(DataError, match=message):
-            rows_of(tmp_path / "e.csv")
+            read_rows(tmp_path / "e.csv")
         assert (
-            rows_of(tmp_path / "e.csv", src="text", dst="text")[-1][0]
+            read_rows(tmp_path / "e.csv", src="text", dst="text")[-1][0]
             == later.split("\n")[-2].split(",")[0]
         )
 
@@ -124,14 +124,14 @@ def test_ids_of_columns_are_those_of_the_rule(name, tmp_path) -> None:
     kind, values = GOOD[name]
     pq.write_table(pa.table({"src": pa.array(values, kind, from_pandas=False)}), tmp_path / "e.parquet")
     stored = pq.read_table(tmp_path / "e.parquet")["src"].type
-    want = [id_of(kind, value) for value in values]
-    for asked in ("auto", "text"):
-        rows = open_rows(str(tmp_path / "e.parquet"), ["src"], "edges", ids={"src": asked})
-        if asked == "auto" and any(v is not None and len(v) > 18 and stored != pa.int64() for v in want):
-            continue  # beyond 64 bits: text is asked for in words
-        found = rows.ids(next(rows.chunks(rows.pieces)), "src")
-        assert [None if one is None else str(one) for one in found.to_pylist()] == want
-        assert pa.types.is_integer(found.type) == (asked == "auto" and dict(rows.numeric)["src"])
+    want = [make_id(kind, value) for value in values]
+    for options in ("auto", "text"):
+        rows = open_rows(str(tmp_path / "e.parquet"), ["src"], "edges", ids={"src": options})
+        if options == "auto" and any(v is not None and len(v) > 18 and stored != pa.int64() for v in want):
+            continue  # beyond 64 bits: the error names ids: text
+        result = rows.ids(next(rows.chunks(rows.pieces)), "src")
+        assert [None if one is None else str(one) for one in result.to_pylist()] == want
+        assert pa.types.is_integer(result.type) == (options == "auto" and dict(rows.numeric)["src"])
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -149,7 +149,7 @@ def test_numbers_and_texts_meet_where_they_are_spelled_alike(tmp_path) -> None:
     assert rows.ids(next(rows.chunks(rows.pieces)), "src").to_pylist() == [7, -1]
     pq.write_table(pa.table({"src": ["7", "u1"]}), tmp_path / "u.parquet")
     rows = open_rows(str(tmp_path / "u.parquet"), ["src"], "nodes", ids={"src": "numeric"})
-    with pytest.raises(DataError, match=r"nodes: column src: 1 ids are no whole numbers, e\.g\. 'u1'"):
+    with pytest.raises(DataError, match=r"nodes: column src: 1 ids are not whole numbers, e\.g\. 'u1'"):
         rows.ids(next(rows.chunks(rows.pieces)), "src")
     pq.write_table(pa.table({"src": [1], "dst": ["u1"]}), tmp_path / "both.parquet")
     rows = open_rows(str(tmp_path / "both.parquet"), ["src", "dst"], "edges", ids=BOTH)
@@ -158,10 +158,10 @@ def test_numbers_and_texts_meet_where_they_are_spelled_alike(tmp_path) -> None:
 
 
 def test_weights_that_are_missing_or_no_numbers() -> None:
-    found = parse_weights(pa.array(["1.5", "", None, "NaN", "na", "-inf", "1e39"]).filter(
+    result = parse_weights(pa.array(["1.5", "", None, "NaN", "na", "-inf", "1e39"]).filter(
         pa.array([True, False, True, True, True, True, True])), "w")  # fmt: skip
-    np.testing.assert_array_equal(found, [1.5, np.nan, np.nan, np.nan, -np.inf, 1e39])
-    with pytest.raises(DataError, match="'heavy' is no number"):
+    np.testing.assert_array_equal(result, [1.5, np.nan, np.nan, np.nan, -np.inf, 1e39])
+    with pytest.raises(DataError, match="'heavy' is not a number"):
         parse_weights(pa.array(["1", "heavy"]), "w")
     with pytest.raises(SchemaError, match="of type bool"):
         parse_weights(pa.array([True]), "w")
@@ -170,7 +170,7 @@ def test_weights_that_are_missing_or_no_numbers() -> None:
 def test_lists_must_be_lists() -> None:
     with pytest.raises(SchemaError, match="column n is of type int64, and lists are expected"):
         expand_lists(pa.table({"v": [1], "n": [2]}), "v", "n", None)
-    with pytest.raises(DataError, match="not as many weights as neighbours"):
+    with pytest.raises(DataError, match="more or fewer weights than neighbours"):
         expand_lists(pa.table({"v": [1], "n": [[2]], "w": [[1.0, 2.0]]}), "v", "n", "w")
 
 

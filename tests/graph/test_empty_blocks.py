@@ -83,7 +83,7 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     forms = tuple(LayerForm(case.form, case.aggregator, width, 6) for width in (6, 4))  # type: ignore[arg-type]
     path = place / f"{name}.npy"
     create_matrix(path, (graph.nodes, DIMS), case.wire)
-    features.fill_generated(SC, graph, "hashed", DIMS, 1, path)  # type: ignore[arg-type]
+    features.fill_generated(SC, graph, "hashed", DIMS, 1, path=path)  # type: ignore[arg-type]
     layers, ends = make_layers(forms, (), random_weights(model_weight_shapes(forms, (), DIMS), 1), DIMS, 1)
     tables = str(place / "graph_vectors"), str(place / "embeddings")
     return Model(name, layers, ends, case.mode, case.wire, str(path), str(place / name), *tables, 7, 100)
@@ -98,23 +98,23 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     ids=str,
 )
 def test_blocks_without_nodes_change_no_bit(case, graphs, tmp_path) -> None:
-    place, found = warehouse(tmp_path), {}
+    place, result = warehouse(tmp_path), {}
     for cut in CUTS:
         graph = graphs[case.sides, cut]
         assert cut < 12 or any(not block.rows for block in graph.blocks)
         for plan in case.plans():
             model = small_model(case, graph, place, f"{plan}{cut}")
             run_model(SC, graph, model, lambda _, plan=plan: plan)  # type: ignore[arg-type]
-            found[plan, cut] = results(model, graph)
-    wanted = found.pop(("R", 1))
+            result[plan, cut] = results(model, graph)
+    wanted = result.pop(("R", 1))
     assert wanted
-    for (plan, _), rows in found.items():
+    for (plan, _), rows in result.items():
         assert rows.keys() == wanted.keys()
         if plan != "S":
             assert rows == wanted
-    for key in (key for key in found if key[0] == "S"):
+    for key in (key for key in result if key[0] == "S"):
         for name, vector in wanted.items():
-            pair = (np.frombuffer(found[key][name], np.float32), np.frombuffer(vector, np.float32))
+            pair = (np.frombuffer(result[key][name], np.float32), np.frombuffer(vector, np.float32))
             np.testing.assert_allclose(*pair, atol=2e-3 if case.wire == "float16" else 1e-6)
 
 
@@ -131,7 +131,7 @@ def test_some_nodes_of_a_graph_of_mostly_empty_blocks(sides, graphs, tmp_path) -
 
 
 def test_spark_runs_every_plan_over_a_side_smaller_than_its_blocks(spark, tmp_path) -> None:
-    folder, found = tmp_path / "g", {}
+    folder, result = tmp_path / "g", {}
     small_graph(folder, TWO, 1)
     source = ("--edges", str(folder / "e.parquet"), "--weighted", "--sides", "board,pin")
     layers = ("--aggregator", "gcn", "--widths", "4", "--seed", "3")
@@ -140,9 +140,9 @@ def test_spark_runs_every_plan_over_a_side_smaller_than_its_blocks(spark, tmp_pa
         flags = (*source, *layers, "--plan", plan, "--blocks", "12", "--warehouse", str(place))
         assert run_embed(*flags) == 0
         rows = DeltaTable(place / "embeddings").to_pandas()
-        found[plan] = {(row.side, row.id): np.array(row.vector) for row in rows.itertuples()}
-    assert len(found["R"]) == 6
+        result[plan] = {(row.side, row.id): np.array(row.vector) for row in rows.itertuples()}
+    assert len(result["R"]) == 6
     for plan in ("G", "S"):
-        assert found[plan].keys() == found["R"].keys()
-        for name, vector in found["R"].items():
-            np.testing.assert_allclose(found[plan][name], vector, atol=1e-6)
+        assert result[plan].keys() == result["R"].keys()
+        for name, vector in result["R"].items():
+            np.testing.assert_allclose(result[plan][name], vector, atol=1e-6)

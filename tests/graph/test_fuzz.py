@@ -19,8 +19,8 @@ from recbench_spark.graph.build import build_graph, read_ids
 from recbench_spark.kernels.graph.forms import LayerForm
 from tests.graph import oracle
 from tests.graph.local import Context
-from tests.graph.test_layers import computed, expected, model_of
-from tests.id_rule import ids_of_csv
+from tests.graph.test_layers import compute_expected, make_model, run_layers
+from tests.id_rule import make_csv_ids
 
 ODD = ("", " 7", "7.0", "007", "-3", "+3", "1e3", "10.5", "u1", "NA", "nan", "\u00f8", "a b", '"x"')
 ODD = (*ODD, "9" * 18, "9" * 19)
@@ -54,21 +54,21 @@ def as_written(text: str, weighted: bool) -> list[tuple[str | None, str | None, 
     if len({len(row) for row in rows}) > 1:
         return None
     quoted = '"src"' in text or text.startswith('"')
-    ends = [ids_of_csv([row[n] if row[n] or quoted else None for row in rows]) for n in (0, 1)]
+    ends = [make_csv_ids([row[n] if row[n] or quoted else None for row in rows]) for n in (0, 1)]
     weights = [float(row[2]) if weighted and re.fullmatch(r" ?[-+.\w]+", row[2]) else 1.0 for row in rows]
     return list(zip(*ends, weights, strict=True))
 
 
-def edges_of(graph: Any) -> Counter:
+def count_edges(graph: Any) -> Counter:
     names = [str(i) for block in graph.blocks for i in read_ids(graph, block).to_pylist()]
-    found: Counter = Counter()
+    result: Counter = Counter()
     for block in graph.blocks:
         edges = graph.csr(block)
         for e in range(edges.edges):
             row = int(np.searchsorted(edges.indptr, e, side="right")) - 1
             weight = 1.0 if edges.weight is None else float(edges.weight[e])
-            found[names[edges.src[e]], names[block.first + row], weight] += 1
-    return found
+            result[names[edges.src[e]], names[block.first + row], weight] += 1
+    return result
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -88,7 +88,7 @@ def test_a_list_of_edges_is_refused_in_words_or_taken_as_it_is_written(seed, tmp
         want = as_written(text, weighted)
         assert want is not None, text
         with np.errstate(over="ignore"):
-            assert edges_of(graph) == Counter((s, d, float(np.float32(w))) for s, d, w in want), text
+            assert count_edges(graph) == Counter((s, d, float(np.float32(w))) for s, d, w in want), text
         assert all(math.isfinite(w) and w >= 0 and s is not None and d is not None for s, d, w in want), (
             text
         )
@@ -102,20 +102,20 @@ def test_what_is_taken_is_embedded_as_the_equations_say(seed, tmp_path) -> None:
         sizes = draw.randrange(9, 20), draw.randrange(1, 40), draw.randrange(9)
         drawn = oracle.multigraph(*sizes, seed + n)
         edges, nodes = drawn.write(tmp_path / f"e{n}", pieces=draw.randrange(1, 4))
-        asked = {"weighted": draw.random() < 0.5, "directed": draw.random() < 0.5}
-        asked["self_loops"] = draw.choice(["keep", "drop"])
-        source = GraphSource(edges=edges, nodes={"node": nodes}, **asked)
+        requests = {"weighted": draw.random() < 0.5, "directed": draw.random() < 0.5}
+        requests["self_loops"] = draw.choice(["keep", "drop"])
+        source = GraphSource(edges=edges, nodes={"node": nodes}, **requests)
         graph = build_graph(Context(), source, "g", tmp_path / f"g{n}", draw.choice([1, 2, 5]))
-        rows = [(s, d, w if asked["weighted"] else 1.0) for s, d, w in drawn.edges]
-        rows = [row for row in rows if asked["self_loops"] == "keep" or row[0] != row[1]]
+        rows = [(s, d, w if requests["weighted"] else 1.0) for s, d, w in drawn.edges]
+        rows = [row for row in rows if requests["self_loops"] == "keep" or row[0] != row[1]]
         same = oracle.Drawn(drawn.ids, rows)
-        same = same if asked["directed"] else same.both_ways()
+        same = same if requests["directed"] else same.both_ways()
         kind = draw.choice(["sum", "mean", "importance", "max", "gcn"])
         form = LayerForm("sage", kind, draw.randrange(1, 25), 7, normalise=draw.random() < 0.5)
         for plan in ("R", "G", "S"):
-            model, weights = model_of(graph, same, (form,), tmp_path / f"{n}{plan}", batch=1 + n)
-            found = computed(graph, model, plan)
-            want = expected(graph, same, (form,), weights)
+            model, weights = make_model(graph, same, (form,), tmp_path / f"{n}{plan}", batch=1 + n)
+            result = run_layers(graph, model, plan)
+            want = compute_expected(graph, same, (form,), weights)
             places = {value: place for place, value in enumerate(same.ids)}
             order = [places[i] for block in graph.blocks for i in read_ids(graph, block).to_pylist()]
-            np.testing.assert_allclose(found, want[order], rtol=1e-4, atol=2e-5)
+            np.testing.assert_allclose(result, want[order], rtol=1e-4, atol=2e-5)

@@ -39,7 +39,7 @@ LATER = [*PAIRS, (45, 50), (45, 5), (20, 30)]
 H_LATER = {**H, 0: H[0] + 1, 50: DRAWN[50], 51: DRAWN[51]}
 
 
-def laid(folder: Path, pairs: list[tuple[int, int]], h: dict[int, Any], blocks: int) -> Graph:
+def build_small_graph(folder: Path, pairs: list[tuple[int, int]], h: dict[int, Any], blocks: int) -> Graph:
     folder.mkdir()
     pq.write_table(
         pa.table({"src": [b for b, _ in pairs], "dst": [p for _, p in pairs]}), folder / "e.parquet"
@@ -55,7 +55,7 @@ def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model
     path = folder / f"{wire}.npy"
     create_matrix(path, (graph.nodes, DIMS), wire)
     rows = features.open_features(str(folder / "h.parquet"), "id", "numeric")
-    features.fill_from_table(SC, graph, rows, 1, DIMS, path, "error")  # type: ignore[arg-type]
+    features.fill_from_table(SC, graph, rows, 1, DIMS, path=path, missing="error")  # type: ignore[arg-type]
     layers, ends = make_layers(FORMS, (), random_weights(model_weight_shapes(FORMS, (), DIMS), 1), DIMS, 1)
     name, embeddings = folder.name, str(place / "embeddings") if output == "embeddings" else None
     files, table = str(place / "models" / name), str(place / "graph_vectors")
@@ -63,16 +63,16 @@ def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model
 
 
 def places(made: Model, mode: str) -> tuple[LayerFiles, ...]:
-    found = []
+    result = []
     for k in range(1, 4 if mode == "bipartite" else 3):
         sides = (0, 1) if mode != "bipartite" else (0,) if k > 2 else (1,)
         if k >= 2 and made.embeddings:
-            found.append(LayerFiles(made.embeddings, {"model_id": made.model_id}, sides, True))
+            result.append(LayerFiles(made.embeddings, {"model_id": made.model_id}, sides, True))
         else:
-            found.append(
+            result.append(
                 LayerFiles(made.vectors, {"model_id": made.model_id, "layer": str(k)}, sides, False)
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def results(made: Model, graph: Graph) -> dict[Any, bytes]:
@@ -83,18 +83,22 @@ def results(made: Model, graph: Graph) -> dict[Any, bytes]:
         vectors = (np.array(v, np.float32).tobytes() for v in rows["vector"])
         return dict(zip(zip(rows["side"], rows["id"], strict=True), vectors, strict=True))
     names = [(block.side, i) for block in graph.blocks for i in read_ids(graph, block).to_pylist()]
-    rows, found = DeltaTable(made.vectors).to_pandas(partitions=partition), {}
+    rows, result = DeltaTable(made.vectors).to_pandas(partitions=partition), {}
     for row in rows[rows["layer"] >= 2].itertuples():
         packed = np.frombuffer(row.vectors, row.dtype).reshape(row.nodes, row.dims)
-        found |= {names[row.first + k]: vector.tobytes() for k, vector in enumerate(packed)}
-    return found
+        result |= {names[row.first + k]: vector.tobytes() for k, vector in enumerate(packed)}
+    return result
 
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Graph, Graph]:
     root = tmp_path_factory.mktemp("graphs")
-    first = laid(root / "first", PAIRS, H, 3)
-    return first, laid(root / "again", LATER, H_LATER, 4), laid(root / "full", LATER, H_LATER, 2)
+    first = build_small_graph(root / "first", PAIRS, H, 3)
+    return (
+        first,
+        build_small_graph(root / "again", LATER, H_LATER, 4),
+        build_small_graph(root / "full", LATER, H_LATER, 2),
+    )
 
 
 def by_hand() -> list[int]:
@@ -102,12 +106,12 @@ def by_hand() -> list[int]:
     likes: dict[int, set[int]] = {}
     for b, p in LATER:
         likes.setdefault(b, set()).add(p)
-    touched, found = {0, 50, 51}, []
+    touched, result = {0, 50, 51}, []
     for _ in range(2):
         boards = {b for b, pins in likes.items() if pins & touched} | {20, 45}
         touched = {p for p in H_LATER if any(p in likes[b] for b in boards)} | touched | {5, 30}
-        found += [sum(1 for pins in likes.values() if pins & touched), len(touched)]
-    return [*found, len({b for b, pins in likes.items() if pins & touched} | {20, 45})]
+        result += [sum(1 for pins in likes.values() if pins & touched), len(touched)]
+    return [*result, len({b for b, pins in likes.items() if pins & touched} | {20, 45})]
 
 
 @pytest.mark.parametrize("mode", ["bipartite", "projected"])
@@ -126,9 +130,9 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
     folder, steps = Path(two.folder), plan_passes(two, again)
     folder.mkdir(parents=True)
     mark_changes(SC, again, steps, before, folder)
-    for k, found in enumerate(before.places, 1):
+    for k, result in enumerate(before.places, 1):
         restore_vectors(
-            SC, before, [found], folder / f"before-{k}.npy", "float32" if found.by_side else wire
+            SC, before, [result], folder / f"before-{k}.npy", "float32" if result.by_side else wire
         )
     kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
     done = run_model(SC, again, replace(two, reused=kept), lambda _: "R")
@@ -142,7 +146,10 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
 def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode) -> None:
     """60 blocks a side of about forty nodes, on both nights."""
     place, full = warehouse(tmp_path), graphs[2]
-    first, again = laid(tmp_path / "1", PAIRS, H, 60), laid(tmp_path / "2", LATER, H_LATER, 60)
+    first, again = (
+        build_small_graph(tmp_path / "1", PAIRS, H, 60),
+        build_small_graph(tmp_path / "2", LATER, H_LATER, 60),
+    )
     assert min(block.rows for block in first.blocks) == 0 == min(block.rows for block in again.blocks)
     one, two, whole = (
         replace(model(graph, place, mode, "float32", "embeddings"), group=1000)
@@ -154,8 +161,8 @@ def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode)
     steps = plan_passes(two, again)
     folder.mkdir(parents=True)
     mark_changes(SC, again, steps, before, folder)
-    for k, found in enumerate(before.places, 1):
-        restore_vectors(SC, before, [found], folder / f"before-{k}.npy", "float32")
+    for k, result in enumerate(before.places, 1):
+        restore_vectors(SC, before, [result], folder / f"before-{k}.npy", "float32")
     kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
     done = run_model(SC, again, replace(two, reused=kept), lambda _: "R")
     assert sum(one.nodes for one in done) > 0

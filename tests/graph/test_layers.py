@@ -45,7 +45,7 @@ def drawn() -> oracle.Drawn:
 
 
 @pytest.fixture(scope="module")
-def laid(spark, drawn, tmp_path_factory) -> dict[int, Graph]:
+def graphs(spark, drawn, tmp_path_factory) -> dict[int, Graph]:
     """The same graph cut into 1, 3 and 17 blocks."""
     folder = tmp_path_factory.mktemp("graph")
     edges, nodes = drawn.write(folder)
@@ -63,7 +63,7 @@ def by_dense_id(graph: Graph, drawn: oracle.Drawn) -> np.ndarray:
     return np.array([places[i] for block in graph.blocks for i in read_ids(graph, block).to_pylist()])
 
 
-def model_of(
+def make_model(
     graph: Graph, drawn: oracle.Drawn, forms: tuple[LayerForm, ...], folder: Path, dtype: str = "float32",
     final: tuple[int, ...] = (), mode: str = "projected", batch: int = 7,
 ) -> tuple[Model, dict[str, np.ndarray]]:  # fmt: skip
@@ -79,8 +79,8 @@ def model_of(
     return model, weights
 
 
-def computed(graph: Graph, model: Model, plan: str) -> np.ndarray:
-    """What the tasks of all passes write, without Spark between them: its shuffle is a dictionary here."""
+def run_layers(graph: Graph, model: Model, plan: str) -> np.ndarray:
+    """Return what the tasks of all passes write, without Spark: its shuffle is a dictionary here."""
     for one in plan_passes(model, graph):
         out = Path(model.folder, f"out-{one.layer}-{one.kind}.npy")
         step = replace(one, out=one.out or str(out), target=None)
@@ -105,8 +105,8 @@ def computed(graph: Graph, model: Model, plan: str) -> np.ndarray:
     return np.load(step.out)
 
 
-def expected(graph: Graph, drawn: oracle.Drawn, forms, weights, final=()) -> np.ndarray:
-    """By the equations, in the order of `drawn.ids`."""
+def compute_expected(graph: Graph, drawn: oracle.Drawn, forms, weights, final=()) -> np.ndarray:
+    """Compute the layers by their equations, in the order of `drawn.ids`."""
     h = vectors(len(drawn.ids)).astype(np.float64)
     for k, form in enumerate(forms):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{k}.")}
@@ -132,83 +132,85 @@ def lstm_order(graph: Graph, drawn: oracle.Drawn, most: int, seed: int) -> list[
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_layer_is_its_equation_under_every_plan_and_cut(name, laid, drawn, tmp_path) -> None:
-    found = {}
-    for cut, graph in laid.items():
+def test_a_layer_is_its_equation_under_every_plan_and_cut(name, graphs, drawn, tmp_path) -> None:
+    result = {}
+    for cut, graph in graphs.items():
         for plan in ("R", "G", "S"):
             if plan == "S" and FORMS[name].aggregator == "lstm":
                 continue
             folder = tmp_path / f"{cut}{plan}"
-            model, weights = model_of(graph, drawn, (FORMS[name],), folder, batch=3 + cut)
-            found[cut, plan] = computed(graph, model, plan)
-    place = by_dense_id(laid[1], drawn)
-    want = expected(laid[1], drawn, (FORMS[name],), weights)[place]
-    exact = {key: value.tobytes() for key, value in found.items() if key[1] != "S"}
+            model, weights = make_model(graph, drawn, (FORMS[name],), folder, batch=3 + cut)
+            result[cut, plan] = run_layers(graph, model, plan)
+    place = by_dense_id(graphs[1], drawn)
+    want = compute_expected(graphs[1], drawn, (FORMS[name],), weights)[place]
+    exact = {key: value.tobytes() for key, value in result.items() if key[1] != "S"}
     assert len(set(exact.values())) == 1
-    for (_, plan), value in found.items():
+    for (_, plan), value in result.items():
         np.testing.assert_allclose(value, want, rtol=3e-5, atol=3e-6)
         if plan == "S" and FORMS[name].aggregator == "max":
             assert value.tobytes() == exact[1, "R"]
 
 
-def test_sums_that_are_exact_have_the_same_bits_scattered(laid, drawn, tmp_path) -> None:
+def test_sums_that_are_exact_have_the_same_bits_scattered(graphs, drawn, tmp_path) -> None:
     form = LayerForm("sage", "sum", DIMS + 1, 9, relu=False, normalise=False)
-    found = set()
-    for cut, graph in laid.items():
+    result = set()
+    for cut, graph in graphs.items():
         for plan in ("R", "S"):
-            model, _ = model_of(graph, drawn, (form,), tmp_path / f"{cut}{plan}")
+            model, _ = make_model(graph, drawn, (form,), tmp_path / f"{cut}{plan}")
             whole = np.round(np.load(model.features) * 4)
             np.save(model.features, whole)
-            found.add(computed(graph, model, plan).tobytes())
-    assert len(found) == 1
+            result.add(run_layers(graph, model, plan).tobytes())
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_layers_and_dense_ends_on_the_wire(dtype, laid, drawn, tmp_path) -> None:
+def test_layers_and_dense_ends_on_the_wire(dtype, graphs, drawn, tmp_path) -> None:
     forms = (LayerForm("convolve", "importance", 16, 12), LayerForm("sage", "gcn", 11, 9))
-    found, single = set(), set()
-    for cut, graph in laid.items():
+    result, single = set(), set()
+    for cut, graph in graphs.items():
         for plan in ("R", "G"):
-            model, weights = model_of(graph, drawn, forms, tmp_path / f"{cut}{plan}", dtype, final=(10, 6))
-            found.add(computed(graph, model, plan).tobytes())
+            model, weights = make_model(
+                graph, drawn, forms, tmp_path / f"{cut}{plan}", dtype, final=(10, 6)
+            )
+            result.add(run_layers(graph, model, plan).tobytes())
             few = np.arange(0, graph.nodes, 4)
             single.add(embed_nodes(graph, model, few).astype(dtype).tobytes())
-    assert len(found) == len(single) == 1
-    graph = laid[1]
-    value = np.frombuffer(found.pop(), dtype).reshape(graph.nodes, 6)
+    assert len(result) == len(single) == 1
+    graph = graphs[1]
+    value = np.frombuffer(result.pop(), dtype).reshape(graph.nodes, 6)
     assert single.pop() == np.ascontiguousarray(value[::4]).tobytes()
     place = by_dense_id(graph, drawn)
-    want = expected(graph, drawn, forms, weights, (10, 6))[place]
+    want = compute_expected(graph, drawn, forms, weights, (10, 6))[place]
     tolerance = 1e-5 if dtype == "float32" else 2e-3
     np.testing.assert_allclose(value.astype(float), want, atol=tolerance)
 
 
-def test_ids_in_another_order_change_rows_alone(spark, drawn, laid, tmp_path) -> None:
+def test_ids_in_another_order_change_rows_alone(spark, drawn, graphs, tmp_path) -> None:
     """Texts for numbers: other hashes, another order of additions, the same embeddings but for rounding."""
     named = oracle.Drawn([f"id {value}" for value in drawn.ids], drawn.edges)
     edges, nodes = named.write(tmp_path / "text")
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
     other = build_graph(spark.sparkContext, source, "t", tmp_path / "laid", 3)
     form = LayerForm("convolve", "importance", 12, 9)
-    one, _ = model_of(laid[3], drawn, (form,), tmp_path / "one")
-    two, _ = model_of(other, named, (form,), tmp_path / "two")
+    one, _ = make_model(graphs[3], drawn, (form,), tmp_path / "one")
+    two, _ = make_model(other, named, (form,), tmp_path / "two")
     a, b = np.empty((2, 60, 12))
-    a[by_dense_id(laid[3], drawn)] = computed(laid[3], one, "R")
-    b[by_dense_id(other, named)] = computed(other, two, "G")
+    a[by_dense_id(graphs[3], drawn)] = run_layers(graphs[3], one, "R")
+    b[by_dense_id(other, named)] = run_layers(other, two, "G")
     np.testing.assert_allclose(a, b, atol=1e-6)
-    assert (by_dense_id(laid[3], drawn) != by_dense_id(other, named)).any()
+    assert (by_dense_id(graphs[3], drawn) != by_dense_id(other, named)).any()
 
 
-def test_weights_may_be_scaled(laid, drawn, tmp_path, spark) -> None:
+def test_weights_may_be_scaled(graphs, drawn, tmp_path, spark) -> None:
     """L1-normalised: all weights times 4 are the same importance."""
     four = oracle.Drawn(drawn.ids, [(s, d, 4 * w) for s, d, w in drawn.edges])
     edges, nodes = four.write(tmp_path / "four")
     source = GraphSource(edges=edges, weighted=True, nodes={"node": nodes})
     other = build_graph(spark.sparkContext, source, "f", tmp_path / "laid", 3)
     form = LayerForm("convolve", "importance", 12, 9)
-    one, _ = model_of(laid[3], drawn, (form,), tmp_path / "one")
-    two, _ = model_of(other, four, (form,), tmp_path / "two")
-    np.testing.assert_array_equal(computed(laid[3], one, "R"), computed(other, two, "R"))
+    one, _ = make_model(graphs[3], drawn, (form,), tmp_path / "one")
+    two, _ = make_model(other, four, (form,), tmp_path / "two")
+    np.testing.assert_array_equal(run_layers(graphs[3], one, "R"), run_layers(other, two, "R"))
 
 
 # ----------------------------------------------------------------------------- bipartite
@@ -228,22 +230,22 @@ def boards(spark, tmp_path_factory) -> tuple[oracle.Drawn, dict[int, Graph]]:
 
 
 def test_pins_over_boards_over_pins(boards, tmp_path) -> None:
-    drawn, laid = boards
+    drawn, graphs = boards
     form = LayerForm("convolve", "importance", 12, 9)
-    found = set()
-    for cut, graph in laid.items():
+    result = set()
+    for cut, graph in graphs.items():
         for plan in ("R", "G"):
-            model, weights = model_of(graph, drawn, (form,), tmp_path / f"{cut}{plan}", mode="bipartite")
-            last = computed(graph, model, plan)
+            model, weights = make_model(graph, drawn, (form,), tmp_path / f"{cut}{plan}", mode="bipartite")
+            last = run_layers(graph, model, plan)
             pins = np.load(Path(model.folder, "layer-1.npy"))
             few = np.arange(graph.nodes)
             again = embed_nodes(graph, model, few)
             cut_at = graph.side_range(1)[0]
             np.testing.assert_array_equal(again[:cut_at], last[:cut_at])
             np.testing.assert_array_equal(again[cut_at:], pins[cut_at:])
-            found.add((last[:cut_at].tobytes(), pins[cut_at:].tobytes()))
-    assert len(found) == 1
-    graph = laid[1]
+            result.add((last[:cut_at].tobytes(), pins[cut_at:].tobytes()))
+    assert len(result) == 1
+    graph = graphs[1]
     steps = two_steps(drawn)
     own = {name.split(".", 2)[2]: w for name, w in weights.items()}
     want = oracle.layer(form, own, drawn, vectors(50).astype(float), lambda z: steps @ z)
@@ -261,7 +263,7 @@ def two_steps(drawn: oracle.Drawn) -> np.ndarray:
 
 def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_path) -> None:
     """Sections 3.2 and 3.4 of the paper agree where neighbours' weights are the two-step probabilities."""
-    drawn, laid = boards
+    drawn, graphs = boards
     steps = two_steps(drawn)
     lists = {"node": [], "neighbours": [], "weights": []}
     for v in range(20, 50):
@@ -277,29 +279,29 @@ def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_pat
     graph = build_graph(spark.sparkContext, source, "p", tmp_path / "laid", 3)
     assert graph.nodes == 30
     form = LayerForm("convolve", "importance", 12, 9)
-    one, _ = model_of(graph, pins, (form,), tmp_path / "one")
-    two, _ = model_of(laid[3], drawn, (form,), tmp_path / "two", mode="bipartite")
+    one, _ = make_model(graph, pins, (form,), tmp_path / "one")
+    two, _ = make_model(graphs[3], drawn, (form,), tmp_path / "two", mode="bipartite")
     a, b = np.zeros((2, 50, 12))
-    a[by_dense_id(graph, pins)] = computed(graph, one, "R")
-    computed(laid[3], two, "R")
-    b[by_dense_id(laid[3], drawn)] = np.load(Path(two.folder, "layer-1.npy"))
+    a[by_dense_id(graph, pins)] = run_layers(graph, one, "R")
+    run_layers(graphs[3], two, "R")
+    b[by_dense_id(graphs[3], drawn)] = np.load(Path(two.folder, "layer-1.npy"))
     np.testing.assert_allclose(a[20:], b[20:], atol=1e-6)
 
 
 # ----------------------------------------------------------------------------- features
 
 
-def test_features_by_hash_degree_and_constant(spark, laid, drawn, tmp_path) -> None:
-    found = {}
-    for cut, graph in laid.items():
+def test_features_by_hash_degree_and_constant(spark, graphs, drawn, tmp_path) -> None:
+    result = {}
+    for cut, graph in graphs.items():
         for kind, dims in (("hashed", 5), ("degrees", 1), ("constant", 1)):
             path = tmp_path / f"{kind}{cut}.npy"
             create_matrix(path, (graph.nodes, dims), np.float32)
-            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, path)
-            found[kind, cut] = np.load(path)
+            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, path=path)
+            result[kind, cut] = np.load(path)
     for kind in ("hashed", "degrees", "constant"):
-        assert len({found[kind, cut].tobytes() for cut in CUTS}) == 1
-    degrees = drawn.matrix().sum(axis=1)[by_dense_id(laid[1], drawn)]
-    np.testing.assert_array_equal(found["degrees", 1][:, 0], degrees)
-    hashed = found["hashed", 1]
+        assert len({result[kind, cut].tobytes() for cut in CUTS}) == 1
+    degrees = drawn.matrix().sum(axis=1)[by_dense_id(graphs[1], drawn)]
+    np.testing.assert_array_equal(result["degrees", 1][:, 0], degrees)
+    hashed = result["hashed", 1]
     assert np.unique(hashed).size == hashed.size and -1 <= hashed.min() < -0.9 and 0.9 < hashed.max() < 1

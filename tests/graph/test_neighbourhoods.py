@@ -24,21 +24,21 @@ HOUSE = ("--warehouse",)
 
 
 def ran(*flags: str) -> None:
-    found = neighbourhoods.parser().parse_args(list(map(str, flags)))
-    assert neighbourhoods.main(found) == 0
+    result = neighbourhoods.parser().parse_args(list(map(str, flags)))
+    assert neighbourhoods.main(result) == 0
 
 
 def rows(warehouse: Path) -> list[pa.Table]:
     """Rows of each name, by side and node."""
     table = DeltaTable(warehouse / "neighbourhoods").to_pyarrow_table()
     names = sorted(set(table.column("neighbourhood_id").to_pylist()))
-    found = []
+    result = []
     for name in names:
         own = table.filter(pa.compute.equal(table.column("neighbourhood_id"), name))
-        found.append(
+        result.append(
             own.sort_by([("side", "ascending"), ("node", "ascending")]).drop_columns("neighbourhood_id")
         )
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -64,24 +64,24 @@ def test_walks_and_joins_give_the_same_rows_under_any_cut(spark, tmp_path, monke
     monkeypatch.setattr(distributed_walks, "WALKERS_AT_ONCE", 60)
     flags = ["--edges", edges, "--walks", 30, "--hops", 3, "--top", 8, "--seed", 5]
     flags += ["--sides", "user,item"] if sides else ["--undirected", "--node-table", nodes]
-    found = []
+    result = []
     # Joins take a job a hop and piece, and are most of the time: each graph has its own cut.
     cuts = (3, "join") if sides else (5, "join"), (3, "local")
     for cut, way in ((1, "local"), *cuts):
         ran("--warehouse", tmp_path / f"{way}{cut}", *flags, "--way", way, "--blocks", cut)
         (table,) = rows(tmp_path / f"{way}{cut}")
-        found.append(table)
-    assert found[0].num_rows == (28 if sides else 60)
-    assert all(table.equals(found[0]) for table in found[1:])
+        result.append(table)
+    assert result[0].num_rows == (28 if sides else 60)
+    assert all(table.equals(result[0]) for table in result[1:])
     ran("--warehouse", tmp_path / "local1", *flags, "--blocks", 1)  # a second time: nothing
-    assert rows(tmp_path / "local1")[0].equals(found[0])
-    alone = [row for row in found[0].to_pylist() if not row["visited"]]
+    assert rows(tmp_path / "local1")[0].equals(result[0])
+    alone = [row for row in result[0].to_pylist() if not row["visited"]]
     assert sides or len(alone) == 5
     assert all(row["neighbours"] == [] and row["weights"] == [] for row in alone)
     log = [
         json.loads(line) for line in (tmp_path / f"join{cuts[0][0]}" / "logs/neighbourhoods.jsonl").open()
     ]
-    assert any(line.get("nodes") == found[0].num_rows for line in log)
+    assert any(line.get("nodes") == result[0].num_rows for line in log)
 
 
 @pytest.mark.contract("neighbourhoods")

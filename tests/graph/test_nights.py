@@ -16,7 +16,7 @@ from recbench_spark.commands import embed
 from recbench_spark.graph import incremental_run
 from recbench_spark.graph.incremental import compare_lists
 from tests.graph import oracle
-from tests.graph.oracle import of_edges
+from tests.graph.oracle import build_csr
 
 DIMS = 5
 
@@ -27,7 +27,7 @@ def run(*flags: str) -> int:
     return int(ended.value.code or 0)
 
 
-def written(folder: Path, drawn: oracle.Drawn, h: np.ndarray) -> tuple[str, ...]:
+def write_inputs(folder: Path, drawn: oracle.Drawn, h: np.ndarray) -> tuple[str, ...]:
     edges, nodes = drawn.write(folder)
     pq.write_table(pa.table({"id": drawn.ids, "vector": list(h)}), folder / "h.parquet")
     return ("--edges", edges, "--weighted", "--node-table", nodes, "--features", str(folder / "h.parquet"))
@@ -46,11 +46,11 @@ def chain(n: int, seed: int = 2) -> oracle.Drawn:
 
 def test_lists_differ_by_id_weight_or_number() -> None:
     hashes = np.array([10, 20, 30], np.uint64)
-    one = of_edges(5, [(0, 0), (0, 1), (1, 2), (2, 0), (4, 1)], [1, 2, 3, 4, 5])
-    other = of_edges(5, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1), (4, 1)], [1, 2, 3, 4, 4, 6])
+    one = build_csr(5, [(0, 0), (0, 1), (1, 2), (2, 0), (4, 1)], [1, 2, 3, 4, 5])
+    other = build_csr(5, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1), (4, 1)], [1, 2, 3, 4, 4, 6])
     assert compare_lists(one, hashes, other, hashes).tolist() == [False, True, True, False, True]
     # The same ids under other dense ids.
-    moved = of_edges(5, [(0, 1), (0, 2), (1, 0), (2, 1), (4, 2)], [1, 2, 3, 4, 5])
+    moved = build_csr(5, [(0, 1), (0, 2), (1, 0), (2, 1), (4, 2)], [1, 2, 3, 4, 5])
     assert not compare_lists(one, hashes, moved, np.array([30, 10, 20], np.uint64)).any()
 
 
@@ -61,7 +61,7 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     model = ("--form", "convolve", "--aggregator", "importance", "--widths", "6,4", "--wire", "float16")
     drawn = chain(60)
     h = np.random.default_rng(1).standard_normal((62, DIMS)).astype(np.float32)
-    assert run(*written(tmp_path / "one", drawn, h[:60]), *place, *model, "--blocks", "3") == 0
+    assert run(*write_inputs(tmp_path / "one", drawn, h[:60]), *place, *model, "--blocks", "3") == 0
     first = capsys.readouterr().out.split("model ", 1)[1].split(maxsplit=1)[0]
 
     # One edge more, one weight changed, one feature changed, a node gone, two nodes new.
@@ -76,13 +76,13 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
         [now.ids[v] for v in kept],
         [(renumbered[s], renumbered[d], w) for s, d, w in now.edges if 59 not in (s, d)],
     )
-    flags = (*written(tmp_path / "two", tonight, changed[kept]), *model)
+    flags = (*write_inputs(tmp_path / "two", tonight, changed[kept]), *model)
 
     monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
-    told = capsys.readouterr()
-    assert "these alone are computed" in told.out
-    second = told.out.split("model ", 1)[1].split(maxsplit=1)[0]
+    output = capsys.readouterr()
+    assert "only these are computed" in output.out
+    second = output.out.split("model ", 1)[1].split(maxsplit=1)[0]
     runs = DeltaTable(tmp_path / "w" / "graph_runs").to_pandas()
     computed = runs[runs["model_id"] == second].sort_values("layer")["nodes"].tolist()
     # Lists: 10, 40, 21; new: two; features: 30 and its follower; a layer later the followers of all.
@@ -94,10 +94,10 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     monkeypatch.undo()
     assert run(*flags, "--warehouse", str(tmp_path / "full"), "--blocks", "2") == 0
     assert second in capsys.readouterr().out
-    found = vectors(tmp_path / "w", second)
-    assert found == vectors(tmp_path / "full", second) and str(gone) not in found
+    result = vectors(tmp_path / "w", second)
+    assert result == vectors(tmp_path / "full", second) and str(gone) not in result
     before = vectors(tmp_path / "w", first)
-    same = {i for i, v in found.items() if before.get(i) == v}
+    same = {i for i, v in result.items() if before.get(i) == v}
     assert len(same) > 40
 
     facts = DeltaTable(tmp_path / "w" / "manifests").to_pandas()
@@ -115,9 +115,9 @@ def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
 
     # Everything touched: a full run is cheaper, and it says so.
     other = chain(60)
-    all_new = (*written(tmp_path / "three", other, h[:60] + 1), *model, *place, "--previous", first)
+    all_new = (*write_inputs(tmp_path / "three", other, h[:60] + 1), *model, *place, "--previous", first)
     assert run(*all_new, "--explain") == 0
-    assert "touched are layer 1 60, layer 2 60; a full run is cheaper" in capsys.readouterr().out
+    assert "affected are layer 1 60, layer 2 60; a full run is cheaper" in capsys.readouterr().out
     assert run(*all_new, "--explain", "--widths", "6,3") == 2
     assert "has other layers" in capsys.readouterr().err
     assert run(*all_new[:-1], "nothing", "--explain") == 2
@@ -158,9 +158,9 @@ def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
     flags = (*likes(tmp_path / "two", more, tonight), *model)
     monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
     assert run(*flags, *place, "--previous", first, "--blocks", "4", "--batch", "7") == 0
-    told = capsys.readouterr()
-    assert "these alone are computed" in told.out
-    second = told.out.split("model ", 1)[1].split(maxsplit=1)[0]
+    output = capsys.readouterr()
+    assert "only these are computed" in output.out
+    second = output.out.split("model ", 1)[1].split(maxsplit=1)[0]
     runs = DeltaTable(tmp_path / "w" / "graph_runs").to_pandas()
     runs = runs[runs["model_id"] == second].sort_values("started_at")
     assert runs["layer"].tolist() == [1, 1, 2, 2, 3]
@@ -180,9 +180,9 @@ def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
 
     monkeypatch.undo()
     assert run(*flags, "--warehouse", str(tmp_path / "full"), "--blocks", "2") == 0
-    found = vectors(tmp_path / "w", second)
-    assert len(found) == 43 + 41
-    assert vectors(tmp_path / "full", second) == found
+    result = vectors(tmp_path / "w", second)
+    assert len(result) == 43 + 41
+    assert vectors(tmp_path / "full", second) == result
     facts = DeltaTable(tmp_path / "w" / "manifests").to_pandas()
     facts = facts[facts["split_id"] == second].set_index(["part", "fact"])["value"]
     assert facts["pin", "drift_common"] == pytest.approx(41 / 43)

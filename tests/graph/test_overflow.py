@@ -51,7 +51,9 @@ FORMS = {
 @pytest.mark.parametrize("plan", ["R", "G", "S"])
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("name", FORMS)
-def test_sums_beyond_float32_are_told_and_nothing_is_committed(graph, tmp_path, plan, output, name) -> None:
+def test_sums_beyond_float32_are_reported_and_nothing_is_committed(
+    graph, tmp_path, plan, output, name
+) -> None:
     place = warehouse(tmp_path)
     model = large_model(graph, place, (FORMS[name],), 3e38)
     model = model if output == "embeddings" else replace(model, embeddings=None)
@@ -62,7 +64,7 @@ def test_sums_beyond_float32_are_told_and_nothing_is_committed(graph, tmp_path, 
         embed_nodes(graph, model, np.arange(graph.nodes))
 
 
-def test_a_pool_is_told_too(tmp_path) -> None:
+def test_a_pool_is_reported_too(tmp_path) -> None:
     """The last pass of mode bipartite pools what the layers made: vectors that fit, whose sum does not."""
     graph, place = small_graph(tmp_path / "g", TWO, 2), warehouse(tmp_path)
     form = LayerForm("sage", "sum", 8, 8, relu=False, normalise=False)
@@ -77,6 +79,6 @@ def test_a_pool_is_told_too(tmp_path) -> None:
 
 def test_a_vector_whose_length_is_beyond_float32_gets_length_one() -> None:
     x = np.array([[3e38, -3e38, 3e38], [3, 4, 0]], np.float32)
-    found = dense.normalise(x.copy())
-    np.testing.assert_allclose(found[0], np.array([1, -1, 1]) / np.sqrt(3), rtol=1e-6)
-    assert found[1].tolist() == [float(np.float32(0.6)), float(np.float32(0.8)), 0]
+    result = dense.normalise(x.copy())
+    np.testing.assert_allclose(result[0], np.array([1, -1, 1]) / np.sqrt(3), rtol=1e-6)
+    assert result[1].tolist() == [float(np.float32(0.6)), float(np.float32(0.8)), 0]

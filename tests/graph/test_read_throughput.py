@@ -20,7 +20,7 @@ from recbench_spark.kernels.graph import costs
 from tests.graph.local import Context
 
 
-def laid(
+def build_small_graph(
     folder: Path, edges: int, nodes: int, loops: str = "keep", nodes_of: Any = None
 ) -> tuple[Graph, str]:
     rng = np.random.default_rng(1)
@@ -29,20 +29,22 @@ def laid(
     source = GraphSource(edges=str(folder / "edges.parquet"), self_loops=loops, nodes=nodes_of or {})
     graph, path = build_graph(Context(), source, "g", folder / "g", 3), folder / "h.npy"
     create_matrix(path, (graph.nodes, 8), "float16")
-    fill_generated(Context(), graph, "hashed", 8, 1, path)
+    fill_generated(Context(), graph, "hashed", 8, 1, path=path)
     return graph, str(path)
 
 
 def test_a_pace_is_found_and_files_stay_as_they_are(tmp_path) -> None:
-    graph, features = laid(tmp_path, 5000, 3000)
+    graph, features = build_small_graph(tmp_path, 5000, 3000)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
     assert 1e-13 < read_throughput.measure_read_throughput(Context(), graph, features) < 1e-3
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
 
 
-def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_asked(tmp_path, monkeypatch) -> None:
+def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_requested(
+    tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(read_throughput, "WINDOW_ROWS", 7)
-    graph, features = laid(tmp_path, 500, 100)
+    graph, features = build_small_graph(tmp_path, 500, 100)
     parts = [part for number in range(2) for part in read_throughput._make_windows(graph, number, 2)]
     assert sum(part.edges for part in parts) == graph.edges
     assert all(0 < len(part.indptr) - 1 <= 7 for part in parts)
@@ -55,7 +57,9 @@ def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_asked(tmp_pa
 
 def test_a_graph_without_edges_has_the_pace_that_is_built_in(tmp_path) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "nodes.parquet")
-    graph, features = laid(tmp_path, 3, 1, loops="drop", nodes_of={"node": str(tmp_path / "nodes.parquet")})
+    graph, features = build_small_graph(
+        tmp_path, 3, 1, loops="drop", nodes_of={"node": str(tmp_path / "nodes.parquet")}
+    )
     assert (
         graph.nodes == 2
         and read_throughput.measure_read_throughput(Context(), graph, features)
@@ -65,4 +69,4 @@ def test_a_graph_without_edges_has_the_pace_that_is_built_in(tmp_path) -> None:
 
 def test_nothing_but_loops_that_are_left_out_is_no_graph(tmp_path) -> None:
     with pytest.raises(DataError, match="all edges are self loops"):
-        laid(tmp_path, 3, 1, loops="drop")
+        build_small_graph(tmp_path, 3, 1, loops="drop")

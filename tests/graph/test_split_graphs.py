@@ -26,19 +26,19 @@ def run(job, *flags: str) -> int:
     return int(ended.value.code or 0)
 
 
-def pairs_of(warehouse: Path) -> set[tuple[str, str]]:
+def read_pairs(warehouse: Path) -> set[tuple[str, str]]:
     """(user, item) of every edge of the one graph."""
     (manifest,) = (warehouse / "graph_files").glob("*/graph.json")
     graph = read_graph(manifest.parent)
     names = [str(i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
-    found = set()
+    result = set()
     for block in graph.side_blocks(1):
         csr = graph.csr(block)
         for r in range(block.rows):
-            found |= {
+            result |= {
                 (names[s], names[block.first + r]) for s in csr.src[csr.indptr[r] : csr.indptr[r + 1]]
             }
-    return found
+    return result
 
 
 def test_no_held_out_pair_is_an_edge(spark, tmp_path, capsys) -> None:
@@ -62,13 +62,13 @@ def test_no_held_out_pair_is_an_edge(spark, tmp_path, capsys) -> None:
 
     flags = ("--split", split_id, "--mode", "bipartite", "--features", "hashed:8", "--widths", "6")
     assert run(embed, *flags, *place) == 0
-    told = capsys.readouterr().out
-    assert pairs_of(tmp_path / "w") == train
+    output = capsys.readouterr().out
+    assert read_pairs(tmp_path / "w") == train
     (source,) = DeltaTable(tmp_path / "w" / "graphs").to_pandas()["source"]
     assert '"part": "train"' in source
 
     store = Store(spark, str(tmp_path / "w"))
-    name = told.split("model ", 1)[1].split(maxsplit=1)[0]
+    name = output.split("model ", 1)[1].split(maxsplit=1)[0]
     assert name.startswith(f"{split_id}-")
     rows = store.read(EMBEDDINGS).where(f"model_id = '{name}'")
     users, items = (

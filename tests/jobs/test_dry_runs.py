@@ -1,4 +1,4 @@
-"""What a run would stumble over, or could mean nothing by, is refused by its dry run, without Spark."""
+"""A dry run refuses what would fail in the run, and flags without an effect, without Spark."""
 
 from __future__ import annotations
 
@@ -144,14 +144,14 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("job", "line", "told", "hint"), SETTINGS)
+@pytest.mark.parametrize(("job", "line", "report", "hint"), SETTINGS)
 def test_settings_that_mean_nothing_are_refused(
-    job: ModuleType, line: str, told: str, hint: str, capsys: pytest.CaptureFixture[str]
+    job: ModuleType, line: str, report: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = run(job, line, capsys)
     assert code == 2, said
     assert not Path("w").exists()
-    assert told in said and hint in said
+    assert report in said and hint in said
 
 
 GIVEN = "--set evaluation.definition.candidates=given"
@@ -186,14 +186,14 @@ MISSING = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("job", "line", "told", "hint"), MISSING)
+@pytest.mark.parametrize(("job", "line", "report", "hint"), MISSING)
 def test_tables_that_are_not_there_or_not_right_are_refused(
-    job: ModuleType, line: str, told: str, hint: str, capsys: pytest.CaptureFixture[str]
+    job: ModuleType, line: str, report: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not there yet, or is of another form, ends with 1 in every dry run: it may be right later."""
+    """An input that is missing, or has another form, ends every dry run with 1: it may be right later."""
     code, said = run(job, line, capsys)
     assert code == 1, said
-    assert told in said and hint in said
+    assert report in said and hint in said
     assert not Path("w").exists()
 
 
@@ -249,11 +249,11 @@ PAPER = "models: [{name: paper, kind: published, figures: "
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "hint"),
+    ("text", "report", "hint"),
     [
         (f"{PAPER}{{ngcd@10: 0.3}}}}]", "ngcd@10: no such metric", "'ndcg'"),
         (f"{PAPER}{{rmse@10: 0.3}}}}]", "rmse has no cut-off", "write rmse"),
-        ("a: &a {seed: 1}\nb: &b {fold: 0}\nsplit:\n  <<: *a\n  <<: *b", "key '<<' stands twice", "line"),
+        ("a: &a {seed: 1}\nb: &b {fold: 0}\nsplit:\n  <<: *a\n  <<: *b", "key '<<' occurs twice", "line"),
         ("split: {seed: 017}", "YAML takes 017 for a number in base 8", "write 17, or quotes"),
         ("split: {seed: -010}", "YAML takes -010 for a number in base 8", "write -10, or quotes"),
         ("split: {seed: 1:10}", "YAML takes 1:10 for a number in base 60", "'1:10'"),
@@ -262,13 +262,13 @@ PAPER = "models: [{name: paper, kind: published, figures: "
     ],
 )  # fmt: skip
 def test_files_are_told_by_line_and_key(
-    text: str, told: str, hint: str, capsys: pytest.CaptureFixture[str]
+    text: str, report: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = text.partition(":")[0]
     kept = [line for line in RANKING.splitlines() if line.split(":")[0] != key]
     Path("shop.yaml").write_text("\n".join([*kept, text]) + "\n", encoding="utf-8")
     code, said = run(nightly, NIGHT, capsys)
-    assert code == 2 and told in said and hint in said, said
+    assert code == 2 and report in said and hint in said, said
 
 
 @pytest.mark.parametrize("value", ["7", "0", "007", "1_000", "'010'", "0x10", "-5", "1e3"])

@@ -32,13 +32,13 @@ def run(*flags: str) -> int:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "no graph is named"),
-        (("--edges", "x", "--columns", "src"), "ours=theirs"),
+        ((), "no graph is given"),
+        (("--edges", "x", "--columns", "src"), "NAME=COLUMN"),
         (("--edges", "x", "--columns", "sorce=a"), "no column sorce\n  hint: did you mean 'src'?"),
         (("--edges", "x", "--mode", "bipartite"), "graph.sides must name two sides"),
         (("--edges", "x", "--form", "convolve", "--aggregator", "lstm"), "gcn and lstm are sage's"),
         (("--edges", "x", "--widths", "8,0"), "is not a list of widths"),
-        (("--edges", "x", "--features", "hashed:many"), "'many' is no number"),
+        (("--edges", "x", "--features", "hashed:many"), "'many' is not a number"),
         (("--edges", "x", "--sides", "a,b", "--node-table", "t"), "--node-table SIDE=t"),
         (("--edges", "x", "--model", "nowhere.yaml"), "nowhere.yaml"),
         (("--edges", "x", "--features", "degree"), "did you mean 'degrees'"),
@@ -54,7 +54,7 @@ def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "told"),
+    ("text", "more", "report"),
     [
         ("src,dst,weight\n1,2,9\n", {}, "column weight"),
         ("a,b,stars\n1,2,9\n", {"columns": {"src": "a", "dst": "b", "weight": "stars"}}, "column stars"),
@@ -64,11 +64,11 @@ def test_mistakes_are_told_before_spark_starts(flags, message, capsys) -> None:
         ("1,2\n", {}, None),
     ],
 )
-def test_weights_that_are_not_read_are_told(text, more, told, tmp_path) -> None:
+def test_weights_that_are_not_read_are_told(text, more, report, tmp_path) -> None:
     (tmp_path / "edges.csv").write_text(text)
     source = GraphSource(edges=str(tmp_path / "edges.csv"), **more)
     warning = warn_unread_weights(source, open_inputs(source).edges)
-    assert warning is None if told is None else f"{told} of {source.edges} is not read" in str(warning)
+    assert warning is None if report is None else f"{report} of {source.edges} is not read" in str(warning)
 
 
 def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
@@ -98,7 +98,7 @@ def table(place: Path, name: str, model_id: str) -> dict[str, np.ndarray]:
     return dict(zip(rows["id"], map(np.array, rows["vector"]), strict=True))
 
 
-def model_of(printed: str) -> str:
+def parse_model(printed: str) -> str:
     return printed.split("model ", 1)[1].split(maxsplit=1)[0].rstrip(":")
 
 
@@ -142,11 +142,11 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     monkeypatch.setattr(runner.delta_files, "commit", commit)
     output = capsys.readouterr()
     assert "interrupted" in output.err and "layer 1" not in output.err
-    name = model_of(output.out)
+    name = parse_model(output.out)
     assert run(*given, "--warehouse", str(one), "--plan", "G") == 0
     output = capsys.readouterr()
     assert "layer 1 layer (mean, plan G)" in output.err and "of the predicted time" in output.err
-    assert "laid out before" in output.err
+    assert "already built" in output.err
     result = table(one, "embeddings", name)
 
     h = np.load(folder / "h.npy").astype(float)
@@ -167,7 +167,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
     other = table(two, "embeddings", name)
     assert {i: v.tobytes() for i, v in other.items()} == {i: v.tobytes() for i, v in result.items()}
     assert run(*plain) == 0
-    assert "made before" in capsys.readouterr().err
+    assert "already made" in capsys.readouterr().err
 
     # A few nodes on demand have the night's bits.
     assert run(*plain, "--nodes", ",".join(str(i) for i in drawn.ids[:7])) == 0
@@ -189,7 +189,7 @@ def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
+def plain_run(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "edges.csv").write_text("src,dst\n1,2\n2,3\n3,1\n4,1\n")
     flags = ("--edges", str(folder / "edges.csv"), "--features", "hashed:3", "--widths", "3,2")
@@ -197,8 +197,8 @@ def undisturbed(spark, tmp_path_factory) -> tuple[tuple[str, ...], Path]:
     return flags, folder / "w"
 
 
-def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
-    """What the tables say of graph and layers, without times."""
+def read_tables(place: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Read the rows of graph and layers, without times."""
     columns = {"graphs": ["nodes", "edges"], "graph_nodes": ["id", "edges"],
                "graph_runs": ["layer", "nodes", "vectors_projected"],
                "checks": ["check", "observed"]}  # fmt: skip
@@ -217,9 +217,9 @@ def told_of(place: Path) -> dict[str, list[tuple[object, ...]]]:
     ],
 )
 def test_what_is_told_of_a_graph_is_there_after_a_kill(
-    module, name, nth, undisturbed, monkeypatch, tmp_path
+    module, name, nth, plain_run, monkeypatch, tmp_path
 ) -> None:
-    flags, place = undisturbed
+    flags, place = plain_run
     calls, whole = iter(range(9)), getattr(module, name)
 
     def dying(*args: object) -> object:
@@ -232,7 +232,7 @@ def test_what_is_told_of_a_graph_is_there_after_a_kill(
     monkeypatch.setattr(module, name, whole)
     for _ in range(2):
         assert run(*flags, "--warehouse", str(tmp_path)) == 0
-        assert told_of(tmp_path) == told_of(place)
+        assert read_tables(tmp_path) == read_tables(place)
 
 
 def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
@@ -257,12 +257,12 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     twice = {"id": [*drawn.ids, drawn.ids[9]], "vector": list(h[[*range(60), 9]])}
     pq.write_table(pa.table(twice), tmp_path / "twice.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "twice.parquet")) == 1
-    assert f"1 ids stand more than once, e.g. {drawn.ids[9]}" in capsys.readouterr().err
+    assert f"1 ids occur more than once, e.g. {drawn.ids[9]}" in capsys.readouterr().err
     pq.write_table(pa.table({"id": ["u1"], "vector": [[1.0]]}), tmp_path / "others.parquet")
     assert run(*files, *place, "--features", str(tmp_path / "others.parquet")) == 1
     output = capsys.readouterr().err  # of a worker, with its hint
     assert (
-        "error: features: column id: 1 ids are no whole numbers, e.g. 'u1'" in output
+        "error: features: column id: 1 ids are not whole numbers, e.g. 'u1'" in output
         and "--ids text" in output
     )
 
@@ -297,7 +297,7 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     assert (
         run(*log, *place, *ours, "--form", "convolve", "--aggregator", "importance", "--drop-bad-rows") == 0
     )
-    name = model_of(capsys.readouterr().out)
+    name = parse_model(capsys.readouterr().out)
     result = table(tmp_path / "w", "embeddings", name)
     assert result.keys() == {"1", "5", "a"}
     np.testing.assert_allclose(result["1"], result["a"], rtol=1e-6)
@@ -309,5 +309,5 @@ def test_two_lines_of_csv(spark, capsys, tmp_path) -> None:
         run("--edges", str(tmp_path / "edges.csv"), "--warehouse", str(tmp_path / "w"), "--widths", "3")
         == 0
     )
-    result = table(tmp_path / "w", "embeddings", model_of(capsys.readouterr().out))
+    result = table(tmp_path / "w", "embeddings", parse_model(capsys.readouterr().out))
     assert result.keys() == {"1", "2", "3"} and all(len(vector) == 3 for vector in result.values())

@@ -46,7 +46,7 @@ def world() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_intervals_over_maskings_hold_as_often_as_they_say() -> None:
-    """Of 200 maskings with known chances 95 % of the bootstrap intervals should hold the truth."""
+    """The bootstrap intervals of 200 maskings with known propensities hold the truth in about 95 %."""
     rng = np.random.default_rng(7)
     rating, prediction, model, chance = world()
     keys = np.repeat(np.arange(150), 30)
@@ -98,8 +98,8 @@ def test_cells_of_weights_from_one_to_a_hundred_million_and_errors_of_any_size()
         shares = [int(t) * w for t, w in zip(times, weight, strict=True)]
         return sum(s * e for s, e in zip(shares, squared, strict=True)) / sum(shares)
 
-    def close(found: float, known: Fraction) -> bool:
-        return abs(Fraction(found) - known) < known * Fraction(1, 10**12)
+    def close(result: float, known: Fraction) -> bool:
+        return abs(Fraction(result) - known) < known * Fraction(1, 10**12)
 
     assert close(rating_matrix.from_totals(totals)["snips"][0], snips(np.ones(400)))
     for b in range(8):
@@ -156,7 +156,7 @@ def write(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
     return str(path)
 
 
-def written(warehouse: Path) -> dict[tuple[str, str], pd.Series]:
+def read_values(warehouse: Path) -> dict[tuple[str, str], pd.Series]:
     rows = DeltaTable(str(warehouse / "metrics")).to_pandas()
     return {(row.metric, row.estimator): row for _, row in rows.iterrows()}
 
@@ -173,7 +173,7 @@ def test_a_matrix_by_hand(spark, tmp_path: Path, capsys: pytest.CaptureFixture[s
         "--propensities", write(tmp_path / "p.csv", "item_id,propensity", [("i0", 0.5), ("i1", 0.25)]),
     ]  # fmt: skip
     assert job.main(job.parser().parse_args(flags)) == 0
-    result = written(tmp_path / "w")
+    result = read_values(tmp_path / "w")
     # Imputed errors add up to 4 and 4; corrections are 0 x 2 + 4 x 4 and 0 x 2 + 2 x 4.
     wanted = {"mse": (5 / 2, 18 / 6, 18 / 6, 20 / 6), "mae": (3 / 2, 10 / 6, 10 / 6, 12 / 6)}
     names = ("holdout", "ips", "snips", "dr")
@@ -292,7 +292,7 @@ def test_open_bandit_in_both_directions(spark, shared_data: Path, tmp_path: Path
         flags = ["--warehouse", str(tmp_path / name), "--model", other, "--rounds", str(folder / name),
                  "--reader", "open_bandit", *more]  # fmt: skip
         assert job.main(job.parser().parse_args(flags)) == 0
-        result = written(tmp_path / name)
+        result = read_values(tmp_path / name)
         log, names = logs[name], ("ips", "clipped_ips", "snips")
         rounds = Rounds(log.click.to_numpy(), chances[name] / log.propensity.to_numpy())
         value, error, _ = value_and_error(*contributions(rounds, names, EstimatorSettings()))

@@ -45,7 +45,7 @@ LOG2_3 = math.log2(3)
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call of the job left behind."""
+    """The result of one call of the job."""
 
     code: int | str | None
     out: str
@@ -89,7 +89,7 @@ def table(warehouse: Path, name: str) -> pd.DataFrame:
     return DeltaTable(str(warehouse / name)).to_pandas()
 
 
-def written(warehouse: Path) -> Values:
+def read_values(warehouse: Path) -> Values:
     """The overall metrics in a warehouse of one run."""
     return overall(table(warehouse, "metrics"))
 
@@ -105,7 +105,7 @@ def per_user(rows: pd.DataFrame, metric: str) -> dict[str, list[float]]:
     return {row.user_id: list(row["values"]) for _, row in rows[rows.metric == metric].iterrows()}
 
 
-def observed(result: Result) -> dict[str, float]:
+def observe_values(result: Result) -> dict[str, float]:
     return {check.check: check.observed for check in result.checks}
 
 
@@ -137,7 +137,7 @@ def test_o1_from_csv(call, spark, tmp_path):
     answer = call("--warehouse", tmp_path / "w", "--model", "o1", "--lists", lists, "--truth", truth,
                   "--k", "2,3,5,10", "--bootstrap", "50", "--logical-date", "2026-01-31")  # fmt: skip
     assert answer.code == 0, answer.err
-    result = written(tmp_path / "w")
+    result = read_values(tmp_path / "w")
     assert {key: result[key] for key in O1} == pytest.approx(O1, abs=1e-6)
     _check_printed(answer.out.splitlines())
     _check_tables_agree(spark, tmp_path / "w")
@@ -158,7 +158,7 @@ def _check_tables_agree(spark, warehouse: Path) -> None:
         assert ours.columns == TABLES[name].names
         assert ours.count() == len(table(warehouse, name)) > 0
     rows = spark.read.format("delta").load(str(warehouse / "metrics")).toPandas()
-    assert overall(rows) == pytest.approx(written(warehouse), abs=0, nan_ok=True)
+    assert overall(rows) == pytest.approx(read_values(warehouse), abs=0, nan_ok=True)
 
 
 def _check_users(warehouse: Path) -> None:
@@ -203,7 +203,7 @@ def test_o2_mllib_from_parquet(call, tmp_path):
         ("recall", 1): 1 / 15, ("recall", 2): 8 / 45, ("recall", 3): 11 / 45, ("recall", 5): 16 / 45,
         ("recall", 10): 2 / 3,
     }  # fmt: skip
-    result = written(tmp_path / "w")
+    result = read_values(tmp_path / "w")
     assert {key: result[key] for key in expected} == pytest.approx(expected, abs=1e-6)
     assert {name for name, _ in result} == {"precision", "recall", "map", "ndcg"}
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;users=output;empty_users=zero"}
@@ -252,7 +252,7 @@ def test_o4_linear_gain(call, tmp_path):
     assert answer.code == 0, answer.err
     discounts = [1 / math.log2(rank + 1) for rank in range(1, 7)]
     dcg, ideal = (np.dot(grades, discounts) for grades in ((3, 2, 3, 0, 1, 2), (3, 3, 3, 2, 2, 2)))
-    result = written(tmp_path / "w")["ndcg", 6]
+    result = read_values(tmp_path / "w")["ndcg", 6]
     assert result == pytest.approx(dcg / ideal) and round(result, 3) == 0.785
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;gain=linear"}
 
@@ -281,7 +281,7 @@ def test_o6_predictions(call, tmp_path):
     argv = ["--warehouse", tmp_path / "w", "--model", "o6", "--predictions", given, "--bootstrap", "20"]
     answer = call(*argv)
     assert answer.code == 0, answer.err
-    result = written(tmp_path / "w")
+    result = read_values(tmp_path / "w")
     assert result["auc", None] == 0
     assert result["mae", None] == pytest.approx(3.3 / 4)
     assert result["rmse", None] == pytest.approx(0.829156, abs=1e-6)
@@ -452,7 +452,7 @@ def test_odd_users_and_integer_ids(spark):
     assert every["hit", 1] == 2 / 4 and every["recall", 2] == (1 + 1 / 2 + 0 + 1) / 4
     # Items 1, 2, 3, 7, 10 and 99; 1 and 2 are first, 10, 3, 99 second in some averaged user's list.
     assert 0 < every["coverage", 1] <= every["coverage", 2] <= 1
-    results = observed(result)
+    results = observe_values(result)
     assert results["test: duplicate rows"] == 1 and results["duplicate list rows"] == 1
     assert results["list rows of unknown items"] == 1 and results["listed users without truth"] == 1
     assert results["list rows of training items"] == 2
@@ -539,7 +539,7 @@ def test_train_masks_scores_and_not_lists(spark):
             truth, train=train, k=[1], metrics=["hit"], bootstrap=NONE, **{kind: rows}
         )
         hit[kind] = overall(result.metrics.toPandas())["hit", 1]
-        assert kind == "scores" or observed(result)["list rows of training items"] == 1
+        assert kind == "scores" or observe_values(result)["list rows of training items"] == 1
         result.release()
     assert hit == {"scores": 1, "lists": 0}
 
@@ -590,7 +590,7 @@ def _place(item: int, scores: list[float], listed: set[int]) -> tuple[int, ...]:
     return (above, len(tied), sum(other < item for other in tied))
 
 
-def _found_places(rankings: pd.DataFrame) -> Places:
+def _list_places(rankings: pd.DataFrame) -> Places:
     return {
         row.user_id: {
             item: tuple(map(int, place))
@@ -628,7 +628,7 @@ def test_dot_products(vectors, mode):
         candidates=vectors["candidates"] if mode == "given" else None, definition={"candidates": mode},
         k=[3], metrics=["ndcg"], bootstrap=NONE,
     )  # fmt: skip
-    assert _found_places(result.rankings.toPandas()) == _places(MODES[mode], "dot")
+    assert _list_places(result.rankings.toPandas()) == _places(MODES[mode], "dot")
     result.release()
 
 
@@ -656,7 +656,7 @@ def test_cosine(vectors):
         vectors["truth"], embeddings=(vectors["users"], vectors["items"].drop("bias")), similarity="cosine",
         k=[3], metrics=["ndcg"], bootstrap=NONE,
     )  # fmt: skip
-    assert _found_places(result.rankings.toPandas()) == _places(MODES["all"], "cosine")
+    assert _list_places(result.rankings.toPandas()) == _places(MODES["all"], "cosine")
     result.release()
 
 
@@ -678,7 +678,7 @@ def test_embeddings_and_scores_by_command_line(call, tmp_path):
     assert answer.code == 0, answer.err
     first, second = (_comparable(table(tmp_path / name, "metrics")) for name in ("a", "b"))
     pd.testing.assert_frame_equal(first, second, check_exact=True)
-    assert _found_places(table(tmp_path / "a", "rankings")) == _places(MODES["unseen"], "dot")
+    assert _list_places(table(tmp_path / "a", "rankings")) == _places(MODES["unseen"], "dot")
     assert set(first.slice_value) >= {"head", "tail"}
     assert not list((tmp_path / "a" / "_scratch").glob("*"))
 
@@ -763,7 +763,7 @@ def _argv(kind: str, folder: Path, *more: str) -> list[str]:
     return [str(folder / word) if word in GOOD else word for word in words]
 
 
-def _refused(answer: Answer, code: int, *words: str) -> None:
+def _check_refusal(answer: Answer, code: int, *words: str) -> None:
     assert answer.code == code, answer.err
     for word in words:
         assert word in answer.err, f"'{word}' is not in: {answer.err}"
@@ -803,20 +803,20 @@ def test_wrong_flags(files, capsys, flags):
     kind = "predictions" if "--fpr" in flags else kind
     with pytest.raises(SystemExit) as ended:
         cli.run(job.main, job.parser(), _argv(kind, files, *flags))
-    _refused(Answer(ended.value.code, *capsys.readouterr()), 2, *words)
+    _check_refusal(Answer(ended.value.code, *capsys.readouterr()), 2, *words)
     assert not Path("w").exists()
 
 
 def test_flags_that_would_do_nothing(files, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.run(job.main, job.parser(), _argv("predictions", files, "--metrics", "auc"))
-    _refused(Answer(ended.value.code, *capsys.readouterr()), 2, "--metrics", "--predictions")
+    _check_refusal(Answer(ended.value.code, *capsys.readouterr()), 2, "--metrics", "--predictions")
 
 
 def test_missing_truth_flag(files, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.run(job.main, job.parser(), ["--warehouse", "w", "--model", "m", "--lists", "lists.csv"])
-    _refused(Answer(ended.value.code, *capsys.readouterr()), 2, "--truth is missing")
+    _check_refusal(Answer(ended.value.code, *capsys.readouterr()), 2, "--truth is missing")
 
 
 SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ...]]] = {
@@ -852,12 +852,12 @@ SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ..
 def test_spoilt_files(call, files, name):
     kind, file, header, rows, code, words = SPOILT[name]
     csv(files / file, header, rows)
-    _refused(call(*_argv(kind, files)), code, *words)
+    _check_refusal(call(*_argv(kind, files)), code, *words)
 
 
 def test_missing_file(call, files):
     argv = [word.replace("lists.csv", "list.csv") for word in _argv("lists", files)]
-    _refused(call(*argv), 1, "list.csv", "did you mean 'lists.csv'")
+    _check_refusal(call(*argv), 1, "list.csv", "did you mean 'lists.csv'")
 
 
 def test_empty_lists_are_users_without_output(call, files):
@@ -865,7 +865,7 @@ def test_empty_lists_are_users_without_output(call, files):
     csv(files / "lists.csv", "user_id,item_id,score", [])
     answer = call(*_argv("lists", files, "--metrics", "hit", "--k", "1"))
     assert answer.code == 0, answer.err
-    assert written(files / "w") == {("hit", 1): 0}
+    assert read_values(files / "w") == {("hit", 1): 0}
     assert "users without output: 1" in answer.out
 
 
@@ -875,7 +875,7 @@ def test_warehouse_that_cannot_be(call, files, place):
     root = "file/w" if place == "below a file" else "nowhere.nothing"
     answer = call(*_argv("lists", files, "--warehouse", root))
     # A name of a catalog is right, but for an engine that has none.
-    _refused(answer, 2 if "--engine local" in answer.err else 1, root)
+    _check_refusal(answer, 2 if "--engine local" in answer.err else 1, root)
 
 
 def test_warehouse_of_another_version(call, spark, files):
@@ -888,7 +888,7 @@ def test_warehouse_of_another_version(call, spark, files):
 def test_foreign_folder_at_a_table(call, files):
     (files / "w" / "metrics").mkdir(parents=True)
     csv(files / "w" / "metrics" / "mine.csv", "a", [(1,)])
-    _refused(call(*_argv("lists", files, "--metrics", "hit")), 1, "metrics")
+    _check_refusal(call(*_argv("lists", files, "--metrics", "hit")), 1, "metrics")
 
 
 # ---------------------------------------------------------------------------------- from Python

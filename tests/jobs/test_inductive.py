@@ -18,7 +18,7 @@ from recbench_spark.models.networks.factors import make_pairs
 TASTES, MOVIES, USERS = 3, 90, 60
 
 
-def written(folder: Path, genre_m: np.ndarray) -> Path:
+def write_movies(folder: Path, genre_m: np.ndarray) -> Path:
     """A folder in MovieLens 1M's format: users like movies of their taste, a third of titles tell it."""
     draw, taste_m = np.random.default_rng(3), np.arange(MOVIES) % TASTES
     is_telling = draw.random(MOVIES) < 1 / 3
@@ -44,13 +44,13 @@ def written(folder: Path, genre_m: np.ndarray) -> Path:
 @pytest.fixture
 def by_taste(tmp_path) -> Path:
     names = np.array(["Drama", "Comedy|Romance", "War"])
-    return written(tmp_path / "by_taste", names[np.arange(MOVIES) % TASTES])
+    return write_movies(tmp_path / "by_taste", names[np.arange(MOVIES) % TASTES])
 
 
 @pytest.fixture
 def by_chance(tmp_path) -> Path:
     draw = np.random.default_rng(8)
-    return written(tmp_path / "by_chance", draw.choice(["Drama", "Comedy", "War", "Western"], MOVIES))
+    return write_movies(tmp_path / "by_chance", draw.choice(["Drama", "Comedy", "War", "Western"], MOVIES))
 
 
 def run(*flags: str) -> int:
@@ -107,7 +107,7 @@ def test_rules_without_training_know_genres_of_training_alone(by_taste) -> None:
 
 
 def test_genres_are_no_features(by_taste, by_chance, tmp_path) -> None:
-    """Where genres are drawn by chance, only who reads them can tell them."""
+    """Genres that are drawn by chance can only be predicted by a method that reads them."""
     one, other = (study.draw_movies(read_movies(folder), "visits", 1) for folder in (by_taste, by_chance))
     assert np.array_equal(one.features, other.features) and one.label.shape == other.label.shape
     output = tmp_path / "lines.jsonl"
@@ -130,8 +130,8 @@ def test_neighbours_help_where_they_tell_the_taste(by_taste, tmp_path, capsys) -
     first = {x["aggregator"]: x["micro_f1"] for x in lines if x["seed"] == 1}
     assert first["neighbours_genres"] > 0.9 > first["frequencies"]
     assert first["mean"] > first["features"] + 0.1
-    told = capsys.readouterr().out.splitlines()
-    assert len(told) == 4 and told[2].startswith("mean ") and "to features +" in told[2]
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 4 and printed[2].startswith("mean ") and "to features +" in printed[2]
 
 
 def test_the_threshold_is_the_best_one_and_ties_stay_together() -> None:
@@ -144,7 +144,7 @@ def test_the_threshold_is_the_best_one_and_ties_stay_together() -> None:
         assert study.f1(score >= threshold, label) == pytest.approx(best)
 
 
-def test_what_cannot_be_judged_is_told(tmp_path, by_taste) -> None:
+def test_what_cannot_be_judged_is_reported(tmp_path, by_taste) -> None:
     with pytest.raises(DataError, match=r"no ratings.tsv.gz, u.data or ratings.csv"):
         run("--data", str(tmp_path))
     lines = (by_taste / "movies.dat").read_bytes().splitlines(keepends=True)

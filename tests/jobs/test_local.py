@@ -419,7 +419,7 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "found"),
+    ("sql", "result"),
     [
         ("SELECT 'a `b` c' AS `the name`", {"the name": "a `b` c"}),
         ("SELECT 'it''s `1`' AS x", {"x": "it's `1`"}),
@@ -430,8 +430,8 @@ def test_what_is_no_query_over_our_tables_is_refused(warehouse: str) -> None:
         ('SELECT 1 AS `a"b`, 2 AS `c``d`', {'a"b': 1, "c`d": 2}),
     ],
 )
-def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, found: dict) -> None:
-    assert run_query(ArrowStore(warehouse), sql, 10).to_pylist() == [found]
+def test_backticks_are_of_names_and_nothing_else(warehouse: str, sql: str, result: dict) -> None:
+    assert run_query(ArrowStore(warehouse), sql, 10).to_pylist() == [result]
 
 
 def test_duckdb_itself_reaches_nothing_either(warehouse: str, monkeypatch) -> None:
@@ -461,7 +461,7 @@ def test_a_file_of_nodes_is_text_with_an_id_a_line(tmp_path: Path) -> None:
     assert embed.read_lines(str(ids)) == ["17", "42"]
     for content in (b"PAR1\x15\x04\xff\xfe", b"17\x00\x0042", gzip.compress(b"17\n42\n")):
         ids.write_bytes(content)
-        with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is no text in UTF-8"):
+        with pytest.raises(ConfigError, match=f"--nodes @{ids}: the file is not UTF-8 text"):
             embed.read_lines(str(ids))
     with pytest.raises(ConfigError, match="Is a directory"):
         embed.read_lines(str(tmp_path))

@@ -73,7 +73,7 @@ def run(job: ModuleType, *argv: str) -> int:
     return int(job.main(job.parser().parse_args(list(argv))))
 
 
-def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
+def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
     return delta_files.read_rows(str(folder / "w" / table)).to_pylist()
 
 
@@ -81,7 +81,7 @@ def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
     warehouse = f"--warehouse={folder / 'w'}"
     night = [f"--config={folder / 'odd.yaml'}", warehouse, "--logical-date=2026-01-01"]
     assert run(nightly, *night) == 0
-    assert {(row["model"], row["status"]) for row in rows_of(folder, "runs")} == {
+    assert {(row["model"], row["status"]) for row in read_rows(folder, "runs")} == {
         (name, "succeeded") for name in ("popular", "knn", "graph")
     }
     assert run(report, *night) == 0
@@ -92,11 +92,11 @@ def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
         assert run(query, question, warehouse, f"--engine={engine}", "--format=csv") == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and "graph" in said[0]
-    before = rows_of(folder, "metrics")
+    before = read_rows(folder, "metrics")
     assert run(maintain, warehouse, "--migrate") == 0
     assert run(maintain, warehouse, "--optimize", "--vacuum-hours=200") == 0
     assert run(maintain, warehouse, "--keep-days=4000", "--logical-date=2026-01-02") == 0
-    assert sorted(map(str, rows_of(folder, "metrics"))) == sorted(map(str, before))
+    assert sorted(map(str, read_rows(folder, "metrics"))) == sorted(map(str, before))
     assert [entry.name for entry in folder.parent.iterdir()] == [ODD]
 
 
@@ -105,12 +105,12 @@ def test_fits_over_folds_and_a_search(spark, folder, capsys) -> None:
     flags = [f"--config={folder / 'rated.yaml'}", f"--warehouse={folder / 'w'}"]
     assert run(benchmark, *flags) == 0
     assert run(tune, *flags, "--models=means", "--budget=2") == 0
-    assert {row["status"] for row in rows_of(folder, "fits")} == {"succeeded"}
-    assert len(rows_of(folder, "trials")) == 2
+    assert {row["status"] for row in read_rows(folder, "fits")} == {"succeeded"}
+    assert len(read_rows(folder, "trials")) == 2
     assert run(board, *flags) == 0
     assert "means" in capsys.readouterr().out
-    (entry,) = [row for row in rows_of(folder, "boards") if row["name"] == "means"]
-    rmse = [row["rmse"] for row in rows_of(folder, "fits") if row["purpose"] == "benchmark"]
+    (entry,) = [row for row in read_rows(folder, "boards") if row["name"] == "means"]
+    rmse = [row["rmse"] for row in read_rows(folder, "fits") if row["purpose"] == "benchmark"]
     assert len(rmse) == 2 and entry["value"] == pytest.approx(sum(rmse) / 2, rel=1e-12)
     output = folder / "bundle"
     assert run(bundle, "pack", *flags, "--model=means", f"--output={output}") == 0

@@ -18,7 +18,7 @@ from recbench_spark import cli
 from recbench_spark.commands import benchmark, bundle, embed, nightly, tune
 from recbench_spark.schemas import EMBEDDINGS, FITS, RUNS, TRIALS
 from recbench_spark.storage.store import Store
-from tests.nightly.test_inputs import held_out, lists, rows
+from tests.nightly.test_inputs import list_held_out, lists, rows
 
 Printed = pytest.CaptureFixture[str]
 
@@ -38,7 +38,7 @@ def ratings(seed: int) -> pa.Table:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> list[object]:
+def requests(tmp_path: Path) -> list[object]:
     """Flags of a benchmark over folds of a rating log, all but its path."""
     file = {
         "name": "other",
@@ -52,7 +52,7 @@ def asked(tmp_path: Path) -> list[object]:
     return ["--config", tmp_path / "file.yaml", "--warehouse", tmp_path / "w"]
 
 
-def moved(log: Path, place: Path) -> Path:
+def move_log(log: Path, place: Path) -> Path:
     """The same file elsewhere, of another time; the first one is gone."""
     place.mkdir()
     shutil.copyfile(log, place / "copy.csv")
@@ -62,18 +62,18 @@ def moved(log: Path, place: Path) -> Path:
 
 
 def test_a_benchmark_of_another_table_of_one_version_has_its_own_fits(
-    spark: Any, tmp_path: Path, asked: list[object], capsys: Printed
+    spark: Any, tmp_path: Path, requests: list[object], capsys: Printed
 ) -> None:
     means = []
     for name, seed in (("a", 1), ("b", 2)):
         write_deltalake(tmp_path / name, ratings(seed))
         path = ["--set", "dataset.reader=delta", "--set", f"dataset.path={tmp_path / name}"]
-        assert run(benchmark, *asked, *path) == 0
-        assert "2 fits, 0 of them made before" in "".join(capsys.readouterr())
+        assert run(benchmark, *requests, *path) == 0
+        assert "2 fits, 0 of them already done" in "".join(capsys.readouterr())
         means.append({row["log_id"]: row["rmse"] for row in fits(spark, tmp_path)})
     assert len(means[0]) == 1 and len(means[1]) == 2
-    assert run(benchmark, *asked, *path) == 0
-    assert "2 fits, 2 of them made before" in "".join(capsys.readouterr())
+    assert run(benchmark, *requests, *path) == 0
+    assert "2 fits, 2 of them already done" in "".join(capsys.readouterr())
 
 
 def fits(spark: Any, folder: Path) -> list[dict[str, Any]]:
@@ -81,15 +81,15 @@ def fits(spark: Any, folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_bundle_is_scored_beside_a_copy_of_its_log_and_no_other(
-    spark: Any, tmp_path: Path, asked: list[object], capsys: Printed
+    spark: Any, tmp_path: Path, requests: list[object], capsys: Printed
 ) -> None:
     log = tmp_path / "log.csv"
     pacsv.write_csv(ratings(1), log)
     here = ["--set", f"dataset.path={log}"]
-    assert run(benchmark, *asked, *here) == 0
-    assert run(bundle, "pack", *asked, *here, "--model", "sgd", "--output", tmp_path / "bundle") == 0
-    copy = moved(log, tmp_path / "elsewhere")
-    there = [*asked[:2], "--warehouse", tmp_path / "other", "--set", f"dataset.path={copy}"]
+    assert run(benchmark, *requests, *here) == 0
+    assert run(bundle, "pack", *requests, *here, "--model", "sgd", "--output", tmp_path / "bundle") == 0
+    copy = move_log(log, tmp_path / "elsewhere")
+    there = [*requests[:2], "--warehouse", tmp_path / "other", "--set", f"dataset.path={copy}"]
     assert run(bundle, "score", *there, "--bundle", tmp_path / "bundle") == 0
     wanted = np.mean([row["rmse"] for row in fits(spark, tmp_path)])
     assert f"rmse {wanted:.4f} on board" in capsys.readouterr().out
@@ -98,22 +98,22 @@ def test_a_bundle_is_scored_beside_a_copy_of_its_log_and_no_other(
     copy.write_text("\n".join([*lines[:-1], ""]))
     assert run(bundle, "score", *there, "--bundle", tmp_path / "bundle") != 0
     said = capsys.readouterr().err
-    assert "bundle sgd was made on a log of other rows" in said and "Traceback" not in said
+    assert "bundle sgd was made from a log with other rows" in said and "Traceback" not in said
 
 
 def test_a_search_is_found_again_where_its_log_was_moved_to(
-    spark: Any, tmp_path: Path, asked: list[object], capsys: Printed
+    spark: Any, tmp_path: Path, requests: list[object], capsys: Printed
 ) -> None:
     log = tmp_path / "log.csv"
     pacsv.write_csv(ratings(1), log)
-    assert run(tune, *asked, "--set", f"dataset.path={log}") == 0
+    assert run(tune, *requests, "--set", f"dataset.path={log}") == 0
     store = Store(spark, str(tmp_path / "w"))
     before = {row["trial_id"] for row in store.rows(TRIALS)}
-    copy = moved(log, tmp_path / "elsewhere")
-    assert run(tune, *asked, "--set", f"dataset.path={copy}") == 0
+    copy = move_log(log, tmp_path / "elsewhere")
+    assert run(tune, *requests, "--set", f"dataset.path={copy}") == 0
     assert {row["trial_id"] for row in store.rows(TRIALS)} == before and len(before) == 2
     pacsv.write_csv(ratings(2), copy)
-    assert run(tune, *asked, "--set", f"dataset.path={copy}") == 0
+    assert run(tune, *requests, "--set", f"dataset.path={copy}") == 0
     assert len({row["trial_id"] for row in store.rows(TRIALS)}) == 4
 
 
@@ -155,11 +155,11 @@ def test_nights_of_tables_at_version_0_and_of_lists_written_anew(spark: Any, tmp
         metrics = store.read_run("metrics", newest).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
         return [(row.value, row.n) for row in metrics.select("value", "n").collect()]
 
-    lists(tmp_path / "lists", held_out(0), 10)
+    lists(tmp_path / "lists", list_held_out(0), 10)
     write_deltalake(tmp_path / "logs" / "2026-01-01", rows(10))
     write_deltalake(tmp_path / "logs" / "2026-01-02", rows(7, shift=3))
     assert after("2026-01-01") == [(1.0, 10)] and after("2026-01-02") == [(0.0, 7)]
-    lists(tmp_path / "lists", held_out(3), 10)
+    lists(tmp_path / "lists", list_held_out(3), 10)
     assert after("2026-01-02") == [(1.0, 7)]
     for users, more in ((5, []), (4, ["--force"])):
         shutil.rmtree(tmp_path / "logs" / "2026-01-02")

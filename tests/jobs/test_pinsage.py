@@ -59,7 +59,7 @@ def test_neighbourhoods_of_nobody_are_refused(tmp_path, top) -> None:
         run(tmp_path, "--pairs", "200", "--variants", "base", "--top", top)
 
 
-def test_groups_are_asked_for_only_where_there_are_some(tmp_path) -> None:
+def test_groups_are_requested_only_where_there_are_some(tmp_path) -> None:
     (tmp_path / "ml").mkdir()
     (tmp_path / "ml" / "ratings.csv").write_text("userId,movieId,rating\n1,1,5\n1,2,5\n2,1,4\n2,2,4\n")
     (tmp_path / "ml" / "movies.csv").write_text("movieId,title,genres\n1,One (1999),A|B\n2,Two,A\n")
@@ -94,7 +94,7 @@ def test_fewer_neighbours_are_the_first_of_more(drawn) -> None:
     assert set(csr.src[:10].tolist()) == set((expected.node[:10] - drawn.train.users).tolist())
 
 
-def test_pairs_of_some_users_are_about_as_many_as_asked_for(drawn) -> None:
+def test_pairs_of_some_users_are_about_as_many_as_requested(drawn) -> None:
     drawn_users = study.draw_users(drawn.train, 300, 1)
     sizes, own = np.diff(drawn.train.indptr), np.diff(drawn_users.indptr)
     assert ((own == 0) | (own == sizes)).all() and own.sum() == len(drawn_users.item)

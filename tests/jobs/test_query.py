@@ -69,12 +69,12 @@ def test_an_empty_warehouse_is_told_and_not_made(
     assert not (tmp_path / "typo").exists()
 
 
-@pytest.mark.parametrize(("only", "asked"), [("fits", "fits_over_folds"), ("graph_runs", "graph_runs")])
+@pytest.mark.parametrize(("only", "requests"), [("fits", "fits_over_folds"), ("graph_runs", "graph_runs")])
 def test_a_warehouse_of_fits_or_graphs_alone_is_asked_as_their_jobs_say(
-    spark: Any, tmp_path: Path, only: str, asked: str, capsys: pytest.CaptureFixture[str]
+    spark: Any, tmp_path: Path, only: str, requests: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Store(spark, str(tmp_path)).create(TABLES[only])
-    assert ask("--warehouse", str(tmp_path), asked) == 0
+    assert ask("--warehouse", str(tmp_path), requests) == 0
     assert "Columns: [" in capsys.readouterr().out
 
 

@@ -39,7 +39,7 @@ def test_a_dry_run_names_folds_and_counts_fits(capsys, tmp_path) -> None:
         run(benchmark, *many, "--dry-run", "--folds", "1000000")
     assert error.value.hint == "this split has folds 0, 1, ..., 999999 (1,000,000)"
     assert run(tune, *request, "--dry-run", "--models", "sgd_mf", "--budget", "3") == 0
-    assert "3 settings a method" in capsys.readouterr().out
+    assert "3 settings per method" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_dry_run_looks_at_the_log(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         ((), "--config --log is required"),
         (("--log", "x", "--protocol", "TO_LX"), "invalid choice"),
-        (("--log", "x", "--columns", "user_id"), "ours=theirs"),
+        (("--log", "x", "--columns", "user_id"), "NAME=COLUMN"),
         (("--log", "x", "--set", "split.fold=3"), "fold: not for holdout 'ratio'"),
         (("--log", "x", "--set", "split.foldz=3"), "did you mean 'fold'"),
         (("--log", "x", "--gate", "overlap over 0"), "is not a gate"),
@@ -110,7 +110,7 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
     )
     assert run(*flags, *gates) == 3
     again = capsys.readouterr()
-    assert "made before" in again.err
+    assert "already made" in again.err
     assert "error: 1 gate failed: train: future_rows is 12 (gate: fail above 0)" in again.err
     assert "gate passed: log: overlap is 0" in again.out and "gate warning: test: rows is 4" in again.out
     (result,) = (warehouse / "results").glob("split-*.json")

@@ -13,5 +13,5 @@ def mix(x: int) -> int:
 
 
 def stream(seed: int, key: int) -> int:
-    """Where the draws of a key begin under a seed."""
+    """Return the state at which the draws of a key begin under a seed."""
     return mix(mix((seed + GAMMA) % 2**64) ^ key % 2**64)

@@ -12,14 +12,14 @@ from recbench_spark.kernels import compiling
 
 def test_without_a_folder_that_can_be_written_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user's installation and no home: numba refuses to cache, and the job goes on."""
-    asked: list[bool] = []
+    requests: list[bool] = []
     real = numba.njit
 
     def njit(*given: Any, **options: Any) -> Any:
-        asked.append(options.get("cache", False))
-        if asked[-1]:
+        requests.append(options.get("cache", False))
+        if requests[-1]:
             raise RuntimeError("cannot cache function 'f': no locator available for file 'x.py'")
         return real(*given, **options)
 
     monkeypatch.setattr(numba, "njit", njit)
-    assert compiling.compile_kernel(lambda n: n + 1)(2) == 3 and asked[:2] == [True, False]
+    assert compiling.compile_kernel(lambda n: n + 1)(2) == 3 and requests[:2] == [True, False]

@@ -29,33 +29,32 @@ def xxh64(text: bytes, seed: int) -> int:
     def cut(x: int) -> int:
         return x % 2**64
 
-    def turned(x: int, bits: int) -> int:
+    def rotate(x: int, bits: int) -> int:
         return cut(x << bits) | cut(x) >> (64 - bits)
 
-    def rounded(lane: int, word: int) -> int:
-        return cut(turned(cut(lane + word * p2), 31) * p1)
+    def mix(lane: int, word: int) -> int:
+        return cut(rotate(cut(lane + word * p2), 31) * p1)
 
     rest, state = text, cut(seed + p5)
     if len(text) >= 32:
         lanes = [cut(seed + p1 + p2), cut(seed + p2), seed, cut(seed - p1)]
         while len(rest) >= 32:
             lanes = [
-                rounded(lane, word)
-                for lane, word in zip(lanes, struct.unpack("<4Q", rest[:32]), strict=True)
+                mix(lane, word) for lane, word in zip(lanes, struct.unpack("<4Q", rest[:32]), strict=True)
             ]
             rest = rest[32:]
-        state = cut(sum(turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)))
+        state = cut(sum(rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)))
         for lane in lanes:
-            state = cut((state ^ rounded(0, lane)) * p1 + p4)
+            state = cut((state ^ mix(0, lane)) * p1 + p4)
     state = cut(state + len(text))
     while len(rest) >= 8:
-        state = cut(turned(state ^ rounded(0, struct.unpack("<Q", rest[:8])[0]), 27) * p1 + p4)
+        state = cut(rotate(state ^ mix(0, struct.unpack("<Q", rest[:8])[0]), 27) * p1 + p4)
         rest = rest[8:]
     if len(rest) >= 4:
-        state = cut(turned(state ^ cut(struct.unpack("<I", rest[:4])[0] * p1), 23) * p2 + p3)
+        state = cut(rotate(state ^ cut(struct.unpack("<I", rest[:4])[0] * p1), 23) * p2 + p3)
         rest = rest[4:]
     for byte in rest:
-        state = cut(turned(state ^ cut(byte * p5), 11) * p1)
+        state = cut(rotate(state ^ cut(byte * p5), 11) * p1)
     state = cut((state ^ state >> 33) * p2)
     state = cut((state ^ state >> 29) * p3)
     return state ^ state >> 32

@@ -31,9 +31,9 @@ def table(**columns: Any) -> pa.Table:
 def test_every_type_means_the_ids_of_the_rule(name: str) -> None:
     """A frame with typed ids meets one with the rule's ids as text, as users and as items."""
     kind, values = id_rule.GOOD[name]
-    known = [value for value in values if id_rule.id_of(kind, value) is not None]
+    known = [value for value in values if id_rule.make_id(kind, value) is not None]
     typed = id_rule.column(kind, known)
-    text = pa.array([str(id_rule.id_of(kind, value)) for value in known])
+    text = pa.array([str(id_rule.make_id(kind, value)) for value in known])
     ones = pa.array([1.0] * len(known))
     for ids in (typed, typed.dictionary_encode()):
         for truth, given in ((ids, text), (text, ids)):
@@ -42,8 +42,8 @@ def test_every_type_means_the_ids_of_the_rule(name: str) -> None:
     if len(known) < len(values):
         missing = table(user_id=pa.array(range(len(values))), item_id=id_rule.column(kind, values))
         lists = table(user_id=pa.array([0]), item_id=text[:1], score=pa.array([1.0]))
-        found = evaluate_frames(missing, lists, **HIT)
-        assert found.n[0] == len(known)  # an empty truth is left out
+        result = evaluate_frames(missing, lists, **HIT)
+        assert result.n[0] == len(known)  # an empty truth is left out
         with pytest.raises(DataError, match="whose item_id is NULL"):
             hit(table(user_id=[1], item_id=["1"]), missing.append_column("score", [[1.0] * len(values)]))
 
@@ -52,7 +52,7 @@ def test_every_type_means_the_ids_of_the_rule(name: str) -> None:
 def test_values_that_are_no_ids_are_shown(name: str) -> None:
     kind, values, shown = id_rule.BAD[name]
     with pytest.raises(ValueError):
-        [id_rule.id_of(kind, value) for value in values]
+        [id_rule.make_id(kind, value) for value in values]
     bad = id_rule.column(kind, values)
     good = table(user_id=["1"], item_id=["1"])
     with pytest.raises(DataError, match=f"lists: item_id: 1 rows .* e.g. .*({shown})"):
@@ -97,7 +97,7 @@ def test_text_that_is_no_utf8() -> None:
 
 @pytest.mark.parametrize("frame", [None, 7, "path.csv", pd.DataFrame({"user_id": [1, "a"]}, dtype=object)])
 def test_what_is_no_table(frame: Any) -> None:
-    with pytest.raises(DataError, match=r"truth: .* is no table that Arrow can read"):
+    with pytest.raises(DataError, match=r"truth: .* is not a table that Arrow can read"):
         hit(frame, table(user_id=["1"], item_id=["1"], score=[1.0]))
 
 
@@ -108,8 +108,8 @@ def test_pandas_makes_floats_of_whole_numbers_beside_a_missing_one() -> None:
     for ids in ("Int64", "category", "object", "string"):
         typed = truth if ids == "string" else truth.astype({"item_id": ids})
         given = lists.astype({"item_id": ids})
-        found = evaluate_frames(typed, given, **HIT)
-        assert (found.value[0], found.n[0]) == (1, 2), ids
+        result = evaluate_frames(typed, given, **HIT)
+        assert (result.value[0], result.n[0]) == (1, 2), ids
 
 
 def test_a_truth_that_is_empty_throughout_and_lists_that_are() -> None:
@@ -133,15 +133,15 @@ def pair(users: list[Any], items: list[Any], given_users: list[Any], given_items
 )
 def test_users_that_do_not_meet(one: list[Any], other: list[Any]) -> None:
     items = [1] * len(one)
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as error:
         hit(*pair(one, items, other, [1] * len(other)))
     for ids in (one, other):
         assert (
             ", ".join(repr(value) for value in sorted(pa.array(ids).cast(pa.string()).to_pylist())[:1])
             or ids
         )
-    assert "have no id in common" in str(told.value) and "user_id of truth (string)" in str(told.value)
-    assert repr(one[0]) in str(told.value) and "hint" in str(told.value)
+    assert "have no id in common" in str(error.value) and "user_id of truth (string)" in str(error.value)
+    assert repr(one[0]) in str(error.value) and "hint" in str(error.value)
 
 
 def test_items_of_two_kinds_cannot_meet_and_others_may_be_missed() -> None:

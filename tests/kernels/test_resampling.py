@@ -110,12 +110,12 @@ def test_weights_count_the_thresholds_a_draw_reaches() -> None:
     """Against Python's whole numbers, large weights included."""
     keys, seed = np.arange(-150, 150), 11
     thresholds = resampling.THRESHOLDS.tolist()
-    found = poisson_weights(keys, 200, seed)
-    for row, key in zip(found.tolist(), keys.tolist(), strict=True):
+    result = poisson_weights(keys, 200, seed)
+    for row, key in zip(result.tolist(), keys.tolist(), strict=True):
         state = stream(seed, key)
         draws = [mix((state + b * GAMMA) % 2**64) for b in range(1, 201)]
         assert row == [bisect.bisect_right(thresholds, draw) for draw in draws]
-    assert found.max() >= 7
+    assert result.max() >= 7
 
 
 def test_weights_depend_on_key_replicate_and_seed_only() -> None:

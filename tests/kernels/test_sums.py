@@ -28,11 +28,11 @@ def column(values: list[float]) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(FLOATS)
 def test_sums_are_those_of_fractions(values: list[float]) -> None:
-    found, known = exact_sums(column(values)), sum(map(Fraction, values), Fraction(0))
-    assert found.fractions() == [known]
-    assert found.nearest()[0] == float(known)
-    assert found.floats()[0] == pytest.approx(float(known), rel=4 * 2.0**-53, abs=0.0)
-    assert found.nearest()[0] == math.fsum(values)
+    result, known = exact_sums(column(values)), sum(map(Fraction, values), Fraction(0))
+    assert result.fractions() == [known]
+    assert result.nearest()[0] == float(known)
+    assert result.floats()[0] == pytest.approx(float(known), rel=4 * 2.0**-53, abs=0.0)
+    assert result.nearest()[0] == math.fsum(values)
 
 
 @settings(max_examples=200, deadline=None)
@@ -42,15 +42,15 @@ def test_order_and_partitioning_change_no_bit(values: list[float], parts: int, r
     shuffled = column(random.sample(values, len(values)))
     torn = [exact_sums(part) for part in np.array_split(shuffled, parts)]
     sent = [sums.from_numbers(part.numbers(), (1,)) for part in torn]
-    for found in (reduce(add, sent), reduce(add, sent[::-1])):
-        assert found.floats().tobytes() == whole.floats().tobytes()
-        assert found.nearest().tobytes() == whole.nearest().tobytes()
+    for result in (reduce(add, sent), reduce(add, sent[::-1])):
+        assert result.floats().tobytes() == whole.floats().tobytes()
+        assert result.nearest().tobytes() == whole.nearest().tobytes()
 
 
 def test_sums_that_cancel_leave_what_is_left() -> None:
     for left in (0.0, 1e-300, -1e-300, 5e-324, -3.0):
-        found = exact_sums(column([1e300, left, -1e300, 7.0, -7.0]))
-        assert found.nearest().tolist() == found.floats().tolist() == [left]
+        result = exact_sums(column([1e300, left, -1e300, 7.0, -7.0]))
+        assert result.nearest().tolist() == result.floats().tolist() == [left]
 
 
 def test_sums_of_a_billion_users_fit() -> None:
@@ -61,8 +61,8 @@ def test_sums_of_a_billion_users_fit() -> None:
 
 
 def test_nan_counts_nothing_and_infinity_is_refused() -> None:
-    found = exact_sums(np.array([[1.0, math.nan], [2.0, math.nan], [math.nan, 4.0]]))
-    assert found.nearest().tolist() == [3.0, 4.0]
+    result = exact_sums(np.array([[1.0, math.nan], [2.0, math.nan], [math.nan, 4.0]]))
+    assert result.nearest().tolist() == [3.0, 4.0]
     assert exact_sums(np.zeros((0, 2))).nearest().tolist() == [0.0, 0.0]
     with pytest.raises(DataError, match="infinite"):
         exact_sums(column([math.inf]))
@@ -76,8 +76,8 @@ def test_no_replicates_are_sent_and_added_too() -> None:
 
 def test_values_are_rounded_to_41_digits() -> None:
     for value in (1 / 3, -math.pi * 1e-200, 1e250, 2.0**41 - 1, 5e-324, 0.0):
-        found = float(sums.round_binary(np.array([value]))[0])
-        assert abs(Fraction(found) - Fraction(value)) <= abs(Fraction(value)) / 2**42 or value == 5e-324
+        result = float(sums.round_binary(np.array([value]))[0])
+        assert abs(Fraction(result) - Fraction(value)) <= abs(Fraction(value)) / 2**42 or value == 5e-324
     assert sums.round_binary(np.array([2.0**41 - 1])).tolist() == [2.0**41 - 1], "counts stay what they are"
 
 
@@ -87,12 +87,12 @@ def test_the_bootstrap_is_right_at_any_scale(scale: float) -> None:
     rng = np.random.default_rng(1)
     keys, values = rng.integers(-(2**62), 2**62, 700), rng.lognormal(0, 3, (700, 2)) * scale
     values[:, 1] = np.where(np.arange(700) % 3, 1.0, math.nan)
-    found = bootstrap_sums(keys, values, 12, 5).floats()
+    result = bootstrap_sums(keys, values, 12, 5).floats()
     weights = poisson_weights(keys, 12, 5)
     for b in range(12):
         known = sum(int(w) * Fraction(x) for w, x in zip(weights[:, b], values[:, 0].tolist(), strict=True))
-        assert abs(Fraction(found[b, 0]) - known) < known * Fraction(1, 10**12)
-        assert found[b, 1] == weights[np.arange(700) % 3 > 0, b].sum()
+        assert abs(Fraction(result[b, 0]) - known) < known * Fraction(1, 10**12)
+        assert result[b, 1] == weights[np.arange(700) % 3 > 0, b].sum()
 
 
 @settings(max_examples=60, deadline=None)

@@ -39,7 +39,7 @@ def test_the_sources_table_replayed_flags_the_three_and_no_rerun() -> None:
     assert len(ML10M) == 27 and len(verdicts) == 26, "what stands beside the table is shown, not judged"
 
 
-def test_a_better_run_of_ours_is_a_reason_too() -> None:
+def test_a_better_own_run_is_a_reason_too() -> None:
     better = ours("sgd_512", 0.76)
     verdicts = judge_entries([*ML10M, better], {}, {})
     flagged = {entry.name for entry in ML10M if (v := verdicts.get(entry.entry_id)) and v.under_tuned}

@@ -1,4 +1,4 @@
-"""Plausibility of what is handed in: error rates on simulated submissions, and the scale of predictions."""
+"""Plausibility of submissions: error rates on simulated submissions, and the scale of predictions."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class World:
         true = np.clip(self.ratings + blur * self.rng.standard_normal(ROWS), 1, 5)
         return np.where(self.rng.random(ROWS) < share, true, self.honest(0.3))
 
-    def doubted(self, predictions: np.ndarray) -> bool:
+    def is_doubted(self, predictions: np.ndarray) -> bool:
         y, p = self.ratings, predictions
         value = math.sqrt(np.var(y) * (1 - np.corrcoef(p, y)[0, 1] ** 2))
-        level = check_level(value, BEST, 0.0, RATING_LIMITS, BEST.value / math.sqrt(ROWS), "")
+        level = check_level(value, BEST, 0.0, RATING_LIMITS, BEST.value / math.sqrt(ROWS), where="")
         return bool(level or check_exactness(hits(p, y)))
 
 
@@ -58,7 +58,7 @@ def hits(p: np.ndarray, y: np.ndarray) -> RatingHits:
 
 
 def rate(make) -> float:
-    return float(np.mean([World(seed).doubted(make(World(seed))) for seed in range(40)]))
+    return float(np.mean([World(seed).is_doubted(make(World(seed))) for seed in range(40)]))
 
 
 @pytest.mark.parametrize("error", [0.15, 0.3, 0.5, 0.8])
@@ -94,14 +94,16 @@ def test_the_bound_by_hand() -> None:
         "0 is never excused"
     )
     assert plausible_bound(TrustedRun("a", 0.4, 0.0, 3), 1.0, RANKING_LIMITS, 0.0) == pytest.approx(0.55)
-    messages = check_level(1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "on part test")
+    messages = check_level(
+        1.0, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, where="on part test"
+    )
     assert (
         messages is not None
         and messages.startswith("1.0000 on part test is beyond 0.7000")
         and "als" in messages
     )
-    assert check_level(0.6, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, "") is None
-    assert check_level(0.0, TrustedRun("ones", 0.0, 0.0, 1), 0.0, RATING_LIMITS, 0.0, "") is None, (
+    assert check_level(0.6, TrustedRun("als", 0.4, 0.0, 1), 1.0, RANKING_LIMITS, 0.01, where="") is None
+    assert check_level(0.0, TrustedRun("ones", 0.0, 0.0, 1), 0.0, RATING_LIMITS, 0.0, where="") is None, (
         "all are alike"
     )
 
@@ -115,7 +117,7 @@ def spans(p: np.ndarray, low: float = 1, high: float = 5) -> PredictionSpread:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "report"),
     [
         (lambda p: p + 2, r"predictions is 5\.\d+, \+2\.\d+ off|lie outside the scale"),
         (lambda p: p - 1, r"mean of the predictions is 2\.\d\d, -\d"),
@@ -125,10 +127,10 @@ def spans(p: np.ndarray, low: float = 1, high: float = 5) -> PredictionSpread:
         (lambda p: p * 10 - 32.4, "lie outside the scale"),
     ],
 )
-def test_another_scale_is_refused(change, told: str) -> None:
+def test_another_scale_is_refused(change, report: str) -> None:
     fault = check_scale(spans(change(World(1).honest(0.3))))
     assert fault is not None and "the log's scale is 1 to 5" in fault
-    assert re.search(told, fault)
+    assert re.search(report, fault)
 
 
 def test_a_little_beyond_the_scale_is_clipped_not_refused() -> None:

@@ -56,7 +56,7 @@ boards:
         ("method: x, value: .nan", "", r"boards.0.runs.0.value: Input should be a finite number"),
         ("method: x, value: 1, vale: 1", "", r"vale: Extra(.|\n)*did you mean 'value'"),
         ("method: x, value: 1, ran_by: owner", "", r"ran_by(.|\n)*known: inventor, ours"),
-        ("method: x, value: 1", ", aliases: {m: [y]}", "alias 'y' is no row of the board"),
+        ("method: x, value: 1", ", aliases: {m: [y]}", "alias 'y' is not a row of the board"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, run: str, more: str, message: str) -> None:
@@ -69,5 +69,5 @@ def test_mistakes_are_named(tmp_path: Path, run: str, more: str, message: str) -
 def test_unknown_boards_and_files() -> None:
     with pytest.raises(ConfigError, match=r"no published board 'ml10m'(.|\n)*did you mean 'ml10m_rmse'"):
         load_published_board("ml10m")
-    with pytest.raises(ConfigError, match="no readable file"):
+    with pytest.raises(ConfigError, match="not a readable file"):
         load_published_boards(Path("nowhere.yaml"))

@@ -77,7 +77,7 @@ def test_trials_as_boards_judge_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "told"),
+    ("space", "report"),
     [
         ({"low": 1}, "both low and high"),
         ({"low": 2, "high": 1}, "is not below"),
@@ -86,8 +86,8 @@ def test_trials_as_boards_judge_them() -> None:
         ({}, "either low and high, or values"),
     ],
 )
-def test_a_range_that_is_none(space, told) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_range_that_is_none(space, report) -> None:
+    with pytest.raises(ConfigError, match=report):
         parse(SettingRange, space, "test")
 
 

@@ -16,7 +16,7 @@ from recbench_spark.leaderboard.response_surfaces import Surface
 from recbench_spark.leaderboard.searches import SearchTrials
 from recbench_spark.leaderboard.verdicts import find_trial, judge_run, uses_best
 from recbench_spark.reports import board_text, make_board, pairs_text
-from tests.leaderboard.test_verdicts import board_of
+from tests.leaderboard.test_verdicts import make_published_board
 
 REGS = (0.01, 0.02, 0.04, 0.07, 0.11, 0.2, 0.4, 0.8)
 
@@ -34,7 +34,7 @@ def ours(name: str, value: float, **more: object) -> Entry:
     return Entry(*facts, ran_by="ours", **more)  # type: ignore[arg-type]
 
 
-def codes_of(entry: Entry, tuning: SettingsSource | None) -> list[str]:
+def list_codes(entry: Entry, tuning: SettingsSource | None) -> list[str]:
     used = {} if tuning is None else {entry.entry_id: tuning}
     return [one.code for one in judge_entries([entry], {}, {}, used)[entry.entry_id].remarks]
 
@@ -43,12 +43,12 @@ def test_what_the_search_found_better_and_was_not_used() -> None:
     """A trial of the search itself, and a setting between its trials."""
     for reg in (0.04, 0.05):
         run = BoardRun(method="als", value=0.841)
-        verdict = judge_run(run, board_of(run), bowl(), used={"regulariser": reg})
+        verdict = judge_run(run, make_published_board(run), bowl(), used={"regulariser": reg})
         assert [reason.code for reason in verdict.reasons] == ["better_not_used"], reg
         assert "regulariser 0.11" in verdict.reasons[0].text
-    assert codes_of(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.11})) == []
-    assert codes_of(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.1101})) == [], "rounded"
-    near = codes_of(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.098}))
+    assert list_codes(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.11})) == []
+    assert list_codes(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.1101})) == [], "rounded"
+    near = list_codes(ours("als", 0.8137), SettingsSource(bowl(), {"regulariser": 0.098}))
     assert near in (["never_searched"], ["no_power"]), "it is as good as the best, and no search found it"
     little = ours("als", 0.8137, spread_folds=0.0015)
     trials = [{"settings": {"r": r}, "value": 0.8 + 0.02 * abs(r - 0.5)} for r in (0.1, 0.3, 0.5, 0.7, 0.9)]
@@ -67,16 +67,16 @@ def test_a_search_belongs_to_its_entry_and_not_to_its_name() -> None:
     assert verdicts[one.entry_id].notes == ()
 
 
-def test_never_searched_is_told_and_accuses_nobody() -> None:
+def test_never_searched_is_reported_and_accuses_nobody() -> None:
     result = judge_entries([ours("rbm", 0.95)], {}, {})
     (one,) = result.values()
     assert not one.under_tuned and [note.code for note in one.notes] == ["never_searched"]
     messages = board_text(make_board("b", [ours("rbm", 0.95)], result, {}, {}))
     assert "never searched" in messages and "no search of this model" in messages
-    assert codes_of(ours("popular", 0.95), SettingsSource(fixed=True)) == []
-    assert codes_of(ours("sgd", 0.83), SettingsSource(description="12 settings by hand")) == ["no_power"]
-    assert codes_of(replace(ours("theirs", 0.8), origin="bundle"), None) == ["never_searched"]
-    assert codes_of(replace(ours("published", 0.8), origin="published"), None) == []
+    assert list_codes(ours("popular", 0.95), SettingsSource(fixed=True)) == []
+    assert list_codes(ours("sgd", 0.83), SettingsSource(description="12 settings by hand")) == ["no_power"]
+    assert list_codes(replace(ours("theirs", 0.8), origin="bundle"), None) == ["never_searched"]
+    assert list_codes(replace(ours("published", 0.8), origin="published"), None) == []
 
 
 def test_a_search_too_small_to_judge_has_no_power() -> None:
@@ -85,7 +85,7 @@ def test_a_search_too_small_to_judge_has_no_power() -> None:
         trials=[{"settings": {"rate": x, "reg": y}, "value": x + y}
                 for x, y in ((0.5, 0.2), (0.1, 0.7), (0.8, 0.9))],
     )  # fmt: skip
-    assert codes_of(ours("m", 0.7), SettingsSource(few, {"rate": 0.5, "reg": 0.2})) == ["no_power"]
+    assert list_codes(ours("m", 0.7), SettingsSource(few, {"rate": 0.5, "reg": 0.2})) == ["no_power"]
 
 
 def test_a_choice_has_no_edge() -> None:
@@ -97,8 +97,8 @@ def test_a_choice_has_no_edge() -> None:
     space = {"order": (0.0, 1.0, 2.0), "reg": (0.0, 1.0)}
     choice = SearchTrials(space=space, trials=trials, noise=1e-4, choices=("order",))
     number = SearchTrials(space=space, trials=trials, noise=1e-4)
-    assert "edge" in codes_of(ours("m", 0.7), SettingsSource(number))
-    assert codes_of(ours("m", 0.7), SettingsSource(choice)) == []
+    assert "edge" in list_codes(ours("m", 0.7), SettingsSource(number))
+    assert list_codes(ours("m", 0.7), SettingsSource(choice)) == []
 
 
 def test_used_settings_are_matched_by_place() -> None:
@@ -123,11 +123,11 @@ def test_another_run_that_is_better_on_every_fold() -> None:
     ]
     pair = compare_folds(one, two)
     assert pair is not None and 1e-5 < pair.p < 1e-3
-    result = [judge_run(run, board_of(*runs)) for run in runs]
+    result = [judge_run(run, make_published_board(*runs)) for run in runs]
     assert [[reason.code for reason in one.reasons] for one in result] == [["better_run_known"], []]
     assert "fold by fold, over 10 folds" in result[0].reasons[0].text
     blind = [run.model_copy(update={"by_fold": {}}) for run in runs]
-    assert not judge_run(blind[0], board_of(*blind)).under_tuned
+    assert not judge_run(blind[0], make_published_board(*blind)).under_tuned
 
 
 def test_the_paired_table_by_hand() -> None:
@@ -173,7 +173,7 @@ def test_the_planted_world_in_small() -> None:
 @pytest.mark.parametrize("seed", [0, 3, 4])
 @pytest.mark.parametrize(("dims", "budget"), [one for one in BUDGETS if one[1] >= 8])
 def test_the_planted_world(dims: int, budget: int, seed: int) -> None:
-    """Of 100 of each kind, but for those of which the board says "no power": 95 % flagged, 5 % accused.
+    """The board flags 95 % of 100 under-tuned runs and at most 5 % of fair ones; "no power" is left out.
 
     The thresholds of the verdicts were chosen on seeds 1 and 2.
     """

@@ -20,13 +20,13 @@ NOISE = 0.0005
 GRID = (0.001, 0.003, 0.01, 0.03, 0.1)
 
 
-def board_of(*runs: BoardRun) -> Board:
+def make_published_board(*runs: BoardRun) -> Board:
     one = {"aliases": {"the method": tuple({run.method for run in runs})}}
     facts = {"name": "b", "data": "d", "protocol": "p", "metric": "rmse", "source": "s"}
     return Board(**facts, lower_is_better=True, runs=runs, **one)
 
 
-def searched(space, values: dict[float, float], noise: float = 0.0) -> SearchTrials:
+def run_trials(space, values: dict[float, float], noise: float = 0.0) -> SearchTrials:
     trials = [{"settings": {"reg": x}, "value": y} for x, y in values.items()]
     return SearchTrials(space={"reg": space}, trials=trials, noise=noise)
 
@@ -35,25 +35,25 @@ def test_an_optimum_on_the_edge_of_a_grid() -> None:
     falling = dict(zip(GRID, (0.80, 0.79, 0.78, 0.77, 0.75), strict=True))
     inside = dict(zip(GRID, (0.80, 0.76, 0.75, 0.77, 0.78), strict=True))
     bent = dict(zip(GRID, (0.80, 0.76, 0.77, 0.77, 0.75), strict=True))
-    assert "reg (0.1) lies on the edge" in check_edge(searched(GRID, falling), "reg").text
-    assert check_edge(searched(GRID, inside), "reg") is None
-    assert check_edge(searched(GRID, bent, noise=0.02), "reg") is None
-    assert check_edge(searched(GRID, falling, noise=0.02), "reg") is None, "a fall within the noise"
-    up = SearchTrials(**searched(GRID, falling).model_dump() | {"lower_is_better": False})
+    assert "reg (0.1) lies on the edge" in check_edge(run_trials(GRID, falling), "reg").text
+    assert check_edge(run_trials(GRID, inside), "reg") is None
+    assert check_edge(run_trials(GRID, bent, noise=0.02), "reg") is None
+    assert check_edge(run_trials(GRID, falling, noise=0.02), "reg") is None, "a fall within the noise"
+    up = SearchTrials(**run_trials(GRID, falling).model_dump() | {"lower_is_better": False})
     assert "reg (0.001)" in check_edge(up, "reg").text
 
 
 def test_a_single_value_has_no_edge_but_was_never_searched() -> None:
-    once = searched((0.02,), {0.02: 0.8})
+    once = run_trials((0.02,), {0.02: 0.8})
     assert check_edge(once, "reg") is None
     assert "moved the method by 1.5%" in check_setting_searched(once, "reg", 0.015).text
     assert "init_sd was never searched" in check_setting_searched(once, "init_sd", -0.01).text
     assert check_setting_searched(once, "init_sd", 0.001) is None
-    assert check_setting_searched(searched(GRID, {0.001: 1.0, 0.003: 2.0}), "reg", 0.5) is None
+    assert check_setting_searched(run_trials(GRID, {0.001: 1.0, 0.003: 2.0}), "reg", 0.5) is None
 
 
 def test_fewer_settings_than_a_rival() -> None:
-    few, many = searched(GRID, {0.001: 1.0}), searched(GRID, dict.fromkeys(GRID, 1.0))
+    few, many = run_trials(GRID, {0.001: 1.0}), run_trials(GRID, dict.fromkeys(GRID, 1.0))
     assert check_budget(few, {"new": many}).text == "1 settings tried, 5 of new"
     assert check_budget(many, {"new": many, "other": few}) is None and check_budget(few, {}) is None
 
@@ -63,9 +63,9 @@ def test_a_better_run_within_the_spread_is_none() -> None:
         BoardRun(method="a", value=0.80, spread=0.01),
         BoardRun(method="b", value=0.79, spread=0.005),
     )
-    assert not judge_run(ours, board_of(ours, other)).under_tuned
+    assert not judge_run(ours, make_published_board(ours, other)).under_tuned
     sure = BoardRun(method="a", value=0.80, spread=0.001)
-    result = judge_run(sure, board_of(sure, BoardRun(method="b", value=0.79, ran_by="rerun")))
+    result = judge_run(sure, make_published_board(sure, BoardRun(method="b", value=0.79, ran_by="rerun")))
     assert [reason.code for reason in result.reasons] == ["better_run_known"]
 
 
@@ -121,7 +121,7 @@ def case(number: int, planted: str | None) -> Case:
     value = min(trial.value for trial in search.trials)
     gain = rng.uniform(0.004, 0.06) if planted == "better_run_known" else rng.uniform(-0.05, 0.001)
     run = BoardRun(method="a", value=value, spread=NOISE)
-    board = board_of(run, BoardRun(method="b", value=value * (1 - gain), spread=NOISE))
+    board = make_published_board(run, BoardRun(method="b", value=value * (1 - gain), spread=NOISE))
     moved = {names[0]: 0.02, "epochs": rng.uniform(0, 0.0015)}
     if planted == "unsearched_setting":
         moved["order"] = rng.uniform(0.004, 0.05)
@@ -147,7 +147,7 @@ def test_two_hundred_generated_searches() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_is_one_reason(kind: str) -> None:
-    """Of a planted fault the other reasons are silent in nine of ten cases."""
+    """The other reasons are silent about a planted fault in nine of ten cases."""
     at = KINDS.index(kind)
     cases = [case(n, kind) for n in range(at, 120, 4)]
     result = [{reason.code for reason in judge_run(*c[1:]).reasons} for c in cases]

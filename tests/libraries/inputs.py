@@ -71,9 +71,9 @@ def _flat(rows: list[list[list[float]]]) -> tuple[Any, Any, Any]:
 
 def our_values(given: Input, definition: Definition) -> dict[str, float]:
     """Every metric at every cut-off, the mean over the averaged users."""
-    found = measure(ranked(given, definition), list(METRICS), given["ks"], definition)
+    result = measure(ranked(given, definition), list(METRICS), given["ks"], definition)
     means = {}
-    for metric, values in found.items():
+    for metric, values in result.items():
         for column, k in enumerate(cutoffs(metric, given["ks"])):
             value = values[:, column]
             value = value[~np.isnan(value)]

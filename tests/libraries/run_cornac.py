@@ -35,8 +35,8 @@ model.fit(method.train_set)
 
 
 def values(metrics):
-    found, _ = ranking_eval(model, list(metrics.values()), method.train_set, method.test_set)
-    return {name: float(value) for name, value in zip(metrics, found, strict=True)}
+    result, _ = ranking_eval(model, list(metrics.values()), method.train_set, method.test_set)
+    return {name: float(value) for name, value in zip(metrics, result, strict=True)}
 
 
 at_k = {"ndcg": NDCG, "hit": HitRatio, "precision": Precision, "recall": Recall, "f1": FMeasure}

@@ -16,10 +16,10 @@ ours |= {"precision": "precision", "recall": "recall", "f1": "f1"}
 
 
 def values(names, uncut):
-    asked = {f"{name}@{k}": f"{theirs}@{k}" for name, theirs in names.items() for k in given["ks"]}
-    asked |= uncut
-    found = evaluate(qrels, run, list(asked.values()), make_comparable=True)
-    return {name: float(found[theirs]) for name, theirs in asked.items()}
+    requests = {f"{name}@{k}": f"{theirs}@{k}" for name, theirs in names.items() for k in given["ks"]}
+    requests |= uncut
+    result = evaluate(qrels, run, list(requests.values()), make_comparable=True)
+    return {name: float(result[theirs]) for name, theirs in requests.items()}
 
 
 uncut = {"ndcg": "ndcg", "map": "map", "mrr": "mrr", "r_precision": "r-precision"}

@@ -26,8 +26,8 @@ for row, user in enumerate(users):
 positive_u, positive_i = torch.tensor(positive).T
 collector = Collector(config)
 collector.eval_batch_collect(torch.tensor(scores), None, positive_u, positive_i)
-found = Evaluator(config).evaluate(collector.get_data_struct())
-values = {name.replace("gauc", "weighted_auc"): float(value) for name, value in found.items()}
+results = Evaluator(config).evaluate(collector.get_data_struct())
+values = {name.replace("gauc", "weighted_auc"): float(value) for name, value in results.items()}
 # A user without a list cannot occur: recbole's models score every item of every user.
 results = [{"set": {"users": "both"}, "values": values}]
 print(json.dumps({"version": version("recbole"), "results": results}))

@@ -22,13 +22,13 @@ lists = matrix(given["lists"])
 
 
 def values(names):
-    found = {}
+    result = {}
     for name, metric in names.items():
         for k in given["ks"]:
             measured = metric(k)
             measured.calculate(truth, lists)
-            found[f"{name}@{k}"] = float(measured.value)
-    return found
+            result[f"{name}@{k}"] = float(measured.value)
+    return result
 
 
 metrics = {"ndcg": NDCGK, "mrr": ReciprocalRankK, "hit": HitK, "precision": PrecisionK}

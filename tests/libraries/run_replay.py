@@ -15,7 +15,7 @@ frames = pd.DataFrame(lists, columns=columns), pd.DataFrame(truth, columns=colum
 metrics = {"ndcg": NDCG, "map": MAP, "mrr": MRR, "hit": HitRate, "precision": Precision, "recall": Recall}
 values = {}
 for name, metric in metrics.items():
-    found = metric(given["ks"])(*frames)
-    values |= {f"{name}@{k}": value for k, value in zip(given["ks"], found.values(), strict=True)}
+    result = metric(given["ks"])(*frames)
+    values |= {f"{name}@{k}": value for k, value in zip(given["ks"], result.values(), strict=True)}
 values["auc"] = next(iter(RocAuc(given["items"])(*frames).values()))
 print(json.dumps({"version": version("replay-rec"), "results": [{"set": {}, "values": values}]}))

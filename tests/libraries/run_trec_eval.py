@@ -11,10 +11,10 @@ qrels = {user: {str(item): int(grade) for item, grade in rows} for user, rows in
 run = {user: {str(item): score for item, score in rows} for user, rows in given["lists"].items()}
 names = {"ndcg": "ndcg_cut", "map": "map_cut", "hit": "success", "precision": "P", "recall": "recall"}
 cuts = ",".join(map(str, given["ks"]))
-asked = {f"{name}.{cuts}" for name in names.values()} | {"ndcg", "map", "recip_rank", "Rprec"}
-found = list(pytrec_eval.RelevanceEvaluator(qrels, asked).evaluate(run).values())
-keys = {f"{name}@{k}": f"{theirs}_{k}" for name, theirs in names.items() for k in given["ks"]}
+measures = {f"{name}.{cuts}" for name in names.values()} | {"ndcg", "map", "recip_rank", "Rprec"}
+results = list(pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(run).values())
+keys = {f"{name}@{k}": f"{key}_{k}" for name, key in names.items() for k in given["ks"]}
 keys |= {"ndcg": "ndcg", "map": "map", "mrr": "recip_rank", "r_precision": "Rprec"}
-values = {name: sum(user[key] for user in found) / len(found) for name, key in keys.items()}
+values = {name: sum(user[key] for user in results) / len(results) for name, key in keys.items()}
 results = [{"set": {"users": "both"}, "values": values}]
 print(json.dumps({"version": version("pytrec-eval-terrier"), "results": results}))

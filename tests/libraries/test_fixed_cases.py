@@ -24,8 +24,8 @@ from tests.libraries.inputs import our_values, ranked, weighted_auc
 PRINTED = json.loads(Path(__file__).with_name("printed_values.json").read_text())
 CASES = [
     (library, result["set"], result["values"])
-    for library, found in PRINTED.items()
-    for result in found["results"]
+    for library, printed in PRINTED.items()
+    for result in printed["results"]
 ]
 
 
@@ -42,28 +42,28 @@ def test_presets_give_what_the_libraries_printed(
 
 
 def test_the_printed_values_are_of_the_versions_the_presets_name() -> None:
-    versions = {name: found["version"] for name, found in PRINTED.items() if name != "trec_eval"}
+    versions = {name: result["version"] for name, result in PRINTED.items() if name != "trec_eval"}
     named = {name: v for name, v in PRESET_VERSIONS.items() if name not in ("recbench", "elliot")}
     assert versions == named
 
 
 def test_elliot_by_hand() -> None:
     """Users 1 to 4: hits at ranks 1 and 3; 2; 3; 2 and 3 of the first three."""
-    found = measure(
+    result = measure(
         ranked(EXAMPLE, make_definition("elliot")), ["map", "ndcg"], [3], make_definition("elliot")
     )
     mean_precisions = [(1 + 1 / 2 + 2 / 3) / 3, (1 / 2 + 1 / 3) / 3, (1 / 3) / 3, (1 / 2 + 2 / 3) / 3]
-    np.testing.assert_allclose(found["map"][:4, 0], mean_precisions, rtol=1e-12)
-    assert np.isnan(found["map"][4:]).all()
+    np.testing.assert_allclose(result["map"][:4, 0], mean_precisions, rtol=1e-12)
+    assert np.isnan(result["map"][4:]).all()
     # 2^(r - 0 + 1) - 1 is 3, 7 and 15 for grades 1, 2 and 3.
     log3 = math.log2(3)
-    assert found["ndcg"][3, 0] == pytest.approx((3 / log3 + 15 / 2) / (15 + 7 / log3 + 3 / 2))
-    assert found["ndcg"][0, 0] == pytest.approx((1 + 1 / 2) / (1 + 1 / log3 + 1 / 2))
+    assert result["ndcg"][3, 0] == pytest.approx((3 / log3 + 15 / 2) / (15 + 7 / log3 + 3 / 2))
+    assert result["ndcg"][0, 0] == pytest.approx((1 + 1 / 2) / (1 + 1 / log3 + 1 / 2))
 
 
 def test_elliot_counts_one_more_negative_in_auc() -> None:
     """Six items, relevant ones at ranks 1 and 4, four negatives: (5/5 + (5 - 3 + 1)/5) / 2."""
-    rankings = oracles.rankings_of(
+    rankings = oracles.make_rankings(
         [(dict(zip(range(6), (6.0, 5, 4, 3, 2, 1), strict=True)), {0: 1.0, 3: 1.0})]
     )
     auc = {
@@ -75,8 +75,8 @@ def test_elliot_counts_one_more_negative_in_auc() -> None:
 
 
 def test_replay_ranks_the_larger_id_first_in_a_tie() -> None:
-    rankings = oracles.rankings_of([({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.1}, {2: 1.0})])
-    larger = oracles.rankings_of([({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.1}, {3: 1.0})])
+    rankings = oracles.make_rankings([({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.1}, {2: 1.0})])
+    larger = oracles.make_rankings([({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.1}, {3: 1.0})])
     replay = make_definition("replay")
     assert [measure(r, ["mrr"], [3], replay)["mrr"][0, 0] for r in (rankings, larger)] == [1 / 2, 1.0]
     assert [measure(r, ["auc"], [], replay)["auc"].item() for r in (rankings, larger)] == [2 / 3, 1.0]
@@ -89,5 +89,5 @@ def test_replay_auc_of_listed_items_only() -> None:
         ({1: 0.5}, {9: 1.0}),
         ({1: 0.5}, {1: 1.0, 2: 1.0}),
     ]
-    auc = measure(oracles.rankings_of(users), ["auc"], [], make_definition("replay"))["auc"]
+    auc = measure(oracles.make_rankings(users), ["auc"], [], make_definition("replay"))["auc"]
     assert auc[:, 0].tolist() == [1 / 2, 0.0, 1.0]

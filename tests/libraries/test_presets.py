@@ -48,11 +48,11 @@ def answer(library: str, given: str) -> dict[str, Any]:
         [python, "-W", "ignore", script], input=given, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def given_to(library: str, seed: int, *, ties: bool = False) -> Input:
+def draw_input(library: str, seed: int, *, ties: bool = False) -> Input:
     full, grades = library in SCORES_EVERYTHING, KNOWS_GRADES.get(library, 1)
     return random_input(seed, full=full, grades=grades, ties=ties)
 
@@ -69,11 +69,11 @@ def ours(given: Input, preset: str, axes: dict[str, Any]) -> dict[str, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("library", PRESET_OF)
 def test_a_preset_gives_the_numbers_of_its_library(library: str) -> None:
-    given = given_to(library, seed=1)
-    found = answer(library, json.dumps(given))
+    given = draw_input(library, seed=1)
+    actual = answer(library, json.dumps(given))
     if library != "trec_eval":
-        assert found["version"] == PRESET_VERSIONS[library]
-    for result in found["results"]:
+        assert actual["version"] == PRESET_VERSIONS[library]
+    for result in actual["results"]:
         mine = ours(given, PRESET_OF[library], result["set"])
         assert len(result["values"]) > 1
         for name, value in result["values"].items():
@@ -83,7 +83,7 @@ def test_a_preset_gives_the_numbers_of_its_library(library: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("library", PRESET_OF)
 def test_tied_scores_follow_the_library_or_lie_between_our_bounds(library: str) -> None:
-    given = given_to(library, seed=2, ties=True)
+    given = draw_input(library, seed=2, ties=True)
     for result in answer(library, json.dumps(given))["results"]:
         check_ties(library, given, PRESET_OF[library], result)
 
@@ -103,7 +103,7 @@ def check_ties(library: str, given: Input, preset: str, result: dict[str, Any]) 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["replay"])
 def test_a_truth_item_given_twice_counts_once_where_the_library_says_so(library: str) -> None:
-    given = given_to(library, seed=3)
+    given = draw_input(library, seed=3)
     twice = {user: [*rows, rows[0]] for user, rows in given["truth"].items()}
     given = {**given, "truth": twice}
     mine = ours(given, library, {})
@@ -140,12 +140,12 @@ def mllib_rows(given: Input, *, graded: bool) -> list[tuple[list[float], ...]]:
 def mllib_values(spark: Any, rows: list[tuple[list[float], ...]]) -> dict[str, float]:
     from pyspark.mllib.evaluation import RankingMetrics
 
-    found = RankingMetrics(spark.sparkContext.parallelize(rows, 2))
+    result = RankingMetrics(spark.sparkContext.parallelize(rows, 2))
     at_k = {
-        "precision": found.precisionAt,
-        "recall": found.recallAt,
-        "ndcg": found.ndcgAt,
-        "map": found.meanAveragePrecisionAt,
+        "precision": result.precisionAt,
+        "recall": result.recallAt,
+        "ndcg": result.ndcgAt,
+        "map": result.meanAveragePrecisionAt,
     }
     values = {f"{name}@{k}": metric(k) for name, metric in at_k.items() for k in KS}
-    return {**values, "map": found.meanAveragePrecision}
+    return {**values, "map": result.meanAveragePrecision}

@@ -14,7 +14,7 @@ import pytest
 from recbench_spark.models.rating import als
 from recbench_spark.models.rating.interface import Ratings, rmse
 from recbench_spark.models.rating.registry import fit, make_settings
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = Path(os.environ.get("RECBENCH_LIBRARIES", ROOT / ".venv-libraries"))
@@ -36,8 +36,8 @@ def answer(library: str, folder: Path, arrays: dict[str, Any], **given: Any) -> 
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ""},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def pairs(train: Ratings, test: Ratings) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def pairs(train: Ratings, test: Ratings) -> dict[str, Any]:
 
 def test_biases_by_descent_are_those_of_surprise(tmp_path) -> None:
     """Without factors nothing is drawn: the same steps in the same order give the same numbers."""
-    train, test = planted()
+    train, test = plant_ratings()
     order = np.lexsort((train.items_r, train.users_r))
     train = train.rows(order)
     known = np.isin(test.items_r, train.items_r) & np.isin(test.users_r, train.users_r)
@@ -64,7 +64,7 @@ def test_biases_by_descent_are_those_of_surprise(tmp_path) -> None:
 
 
 def test_gibbs_is_as_good_as_myfm(tmp_path) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     theirs = answer("myfm", tmp_path, pairs(train, test), dims=4, samples=200, burn_in=10)
     settings = {"kind": "bayesian_mf", "dims": 4, "samples": 200, "burn_in": 10}
     ours = [float(fit(train, make_settings(settings), seed, test).rmse_s[-1]) for seed in range(3)]
@@ -75,7 +75,7 @@ def test_gibbs_is_as_good_as_myfm(tmp_path) -> None:
 def test_implicit_als_takes_the_steps_of_implicit(tmp_path) -> None:
     """Ours: (1 - s)^2 over pairs + a s^2 over all + l (|p|^2 + |q|^2). With s' = (1 + a) s that is, up to a
     factor, (1 + a) / a (1 - s')^2 over pairs + s'^2 over the rest + l (1 + a) / a (|p'|^2 + |q'|^2)."""
-    train, _ = planted()
+    train, _ = plant_ratings()
     a, regulariser, dims, sweeps = 0.25, 0.3, 3, 4
     document = {
         "kind": "implicit_als", "dims": dims, "sweeps": sweeps, "unobserved_weight": a,

@@ -55,7 +55,7 @@ def test_a_folder_goes_with_its_split_or_when_nothing_uses_it(tmp_path) -> None:
         ("s1-aaa-4", "graph.json", LONG_AGO),  # of a kept split, however old
         ("s2.1-bbb-4", "graph.json", LONG_AGO),  # of one that goes
         ("s3-ccc-4", "graph.json", LONG_AGO),  # of one that is gone
-        ("s3-ddd-4", "graph.json", fresh),  # a night may be at work
+        ("s3-ddd-4", "graph.json", fresh),  # a night may be running
         ("eee-4", "graph.json", LONG_AGO),  # of an edge list that nobody uses
         ("fff-4", "graph.json", NOW - timedelta(days=3)),  # used since
         ("ggg-4", None, LONG_AGO),  # a layout that was killed
@@ -84,7 +84,7 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
         ("fit_files/s1-m-f", LONG_AGO),  # of a model with a table of features
         ("fit_files/s2.1-m-f", LONG_AGO),
         ("fit_files/s2.1-m", LONG_AGO),
-        ("fit_files/s2.1-n", NOW),  # a night may be at work
+        ("fit_files/s2.1-n", NOW),  # a night may be running
         ("fit_files/abc", LONG_AGO),  # of jobs/benchmark.py
         ("fit_files/def", NOW - timedelta(days=3)),
         ("fit_files/logs/xyz", LONG_AGO),
@@ -253,4 +253,4 @@ def test_old_layers_go_and_what_is_made_stays_made(spark, tmp_path, capsys) -> N
     capsys.readouterr()
     assert run(embed, *model) == 0
     output = capsys.readouterr()
-    assert "made before" in output.err and name in output.out
+    assert "already made" in output.err and name in output.out

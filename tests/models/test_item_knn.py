@@ -32,8 +32,10 @@ def neighbours(histories: Histories, n_items: int, k: int, block: range | None =
     items_of_u = binary_matrix(indptr, indices, n_items)
     users_of_i = items_of_u.T.tocsr()
     n_i = np.diff(users_of_i.indptr)
-    found = cosine_neighbours(users_of_i, items_of_u, n_i, block or range(n_items), k)
-    return list(zip(found.items.tolist(), found.neighbours.tolist(), found.weights.tolist(), strict=True))
+    result = cosine_neighbours(users_of_i, items_of_u, n_i, block or range(n_items), k)
+    return list(
+        zip(result.items.tolist(), result.neighbours.tolist(), result.weights.tolist(), strict=True)
+    )
 
 
 def oracle(histories: Histories, n_items: int, k: int):
@@ -48,9 +50,9 @@ def oracle(histories: Histories, n_items: int, k: int):
 
 def test_by_hand() -> None:
     """Users {0, 1}, {0, 1, 2}, {0}: item 0 has 3 users, 1 has 2, 2 has 1."""
-    found = neighbours([{0, 1}, {0, 1, 2}, {0}], 3, k=5)
-    assert [(i, j) for i, j, _ in found] == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 1), (2, 0)]
-    weights = {(i, j): w for i, j, w in found}
+    result = neighbours([{0, 1}, {0, 1, 2}, {0}], 3, k=5)
+    assert [(i, j) for i, j, _ in result] == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 1), (2, 0)]
+    weights = {(i, j): w for i, j, w in result}
     assert weights[0, 1] == weights[1, 0] == pytest.approx(2 / math.sqrt(3 * 2), rel=1e-15)
     assert weights[0, 2] == pytest.approx(1 / math.sqrt(3 * 1), rel=1e-15)
     assert weights[1, 2] == pytest.approx(1 / math.sqrt(2 * 1), rel=1e-15)
@@ -77,21 +79,21 @@ def test_cosines_equal_as_fractions_tie() -> None:
     users: Histories = [{0, 2}, *({0, 1} for _ in range(3)), *({0} for _ in range(9))]
     users += [*({1} for _ in range(15)), {2}]
     assert squares(users, 3)[0, 1] == squares(users, 3)[0, 2] == Fraction(1, 26)
-    found = {(i, j): weight for i, j, weight in neighbours(users, 3, k=2)}
-    assert found[0, 1] == found[0, 2]
+    result = {(i, j): weight for i, j, weight in neighbours(users, 3, k=2)}
+    assert result[0, 1] == result[0, 2]
     assert [j for i, j, _ in neighbours(users, 3, k=1) if i == 0] == [1]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 7)), min_size=20, max_size=60))
 def test_weights_are_in_the_order_of_the_fractions(histories: Histories) -> None:
-    """Larger, smaller and equal exactly where the fractions are: no pair is told apart by an ulp."""
+    """Larger, smaller and equal exactly where the fractions are: no pair is separated by an ulp."""
     wanted = squares(histories, 8)
-    found = {(i, j): weight for i, j, weight in neighbours(histories, 8, k=8)}
-    assert found.keys() == wanted.keys()
+    result = {(i, j): weight for i, j, weight in neighbours(histories, 8, k=8)}
+    assert result.keys() == wanted.keys()
     ordered = sorted(wanted, key=lambda pair: wanted[pair])
     for one, two in itertools.pairwise(ordered):
-        assert (wanted[one] == wanted[two]) == (found[one] == found[two]) and found[one] <= found[two]
+        assert (wanted[one] == wanted[two]) == (result[one] == result[two]) and result[one] <= result[two]
 
 
 def test_fractions_of_numbers_beyond_float64() -> None:
@@ -105,8 +107,8 @@ def test_more_users_than_float32_can_count() -> None:
     """Two items of 2^24 + 1 users each, all the same."""
     n = 2**24 + 1
     items_of_u = binary_matrix(np.arange(0, 2 * n + 1, 2), np.tile(np.array([0, 1], np.int32), n), 2)
-    found = cosine_neighbours(items_of_u.T.tocsr(), items_of_u, np.array([n, n]), range(2), 1)
-    assert found.weights.tolist() == [1.0, 1.0]
+    result = cosine_neighbours(items_of_u.T.tocsr(), items_of_u, np.array([n, n]), range(2), 1)
+    assert result.weights.tolist() == [1.0, 1.0]
 
 
 def test_nothing_comes_of_nothing() -> None:
@@ -123,9 +125,9 @@ def test_nothing_comes_of_nothing() -> None:
 def test_equals_the_oracle_whatever_the_blocks(histories: Histories, k: int, step: int) -> None:
     wanted = oracle(histories, 9, k)
     blocks = (range(start, min(start + step, 9)) for start in range(0, 9, step))
-    found = [row for block in blocks for row in neighbours(histories, 9, k, block)]
-    assert [row[:2] for row in found] == [row[:2] for row in wanted]
-    assert [row[2] for row in found] == pytest.approx([row[2] for row in wanted], rel=1e-15)
+    result = [row for block in blocks for row in neighbours(histories, 9, k, block)]
+    assert [row[:2] for row in result] == [row[:2] for row in wanted]
+    assert [row[2] for row in result] == pytest.approx([row[2] for row in wanted], rel=1e-15)
 
 
 # ------------------------------------------------------------------------------------ centred scores
@@ -133,15 +135,15 @@ def test_equals_the_oracle_whatever_the_blocks(histories: Histories, k: int, ste
 
 def test_weights_scaled_to_one_by_hand() -> None:
     """Item 0: 1/2 and 1/4 become 2/3 and 1/3; item 2: a single weight becomes 1."""
-    found = normalise_weights(
+    result = normalise_weights(
         SimilarItems(np.array([0, 0, 2]), np.array([1, 2, 0]), np.array([0.5, 0.25, 0.1]))
     )
-    assert found.weights.tolist() == pytest.approx([2 / 3, 1 / 3, 1], rel=1e-15)
+    assert result.weights.tolist() == pytest.approx([2 / 3, 1 / 3, 1], rel=1e-15)
     nothing = np.zeros(0, np.int64)
     assert normalise_weights(SimilarItems(nothing, nothing, np.zeros(0))).weights.tolist() == []
 
 
-def centred_oracle(histories: Histories, n_items: int, k: int) -> list[list[float]]:
+def compute_centred(histories: Histories, n_items: int, k: int) -> list[list[float]]:
     """mean_i + sum_j s_ij (r_uj - mean_j), term by term."""
     mean = [sum(i in history for history in histories) / len(histories) for i in range(n_items)]
     rows = oracle(histories, n_items, k)
@@ -161,14 +163,14 @@ def test_centred_scores_equal_the_oracle(histories: Histories, k: int) -> None:
     n_items = 8
     rows = neighbours(histories, n_items, k)
     items, others, weights = (np.array(column) for column in zip(*rows, strict=True)) if rows else [[]] * 3
-    found = normalise_weights(
+    result = normalise_weights(
         SimilarItems(*np.array([items, others], np.int64), np.array(weights, np.float64))
     )
-    order = np.lexsort((found.items, found.neighbours))
-    offsets = np.searchsorted(found.neighbours[order], np.arange(n_items + 1))
+    order = np.lexsort((result.items, result.neighbours))
+    offsets = np.searchsorted(result.neighbours[order], np.arange(n_items + 1))
     mean = np.array([sum(i in history for history in histories) / len(histories) for i in range(n_items)])
-    entries = offsets, found.items[order], found.weights[order]
+    entries = offsets, result.items[order], result.weights[order]
     scorer = NeighbourScorer(*entries, centring_bias(mean, *entries))
     block = UserBlock(np.arange(len(histories)), histories=lists([sorted(h) for h in histories]))
     scores_ui = scorer.score_rows(block, 0, len(histories))
-    assert scores_ui == pytest.approx(np.array(centred_oracle(histories, n_items, k)), abs=1e-12)
+    assert scores_ui == pytest.approx(np.array(compute_centred(histories, n_items, k)), abs=1e-12)

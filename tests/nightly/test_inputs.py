@@ -43,7 +43,7 @@ def rows(users: int, shift: int = 0) -> pa.Table:
     return pa.table(columns)
 
 
-def held_out(shift: int) -> str:
+def list_held_out(shift: int) -> str:
     return f"i{(9 - shift) % 10}"
 
 
@@ -69,7 +69,7 @@ def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_
     store, logs = Store(spark, str(tmp_path / "w")), tmp_path / "logs"
     write_deltalake(logs / "2026-01-01", rows(10))
     write_deltalake(logs / "2026-01-02", rows(7, shift=3))
-    lists(tmp_path / "lists", held_out(0), 10)
+    lists(tmp_path / "lists", list_held_out(0), 10)
     model = {"name": "m", "kind": "lists", "path": str(tmp_path / "lists")}
     benchmark = night(str(logs / "{logical_date}"), [model])
     one = run(store, benchmark, FIRST)
@@ -79,7 +79,7 @@ def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_
 
     of_two = fill_placeholders(benchmark, SECOND)
     assert find_finished_night(store.root, of_two, SECOND) is not None
-    lists(tmp_path / "lists", held_out(3), 10)
+    lists(tmp_path / "lists", list_held_out(3), 10)
     assert find_finished_night(store.root, of_two, SECOND) is None
     assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 7)
 
@@ -108,7 +108,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         old.setattr("recbench_spark.revisions.REVISIONS", {})
         before = run(store, benchmark, FIRST)
     after = run(store, benchmark, SECOND)
-    assert after.outcome.run_ids.keys() == {"popular"} and "made before" not in after.remarks
+    assert after.outcome.run_ids.keys() == {"popular"} and "already made" not in after.remarks
     pairs = {(row["run_id"], row["other_run_id"]) for row in store.rows(COMPARISONS)}
     assert pairs == {(after.outcome.run_ids["popular"], before.outcome.run_ids["popular"])}
     changes = store.read(CHANGES).collect()
@@ -119,7 +119,7 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
         update={"dataset": benchmark.dataset.model_copy(update={"path": str(tmp_path / "moved.parquet")})}
     )
     again = run(store, moved, date(2026, 1, 3))
-    assert f"split {again.night.split_id}: made before" in again.remarks
+    assert f"split {again.night.split_id}: already made" in again.remarks
     assert find_finished_night(store.root, moved, date(2026, 1, 3)) is not None
 
 

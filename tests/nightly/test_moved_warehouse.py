@@ -88,7 +88,7 @@ def use(new: Path, folds: str, ranks: str, output: Path, capsys: Any) -> None:
     """Run each job that goes on from what a warehouse keeps."""
     capsys.readouterr()
     run(benchmark, "--config", folds, "--warehouse", str(new))
-    assert "2 fits, 2 of them made before" in capsys.readouterr().err
+    assert "2 fits, 2 of them already done" in capsys.readouterr().err
     run(benchmark, "--config", folds, "--warehouse", str(new), "--seeds", "0,1")
     run(bundle, "pack", "--config", folds, "--warehouse", str(new), "--model", "sgd",
         "--output", str(output), "--who", "us")  # fmt: skip

@@ -189,7 +189,7 @@ def dot(u: np.ndarray, v: np.ndarray) -> float:
     return total
 
 
-def unseen(block, scores: dict[int, float]) -> dict[int, float]:
+def drop_seen(block, scores: dict[int, float]) -> dict[int, float]:
     valid = block.held_out["valid"]["items"] if "valid" in block.held_out else []
     out = {*block.train_items, *valid}
     return {item: score for item, score in scores.items() if item not in out}
@@ -202,7 +202,7 @@ def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None
     for row in rankings:
         block = blocks[row.user_id]
         truth = block.held_out[row.part]
-        candidates = unseen(block, als_scores.get(row.user_id, {}))
+        candidates = drop_seen(block, als_scores.get(row.user_id, {}))
         assert (row.item_ids, row.relevance) == (truth["item_ids"], truth["relevance"])
         assert row.length == len(candidates)
         for place, item in enumerate(truth["items"]):
@@ -220,7 +220,7 @@ def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.D
     for part in ("test", "open_loop"):
         users = [
             (
-                unseen(block, als_scores.get(block.user_id, {})),
+                drop_seen(block, als_scores.get(block.user_id, {})),
                 dict(zip(block.held_out[part]["items"], block.held_out[part]["relevance"], strict=True)),
             )
             for block in blocks
@@ -254,7 +254,7 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     pd.DataFrame(scores, columns=["user_id", "item_id", "score"]).to_parquet(tmp_path / "scores.parquet")
     lists = []
     for block in night.table(USER_BLOCKS).collect():
-        candidates = unseen(block, als_scores.get(block.user_id, {}))
+        candidates = drop_seen(block, als_scores.get(block.user_id, {}))
         lists += [(block.user_id, ids[item], score) for item, score in candidates.items()]
     pd.DataFrame(lists, columns=["user_id", "item_id", "score"]).to_csv(tmp_path / "lists.csv", index=False)
     handed_over = small(
@@ -270,7 +270,7 @@ def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     )  # fmt: skip
     ran = run(small_night.store, handed_over)
     assert ran.outcome.failed == {}
-    assert f"split {night.split_id}: made before" in ran.remarks
+    assert f"split {night.split_id}: already made" in ran.remarks
     key_columns = ["part", "metric", "definition", "k", "slice_key", "slice_value"]
     values = ["value", "stderr", "ci_low", "ci_high", "n"]
     wanted = metrics[metrics.model == "als_4"].set_index(key_columns)[values].sort_index()
@@ -339,7 +339,7 @@ class Killed(BaseException):
     """A kill as seen from inside: nothing catches it."""
 
 
-def killed(*_args, **_kwargs):
+def kill(*_args, **_kwargs):
     raise Killed
 
 
@@ -349,7 +349,7 @@ def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
 ) -> None:
     store, popular = small_night.store, small(name="killed", models=models("popular"))
     with monkeypatch.context() as patch:
-        patch.setattr(story, "publish_runs", killed)
+        patch.setattr(story, "publish_runs", kill)
         with pytest.raises(Killed):
             run(store, popular, NIGHT_2)
     (lost,) = (
@@ -382,7 +382,7 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
 ) -> None:
     store, tiny = Store(spark, str(tmp_path)), small(**TINY)
     with monkeypatch.context() as patch:
-        patch.setattr(split, step, killed)
+        patch.setattr(split, step, kill)
         with pytest.raises(Killed):
             run(store, tiny)
     ran = run(store, tiny)

@@ -23,7 +23,7 @@ from tests.nights import DATE, SMALL, small
     ],
     ids=["dataset", "world", "split", "metrics", "definition"],
 )
-def test_a_night_of_other_data_or_numbers_is_not_told_by_this_ones_file(
+def test_a_night_of_other_data_or_numbers_is_not_recognised_by_the_file_of_this_one(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     store = ArrowStore(str(tmp_path / "warehouse"))

@@ -33,7 +33,7 @@ def job(module: Any, *argv: object) -> int | str | None:
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Path:
-    """As that code left it: nights of 1 and 2 January."""
+    """The warehouse as that code left it: nights of 1 and 2 January."""
     with tarfile.open(OLD / "warehouse.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
     return tmp_path / "warehouse"
@@ -46,7 +46,7 @@ def night(warehouse: Path) -> Callable[[int], int | str | None]:
     return lambda day: job(nightly, *flags, f"2026-01-0{day}")
 
 
-def rows_of(store: Store) -> dict[str, set[str]]:
+def read_rows(store: Store) -> dict[str, set[str]]:
     """Every row of every table, as text, of the columns that the old code knew."""
     known = {name: [c for c in store.read(table).columns if c not in NEW] for name, table in TABLES.items()}
     return {name: {str(row) for row in store.read(TABLES[name]).select(*columns).collect()}
@@ -61,14 +61,14 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
 ) -> None:
     assert night(3) == 1
     assert "--migrate" in capsys.readouterr().err
-    before = rows_of(Store(spark, str(warehouse), any_version=True))
+    before = read_rows(Store(spark, str(warehouse), any_version=True))
     assert job(maintain, "--warehouse", warehouse, "--migrate") == 0
     assert night(3) == 0
     said = capsys.readouterr()
-    assert "already done" not in said.out and "made before" not in said.err
+    assert "already done" not in said.out and "already made" not in said.err
 
     store = Store(spark, str(warehouse))
-    after = rows_of(store)
+    after = read_rows(store)
     assert {name for name, rows in before.items() if rows - after[name]} == set()
     runs = {(row.model, row.logical_date.day): row for row in store.read(TABLES["runs"]).collect()}
     assert runs.keys() == {(model, day) for model in MODELS for day in (1, 2, 3)}
@@ -82,8 +82,8 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
         ("similarities", "model_id"),
         ("embeddings", "model_id"),
     ):
-        found = {row[0].partition("-")[0] for row in store.read(TABLES[name]).select(column).collect()}
-        assert found == old | new, name
+        result = {row[0].partition("-")[0] for row in store.read(TABLES[name]).select(column).collect()}
+        assert result == old | new, name
     assert (
         {runs[model, 3].code_version for model in MODELS}
         == {__version__}
@@ -96,7 +96,7 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
     # Looks at the old numbers are not looks at these.
     assert {row.looks for row in compared if row.kind == "pair"} == {1}
 
-    assert changes_of(store, 3) == {
+    assert read_changes(store, 3) == {
         "popular": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "splits 1 -> 2")},
         "item_knn": {(True, f"recbench-spark 0.1.0 -> {__version__}: ", "item_knn 1 -> 3 splits 1 -> 2")},
     }
@@ -113,20 +113,20 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
     assert "already done" not in capsys.readouterr().out
     assert night(3) == 0
     assert "already done this night, nothing to do: popular, item_knn" in capsys.readouterr().out
-    assert changes_of(store, 3) == {}
+    assert read_changes(store, 3) == {}
     moved = spark.table("current_changes").where("logical_date = DATE'2026-01-03' AND difference <> 0")
     assert moved.isEmpty()
-    assert {name for name, rows in before.items() if rows - rows_of(store)[name]} == set()
+    assert {name for name, rows in before.items() if rows - read_rows(store)[name]} == set()
 
 
-def changes_of(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
-    """Of each model whose code changed: whether alone, the versions, and the revisions asked about."""
+def read_changes(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
+    """Read for each changed model: whether only the code changed, the versions, the revisions."""
     store.install_views()
-    asked = ("item_knn 1 -> 3", "splits 1 -> 2")
-    found: dict[str, set[tuple[bool, str, str]]] = {}
+    requests = ("item_knn 1 -> 3", "splits 1 -> 2")
+    result: dict[str, set[tuple[bool, str, str]]] = {}
     of_day = (F.col("logical_date") == F.lit(date(2026, 1, day))) & F.col("code_change").isNotNull()
     for row in store.spark.table("current_changes").where(of_day).collect():
         versions = row.code_change[: row.code_change.index(": ") + 2]
-        words = " ".join(word for word in asked if word in row.code_change)
-        found.setdefault(row.model, set()).add((row.code_alone, versions, words))
-    return found
+        words = " ".join(word for word in requests if word in row.code_change)
+        result.setdefault(row.model, set()).add((row.code_alone, versions, words))
+    return result

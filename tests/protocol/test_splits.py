@@ -36,7 +36,7 @@ def read_parts(frame) -> dict[tuple[str, str], str]:
     return {(r.user_id, r.item_id): r.part for r in rows}
 
 
-def labelled(*arguments: Any) -> DataFrame:
+def label_log(*arguments: Any) -> DataFrame:
     """Label a log, as rows of Spark."""
     return label_blocks(*arguments).rows()
 
@@ -59,18 +59,18 @@ def partitions(spark, n: int) -> Iterator[None]:
 def test_temporal_by_hand(spark) -> None:
     """Ten rows of one user in time order: eight train, one valid, one test; the last is test."""
     log = spark.createDataFrame([row("u", f"i{n}", time=100 + n) for n in range(10)], INTERACTIONS)
-    parts = read_parts(labelled(log, Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1))))
+    parts = read_parts(label_log(log, Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1))))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["valid", "test"]
-    parts = read_parts(labelled(log, Split(protocol="TO_LS", valid=True)))
+    parts = read_parts(label_log(log, Split(protocol="TO_LS", valid=True)))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["valid", "test"]
-    parts = read_parts(labelled(log, Split(protocol="TO_LS")))
+    parts = read_parts(label_log(log, Split(protocol="TO_LS")))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 9 + ["test"]
 
 
 def test_equal_times_go_by_item_id(spark) -> None:
     """All at once: the largest item id counts as the last one, by bytes ("9" after "10")."""
     log = spark.createDataFrame([row("u", item, time=5) for item in ("10", "9", "a", "2")], INTERACTIONS)
-    assert read_parts(labelled(log, Split(protocol="TO_LS", valid=True))) == {
+    assert read_parts(label_log(log, Split(protocol="TO_LS", valid=True))) == {
         ("u", "a"): "test",
         ("u", "9"): "valid",
         ("u", "2"): "train",
@@ -84,7 +84,7 @@ def test_few_rows(spark) -> None:
     log = spark.createDataFrame(rows, INTERACTIONS)
     wanted = {1: ["train"], 2: ["train", "test"], 3: ["train", "valid", "test"]}
     for protocol in ("TO_RS", "TO_LS", "RO_RS", "RO_LS"):
-        parts = read_parts(labelled(log, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
+        parts = read_parts(label_log(log, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
         for n, expected in wanted.items():
             labels = [part for (user, _), part in sorted(parts.items()) if user == f"u{n}"]
             assert sorted(labels) == sorted(expected), (protocol, n)
@@ -95,7 +95,7 @@ def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
     rows = [row(f"u{n}", f"i{i:03}", time=i) for n in (10, 30, 100) for i in range(n)]
     log = spark.createDataFrame(rows, INTERACTIONS)
     for test in (0.1, 0.29, 0.7, 0.3):
-        parts = read_parts(labelled(log, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
+        parts = read_parts(label_log(log, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
         for n in (10, 30, 100):
             held_out = [p for (user, _), p in parts.items() if user == f"u{n}" and p == "test"]
             assert len(held_out) == int(Fraction(str(test)) * n)
@@ -104,7 +104,7 @@ def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
 def test_rows_with_a_part_keep_it_and_count_for_nothing(spark) -> None:
     rows = [row("u", f"i{n}", time=n) for n in range(4)]
     rows += [row("u", f"o{n}", time=1000 + n, part="open_loop") for n in range(6)]
-    parts = read_parts(labelled(spark.createDataFrame(rows, INTERACTIONS), Split(protocol="TO_LS")))
+    parts = read_parts(label_log(spark.createDataFrame(rows, INTERACTIONS), Split(protocol="TO_LS")))
     assert [parts["u", f"i{n}"] for n in range(4)] == ["train"] * 3 + ["test"]
     assert {parts["u", f"o{n}"] for n in range(6)} == {"open_loop"}
 
@@ -114,20 +114,20 @@ def test_a_temporal_split_needs_times_of_the_rows_it_orders(spark) -> None:
     log = spark.createDataFrame(without, INTERACTIONS)
     for protocol in ("TO_RS", "TO_LS"):
         with pytest.raises(ProtocolError, match="time in every row"):
-            labelled(log, Split(protocol=protocol))
-    assert set(read_parts(labelled(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
+            label_log(log, Split(protocol=protocol))
+    assert set(read_parts(label_log(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
     open_loop = spark.createDataFrame(
         [row("u", "a", time=1), row("u", "b", part="open_loop")], INTERACTIONS
     )
-    assert read_parts(labelled(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
+    assert read_parts(label_log(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
 
 
 def test_given_parts_stay_and_must_all_be_there(spark) -> None:
     rows = [row("u", "a", part="train"), row("u", "b", part="test")]
     log = spark.createDataFrame(rows, INTERACTIONS)
-    assert read_parts(labelled(log, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
+    assert read_parts(label_log(log, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
     with pytest.raises(ProtocolError, match="without a part"):
-        labelled(spark.createDataFrame([*rows, row("u", "c")], INTERACTIONS), Split(protocol="given"))
+        label_log(spark.createDataFrame([*rows, row("u", "c")], INTERACTIONS), Split(protocol="given"))
 
 
 # ---------------------------------------------------------------------------- against an oracle
@@ -298,7 +298,7 @@ SPLITS = [
 def label_by_all(log, splits: list[Split]) -> list[dict[tuple[str, str], str]]:
     """One Spark job for many protocols."""
     frames = [
-        labelled(log, split).select(F.lit(n).alias("split"), "user_id", "item_id", "part")
+        label_log(log, split).select(F.lit(n).alias("split"), "user_id", "item_id", "part")
         for n, split in enumerate(splits)
     ]
     by_split: list[dict[tuple[str, str], str]] = [{} for _ in splits]
@@ -366,12 +366,12 @@ def test_cuts_in_time_by_hand(spark) -> None:
 def test_cuts_that_leave_nothing_to_train_on_are_refused(spark) -> None:
     log = spark.createDataFrame([row("u", f"i{n}", time=5) for n in range(5)], INTERACTIONS)
     with pytest.raises(ProtocolError, match="no training rows"):
-        labelled(log, Split(order="temporal", group="global"))
+        label_log(log, Split(order="temporal", group="global"))
     sizes = r"no training rows and no test rows \(train 0, valid 0, test 0, later 5\)"
     with pytest.raises(ProtocolError, match=sizes):
-        labelled(log, Split(holdout="period", length="1d", window=3))
+        label_log(log, Split(holdout="period", length="1d", window=3))
     with pytest.raises(ProtocolError, match="no rows to split"):
-        labelled(log.where("item_id = 'z'"), Split(order="temporal", group="global"))
+        label_log(log.where("item_id = 'z'"), Split(order="temporal", group="global"))
 
 
 def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
@@ -390,7 +390,7 @@ def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
 
 def test_another_seed_is_another_split(spark) -> None:
     log = spark.createDataFrame(random_log(seed=2), INTERACTIONS)
-    one, other = (read_parts(labelled(log, Split(seed=seed))) for seed in (1, 2))
+    one, other = (read_parts(label_log(log, Split(seed=seed))) for seed in (1, 2))
     assert one.keys() == other.keys()
     moved = sum(one[pair] != other[pair] for pair in one)
     assert moved > len(one) / 10
@@ -413,7 +413,7 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
         Split(group="global"),
     ]
     for split in splits:
-        as_text, as_numbers = (labelled(log, split, "keep_last") for log in (plain, noted))
+        as_text, as_numbers = (label_log(log, split, "keep_last") for log in (plain, noted))
         assert as_numbers.columns == INTERACTIONS.names
         assert [f.dataType for f in as_numbers.schema] == [f.dataType for f in INTERACTIONS]
         assert read_parts(as_numbers) == read_parts(as_text)
@@ -425,7 +425,7 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
 
 def without_duplicates(log: DataFrame, keep: str) -> DataFrame:
     """One row per pair, labelled by a split that needs nothing of the log."""
-    return labelled(log, Split(group="global"), keep)
+    return label_log(log, Split(group="global"), keep)
 
 
 def remaining(frame) -> dict[tuple[str, str], tuple[float, int | None]]:
@@ -501,12 +501,12 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
     log = spark.createDataFrame(rows, INTERACTIONS)
     for keep, split in (("keep_last", Split(protocol="TO_RS")), ("keep_first", Split(group="global"))):
         survivors = spark.createDataFrame(drop_duplicates(rows, keep), INTERACTIONS)
-        frames = (labelled(log.repartition(3), split, keep), labelled(survivors, split))
+        frames = (label_log(log.repartition(3), split, keep), label_log(survivors, split))
         as_text = [F.to_json(F.struct(*INTERACTIONS.names)).alias("row")]
         kept_rows, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
         assert kept_rows == wanted and len(kept_rows) < len(rows)
     with pytest.raises(DataError, match="rows of user"):
-        labelled(log, split, "error")
+        label_log(log, split, "error")
 
 
 def test_shares_of_a_cut_in_time_are_shares_of_the_rows_that_stay(spark) -> None:
@@ -514,5 +514,5 @@ def test_shares_of_a_cut_in_time_are_shares_of_the_rows_that_stay(spark) -> None
     rows = [row("u", f"i{n}", time=n) for n in range(10)]
     rows += [row("u", "i0", time=100 + n) for n in range(40)]
     log = spark.createDataFrame(rows, INTERACTIONS)
-    parts = read_parts(labelled(log, Split(group="global", order="temporal"), "keep_first"))
+    parts = read_parts(label_log(log, Split(group="global", order="temporal"), "keep_first"))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["test"] * 2

@@ -65,7 +65,7 @@ def report(
         pd.DataFrame(checks or [], columns=CHECKS),
         pd.DataFrame(manifests or [], columns=MANIFESTS),
         headline,
-        ["make sql"],
+        sql_lines=["make sql"],
     )
 
 
@@ -237,7 +237,7 @@ def test_regressions_come_first_whatever_else_there_is_to_say() -> None:
     rows = [number("a", 0.5), number("b", 0.4)]
     columns = ([*LATEST, "model", "run_id", "value"], [*RUN, "run_id", "model"], CHECKS, MANIFESTS)
     frames = [pd.DataFrame(rows if n == 0 else [], columns=names) for n, names in enumerate(columns)]
-    facts = make_report(*frames, "map@3", [], regressions=fell)
+    facts = make_report(*frames, "map@3", sql_lines=[], regressions=fell)
     assert facts.summary[0] == "Regression: m0: ndcg@10 of test is 0.1, 0.3 before."
     assert facts.summary[5] == "2 more regressions stand in the view regressions."
     assert facts.summary[6].startswith("map@3 was not measured")
@@ -245,9 +245,11 @@ def test_regressions_come_first_whatever_else_there_is_to_say() -> None:
     assert page.index("Regression: m0") < page.index("Regression: m4") < page.index("a leads")
     assert '<dt>Regressions</dt><dd><span class="bad">7</span>' in page
     assert "Regression: m0" in leaderboard_text(facts)
-    one = make_report(*frames, "ndcg@10", [], regressions=fell[:6])
+    one = make_report(*frames, "ndcg@10", sql_lines=[], regressions=fell[:6])
     assert one.summary[5] == "1 more regression stands in the view regressions."
-    nothing = make_report(*(frame.iloc[:0] for frame in frames), "ndcg@10", [], regressions=fell[:1])
+    nothing = make_report(
+        *(frame.iloc[:0] for frame in frames), "ndcg@10", sql_lines=[], regressions=fell[:1]
+    )
     assert nothing.summary == (
         "Regression: m0: ndcg@10 of test is 0.1, 0.3 before.",
         "No succeeded run to show.",
@@ -321,11 +323,11 @@ def test_weighted_ndcg_carries_a_note() -> None:
     rows = [number("a", 0.5), number("a", 0.4, estimator="ips", definition="v1;propensities=x")]
     (facts,) = report(*rows).corrections
     assert facts.note is not None and "farther from the truth than the holdout" in facts.note
-    assert "ips_pooled, not asked for here" in facts.note
+    assert "ips_pooled, not requested here" in facts.note
     assert facts.note in leaderboard_text(report(*rows)) and facts.note in render_html(report(*rows))
     more = [*rows, number("a", 0.45, estimator="ips_pooled", definition="v1;propensities=x")]
     (offered,) = report(*more).corrections
-    assert offered.note is not None and "not asked for" not in offered.note
+    assert offered.note is not None and "not requested" not in offered.note
     recall = [{**row, "metric": "recall"} for row in rows]
     assert report(*recall, headline="recall@10").corrections[0].note is None
 
@@ -390,7 +392,7 @@ def test_runs_list_their_settings_and_the_nights_failures() -> None:
     assert "out of memory" in render_html(facts)
 
 
-def test_figures_of_a_model_whose_last_attempt_failed_are_told_as_what_they_are() -> None:
+def test_figures_of_a_model_whose_last_attempt_failed_are_reported_as_what_they_are() -> None:
     own = {**RUN, "run_id": "run-a", "model": "a", "started_at": "2026-01-05 10:00:00"}
     failed = {**own, "run_id": "x", "status": "failed", "error": "features hold NaN"}
     before = report(number("a", 0.5), runs=[own, {**failed, "started_at": "2026-01-05 09:00:00"}])
@@ -425,7 +427,7 @@ def test_a_model_that_failed_on_other_data_has_no_older_figures_here() -> None:
 def make_run_report(*runs: dict[str, Any]) -> Report:
     latest = pd.DataFrame([number("a", 0.5)], columns=[*LATEST, "model", "run_id", "value"])
     empty = pd.DataFrame([], columns=CHECKS), pd.DataFrame([], columns=MANIFESTS)
-    return make_report(latest, pd.DataFrame(list(runs)), *empty, "ndcg@10", ["make sql"])
+    return make_report(latest, pd.DataFrame(list(runs)), *empty, "ndcg@10", sql_lines=["make sql"])
 
 
 def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
@@ -434,7 +436,7 @@ def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
     frame["logical_date"] = pd.to_datetime(frame["logical_date"]).dt.date
     empty = pd.DataFrame(columns=["run_id", "suite", "logical_date", "model", "status"])
     facts = make_report(
-        frame, empty, pd.DataFrame(columns=CHECKS), pd.DataFrame(columns=MANIFESTS), "ndcg@10", []
+        frame, empty, pd.DataFrame(columns=CHECKS), pd.DataFrame(columns=MANIFESTS), "ndcg@10", sql_lines=[]
     )
     assert facts.leaderboards[0].measure == ReportedMeasure("ndcg", 10, "v1", "holdout")
     assert facts.logical_date == "2026-01-05"
@@ -443,7 +445,7 @@ def test_frames_as_spark_and_deltalake_hand_them_over_are_understood() -> None:
 def test_a_missing_column_and_two_suites_are_errors() -> None:
     frame = pd.DataFrame([number("a", 0.5)])
     with pytest.raises(SchemaError, match="latest_metrics has no column ci_low"):
-        make_report(frame.drop(columns="ci_low"), frame, frame, frame, "ndcg@10", [])
+        make_report(frame.drop(columns="ci_low"), frame, frame, frame, "ndcg@10", sql_lines=[])
     with pytest.raises(DataError, match="one suite, not demo, nightly"):
         report(number("a", 0.5), number("b", 0.5, suite="nightly"))
 
@@ -730,7 +732,7 @@ def test_a_model_without_an_estimate_has_a_gap_and_no_open_loop_no_agreement() -
     assert facts.columns[1].places == (None, 1)
 
 
-def test_lists_with_training_items_are_told_beside_their_row() -> None:
+def test_lists_with_training_items_are_reported_beside_their_row() -> None:
     rows = [number("night", 0.6), number("handed", 0.7, model_kind="lists")]
     check = ["run-handed", "list rows of training items", "warning", 72545.0, 0.0, False, "lists count"]
     made = report(*rows, checks=[check])

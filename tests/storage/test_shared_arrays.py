@@ -28,7 +28,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared_arrays.host_folder()
 
 
-def rows_of(tmp_path: Path, key: str, values: list[int]) -> SharedRows:
+def make_rows(tmp_path: Path, key: str, values: list[int]) -> SharedRows:
     files = []
     for n, part in enumerate((values[:2], values[2:])):
         files.append(f"{tmp_path}/{key}-{n}.parquet")
@@ -47,7 +47,7 @@ def test_rows_become_arrays_built_once(host: Path, tmp_path: Path) -> None:
         built.append(folder)
         build(rows, folder)
 
-    shared = rows_of(tmp_path, "k", [3, 1, 2])
+    shared = make_rows(tmp_path, "k", [3, 1, 2])
     assert shared.arrays(count)["x"].tolist() == [3, 1, 2]
     shared_arrays._open_folders.clear()  # another worker of the same host
     assert shared.arrays(count)["x"].tolist() == [3, 1, 2]
@@ -63,36 +63,36 @@ def test_workers_at_the_same_time_build_once(host: Path, tmp_path: Path) -> None
         time.sleep(0.2)
         build(rows, folder)
 
-    shared = rows_of(tmp_path, "k", [1, 2, 3])
+    shared = make_rows(tmp_path, "k", [1, 2, 3])
     with ThreadPoolExecutor(4) as pool:
         folders = list(pool.map(lambda _: shared._folder(slow), range(4)))
     assert len(built) == 1 and set(folders) == {host / "k"}
 
 
 def test_a_build_that_fails_leaves_nothing_half_made(host: Path, tmp_path: Path) -> None:
-    shared = rows_of(tmp_path, "k", [1, 2, 3])
+    shared = make_rows(tmp_path, "k", [1, 2, 3])
 
-    def broken(rows, folder: Path) -> None:
+    def fail(rows, folder: Path) -> None:
         build(rows, folder)
         raise ValueError("disk full")
 
     with pytest.raises(ValueError, match="disk full"):
-        shared.arrays(broken)
+        shared.arrays(fail)
     assert not (host / "k").exists()
     assert shared.arrays(build)["x"].tolist() == [1, 2, 3]
 
 
 def test_a_worker_keeps_few_folders_mapped_the_last_used(host: Path, tmp_path: Path) -> None:
     for n in range(shared_arrays.MAX_MAPPED + 2):
-        rows_of(tmp_path, f"k{n}", [n, n]).arrays(build)
+        make_rows(tmp_path, f"k{n}", [n, n]).arrays(build)
     assert list(shared_arrays._open_folders) == [f"k{n}" for n in range(2, shared_arrays.MAX_MAPPED + 2)]
 
 
 def test_old_folders_go_when_another_is_built(host: Path, tmp_path: Path) -> None:
-    rows_of(tmp_path, "old", [1, 2]).arrays(build)
+    make_rows(tmp_path, "old", [1, 2]).arrays(build)
     past = time.time() - shared_arrays.KEEP_SECONDS - 10
     os.utime(host / "old", (past, past))
-    rows_of(tmp_path, "new", [1, 2]).arrays(build)
+    make_rows(tmp_path, "new", [1, 2]).arrays(build)
     assert not (host / "old").exists()
     assert (host / "new").exists()
 
@@ -106,7 +106,7 @@ def test_large_arrays_are_mapped_read_only(host: Path, tmp_path: Path) -> None:
         array = shared_arrays.create_array(folder, "big", (1 << 14, 2), np.float32)
         array[3, 1] = 7
 
-    big = rows_of(tmp_path, "k", [1, 2]).arrays(large)["big"]
+    big = make_rows(tmp_path, "k", [1, 2]).arrays(large)["big"]
     assert isinstance(big, np.memmap) and not big.flags.writeable
     assert big[3, 1] == 7 and big.sum() == 7
 
@@ -181,7 +181,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "disk"
 
 
-def taken(disk: Path) -> Path:
+def guessable_name(disk: Path) -> Path:
     """The name that another user can guess."""
     return disk / f"recbench-spark-{os.getuid()}"
 
@@ -190,26 +190,26 @@ def check_own(disk: Path, tmp_path: Path) -> None:
     """Arrays are built somewhere else, in a folder of ours that is closed."""
     folder = shared_arrays.host_folder()
     state = folder.lstat()
-    assert folder != taken(disk) and folder.parent == disk
+    assert folder != guessable_name(disk) and folder.parent == disk
     assert state.st_uid == os.getuid() and state.st_mode & 0o777 == 0o700
-    assert rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)["x"].tolist() == [3, 1, 2]
+    assert make_rows(tmp_path, "k", [3, 1, 2]).arrays(build)["x"].tolist() == [3, 1, 2]
     assert shared_arrays.host_folder() == folder
 
 
 @as_root
 def test_a_folder_that_another_user_prepared_is_not_used(disk: Path, tmp_path: Path) -> None:
-    (taken(disk) / "k").mkdir(parents=True)
-    np.save(taken(disk) / "k" / "x.npy", np.array([6, 6, 6]))
-    shared_arrays.write_list(taken(disk) / "k")
-    for path in (taken(disk), taken(disk) / "k", *(taken(disk) / "k").iterdir()):
+    (guessable_name(disk) / "k").mkdir(parents=True)
+    np.save(guessable_name(disk) / "k" / "x.npy", np.array([6, 6, 6]))
+    shared_arrays.write_list(guessable_name(disk) / "k")
+    for path in (guessable_name(disk), guessable_name(disk) / "k", *(guessable_name(disk) / "k").iterdir()):
         os.chown(path, OTHER_USER, OTHER_USER)
     check_own(disk, tmp_path)
-    assert (taken(disk) / "k" / "x.npy").exists()
+    assert (guessable_name(disk) / "k" / "x.npy").exists()
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(disk: Path, tmp_path: Path) -> None:
-    taken(disk).mkdir()
-    taken(disk).chmod(0o777)
+    guessable_name(disk).mkdir()
+    guessable_name(disk).chmod(0o777)
     check_own(disk, tmp_path)
 
 
@@ -220,7 +220,7 @@ def test_a_link_in_the_folder_s_place_is_not_followed_and_nothing_behind_it_remo
     ours.mkdir(mode=0o700)
     (ours / "thesis").write_text("years of work")
     os.utime(ours / "thesis", (0, 0))
-    taken(disk).symlink_to(ours)
+    guessable_name(disk).symlink_to(ours)
     check_own(disk, tmp_path)
     assert (ours / "thesis").read_text() == "years of work"
 
@@ -230,10 +230,10 @@ def test_a_lock_that_is_a_link_is_refused_and_no_lock_is_truncated(host: Path, t
     victim.write_text("years of work")
     (host / "k.lock").symlink_to(victim)
     with pytest.raises(OSError, match="lock"):
-        rows_of(tmp_path, "k", [1, 2]).arrays(build)
+        make_rows(tmp_path, "k", [1, 2]).arrays(build)
     assert victim.read_text() == "years of work"
     (host / "j.lock").write_text("kept")
-    rows_of(tmp_path, "j", [1, 2]).arrays(build)
+    make_rows(tmp_path, "j", [1, 2]).arrays(build)
     assert (host / "j.lock").read_text() == "kept"
 
 
@@ -243,7 +243,7 @@ def test_old_links_go_and_what_they_point_to_stays(host: Path, tmp_path: Path) -
     (ours / "thesis").write_text("years of work")
     (host / "old").symlink_to(ours)
     os.utime(host / "old", (0, 0), follow_symlinks=False)
-    rows_of(tmp_path, "k", [1, 2]).arrays(build)
+    make_rows(tmp_path, "k", [1, 2]).arrays(build)
     assert not (host / "old").is_symlink() and (ours / "thesis").exists()
 
 
@@ -279,7 +279,7 @@ def spoil_owner(folder: Path) -> None:
     "spoil", [spoil_shorter, spoil_linked, spoil_more, spoil_open, spoil_list, spoil_owner]
 )
 def test_what_is_not_as_it_was_written_is_built_again(host: Path, tmp_path: Path, spoil) -> None:
-    shared = rows_of(tmp_path, "k", [3, 1, 2])
+    shared = make_rows(tmp_path, "k", [3, 1, 2])
     shared.arrays(build)
     spoil(host / "k")
     shared_arrays._open_folders.clear()
@@ -288,13 +288,13 @@ def test_what_is_not_as_it_was_written_is_built_again(host: Path, tmp_path: Path
 
 
 def test_bytes_that_changed_at_the_same_length_are_found_by_digest(host: Path, tmp_path: Path) -> None:
-    rows_of(tmp_path, "k", [3, 1, 2]).arrays(build)
+    make_rows(tmp_path, "k", [3, 1, 2]).arrays(build)
     np.save(host / "k" / "x.npy", np.array([3, 1, 6]))
     assert shared_arrays.is_whole(host / "k") and not shared_arrays.is_whole(host / "k", digests=True)
 
 
 def test_every_name_taken_is_said(disk: Path) -> None:
     for n in range(shared_arrays.FOLDER_NAMES):
-        Path(f"{taken(disk)}{f'-{n}' if n else ''}").write_text("not a folder")
+        Path(f"{guessable_name(disk)}{f'-{n}' if n else ''}").write_text("not a folder")
     with pytest.raises(DataError, match="belong to others"):
         shared_arrays.host_folder()

@@ -284,24 +284,24 @@ def test_comments_stand_on_every_column_and_layouts_hold(
 def test_a_table_is_made_here_as_by_spark(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk that links no files it is Spark's CREATE TABLE: the same metadata, down to the comments."""
 
-    def made() -> list[object]:
+    def describe_tables() -> list[object]:
         tables = (DeltaLakeTable(store.location(table.name)) for table in (RUNS, USER_METRICS, MANIFESTS))
         return [
-            (made.schema().json(), made.protocol(), made.metadata().description, made.metadata().name,
-             made.metadata().partition_columns, made.metadata().configuration)
-            for made in tables
+            (table.schema().json(), table.protocol(), table.metadata().description, table.metadata().name,
+             table.metadata().partition_columns, table.metadata().configuration)
+            for table in tables
         ]  # fmt: skip
 
     store.create(RUNS, USER_METRICS, MANIFESTS)
-    here = made()
-    monkeypatch.setattr(os, "link", refused)
+    here = describe_tables()
+    monkeypatch.setattr(os, "link", refuse)
     store = Store(store.spark, f"{store.root}_linkless")
     store.create(RUNS, USER_METRICS, MANIFESTS)
-    assert here == made()
+    assert here == describe_tables()
     assert not list(Path(store.root).rglob("*.tmp"))
 
 
-def refused(*_args: object) -> None:
+def refuse(*_args: object) -> None:
     raise OSError(95, "Operation not supported")
 
 
@@ -346,13 +346,13 @@ def test_results_are_deltas_own_tables(store: Store) -> None:
 
 
 def test_an_error_of_a_python_worker_ends_in_what_the_worker_raised(spark) -> None:
-    def broken(batches):
+    def fail(batches):
         yield from batches
         raise ValueError("the seventh item is missing")
 
     with pytest.raises(PySparkException) as error:
-        spark.range(3).mapInArrow(broken, "id long").collect()
+        spark.range(3).mapInArrow(fail, "id long").collect()
     assert explain_spark_error(error.value) == "ValueError: the seventh item is missing"
     with pytest.raises((PySparkException, Py4JJavaError)) as written:
-        spark.range(3).mapInArrow(broken, "id long").write.format("noop").mode("append").save()
+        spark.range(3).mapInArrow(fail, "id long").write.format("noop").mode("append").save()
     assert explain_spark_error(written.value) == "ValueError: the seventh item is missing"

@@ -74,13 +74,13 @@ def test_a_log_in_partitions_is_left_to_spark_and_edges_name_theirs(tmp_path: Pa
 def test_a_file_that_is_not_parquet_is_named_alike(tmp_path: Path) -> None:
     pq.write_table(ROWS, tmp_path / "a.parquet")
     (tmp_path / "b.parquet").write_text("user_id,item_id\n1,2\n")
-    told = f"{tmp_path}: cannot be read: b.parquet is text, not a Parquet file"
+    report = f"{tmp_path}: cannot be read: b.parquet is text, not a Parquet file"
     with pytest.raises(DataError) as refused:
         arrow_files.estimate_rows(str(tmp_path))
-    assert refused.value.message == told
+    assert refused.value.message == report
     with pytest.raises(DataError) as refused:
         open_rows(str(tmp_path), ("user_id",), "edges")
-    assert refused.value.message == f"edges {told}" and "--format" in refused.value.hint
+    assert refused.value.message == f"edges {report}" and "--format" in refused.value.hint
     assert open_log(tmp_path) is None
 
 

@@ -32,7 +32,7 @@ FORMS = (LayerForm("sage", "mean", 5, 5), LayerForm("sage", "mean", 4, 4))
 LAYERS = [{"width": 5}, {"width": 4}]
 
 
-def log_of(path: Path, seed: int, users: int = 30, items: int = 20) -> str:
+def write_log(path: Path, seed: int, users: int = 30, items: int = 20) -> str:
     """A log in which some item and some user have one row each."""
     draw = np.random.default_rng(seed)
     pairs = sorted(
@@ -83,9 +83,9 @@ def graph_net(name: str = "net", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_setting_is_named_with_the_nearest(more, message) -> None:
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as error:
         bench("x", graph_net(**more))
-    assert message in str(found.value)
+    assert message in str(error.value)
 
 
 def dry(folder: Path, **more: Any) -> int:
@@ -110,7 +110,7 @@ def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
     assert dry(tmp_path, features=table, weights=str(tmp_path / "w.safetensors")) == 0
     assert "dimensions 6 -> 5 -> 4; 4 weights, of the right shapes" in capsys.readouterr().out
     assert dry(tmp_path, features={"kind": "degrees"}, weights=str(tmp_path / "w.safetensors")) == 2
-    assert "model net: " in (told := capsys.readouterr().err) and "layers.0.W.weight" in told
+    assert "model net: " in (report := capsys.readouterr().err) and "layers.0.W.weight" in report
     assert (
         dry(tmp_path, features={"kind": "table", "path": "nowhere.parquet"}) == 1
     )  # it may be there later
@@ -121,14 +121,14 @@ def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_weights_of_every_floating_type_are_read_exactly(kind, tmp_path) -> None:
-    """Of 16 bits all numbers: also the smallest ones, zeros of both signs and infinities."""
+    """All numbers of 16 bits: also the smallest ones, zeros of both signs and infinities."""
     bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
     wanted = bits.view(kind) if kind.itemsize == 2 else bits.to(kind) / 7
     wanted = wanted[~wanted.isnan()].reshape(2, -1)
     save_torch({"W.weight": wanted, "W.bias": torch.zeros(0, dtype=kind)}, tmp_path / "w.safetensors")
-    found, _ = read_weights(str(tmp_path / "w.safetensors"))
-    assert found["W.bias"].shape == (0,) and found["W.weight"].shape == wanted.shape
-    assert found["W.weight"].astype(np.float64).tobytes() == wanted.double().numpy().tobytes()
+    result, _ = read_weights(str(tmp_path / "w.safetensors"))
+    assert result["W.bias"].shape == (0,) and result["W.weight"].shape == wanted.shape
+    assert result["W.weight"].astype(np.float64).tobytes() == wanted.double().numpy().tobytes()
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
     from recbench_spark.nightly.night import check_benchmark
 
     gates = [{"fact": "drift_cosin_p10", "below": 0.5}]
-    with pytest.raises(ConfigError, match="no model tells 'drift_cosin_p10'") as found:
+    with pytest.raises(ConfigError, match="no model reports the fact 'drift_cosin_p10'") as error:
         check_benchmark(bench("x", graph_net(), gates=gates))
-    assert "did you mean 'drift_cosine_p10'" in str(found.value)
+    assert "did you mean 'drift_cosine_p10'" in str(error.value)
     with pytest.raises(ConfigError, match="drift_common"):
         check_benchmark(bench("x", gates=[{"fact": "drift_common", "below": 0.5}]))
 
@@ -164,18 +164,18 @@ def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
 # ------------------------------------------------------------------------------ a night
 
 
-def pairs_of(folder: Path) -> list[tuple[str, str]]:
+def read_pairs(folder: Path) -> list[tuple[str, str]]:
     """(user, item) of every edge into the items of a graph."""
     graph = read_graph(folder)
     names = [str(i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
-    found = []
+    result = []
     for block in graph.side_blocks(1):
         csr = graph.csr(block)
         for r in range(block.rows):
-            found += [
+            result += [
                 (names[s], names[block.first + r]) for s in csr.src[csr.indptr[r] : csr.indptr[r + 1]]
             ]
-    return sorted(found)
+    return sorted(result)
 
 
 def frame(place: Path, table: str, **partition: str) -> Any:
@@ -184,7 +184,7 @@ def frame(place: Path, table: str, **partition: str) -> Any:
 
 
 def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_path) -> None:
-    log, place = log_of(tmp_path / "log.parquet", 1), tmp_path / "w"
+    log, place = write_log(tmp_path / "log.parquet", 1), tmp_path / "w"
     few = pa.table({"id": ["1", "2"], "vector": [[1.0] * DIMS] * 2})
     pq.write_table(few, tmp_path / "few.parquet")
     lacking = graph_net("lacking", features={"kind": "table", "path": str(tmp_path / "few.parquet")})
@@ -199,11 +199,11 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
         weights=str(tmp_path / "w.safetensors"),
         wire="float16",
     )
-    store, asked = Store(spark, str(place)), bench(log, graph_net(), lacking, given)
-    ran = run(store, asked)
+    store, requests = Store(spark, str(place)), bench(log, graph_net(), lacking, given)
+    ran = run(store, requests)
     assert list(ran.outcome.failed) == ["lacking"] and ran.outcome.exit_code == 1
-    told = ran.outcome.failed["lacking"]
-    assert "nodes of side item have none: " in told
+    report = ran.outcome.failed["lacking"]
+    assert "nodes of side item have none: " in report
     assert {"popular", "net", "given"} <= set(ran.outcome.leaderboard.split())
     assert "layer 1 pool (mean, plan" in ran.remarks and "of the predicted time" in ran.remarks
 
@@ -217,7 +217,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
     assert len(folders) == 3  # of the net; with the item that has features and no row; of what lacks some
     for folder in folders:
         assert folder.name.startswith(f"{split_id}-")
-        assert pairs_of(folder) == train and not set(pairs_of(folder)) & set(test)
+        assert read_pairs(folder) == train and not set(read_pairs(folder)) & set(test)
     manifest = frame(place, "manifests")
     edges = manifest[(manifest["split_id"] == split_id) & (manifest["fact"] == "graph_edges")]
     assert edges["value"].tolist() == [len(train)] * 2  # what lacks features is not told of
@@ -243,7 +243,7 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
 
     # A second run does nothing but the failed; the mended one alone is computed.
     assert sorted(layers["model"]) == ["given"] * 5 + ["net"] * 5
-    again = run(store, asked)
+    again = run(store, requests)
     assert again.outcome.skipped == ("popular", "net", "given")
     assert len(frame(place, "graph_runs")) == len(layers)
 
@@ -254,16 +254,16 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     net = graph_net(mode="projected")
     first = run(
         store,
-        bench(log_of(tmp_path / "one.parquet", 1), net, gates=[{"fact": "drift_common", "below": 0.5}]),
+        bench(write_log(tmp_path / "one.parquet", 1), net, gates=[{"fact": "drift_common", "below": 0.5}]),
     )
     assert first.outcome.exit_code == 0  # nothing has moved: there is no night before
 
     monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
-    log = log_of(tmp_path / "two.parquet", 2)
+    log = write_log(tmp_path / "two.parquet", 2)
     held = [{"fact": "drift_cosine_p01", "part": "item", "below": 0.9999, "action": "fail"}]
     tomorrow = date(2026, 1, 2)
     second = run(store, bench(log, net, gates=held), tomorrow)
-    assert "these alone are computed" in second.remarks and "drift cosine p01" in second.remarks
+    assert "only these are computed" in second.remarks and "drift cosine p01" in second.remarks
     assert second.outcome.exit_code == 3 and list(second.outcome.failed) == ["net"]
     assert "item: drift_cosine_p01 is" in second.outcome.failed["net"]
     assert set(second.outcome.run_ids) == {"popular"}
@@ -272,12 +272,12 @@ def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> Non
     third = run(store, bench(log, net, gates=mild), tomorrow)
     assert third.outcome.exit_code == 0 and set(third.outcome.run_ids) == {"net"}
     checks = frame(place, "checks")
-    found = checks[checks["check"] == "item: drift_cosine_p01"]
-    assert found["severity"].tolist() == ["warning"] and not found["passed"].any()
-    assert found["run_id"].tolist() == [third.outcome.run_ids["net"]]
+    result = checks[checks["check"] == "item: drift_cosine_p01"]
+    assert result["severity"].tolist() == ["warning"] and not result["passed"].any()
+    assert result["run_id"].tolist() == [third.outcome.run_ids["net"]]
     # The log unchanged since: nothing moved, nothing is computed.
     later = run(store, bench(log, net, gates=held), date(2026, 1, 3))
-    assert later.outcome.exit_code == 0 and "made before" in later.remarks
+    assert later.outcome.exit_code == 0 and "already made" in later.remarks
 
 
 def test_the_nights_date_is_filled_into_paths_of_a_section() -> None:

@@ -38,16 +38,16 @@ PLAN = TrainingPlan(epochs=2, batch=50, rate=0.05)
 
 
 def test_shares_meet() -> None:
-    found = split_minibatch((1, 2, 1))
-    assert [(s.begin, s.end) for s in found] == [(0, 0.25), (0.25, 0.75), (0.75, 1)]
+    result = split_minibatch((1, 2, 1))
+    assert [(s.begin, s.end) for s in result] == [(0, 0.25), (0.25, 0.75), (0.75, 1)]
     rows = list(range(11))
-    assert [row for s in found for row in s.rows(rows)] == rows
+    assert [row for s in result for row in s.rows(rows)] == rows
     with pytest.raises(ConfigError, match="shares"):
         split_minibatch((1, 0))
 
 
 def own_negatives_task():
-    """Of each pair: how many there are hangs on the whole minibatch, not on a process's share of it."""
+    """A task with negatives per pair: their number depends on the whole minibatch, not on a share of it."""
     task = pair_task()
     task.how = type(task.how)(**{**task.how.__dict__, "per_pair": True, "negatives": 200})
     return task
@@ -55,7 +55,7 @@ def own_negatives_task():
 
 @pytest.fixture
 def local(request) -> bool:
-    """Whether processes are of the driver's host; tasks of Spark need a session."""
+    """Tell whether processes run on the driver's host; tasks of Spark need a session."""
     if not request.param:
         request.getfixturevalue("spark")
     return request.param
@@ -79,11 +79,11 @@ WAYS = pytest.mark.parametrize(
     indirect=["local"],
 )
 def test_two_processes_fit_what_one_does(tmp_path, capfd, make, local) -> None:
-    alone, told, expected_told = make(), [], []
+    alone, report, expected_told = make(), [], []
     expected = fit(alone, PLAN, tmp_path / "one", expected_told.append)
-    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), told.append, local)
-    assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
-    assert [line[:21] for line in told] == [line[:21] for line in expected_told]
+    result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 3), report.append, local=local)
+    assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
+    assert [line[:21] for line in report] == [line[:21] for line in expected_told]
     assert not capfd.readouterr().out
     both = make()
     read_checkpoint(tmp_path / "two" / "best.safetensors", both.module, None)
@@ -127,7 +127,7 @@ def running(folder: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
-        ("killed", RecbenchError, r"ended without a word: signal 9\n"),
+        ("killed", RecbenchError, r"ended without a message: signal 9\n"),
         ("exit", RuntimeError, r"a process of the fit: SystemExit: 0\n"),
     ],
 )
@@ -135,25 +135,25 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
     tmp_path, how, kind, words
 ) -> None:
     expected = fit(factor_task(2), PLAN, tmp_path / "one", str)
-    make, told = partial(Ending, str(tmp_path), how), []
+    make, report = partial(Ending, str(tmp_path), how), []
     with pytest.raises(kind, match=words):
-        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), told.append)
+        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), report.append)
     assert not running(tmp_path)
     assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
-    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), told.append)
-    assert [line.partition(":")[0] for line in told] == [
+    result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), report.append)
+    assert [line.partition(":")[0] for line in report] == [
         "epoch 1",
-        "going on at epoch 2, step 0",
+        "resuming at epoch 2, step 0",
         "epoch 2",
     ]
-    assert [e.loss for e in found.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
+    assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
 
 
 @WAYS
 def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> None:
     make = partial(Ending, str(tmp_path), "refused")
     with pytest.raises(DataError, match=r"^no more\n  hint: rest$"):
-        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, local)
+        fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str, local=local)
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
@@ -165,8 +165,8 @@ def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, mon
         archive.writestr("only_there.py", code)
     monkeypatch.syspath_prepend(str(tmp_path / "theirs.zip"))
     make = importlib.import_module("only_there").make
-    found = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str)
-    assert found.best and len(found.epochs) == 2
+    result = fit_multiprocess(make, PLAN, tmp_path / "two", (1, 1), str)
+    assert result.best and len(result.epochs) == 2
 
 
 def test_which_error_is_told() -> None:
@@ -178,10 +178,10 @@ def test_which_error_is_told() -> None:
         raise_first([killed, *odd, FailureNote("ConfigError", "third", "mend", time=3)])
     with pytest.raises(RuntimeError, match=r"KeyError: '1'\nthe trace"):
         raise_first([killed, *odd])
-    with pytest.raises(RecbenchError, match="without a word: signal 9\n"):
+    with pytest.raises(RecbenchError, match="without a message: signal 9\n"):
         raise_first([silent, killed])
     with pytest.raises(
-        RecbenchError, match="without a word: ModuleNotFoundError: No module named 'ours'\n"
+        RecbenchError, match="without a message: ModuleNotFoundError: No module named 'ours'\n"
     ):
         raise_first([silent])
     raise_first([])
@@ -301,7 +301,7 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local)
+        fit_multiprocess(partial(Slow, str(tmp_path)), PLAN, tmp_path / "two", (1, 1), str, local=local)
     finally:
         over.set()
         thread.join()
@@ -341,15 +341,15 @@ def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_pa
     assert len([name for name in before if name.startswith(".meeting.")]) == 1
     lines: list[str] = []
     fitted = fit_multiprocess(partial(factor_task, 2), PLAN, tmp_path / "two", (1, 1), lines.append)
-    assert lines[0].startswith("going on at epoch 2") and len(fitted.epochs) == 2
+    assert lines[0].startswith("resuming at epoch 2") and len(fitted.epochs) == 2
     assert names(tmp_path / "two") == before
 
 
 def test_lines_are_told_whole_and_in_their_order(tmp_path) -> None:
-    path, told = tmp_path / "lines.txt", []
-    with follow_lines(path, told.append), path.open("a", encoding="utf-8") as file:
+    path, report = tmp_path / "lines.txt", []
+    with follow_lines(path, report.append), path.open("a", encoding="utf-8") as file:
         for part in ("one\ntw", "o\n", "three: ½\nhal"):
             file.write(part)
             file.flush()
             time.sleep(0.4)
-    assert told == ["one", "two", "three: ½"]
+    assert report == ["one", "two", "three: ½"]

@@ -31,9 +31,9 @@ def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run(store, small(models=MODELS, evaluation=evaluation, comparisons={}))
 
 
-def rows_of(night: Ran, part: str) -> Rows:
-    found = night.store.read(SPLITS).where(f"part = '{part}'").collect()
-    return [(row.user_id, row.item_id, row.rating) for row in found]
+def read_rows(night: Ran, part: str) -> Rows:
+    result = night.store.read(SPLITS).where(f"part = '{part}'").collect()
+    return [(row.user_id, row.item_id, row.rating) for row in result]
 
 
 def value(night: Ran, model: str, metric: str) -> float:
@@ -65,7 +65,7 @@ def rmse_and_mae(test: Rows, predict: Any) -> tuple[float, float]:
 
 
 def test_means_predict_what_plain_arithmetic_does(night: Ran) -> None:
-    train, test = rows_of(night, "train"), rows_of(night, "test")
+    train, test = read_rows(night, "train"), read_rows(night, "test")
     means = rmse_and_mae(test, slow_means(train, 3, 2))
     assert (value(night, "means", "rmse"), value(night, "means", "mae")) == pytest.approx(means, rel=1e-9)
     mean = Fraction(sum(Fraction(r) for _, _, r in train), len(train))
@@ -74,7 +74,7 @@ def test_means_predict_what_plain_arithmetic_does(night: Ran) -> None:
 
 
 def test_als_is_measured_on_its_stored_vectors_and_unseen_pairs_get_the_mean(night: Ran) -> None:
-    train, test = rows_of(night, "train"), rows_of(night, "test")
+    train, test = read_rows(night, "train"), read_rows(night, "test")
     vectors = {}
     rows = night.store.spark.read.format("delta").load(night.store.location("embeddings"))
     for row in rows.where("size(vector) = 3").collect():
@@ -91,11 +91,11 @@ def test_als_is_measured_on_its_stored_vectors_and_unseen_pairs_get_the_mean(nig
 
 
 def test_users_pairs_and_unknown_pairs_stand_in_checks(night: Ran) -> None:
-    train, test = rows_of(night, "train"), rows_of(night, "test")
+    train, test = read_rows(night, "train"), read_rows(night, "test")
     known = [{row[side] for row in train} for side in (0, 1)]
     unknown = sum(u not in known[0] or i not in known[1] for u, i, _ in test)
-    found = night.store.read(CHECKS).where(f"run_id = '{night.outcome.run_ids['als']}'").collect()
-    facts = {row.check: row.observed for row in found}
+    result = night.store.read(CHECKS).where(f"run_id = '{night.outcome.run_ids['als']}'").collect()
+    facts = {row.check: row.observed for row in result}
     assert facts["test: predicted pairs"] == len(test)
     assert facts["test: users"] == len({u for u, _, _ in test})
     assert facts["test: pairs unknown to the model"] == unknown
@@ -130,7 +130,7 @@ def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: A
     path = tmp_path / "log.csv"
     path.write_text("u,i,r,p\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows))
     columns = {"user_id": "u", "item_id": "i", "rating": "r", "part": "p"}
-    found = {}
+    result = {}
     for name, scale in (("clipped", [low, high]), ("narrow", [low, high - 1])):
         dataset = {"name": name, "reader": "csv", "path": str(path), "columns": columns, "scale": scale}
         models = [
@@ -140,13 +140,13 @@ def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: A
         evaluation = {"task": "rating", "bootstrap": {"replicates": 20}}
         split = {"protocol": "given"}
         changes = {"dataset": dataset, "split": split, "models": models, "evaluation": evaluation}
-        found[name] = run(Store(spark, str(tmp_path / name)), small(**changes, comparisons={}))
-    assert set(found["narrow"].outcome.failed) == {"means", "sgd"}
-    assert "outside dataset.scale" in found["narrow"].outcome.failed["means"]
-    train, test = rows_of(found["clipped"], "train"), rows_of(found["clipped"], "test")
+        result[name] = run(Store(spark, str(tmp_path / name)), small(**changes, comparisons={}))
+    assert set(result["narrow"].outcome.failed) == {"means", "sgd"}
+    assert "outside dataset.scale" in result["narrow"].outcome.failed["means"]
+    train, test = read_rows(result["clipped"], "train"), read_rows(result["clipped"], "test")
     free = slow_means(train, Fraction(1, 100), Fraction(1, 100))
     clipped = rmse_and_mae(test, lambda u, i: min(max(free(u, i), Fraction(low)), Fraction(high)))[0]
-    assert value(found["clipped"], "means", "rmse") == pytest.approx(clipped, rel=1e-9)
+    assert value(result["clipped"], "means", "rmse") == pytest.approx(clipped, rel=1e-9)
     assert rmse_and_mae(test, free)[0] > 1.01 * clipped, "or this log would not show it"
 
 

@@ -29,7 +29,7 @@ from recbench_spark.schemas import TABLES
 from recbench_spark.storage.store import Store
 from recbench_spark.training import trained_graphs
 from recbench_spark.training.model_adapter import SplitData, make_adapter
-from tests.graph.oracle import of_edges
+from tests.graph.oracle import build_csr
 from tests.nights import models, run, small
 
 FIT = {"epochs": 3, "batch": 64, "rate": 0.02, "validation": 0.2}
@@ -44,7 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def log_of(path: Path, users: int = 40, items: int = 24) -> str:
+def write_log(path: Path, users: int = 40, items: int = 24) -> str:
     """Two tastes: users like items of their own parity."""
     draw = np.random.default_rng(1)
     pairs = {(int(u), int(2 * i + u % 2)) for u, i in zip(draw.integers(users, size=450),
@@ -80,7 +80,7 @@ def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> 
         ({"kind": "pinsage", "aggregator": "importence"}, "aggregator"),
         ({"kind": "pinsage", "hard_ranks": [6, 5]}, "no band"),
         ({"kind": "graphsage", "aggregator": "median"}, "aggregator"),
-        ({"kind": "graphsage", "samples": [3]}, "one a layer"),
+        ({"kind": "graphsage", "samples": [3]}, "one per layer"),
         ({"kind": "pinsage", "features": {"kind": "hashed", "side": "user"}}, "items are the only nodes"),
         ({"kind": "graphsage", "features": {"kind": "hashed", "side": "itm"}}, "itm is none of user, item"),
         ({"kind": "lightgcn", "layers": 0}, "layers"),
@@ -136,7 +136,7 @@ def by_hand(folder: Path) -> Graph:
     save_array(folder / "hashes.npy", hashes)
     blocks = []
     for number, (side, first, end) in enumerate([(0, 0, 20), (1, 20, 33), (1, 33, 50)]):
-        csr = of_edges(end - first, [(d - first, s) for d, s in edges if first <= d < end])
+        csr = build_csr(end - first, [(d - first, s) for d, s in edges if first <= d < end])
         save_array(folder / "blocks" / f"{number:05d}" / "indptr.npy", csr.indptr)
         save_array(folder / "blocks" / f"{number:05d}" / "src.npy", csr.src)
         blocks.append(NodeBlock(number, side, first, end - first, csr.edges))
@@ -160,11 +160,11 @@ def test_edges_are_fitted_over_a_laid_out_graph_and_weights_are_made_once(tmp_pa
     how = PairObjective("co_occurrence", 1.0, 20, first=20, end=50)
     data: Any = SimpleNamespace(journal=Journal(io.StringIO()))
     folder = tmp_path / "fit"
-    path = trained_graphs.fit_weights(data, laid, examples, how, None, (settings, folder))
+    path = trained_graphs.fit_weights(data, laid, examples, how, None, fit_of=(settings, folder))
     weights, _ = read_weights(str(path))
     assert set(weights) == set(net.shapes())
     before = path.stat().st_mtime_ns
-    trained_graphs.fit_weights(data, laid, examples, how, None, (settings, folder))
+    trained_graphs.fit_weights(data, laid, examples, how, None, fit_of=(settings, folder))
     assert path.stat().st_mtime_ns == before
 
 
@@ -173,10 +173,12 @@ def test_pinsages_pairs_and_users() -> None:
     pairs = make_pairs(draw.integers(0, 30, 300), draw.integers(0, 12, 300), 30, 12)
     dense = np.array([5, 3, 0, 1, 2, 4, 6, 7, 8, 9, 11, 10])
     settings = model_class("pinsage").model_validate({"name": "m", "kind": "pinsage", "validation": 0.3})
-    found = trained_graphs.make_pair_examples(pairs, dense, 12, settings)
+    result = trained_graphs.make_pair_examples(pairs, dense, 12, settings)
     own = [set(dense[pairs.item[a:b]]) for a, b in zip(pairs.indptr, pairs.indptr[1:], strict=False)]
-    assert all(any({q, i} <= items for items in own) for q, i in zip(found.query, found.item, strict=True))
-    assert len(found.held_query) and found.side == (0, 12)
+    assert all(
+        any({q, i} <= items for items in own) for q, i in zip(result.query, result.item, strict=True)
+    )
+    assert len(result.held_query) and result.side == (0, 12)
     vectors = draw.standard_normal((12, 3)).astype(np.float32)
     means = trained_graphs.mean_vectors(pairs, vectors[dense])
     assert np.allclose(means[4], vectors[sorted(own[4])].mean(axis=0), atol=1e-6)
@@ -185,12 +187,12 @@ def test_pinsages_pairs_and_users() -> None:
 
 
 def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path, monkeypatch) -> None:
-    log, place = log_of(tmp_path / "log.parquet", items=60), tmp_path / "w"
+    log, place = write_log(tmp_path / "log.parquet", items=60), tmp_path / "w"
     ran = run(Store(spark, str(place)), bench(log))
     assert not ran.outcome.failed and ran.outcome.exit_code == 0
     assert set(KINDS) <= set(ran.outcome.leaderboard.split())
-    for told in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
-        assert told in ran.remarks
+    for report in ("epoch 1: loss", "examples/s", "neighbourhoods", "hard negatives: ", "best epoch"):
+        assert report in ran.remarks
     for name in TABLES:  # no folder of a fit's files stands where a table would be made
         assert Store(spark, str(place)).exists(name) == (place / name / "_delta_log").is_dir()
     values = DeltaTable(place / "metrics").to_pandas()
@@ -211,19 +213,19 @@ def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path
 
     plain = fitting._Fit._finish_epoch
 
-    def killed(self: Any, told: Any) -> None:
-        plain(self, told)
+    def kill(self: Any, report: Any) -> None:
+        plain(self, report)
         raise DataError("killed")  # what nobody foresaw would end the whole night
 
-    monkeypatch.setattr(fitting._Fit, "_finish_epoch", killed)
+    monkeypatch.setattr(fitting._Fit, "_finish_epoch", kill)
     other = tmp_path / "w2"
     first = run(Store(spark, str(other)), bench(log, watch=True))
     assert set(first.outcome.failed) == set(KINDS)
     monkeypatch.setattr(fitting._Fit, "_finish_epoch", plain)
     second = run(Store(spark, str(other)), bench(log, watch=True))
-    assert second.remarks.count("going on at epoch 2") == len(KINDS) and not second.outcome.failed
-    told = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.remarks)
-    assert len(told) == 2 * len(KINDS)
+    assert second.remarks.count("resuming at epoch 2") == len(KINDS) and not second.outcome.failed
+    report = re.findall(r"test (?:recall@20|scaled MRR) 0\.\d+ \(watched\)", second.remarks)
+    assert len(report) == 2 * len(KINDS)
     assert second.remarks.count("no figure to report") == len(KINDS) and "watched" not in ran.remarks
     columns = ["model", "metric", "k", "value"]
     tables = []
@@ -256,11 +258,11 @@ def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> Non
     }  # fmt: skip
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
     fitted = {"name": "pinsage", "kind": "pinsage", **FIT, **KINDS["pinsage"]}
-    asked = small(
+    requests = small(
         models=[*models("popular"), fitted], dataset=dataset, split={"protocol": "given"},
         evaluation=evaluation,
     )  # fmt: skip
-    ran = run(Store(spark, str(tmp_path / "w")), asked)
+    ran = run(Store(spark, str(tmp_path / "w")), requests)
     assert set(ran.outcome.failed) == {"pinsage"} and ran.outcome.exit_code == 1
     assert "none of the 6 nodes has a neighbour" in ran.outcome.failed["pinsage"]
     assert "epoch 1: loss" not in ran.remarks
@@ -274,7 +276,7 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> N
         for n in (1, 2)
     ]
     endless = {"name": "endless", "kind": "mf_bpr", **FIT, "dims": 4, "spread": 1e30, "processes": 2}
-    benchmark = bench(log_of(tmp_path / "log.parquet"), [*fitted, endless])
+    benchmark = bench(write_log(tmp_path / "log.parquet"), [*fitted, endless])
     ran = run(Store(spark, str(tmp_path / "w")), benchmark)
     assert set(ran.outcome.failed) == {"endless"}
     assert re.match(

@@ -42,9 +42,9 @@ def items(spark):
 def test_popularity_is_the_count_as_a_bias(items) -> None:
     trained = baselines.train_popular(items)
     assert trained.users is None and trained.similarities is None
-    found = {row.item_id: (row.vector, row.bias) for row in trained.items.collect()}
-    assert found == {row.item_id: ([], float(row.n_train)) for row in items.collect()}
-    assert found[f"i{N_ITEMS - 1:02}"][1] == 0
+    result = {row.item_id: (row.vector, row.bias) for row in trained.items.collect()}
+    assert result == {row.item_id: ([], float(row.n_train)) for row in items.collect()}
+    assert result[f"i{N_ITEMS - 1:02}"][1] == 0
 
 
 @pytest.mark.parametrize("implicit", [True, False])
@@ -55,11 +55,11 @@ def test_als_gives_a_vector_to_each_user_and_item_it_saw(
     trained = als.train_als(train, items, model, 4.0, str(tmp_path))
     rows = [row for row in ratings() if row[2] >= 4 or not implicit]
     for side, place in (("user", 0), ("item", 1)):
-        found = getattr(trained, f"{side}s").collect()
-        assert sorted(row[f"{side}_id"] for row in found) == sorted({row[place] for row in rows})
-        assert {len(row.vector) for row in found} == {3}
-        assert np.isfinite([row.vector for row in found]).all()
-        assert {row.bias for row in found} == {0.0}
+        result = getattr(trained, f"{side}s").collect()
+        assert sorted(row[f"{side}_id"] for row in result) == sorted({row[place] for row in rows})
+        assert {len(row.vector) for row in result} == {3}
+        assert np.isfinite([row.vector for row in result]).all()
+        assert {row.bias for row in result} == {0.0}
 
 
 def test_explicit_als_learns_the_ratings(spark, items, tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_als_without_relevant_rows_is_refused(train, items, tmp_path: Path) -> N
 def cosine(matrix_ui: np.ndarray, k: int) -> dict[tuple[int, int], float]:
     together = matrix_ui.T @ matrix_ui
     n_i = together.diagonal()
-    found = {}
+    result = {}
     for i in range(len(n_i)):
         others = [j for j in range(len(n_i)) if j != i and together[i, j]]
         weight = {j: together[i, j] / np.sqrt(n_i[i] * n_i[j]) for j in others}
-        found |= {(i, j): weight[j] for j in sorted(others, key=lambda j: (-weight[j], j))[:k]}
-    return found
+        result |= {(i, j): weight[j] for j in sorted(others, key=lambda j: (-weight[j], j))[:k]}
+    return result
 
 
 @pytest.mark.parametrize(("k", "block", "scores"), [(5, 512, "sum"), (4, 7, "centred_mean")])
@@ -96,7 +96,7 @@ def test_item_knn_equals_numpy(
     monkeypatch.setattr(item_knn, "ITEMS_A_TASK", block)
     model = ItemKnnModel(name="m", kind="item_knn", neighbours=k, scores=scores)
     trained = item_knn.train_item_knn(train, items, model, 3.0, str(tmp_path / f"histories{k}"))
-    found = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
+    result = {(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()}
     relevant = [(user, item) for user, item, rating in ratings() if rating >= 3]
     users = sorted({user for user, _ in relevant})
     matrix = np.zeros((len(users), N_ITEMS))
@@ -109,20 +109,20 @@ def test_item_knn_equals_numpy(
         sums = [sum(w for (i, _), w in weights.items() if i == item) for item in range(N_ITEMS)]
         weights = {(i, j): w / sums[i] for (i, j), w in weights.items()}
     wanted = {(f"i{i:02}", f"i{j:02}"): w for (i, j), w in weights.items()}
-    assert found.keys() == wanted.keys()
-    assert found == pytest.approx(wanted, rel=1e-12)
+    assert result.keys() == wanted.keys()
+    assert result == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_long_history_is_cut_and_always_in_the_same_place(train, items, tmp_path: Path) -> None:
     """With histories of two items, each user adds one pair at most; the order of rows does not matter."""
     model = ItemKnnModel(name="m", kind="item_knn", max_history=2)
-    found = []
+    result = []
     for n in (1, 3):
         rows = train.orderBy("rating").repartition(n)
         trained = item_knn.train_item_knn(rows, items, model, None, str(tmp_path / f"cut{n}"))
-        found.append({(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()})
-    assert found[0] == found[1]
-    assert 0 < len(found[0]) <= 2 * 50
+        result.append({(r.item_id, r.neighbour_id): r.weight for r in trained.similarities.collect()})
+    assert result[0] == result[1]
+    assert 0 < len(result[0]) <= 2 * 50
 
 
 def test_item_knn_without_relevant_rows_knows_no_neighbours(train, items, tmp_path: Path) -> None:

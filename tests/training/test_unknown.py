@@ -54,7 +54,7 @@ BY_LIKES = {"als", "implicit_als", "item_knn", "lightgcn", "logistic_mf", "mf_bp
 """Kinds that learn from relevant rows alone."""
 
 
-def log_of(path: Path) -> dict[str, Any]:
+def write_log(path: Path) -> dict[str, Any]:
     """A log with parts of its own: users like items of their parity."""
     draw, rows = np.random.default_rng(1), []
     for user in range(30):
@@ -84,11 +84,11 @@ def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         "definition": {"threshold": 4},
         "bootstrap": {"replicates": 10},
     }
-    asked = small(
-        models=models, dataset=log_of(place / "log.parquet"), split={"protocol": "given"},
+    requests = small(
+        models=models, dataset=write_log(place / "log.parquet"), split={"protocol": "given"},
         evaluation=evaluation,
     )  # fmt: skip
-    return run(Store(spark, str(place / "w")), asked)
+    return run(Store(spark, str(place / "w")), requests)
 
 
 def rankings(night: Ran, model: str) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def test_every_kind_is_tried() -> None:
 
 @pytest.mark.parametrize("kind", RANKERS)
 def test_users_without_training_rows_get_no_list_and_are_counted(kind: str, night: Ran) -> None:
-    found = rankings(night, kind)
+    result = rankings(night, kind)
     nobody = {*COLD, *COOL} if kind in BY_LIKES else {*COLD}
-    for user, row in found.items():
+    for user, row in result.items():
         known = user not in nobody
         assert (row.length > 0) == known, user
         assert (max(row.above) >= 0) == known, user
@@ -146,7 +146,7 @@ def test_who_scores_by_items_alone_ranks_for_everybody(model: str, night: Ran) -
 @pytest.mark.parametrize("kind", ["als_wr", "nsvd1", "sgd_mf"])
 def test_predicted_ratings_of_unknown_users_are_those_of_the_model(kind: str, night: Ran) -> None:
     """Watched during the fit, they are the mean and the item's bias, as before."""
-    (folder,) = (f for f in files_of_fits(night) if read_row(f)["kind"] == kind)
+    (folder,) = (f for f in list_fit_files(night) if read_row(f)["kind"] == kind)
     model = registry.load(folder / "model.npz")
     rows = pq.read_table(folder / "predictions.parquet").to_pylist()
     users, items = (pq.read_table(folder / f"{side}s.parquet").to_pydict() for side in ("user", "item"))
@@ -158,7 +158,7 @@ def test_predicted_ratings_of_unknown_users_are_those_of_the_model(kind: str, ni
         assert row["prediction"] == np.clip(biases[row["item_id"]], *model.scale)
 
 
-def files_of_fits(night: Ran) -> list[Path]:
+def list_fit_files(night: Ran) -> list[Path]:
     """Folders of the learners' fits."""
     return [file.parent for file in Path(night.store.scratch).rglob("fit.json")]
 

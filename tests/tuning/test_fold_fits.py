@@ -180,9 +180,9 @@ def test_fits_of_a_start_that_was_killed_are_counted_as_made(store, one) -> None
     for task in plan.tasks[:2]:
         fit_one(task, plan.log.files)
     run_plan(own, plan, Journal(text))
-    assert "3 fits, 2 of them made before (2 of these by a start that did not end)" in text.getvalue()
+    assert "3 fits, 2 of them already done (2 of these by a run that did not end)" in text.getvalue()
     run_plan(own, plan, again := Journal(io.StringIO()))
-    assert "3 fits, 3 of them made before\n" in again.stream.getvalue()
+    assert "3 fits, 3 of them already done\n" in again.stream.getvalue()
 
 
 def test_consecutive_folds_are_stretches_of_the_file(store, one) -> None:
@@ -214,7 +214,7 @@ def test_spreads_over_folds_and_seeds_stand_apart(store, one) -> None:
 
 
 def test_what_cannot_be_is_told(store, one, tmp_path) -> None:
-    with pytest.raises(ProtocolError, match=r"fold \d+ of 400 holds no row"):
+    with pytest.raises(ProtocolError, match=r"fold \d+ of 400 has no rows"):
         make_fits(store, benchmark(one.dataset.path, folds=400))
     days = [{"name": "days", "kind": "bayesian_mf", "features": "u,i,t"}]
     untimed = benchmark(write_log(tmp_path, timed=False), days)
@@ -292,7 +292,7 @@ def test_a_bundle_is_scored_again_to_the_same_bits(store, one, rows, tmp_path) -
             DataError, match=rf"has {n + int(wrong[0])} rows for {n} held-out pairs: {wrong}\n"
         ):
             score_bundle(store, one, log, place, never)
-    with pytest.raises(DataError, match="made on a log of other rows"):
+    with pytest.raises(DataError, match="made from a log with other rows"):
         score_bundle(store, one, replace(log, log_id="other"), tmp_path / "few", never)
     with pytest.raises(ConfigError, match="no seed of model wild has stored fits of all folds"):
         read_predictions(store, one, log, "wild")

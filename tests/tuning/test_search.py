@@ -223,4 +223,4 @@ def test_what_a_search_cannot_try_is_told_before_it_starts(tmp_path) -> None:
         resolve_search(one.model_copy(update={"search": None}), None, None)
     text = dry_run(one, resolve_search(one, "sgd", 7))
     assert "20% of the training rows of fold 1; they are test rows of the other folds" in text
-    assert "7 settings a method, 2 fits each" in text and "rates: 0.0001 to 0.01, logarithmic" in text
+    assert "7 settings per method, 2 fits each" in text and "rates: 0.0001 to 0.01, logarithmic" in text

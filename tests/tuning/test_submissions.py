@@ -69,7 +69,9 @@ class Board:
 
     def score(self, place: Path, accepted: tuple[str, str] | None = None) -> Any:
         self.notes.clear()
-        return score_bundle(self.store, self.one, self.log, place, never, accepted, self.notes.append)
+        return score_bundle(
+            self.store, self.one, self.log, place, never, accepted=accepted, report=self.notes.append
+        )
 
     def update(self) -> Any:
         return update_board(self.store, self.one, self.log)

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
     print(format_table(rows))
     command = [sys.executable, "jobs/query.py", "--warehouse", store.root, "fits_over_folds"]
-    print(f"a row a fit: {shlex.join(command)}")
+    print(f"one row per fit: {shlex.join(command)}")
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 
@@ -119,7 +119,7 @@ def check_amount(
     fits = count_fits(models, list_folds(benchmark, folds), seeds)
     if fits > MAX_FITS:
         message = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MAX_FITS:,}"
-        raise ConfigError(message, "fewer folds (split.folds), or some of them (--folds 0,1)")
+        raise ConfigError(message, "use fewer folds (split.folds), or only some of them (--folds 0,1)")
 
 
 def dry_run(

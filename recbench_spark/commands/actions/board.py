@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
         )
         return OK
     if not args.warehouse:
-        raise ConfigError("--config needs --warehouse", "the directory that jobs/benchmark.py wrote to")
+        raise ConfigError(
+            "--config needs --warehouse", "give the directory that jobs/benchmark.py wrote to"
+        )
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     check_benchmark(benchmark)
     require_warehouse(args.warehouse)
@@ -64,5 +66,5 @@ def board_facts(store: Store, board: BoardState, fits: pd.DataFrame) -> reports.
     searches = {model: search for model, search in trials.items() if search is not None}
     views, figures = read_views(store, board.name), draw_figures(fits)
     return reports.make_board(
-        board.name, board.entries, board.verdicts, searches, views, figures, board.held
+        board.name, board.entries, board.verdicts, searches, views, figures=figures, held_back=board.held
     )

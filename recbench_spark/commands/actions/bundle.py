@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "score":
         rank = partial(run_ranking_model, store, args.logical_date or datetime.now(UTC).date(), journal)
         accepted = (args.who, args.why) if args.accept else None
-        entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted)
+        entry = score_bundle(store, benchmark, log, args.bundle, rank, accepted=accepted)
         print(f"{entry.name} by {entry.who}: {entry.metric} {entry.value:.4f} on board {entry.board},"
               f" entry {entry.entry_id}, {entry.evidence}")  # fmt: skip
         return OK
@@ -76,16 +76,19 @@ def check_flags(args: argparse.Namespace) -> None:
     if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
         raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
     if args.action not in DECISIONS and args.config is None:
-        raise ConfigError(f"{args.action} needs --config", "a benchmark file, or its name")
+        raise ConfigError(f"{args.action} needs --config", "give a benchmark file, or its name")
     if args.accept and not (args.why or "").strip():
         raise ConfigError("--accept needs --why", "the reason is kept in the table board_decisions")
     sources = [args.model, args.predictions, args.lists]
     if args.action == "score" and args.bundle is None:
-        raise ConfigError("score needs --bundle", "the folder that pack wrote")
+        raise ConfigError("score needs --bundle", "give the folder that pack wrote")
     if args.action == "pack" and (sum(map(bool, sources)) != 1 or args.output is None):
         raise ConfigError("pack needs --output and one of --model, --predictions, --lists", "see --help")
     if args.action == "pack" and not args.model and not args.name:
-        raise ConfigError("pack needs --name for what was made elsewhere", "what the run is called")
+        raise ConfigError(
+            "pack needs --name for predictions or lists that were made elsewhere",
+            "give the name of the run",
+        )
 
 
 def check_files(args: argparse.Namespace) -> None:

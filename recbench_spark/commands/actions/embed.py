@@ -51,7 +51,7 @@ def run_embedding(args: argparse.Namespace) -> int:
     in_warehouse = args.split or args.neighbourhoods
     if not (args.edges or in_warehouse or args.model):
         hint = "--edges PATH, --split ID, --neighbourhoods ID, or graph.edges in --model FILE"
-        raise ConfigError("no graph is named", hint)
+        raise ConfigError("no graph is given", hint)
     require_folder(args.warehouse)
     check_journal_path(args.journal, "--journal")
     check_names(args)
@@ -152,7 +152,7 @@ def require_folder(warehouse: str) -> None:
         kind = "remote" if "://" in warehouse else "a catalog's schema"
         raise ConfigError(
             f"--warehouse {warehouse} is {kind}, and a graph's files are mapped",
-            "a folder that the driver and all workers see; tables can be copied from there",
+            "give a folder that the driver and all workers see; tables can be copied from there",
         )
 
 
@@ -207,10 +207,12 @@ def parse_node_tables(texts: list[str], sides: str | None) -> dict[str, str]:
     for text in texts:
         side, equals, path = text.partition("=")
         if not equals and sides:
-            raise ConfigError(f"--node-table {text}: whose?", f"--node-table SIDE={text}, SIDE of {sides}")
+            raise ConfigError(
+                f"--node-table {text}: the side is missing", f"--node-table SIDE={text}, SIDE of {sides}"
+            )
         side, path = (side, path) if equals else ("node", text)
         if side in paths:
-            raise ConfigError(f"--node-table: two tables of side {side}", "give one table a side")
+            raise ConfigError(f"--node-table: two tables of side {side}", "give one table per side")
         paths[side] = path
     return paths
 
@@ -222,7 +224,7 @@ def parse_features(text: str | None) -> dict[str, Any]:
     kind, _, dims = text.partition(":")
     if kind in GENERATED_FEATURES and not Path(text).exists():
         if dims and not dims.isdigit():
-            raise ConfigError(f"--features {text}: '{dims}' is no number", "e.g. hashed:64")
+            raise ConfigError(f"--features {text}: '{dims}' is not a number", "e.g. hashed:64")
         return {"kind": kind, **({"dims": int(dims)} if dims else {})}
     if kind.isidentifier() and not Path(text).exists():  # meant as a word
         raise ConfigError(f"--features: no table at {text}", nearest(kind, GENERATED_FEATURES))
@@ -255,7 +257,7 @@ def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
         f"graph      {settings.graph.edges} ({', '.join(settings.graph.sides)})\n"
         f"features   {features}\nlayers     {kinds}; mode {settings.mode}, wire {settings.wire}\n"
         f"weights    {settings.weights or f'random, seed {settings.seed}'}\nwarehouse  {args.warehouse}\n"
-        f"looked at  {describe_files(settings)}"
+        f"checked    {describe_files(settings)}"
     )
 
 
@@ -285,7 +287,7 @@ def parse_ids(text: str) -> list[str]:
     names = read_lines(listed[1:]) if listed.startswith("@") else listed.split(",")
     ids = list(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not ids:
-        raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with an id a line")
+        raise ConfigError(f"--nodes {text}: no id", "[SIDE=]ID,ID or [SIDE=]@FILE with one id per line")
     return ids
 
 
@@ -300,14 +302,14 @@ def read_lines(path: str) -> list[str]:
         text = Path(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise ConfigError(
-            f"--nodes @{path}: {error.strerror}", "give a text file with an id a line"
+            f"--nodes @{path}: {error.strerror}", "give a text file with one id per line"
         ) from None
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         raise ConfigError(
-            f"--nodes @{path}: the file is no text in UTF-8",
-            "give a text file with an id a line; of Parquet or a compressed file write the ids out first",
+            f"--nodes @{path}: the file is not UTF-8 text",
+            "give a text file with one id per line; export the ids of a Parquet or compressed file first",
         )
     return text.removeprefix("\ufeff").splitlines()
 

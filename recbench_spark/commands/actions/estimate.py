@@ -73,9 +73,11 @@ def check_flags(args: argparse.Namespace) -> None:
     """Check that the flags agree and that their values make sense. Raises ConfigError."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
+            raise ConfigError(
+                f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore"
+            )
     if args.matrix and not args.propensities:
-        raise ConfigError("--propensities is missing", "a table of item_id, propensity, for instance")
+        raise ConfigError("--propensities is missing", "give a table of item_id, propensity, for example")
     if args.rounds and args.reader == "open_bandit" and policy_name(args) == "given":
         raise ConfigError("Open Bandit rounds have no pi_e", "give --uniform N, --policy or --policy-log")
     positive = {

@@ -115,11 +115,13 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     """Check the flags against each other and return the definition of the metrics."""
     for name in (args.model, args.suite):
         if not NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' is not a usable name", "letters, digits, dot, dash, underscore")
+            raise ConfigError(
+                f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore"
+            )
     _refuse_unused(args, kind)
     _check_sides(args)
     if not args.predictions and not args.truth and not args.pairs:
-        raise ConfigError("--truth is missing", "a table of user_id, item_id[, relevance]")
+        raise ConfigError("--truth is missing", "give a table of user_id, item_id[, relevance]")
     request = make_request(args, kind)
     read_views(args)
     if kind == "predictions":

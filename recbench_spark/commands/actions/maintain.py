@@ -53,7 +53,7 @@ def check_flags(args: argparse.Namespace) -> None:
     first_retained_night(args)
     if args.vacuum_hours is not None and args.vacuum_hours < MIN_VACUUM_HOURS:
         raise ConfigError(
-            f"--vacuum-hours {args.vacuum_hours}: at least {MIN_VACUUM_HOURS}", "a night may be at work"
+            f"--vacuum-hours {args.vacuum_hours}: at least {MIN_VACUUM_HOURS}", "a night may be running"
         )
 
 

@@ -58,7 +58,7 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
     journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
-    journal.say(f"Spark {spark.version} is there ({time.monotonic() - started:.1f} s)")
+    journal.say(f"Spark {spark.version} started ({time.monotonic() - started:.1f} s)")
     return Store(spark, args.warehouse)
 
 

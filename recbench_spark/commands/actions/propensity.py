@@ -56,9 +56,14 @@ def run(args: argparse.Namespace) -> int:
 def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
     """Check the flags against each other; return the settings and, with --log, the data set."""
     if not 0 <= args.goodness <= MAX_LAWS:
-        raise ConfigError(f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 give two digits")
+        raise ConfigError(
+            f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 simulations give two digits"
+        )
     if args.cells and args.method != "logistic_regression":
-        raise ConfigError("--cells goes with --method logistic_regression", "others know items alone")
+        raise ConfigError(
+            "--cells goes with --method logistic_regression",
+            "the other methods have one propensity per item",
+        )
     choices = {"method": args.method, "law": args.law, "scale": args.scale, "floor": args.floor}
     tables = {"path": args.given, "item_features": args.item_features, "user_features": args.user_features}
     settings = parse(Propensities, {**choices, **tables, "rate": args.rate}, "flags")

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         return _answer_locally(args, sql)
     except FallbackToSpark as error:
         if args.engine == "local":
-            raise ConfigError(f"--engine local: {error.message}", "--engine spark takes it") from None
+            raise ConfigError(f"--engine local: {error.message}", "use --engine spark") from None
         print(f"starting Spark: {error.message}", file=sys.stderr)
         return _answer_on_spark(args, sql)
 
@@ -43,7 +43,7 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
         named = len(name.split()) == 1 and local_engine.is_portable(name, sql)
         return named and is_local_folder(args.warehouse)
     if args.engine == "local" and not is_local_folder(args.warehouse):
-        raise FallbackToSpark(f"warehouse {args.warehouse} is no folder of this machine")
+        raise FallbackToSpark(f"warehouse {args.warehouse} is not a folder of this machine")
     return bool(args.engine == "local")
 
 

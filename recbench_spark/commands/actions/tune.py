@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         extra = extend_searches(benchmark, search, trials, known)
         results |= run_searches(trials, search, extra, journal) if extra else {}
     print("\n\n".join(describe_result(one) for one in results.values()))
-    print(f"\na row a trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
+    print(f"\none row per trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
     return OK
 
 
@@ -89,7 +89,7 @@ def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None)
     spaces = benchmark.search.spaces
     if budget is not None and budget > MAX_SETTINGS:
         raise ConfigError(
-            f"--budget {budget}: at most {MAX_SETTINGS} settings a method", "16 or 32 are usual"
+            f"--budget {budget}: at most {MAX_SETTINGS} settings per method", "16 or 32 are usual"
         )
     if models:
         spaces = {name: spaces[name] for name in cli.parse_names(models, "--models", spaces)}
@@ -117,7 +117,7 @@ def dry_run(benchmark: Benchmark, search: SearchSettings) -> str:
     lines = [
         f"benchmark   {benchmark.name}",
         f"split       {benchmark.split.describe()}",
-        f"budget      {search.budget} settings a method, {search.seeds} fits each, {search.method}",
+        f"budget      {search.budget} settings per method, {search.seeds} fits each, {search.method}",
         f"validation  {search.share:.0%} of {where}{fold}{_describe_visible_rows(benchmark)}",
     ]
     for name, space in search.spaces.items():

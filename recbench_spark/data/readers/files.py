@@ -107,7 +107,7 @@ def read_fields(
     parts = partition_names(path, files)
     chosen = groups if len(groups) > 1 else [[]]  # files of one layout are read together
     texts = [
-        _read_columns(spark, columns, parts, path, settings, group)
+        _read_columns(spark, columns, parts, path, settings, files=group)
         for columns, group in zip(names, chosen, strict=True)
     ]
     if settings.get("comment"):
@@ -150,6 +150,7 @@ def _read_columns(
     parts: Sequence[str],
     path: str,
     settings: dict[str, str],
+    *,
     files: Sequence[str],
 ) -> TextFrame:
     """Read text files with these columns: all files of a path, or some of them."""
@@ -292,7 +293,7 @@ def open_quote_error(file: str, line: str, separator: str, width: int | None) ->
             fields, if
             quotes are ignored, is a complete row; the quote would join it with other rows.
     """
-    message = f"{file}: a quoted field goes on in the next line: {line[:120]!r}"
+    message = f"{file}: a quoted field continues in the next line: {line[:120]!r}"
     if width is not None and line.count(separator) + 1 == width:
         return DataError(
             message,

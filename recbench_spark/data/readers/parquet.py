@@ -58,12 +58,12 @@ def read_parquet(
         files = input_files(spark, path, settings)
     if not files:
         raise DataError(
-            f"{path}: cannot be read: it has no files", "names that begin with _ or . are passed over"
+            f"{path}: cannot be read: it has no files", "files whose names begin with _ or . are ignored"
         )
     parts = partition_names(path, files)
     local = [place for file in files if (place := local_path(file)) is not None]
     if len(local) < len(files) or settings["mergeSchema"].lower() != "true":
-        return _read_group(spark, path, settings, parts, [], {})
+        return _read_group(spark, path, settings, parts, [], types={})
     schemas = _read_file_schemas(local, path)
     targets = _common_types(local, schemas, path, wanted)
     groups = _group_by_types(schemas, targets)
@@ -75,7 +75,9 @@ def read_parquet(
             **settings,
             "mergeSchema": str(_columns_differ(schemas[number] for number in numbers)).lower(),
         }
-        frames.append(_cast_columns(_read_group(spark, path, merges, parts, group_files, types), targets))
+        frames.append(
+            _cast_columns(_read_group(spark, path, merges, parts, group_files, types=types), targets)
+        )
     return union_by_name(frames)
 
 
@@ -171,6 +173,7 @@ def _read_group(
     settings: Mapping[str, str],
     parts: Sequence[str],
     files: Sequence[str],
+    *,
     types: Types,
 ) -> DataFrame:
     """Read all files of a path, or some of them, with these types (none: Spark infers them)."""

@@ -64,7 +64,7 @@ def refuse_empty(path: str) -> None:
     Raises:
         DataError: the file or the folder is empty.
     """
-    place, hint = Path(path.removeprefix("file://")), "write it again; was what writes it cut off?"
+    place, hint = Path(path.removeprefix("file://")), "write it again: its writer may have been cut off"
     if place.is_file() and not place.stat().st_size:
         raise DataError(f"{path} is empty: a file of 0 bytes", hint)
     sizes = _list_sizes(place)
@@ -157,7 +157,7 @@ def explain_errors(where: str) -> Iterator[None]:
         causes = _list_causes(error)
         file = re.search(r"file:/\S*?(?=[.,:]?(\s|$))", " ".join(causes))
         inside = f"{file[0]}: " if file and file[0] not in causes[-1] else ""
-        hint = "the file is damaged, cut off, or of another format: write it again" if file else ""
+        hint = "the file is damaged, cut off or in another format: write it again" if file else ""
         raise DataError(f"{where}: cannot be read: {inside}{causes[-1][:300]}", hint) from None
 
 

@@ -119,7 +119,9 @@ def _totals(
     rankings, keys = to_rankings(users), users.column("user_key").to_numpy()
     propensity_p = flatten_lists(users.column("propensity"))[1]
     totals: dict[tuple[str, int | None, str | None], Ints] = {}
-    for name, sums in _sum_weighted(plan, part, rankings, propensity_p, keys, _rewards(users, plan)):
+    for name, sums in _sum_weighted(
+        plan, part, rankings, propensity_p, keys, rewards=_rewards(users, plan)
+    ):
         totals[name, None, None] = sums
     for n, cut in enumerate(plan.strata if STRATIFIED in plan.estimators else ()):
         for metric, sums in _sum_strata(plan, cut, rankings, propensity_p, keys):
@@ -143,6 +145,7 @@ def _sum_weighted(
     rankings: Rankings,
     propensity_p: Floats,
     keys: Ints,
+    *,
     rewards: Rewards | None,
 ) -> Iterator[tuple[str, Ints]]:
     """Yield the totals of each estimator for `_finish_weighted`; all share the bootstrap weights."""
@@ -181,9 +184,9 @@ def _contributions(
             metrics,
             measured.ks,
             measured.definition,
-            estimators,
-            plan.settings,
-            rewards,
+            estimators=estimators,
+            settings=plan.settings,
+            rewards=rewards,
         )
     return parts
 
@@ -275,7 +278,12 @@ def _sum_strata(
     """Yield the totals of each metric for `_finish_stratified`; all share the bootstrap weights."""
     measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
     values, sizes_us = exposure.measure_by_stratum(
-        rankings, cut.assign(propensity_p), s, measured.rank_metrics, measured.ks, measured.definition
+        rankings,
+        cut.assign(propensity_p),
+        s,
+        measured.rank_metrics,
+        measured.ks,
+        definition=measured.definition,
     )
     # Users without truth in a stratum are not averaged there, as in a slice, also where empty users count.
     flat_values = {
@@ -451,6 +459,6 @@ def check_rewards(rewards: DataFrame) -> None:
     ).collect()
     if summary.wrong or summary.twice:
         raise DataError(
-            f"rewards: {summary.wrong} rows are not a chance within 0..1, {summary.twice} stand twice",
-            "one chance per item, or per item of a user",
+            f"rewards: {summary.wrong} rows are not a probability within 0..1, {summary.twice} occur twice",
+            "give one probability per item, or per item of a user",
         )

@@ -81,7 +81,9 @@ def cell_parts(
         error = rating_matrix.losses(prediction_n[known], rating_n[known], loss)
         model = None if imputed_n is None else rating_matrix.losses(prediction_n, imputed_n, loss)
         expected = None if model is None else model[known]
-        parts.append(rating_matrix.user_sums(offsets, error, propensity_n[known], 1, expected, model))
+        parts.append(
+            rating_matrix.user_sums(offsets, error, propensity_n[known], 1, expected, imputed_u=model)
+        )
     return np.concatenate(parts, axis=1)
 
 

@@ -146,7 +146,7 @@ def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
         if not isinstance(name, str) or name not in known:
             raise ConfigError(f"unknown metric {show_value(name)}", nearest(str(name), known))
         if name in metrics[:number]:
-            raise ConfigError(f"metrics: '{name}' stands there twice", "name each metric once")
+            raise ConfigError(f"metrics: '{name}' is given twice", "name each metric once")
 
 
 def check_uncut(metrics: Sequence[str], definition: Definition) -> None:

@@ -173,7 +173,7 @@ def value_rows(
     rows = [
         *totals.overall(),
         _auc_row(order.pairs, totals.n),
-        estimate_row("pauc", order.area, np.array([]), totals.n, 0.95, ("fpr", label)),
+        estimate_row("pauc", order.area, np.array([]), totals.n, 0.95, slice_label=("fpr", label)),
         *totals.by_quantile(),
         *totals.by_threshold(),
     ]
@@ -271,7 +271,7 @@ class PredictionTotals:
                 replicates[name][:, b],
                 int(bins[b, 0]),
                 self.level,
-                ("prediction_quantile", f"{b + 1}/{len(bins)}"),
+                slice_label=("prediction_quantile", f"{b + 1}/{len(bins)}"),
             )
             for name in BY_QUANTILE
             for b in range(len(bins))
@@ -288,7 +288,7 @@ class PredictionTotals:
                 replicates[name][:, t],
                 self.n,
                 self.level,
-                ("threshold", f"{threshold:g}"),
+                slice_label=("threshold", f"{threshold:g}"),
             )
             for name in values.RATES
             for t, threshold in enumerate(self.cuts.thresholds)
@@ -333,6 +333,7 @@ def estimate_row(
     replicates: Floats,
     n: int,
     level: float,
+    *,
     slice_label: tuple[str | None, str | None] = (None, None),
 ) -> MetricRow:
     """Build a row of `metrics` with error and interval from replicates, (b,)."""

@@ -232,6 +232,7 @@ def contributions(
     metrics: Sequence[str],
     ks: Sequence[int],
     definition: Definition,
+    *,
     estimators: Iterable[str],
     settings: EstimatorSettings,
     rewards: Rewards | None = None,
@@ -539,6 +540,7 @@ def measure_by_stratum(
     n_strata: int,
     metrics: Sequence[str],
     ks: Sequence[int],
+    *,
     definition: Definition,
 ) -> tuple[dict[str, Floats], Ints]:
     """Return each metric within each stratum, (u, s, c), and each user's truth items by stratum, (u, s).

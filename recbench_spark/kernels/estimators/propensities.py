@@ -126,5 +126,5 @@ def check(propensity_n: Floats, *, zero: bool = False) -> None:
     if not fine.all():
         raise DataError(
             f"{int((~fine).sum())} of {len(fine)} propensities are not positive numbers",
-            "an item that cannot be shown has no estimate: clip from below",
+            "an item that is never shown has no estimate: set a lower bound for clipping",
         )

@@ -37,6 +37,7 @@ def user_sums(
     propensity_n: Floats,
     items: int,
     imputed_n: Floats | None = None,
+    *,
     imputed_u: Floats | None = None,
 ) -> Floats:
     """Return each user's sums: float64 (u, s), columns SUMS; the last two NaN without a model of ratings.

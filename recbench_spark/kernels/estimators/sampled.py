@@ -420,7 +420,7 @@ def rank_distribution(
         count_bj: counts of each sampled rank, one histogram per row (e.g. one per bootstrap replicate).
         draw: the draw of the negatives.
         ks: cut-offs up to which each rank is its own point.
-        steps: of EM.
+        steps: number of steps of EM.
 
     Returns:
         the ranks, and the share of each (weights included), float64 (b, r).

@@ -225,6 +225,7 @@ def lstm(
     recurrent_t: npt.NDArray[np.float32],
     own_hash: Hashes,
     source_hash: Hashes,
+    *,
     most: int,
     seed: int,
 ) -> npt.NDArray[np.float32]:

@@ -129,9 +129,9 @@ class PassSize:
         m: dimensions of a message.
         o: dimensions of a new vector.
         item: bytes of a stored number.
-        projects: whether messages are projected.
-        own: whether a node's own message is needed (GCN).
-        combines: whether there are dense products at the destination.
+        projects: true if messages are projected.
+        own: true if a node's own message is needed (GCN).
+        combines: true if there are dense products at the destination.
         pace: seconds of a core to read a byte of messages, as measured.
     """
 
@@ -188,7 +188,7 @@ class PassSize:
 
 
 def choose_plan(
-    size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, mapped_bytes: int
+    size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, *, mapped_bytes: int
 ) -> str:
     """Return the plan with the least predicted seconds.
 
@@ -197,7 +197,7 @@ def choose_plan(
         rates: fitted rates.
         cores: tasks that run at once.
         item_out: bytes of a new number.
-        scattered: whether partial aggregates can be combined.
+        scattered: true if partial aggregates can be combined.
         mapped_bytes: bytes that a host can map at once; under R the messages must fit.
     """
     plans = ["R"] if size.sources * size.m * size.item <= mapped_bytes else []
@@ -208,4 +208,4 @@ def choose_plan(
 def check_plan(plan: str, aggregator: str, scattered: bool) -> None:
     """Raise ConfigError if a plan does not support an aggregator."""
     if plan == "S" and not scattered:
-        raise ConfigError(f"plan S cannot take {aggregator} apart", "plan: G or R (--plan)")
+        raise ConfigError(f"plan S does not support {aggregator}", "plan: G or R (--plan)")

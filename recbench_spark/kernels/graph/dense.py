@@ -31,7 +31,7 @@ class Dense(NamedTuple):
     Attributes:
         weight_t: (d_in, d_out) the weights transposed, end to end.
         bias: (d_out,).
-        relu: whether negative numbers become 0.
+        relu: true if negative numbers become 0.
     """
 
     weight_t: Matrix

@@ -25,8 +25,8 @@ class LayerForm:
         width: dimensions of the new vectors.
         hidden: dimensions of z (convolve, max) or of the LSTM's state.
         join: own vector and aggregate are concatenated, or added (then both have one length).
-        relu: whether negative numbers become 0.
-        normalise: whether vectors get length 1.
+        relu: true if negative numbers become 0.
+        normalise: true if vectors get length 1.
         most: neighbours that the LSTM reads.
     """
 

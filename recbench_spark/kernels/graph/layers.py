@@ -112,7 +112,7 @@ def check_weights(weights: Weights, wanted: Mapping[str, Shape], where: str) -> 
         if tuple(weights[name].shape) != shape:
             raise ConfigError(
                 f"{where}: {name} is of shape {tuple(weights[name].shape)}, and {shape} is needed",
-                "rows are dimensions that come out, columns those that go in; see layers and features",
+                "rows are output dimensions, columns are input dimensions; see layers and features",
             )
         checked[name] = np.ascontiguousarray(weights[name], np.float32)
         if not np.isfinite(checked[name]).all():
@@ -176,7 +176,7 @@ class Layer:
         """
         if self.aggregator == "lstm":
             assert self.recurrent_t is not None
-            return lstm(csr, z, self.recurrent_t, own_hash, source_hash, self.most, self.seed)
+            return lstm(csr, z, self.recurrent_t, own_hash, source_hash, most=self.most, seed=self.seed)
         return pool_neighbours(self.aggregator, csr, z, z_own)
 
     def combine(self, h: Vectors, n: Matrix) -> Matrix:

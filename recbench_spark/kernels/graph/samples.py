@@ -143,6 +143,7 @@ def rank_bands(
     side: tuple[int, int],
     ranks: tuple[int, int],
     restart: float = 0.5,
+    *,
     least: float = 1e-6,
 ) -> Band:
     """Return the nodes of a side ranked low to high (from 1, high not included) by each query, without the
@@ -164,7 +165,7 @@ def rank_bands(
     """
     low, high = ranks
     if not 1 <= low < high:
-        raise ConfigError(f"ranks {low} to {high} are no band", "e.g. 2000 to 5000")
+        raise ConfigError(f"ranks {low} to {high} are not a band", "e.g. 2000 to 5000")
     indptr, src = (readonly(np.asarray(array)) for array in adjacency)
     mass, rest, flag = _allocate_state(len(indptr) - 1)
     bands, fallback = [], np.zeros(len(query_q), np.bool_)

@@ -98,7 +98,7 @@ def _make_row_kernel(kind: str, vectors: int) -> Any:
         context: Any, out: Any, at: Any, x: Any, column: Any, d: Any, src: Any, w: Any, a: Any, b: Any
     ) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return _build_loop(context, builder, signature, arguments, kind, vectors)
+            return _build_loop(context, builder, signature, arguments, kind, vectors=vectors)
 
         whole = types.int64
         return types.void(out, whole, x, whole, whole, src, w, whole, whole), build
@@ -110,7 +110,9 @@ PREFETCH_EDGES = 16
 """Number of edges whose vectors are fetched into the cache ahead of use."""
 
 
-def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind: str, vectors: int) -> Any:
+def _build_loop(
+    context: Any, builder: Any, signature: Any, arguments: Any, kind: str, *, vectors: int
+) -> Any:
     data = [
         context.make_array(of)(context, builder, value).data if isinstance(of, types.Array) else value
         for of, value in zip(signature.args, arguments, strict=True)
@@ -132,8 +134,8 @@ def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind
         lane_sum.add_incoming(start, entry)
     builder.cbranch(builder.icmp_signed("<", edge, b), body, end)
     builder.position_at_end(body)
-    row = _point_to_source(builder, x, src, edge, d, column)
-    ahead = _point_to_source(builder, x, src, builder.add(edge, I64(PREFETCH_EDGES)), d, column)
+    row = _point_to_source(builder, x, src, edge, d, column=column)
+    ahead = _point_to_source(builder, x, src, builder.add(edge, I64(PREFETCH_EDGES)), d, column=column)
     _prefetch(builder, ahead, vectors, halves)
     weight = _broadcast(builder, builder.load(builder.gep(w, [edge]))) if kind == "weighted" else None
     after = [
@@ -150,7 +152,7 @@ def _build_loop(context: Any, builder: Any, signature: Any, arguments: Any, kind
     return context.get_dummy_value()
 
 
-def _point_to_source(builder: Any, x: Any, src: Any, edge: Any, d: Any, column: Any) -> Any:
+def _point_to_source(builder: Any, x: Any, src: Any, edge: Any, d: Any, *, column: Any) -> Any:
     """Return the address of the source vector of an edge."""
     source = builder.zext(builder.load(builder.gep(src, [edge])), I64)
     return builder.gep(x, [builder.add(builder.mul(source, d), column)])

@@ -66,7 +66,7 @@ class Walks:
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}: {getattr(self, name)} lies outside {low} to {high}")
         if not 0 <= self.restart < 1:
-            raise ConfigError(f"restart: {self.restart} is no probability below 1", "e.g. 0.5")
+            raise ConfigError(f"restart: {self.restart} is not a probability below 1", "e.g. 0.5")
 
     @property
     def visits(self) -> int:
@@ -282,7 +282,7 @@ def move_walkers(group: Any, node_w: Any, degree_w: Any, hop: int, last: bool) -
         node_w: (w,) dense ids; NOWHERE without an edge.
         degree_w: (w,) edges into these.
         hop: number of the hop.
-        last: whether the hop ends here.
+        last: true if the hop ends here.
     """
     group["at"], group["degree"] = node_w, degree_w
     if last:

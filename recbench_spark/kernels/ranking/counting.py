@@ -183,7 +183,7 @@ def _count_users(
             x_ri = buffer[: len(rows_rd) * (stop - start)].view(len(rows_rd), stop - start)
             torch.mm(rows_rd, operand_di, out=x_ri)
             users_r = users_u[at : at + user_tile]
-            _scan(x_ri.numpy(), users_r, tile, prepared, work, settings)
+            _scan(x_ri.numpy(), users_r, tile, prepared, work, settings=settings)
         users_u, operand_ud = _still_open(users_u, operand_ud, prepared, settings)
 
 
@@ -193,6 +193,7 @@ def _scan(
     tile: FloatTile,
     prepared: PreparedBlock,
     work: TopCandidates,
+    *,
     settings: CountingSettings,
 ) -> None:
     _, pairing, plan, scores_s, tally = prepared

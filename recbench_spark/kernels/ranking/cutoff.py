@@ -548,7 +548,7 @@ def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
         together = state._replace(base=base)
 
         def count(users_u: Ints, state: State = together) -> None:
-            _count_users(users_u, users, tally, state, settings, products.order)
+            _count_users(users_u, users, tally, state, settings, order=products.order)
             _settle_all(users_u, users, tally, state)
 
         some_u = np.arange(base, min(base + _TOGETHER, len(pairing.length_u)))
@@ -556,7 +556,7 @@ def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
 
 
 def _count_users(
-    users_u: Ints, users: Users, tally: Tally, state: State, settings: CountingSettings, order: Order
+    users_u: Ints, users: Users, tally: Tally, state: State, settings: CountingSettings, *, order: Order
 ) -> None:
     """Loop over tiles of items outside, by falling length, and over tiles of open users inside."""
     pairing = users.pairing

@@ -472,7 +472,7 @@ def count_block(
         rows = _make_rows(slot_r, block, tile)
         above_r, reached_r = _count_tile(rows, block, items, tile)
         raw_r = reached_r - above_r
-        _subtract_hidden(rows, above_r, reached_r, block, items, tile)
+        _subtract_hidden(rows, above_r, reached_r, block, items, tile=tile)
         above_s.index_add_(0, slot_r, above_r.to(torch.int64))
         owed_r = torch.nonzero((above_s[slot_r] < settings.cutoff) & (reached_r > above_r))[:, 0]
         for part in _portions(raw_r[owed_r]):
@@ -566,6 +566,7 @@ def _subtract_hidden(
     reached_r: torch.Tensor,
     block: DeviceBlock,
     items: DeviceItems,
+    *,
     tile: DeviceTile,
 ) -> None:
     """Subtract the hidden items from the counts."""
@@ -607,7 +608,7 @@ def _settle(
 ) -> None:
     """Score the undecided pairs of these rows and count them; `count_r` of them, hidden ones included."""
     row_c = torch.repeat_interleave(count_r.to(torch.int64))
-    place_c = _find_undecided(rows, count_r, len(row_c), block, items, tile)
+    place_c = _find_undecided(rows, count_r, len(row_c), block, items, tile=tile)
     known_c = _is_hidden(rows.user_r[row_c] * len(items.items_t) + place_c, block.hidden)
     row_c, place_c = row_c[~known_c], place_c[~known_c]
     slot_c, item_c = rows.slot_r[row_c], items.items_t[place_c]
@@ -620,7 +621,13 @@ def _settle(
 
 
 def _find_undecided(
-    rows: _Rows, count_r: torch.Tensor, total: int, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
+    rows: _Rows,
+    count_r: torch.Tensor,
+    total: int,
+    block: DeviceBlock,
+    items: DeviceItems,
+    *,
+    tile: DeviceTile,
 ) -> torch.Tensor:
     """Return the places of the undecided pairs, row after row."""
     next_r = count_r.cumsum(0, dtype=torch.int64) - count_r

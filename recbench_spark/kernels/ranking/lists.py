@@ -234,7 +234,7 @@ def _cost(lists: InputLists) -> Floats:
             )
         if (lists.rank >= EXACT).any():
             raise DataError(
-                f"{int((lists.rank >= EXACT).sum())} ranks are 2^53 or more, where float64 makes ranks one",
+                f"{int((lists.rank >= EXACT).sum())} ranks are 2^53 or more, where float64 merges ranks",
                 "ranks count from 1; leave the rank column out to rank by score",
             )
         return lists.rank.astype(np.float64)

@@ -29,7 +29,7 @@ def draw(keys_u: Ints, known: ItemLists, wanted_u: Ints, cumulative_i: Ints, see
         wanted_u: number of items per user.
         cumulative_i: int64 (i + 1,), running sum from 0 of the items' weights: ones for uniform draws,
             training counts for draws by popularity. Items of weight 0 are never drawn.
-        seed: of the hash; another seed gives other items.
+        seed: seed of the hash; another seed gives other items.
 
     Raises:
         ConfigError: no item has any weight.

@@ -103,6 +103,7 @@ class FactorNetwork(nn.Module):
         layers: int,
         seed: int,
         spread: float = 0.1,
+        *,
         sparse: bool = True,
     ) -> None:
         super().__init__()
@@ -254,7 +255,7 @@ class FactorTask:
 
     def __init__(
         self, train: UserItemPairs, held: UserItemPairs, module: FactorNetwork, penalty: float,
-        negatives: int = 1, groups: int = 0, judged: int = 2000,
+        negatives: int = 1, *, groups: int = 0, judged: int = 2000,
     ) -> None:  # fmt: skip
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
         self.negatives, self.groups = negatives, groups
@@ -288,7 +289,9 @@ class FactorTask:
         user = self.user[row_b].astype(np.int64)
         key_bn = (row_b[:, None] * self.negatives + np.arange(self.negatives)).reshape(-1)
         user_bn = np.repeat(user, self.negatives)
-        other_bn = draw_unseen(self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed)
+        other_bn = draw_unseen(
+            self.train.indptr, self.train.item, user_bn, key_bn, self.train.items, seed=seed
+        )
         return other_bn.reshape(-1, self.negatives)
 
     def loss(self, batch: FactorBatch) -> torch.Tensor:
@@ -319,6 +322,7 @@ def mean_recall(
     held: UserItemPairs,
     user_j: Indices,
     k: int,
+    *,
     at_once: int = 256,
 ) -> float:
     """Return the mean share of held-out items among the k best that training does not hold, over users."""

@@ -235,7 +235,7 @@ class _Fit:
         self.steps = -(-self.examples // plan.batch)
         self.result, self.at, self.total = FitResult(), Step(1, 0), 0.0
         if task.examples < 1:
-            raise DataError("no examples to train on", "a lower relevance threshold, or another split")
+            raise DataError("no examples to train on", "use a lower relevance threshold, or another split")
 
     def run(self) -> FitResult:
         if self.folder is not None:
@@ -288,7 +288,7 @@ class _Fit:
             last = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
                 f"the loss is {value} in epoch {at.epoch}, step {at.step}; checkpoint: {last}",
-                "a smaller rate, a longer warm-up, or features without huge numbers",
+                "use a smaller rate, a longer warm-up, or features without huge numbers",
             )
         self.optimiser.step()
         self.total += value
@@ -330,7 +330,7 @@ class _Fit:
 
     def _save(self, name: str, at: Step) -> None:
         if not all(bool(torch.isfinite(w).all()) for w in self.task.module.parameters()):
-            raise DataError(f"weights are no numbers any more in epoch {at.epoch}", "a smaller rate")
+            raise DataError(f"weights are no longer finite in epoch {at.epoch}", "use a smaller rate")
         if self.folder is None:
             if name == "best":
                 self.best_weights = {
@@ -352,7 +352,7 @@ class _Fit:
             [EpochResult(**e) for e in stored["epochs"]], stored["best"], stored["stopped"]
         )
         self.at, self.total = Step(*note["at"]), float.fromhex(note["total"])
-        self.report(f"going on at epoch {self.at.epoch}, step {self.at.step}")
+        self.report(f"resuming at epoch {self.at.epoch}, step {self.at.step}")
 
     def _restore_best(self) -> None:
         if self.folder is not None:
@@ -484,7 +484,7 @@ def read_checkpoint(
     try:
         module.load_state_dict(weights)
     except RuntimeError:
-        raise DataError(f"{path} is a checkpoint of another model", "remove it to begin anew") from None
+        raise DataError(f"{path} is a checkpoint of another model", "remove it to start again") from None
     if optimiser is not None:
         states: dict[int, dict[str, Any]] = {}
         for name, w in tensors.items():

@@ -26,17 +26,17 @@ def build_bipartite(pairs: UserItemPairs) -> tuple[Ints, npt.NDArray[np.uint32]]
 
 
 def build_walk_graph(pairs: UserItemPairs, top: int, seed: int) -> Adjacency:
-    """Link each item to those that its walks visit most, weighted by visits.
+    """Link each item to the items that its walks visit most, weighted by visits.
 
-    An item without pairs has none.
+    An item without pairs has no neighbours.
     """
     return build_visit_graph(find_visited_items(pairs, top, seed), pairs)
 
 
 def find_visited_items(pairs: UserItemPairs, top: int, seed: int, walks: int = 200) -> MostVisited:
-    """Find the items that walks of five hops from each item visit most.
+    """Return for each item the items that its walks of five hops visit most.
 
-    Their dense ids follow those of users.
+    Dense ids of items follow those of users.
     """
     indptr, src = build_bipartite(pairs)
     hashes = hash_numbers(np.arange(pairs.items), 0)
@@ -50,9 +50,9 @@ def build_visit_graph(most: MostVisited, pairs: UserItemPairs) -> Adjacency:
 
 
 def build_cosine_graph(pairs: UserItemPairs, top: int) -> Adjacency:
-    """Link each item to those of largest cosine, weighted by it.
+    """Link each item to the items with the largest cosines, which are the weights.
 
-    The cosine is the number of users of both over the root of the product of their numbers.
+    The cosine is the number of common users over the root of the product of both numbers of users.
     """
     user_rows = binary_matrix(pairs.indptr, pairs.item, pairs.items)
     counts = np.bincount(pairs.item, minlength=pairs.items)

@@ -34,7 +34,7 @@ def max_margin(
         ConfigError: the margin is negative, or there are no negatives.
     """
     if margin < 0:
-        raise ConfigError(f"margin: {margin} is negative", "a margin is 0 or more, e.g. 0.1")
+        raise ConfigError(f"margin: {margin} is negative", "give a margin of 0 or more, e.g. 0.1")
     positive = (query * item).sum(dim=1, keepdim=True)
     scores = [] if shared is None else [query @ shared.T]
     if hard is not None and hard.shape[1]:

@@ -31,7 +31,7 @@ def _draw_evenly(seed: np.uint64, first: int, end: int, out: Any) -> None:
         out[i] = first + np.int64(to_share(draw(seed, i, 0, 0)) * (end - first))
 
 
-def draw_unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, seed: int) -> Nodes:
+def draw_unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, *, seed: int) -> Nodes:
     """Draw an item for each user, (b,), that is not among its training items.
 
     Args:
@@ -95,7 +95,9 @@ def _find_owned_items(
                 place += 1
 
 
-def draw_hard_negatives(band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, seed: int) -> Nodes:
+def draw_hard_negatives(
+    band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, *, seed: int
+) -> Nodes:
     """Draw (b, size) nodes of each query's band, with replacement; from `others` where the band is empty.
 
     Args:

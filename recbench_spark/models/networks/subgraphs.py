@@ -156,7 +156,7 @@ def draw_neighbours(
         DataError: there is not one size for each layer.
     """
     if len(sizes) != len(forms):
-        raise DataError(f"{len(sizes)} sizes of samples and {len(forms)} layers", "one a layer")
+        raise DataError(f"{len(sizes)} sizes of samples and {len(forms)} layers", "one per layer")
 
     def neighbours(layer: int, node_r: Nodes) -> Csr:
         hashes = adjacency.hashes

@@ -92,8 +92,8 @@ class PairObjective:
         loss: `max_margin` (PinSage), or `co_occurrence` (GraphSAGE without labels).
         margin: margin of max_margin; for co_occurrence Q, the weight of negatives.
         negatives: negatives shared by a minibatch.
-        per_pair: whether each pair has its own negatives instead: as many, over the pairs of a minibatch.
-        curriculum: whether epoch n has n - 1 hard negatives for each pair.
+        per_pair: true if each pair has its own negatives instead: as many, over the pairs of a minibatch.
+        curriculum: true if epoch n has n - 1 hard negatives for each pair.
         hard: hard negatives for each pair in every epoch, where there is no curriculum.
         first: first dense id that negatives are drawn from.
         end: the dense id after the last one.
@@ -111,7 +111,7 @@ class PairObjective:
     def __post_init__(self) -> None:
         """Raise ConfigError for numbers out of range."""
         if self.margin < 0:
-            raise ConfigError(f"margin: {self.margin} is negative", "a margin is 0 or more, e.g. 0.1")
+            raise ConfigError(f"margin: {self.margin} is negative", "give a margin of 0 or more, e.g. 0.1")
         if self.negatives < 1 or self.hard < 0 or self.end <= self.first:
             raise ConfigError(
                 f"negatives: {self.negatives}, hard: {self.hard}, nodes: {self.end - self.first}"
@@ -147,6 +147,7 @@ class PairTask:
         pair_e: tuple[Rows, Rows],
         objective: PairObjective,
         band: Band | None = None,
+        *,
         score: Callable[[GraphNetwork], float] | None = None,
     ) -> None:
         if (objective.curriculum or objective.hard) and band is None:
@@ -171,7 +172,9 @@ class PairTask:
             each = max(1, objective.negatives // max(at.size or len(row_b), 1))
             nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
             ends = np.array([objective.first, objective.end])
-            hard = draw_hard_negatives(nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed)
+            hard = draw_hard_negatives(
+                nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed=seed
+            )
         else:
             shared = draw_shared_negatives(objective.first, objective.end, objective.negatives, seed)
         most = objective.count_hard(at.epoch)
@@ -188,7 +191,7 @@ class PairTask:
         """Draw hard negatives. Rows of the band are counted from node `first`."""
         assert self.band is not None
         ends = np.array([self.how.first, self.how.end])
-        return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed)
+        return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed=seed)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
         """Return the sum of the loss over the pairs; see `PairObjective`."""

@@ -1,4 +1,4 @@
-"""Alternating least squares: solves each row exactly while all other rows stay fixed, side by side in turn.
+"""Alternating least squares: each step solves all rows of one side exactly, while the other side is fixed.
 
 Both learners use the conditional mean of `blocks`, with different priors: a row a minimises
 sum_r (t_r - w_a - v_a . h_r)^2 + v_a' B v_a + c_a |v_a|^2.
@@ -150,7 +150,7 @@ def _solve_side(
 ) -> None:
     nothing = FactorSide(zero_rows(1, sides[at].factors.shape[1]), np.zeros(1, np.float32))
     key = DrawKey(np.uint64(0), 0, 0)
-    draw_side(sides[at], nothing, sides[1 - at], nothing, groups[at], prior, key, threads)
+    draw_side(sides[at], nothing, sides[1 - at], nothing, groups[at], prior=prior, key=key, threads=threads)
 
 
 def _no_rows(dims: int) -> Table:

@@ -86,7 +86,7 @@ class BayesianSettings(RatingSettings):
             watched ones.
         init_sd: standard deviation of the factors at the start.
         mean_strength: weight of the prior mean 0, as a number of rows of a side.
-        degrees: of the Wishart prior beyond the length of a row.
+        degrees: degrees of freedom of the Wishart prior beyond the length of a row.
         precision: the Wishart prior's scale matrix is this times the unit matrix.
         noise_shape: shape of the Gamma prior of the noise's precision.
         noise_rate: its rate. All priors are in units of the ratings' standard deviation, so that no scale
@@ -112,7 +112,7 @@ class BayesianModel:
     """Samples of the factors of users, items and days, with the sums of their bags.
 
     Attributes:
-        mean: of all training ratings.
+        mean: mean of all training ratings.
         spread: their standard deviation, the unit in which factors and biases predict.
         scale: (2,) lowest and highest rating.
         days_t: (t,) the days of the training ratings, since 1970; of length 0 in a model without days.
@@ -236,7 +236,7 @@ class Sampler:
         prior = make_prior(mean, precision, self.alpha, self.length)
         key = DrawKey(self.seed, at * PURPOSES + ROWS, number)
         b, c = self.others(at)
-        draw_side(part.own, part.fixed, b, c, part.ratings, prior, key, self.threads)
+        draw_side(part.own, part.fixed, b, c, part.ratings, prior=prior, key=key, threads=self.threads)
         self._merge(part)
 
     def _draw_bags(self, part: SamplerSide, bag: Bag, at: int, number: int) -> None:

@@ -128,6 +128,7 @@ def draw_side(
     b: FactorSide,
     c: FactorSide,
     ratings: Grouped,
+    *,
     prior: Prior,
     key: DrawKey,
     threads: int = 1,
@@ -140,8 +141,8 @@ def draw_side(
         b: current state of the second side.
         c: current state of the third side; a table of one row if there is none.
         ratings: in the order of `own`.
-        prior: of a row.
-        key: of the draws.
+        prior: prior of a row.
+        key: key of the draws.
         threads: rows are divided among them; they change no bit.
     """
 

@@ -120,7 +120,7 @@ def draw_bag_factor(
         e_r: (r,) residuals: rating minus prediction.
         z_jk: (j, 1 + d) the features.
         k: index of the number.
-        prior: of a feature.
+        prior: prior of a feature.
         draw: seed, purpose and sweep.
     """
     sums = _row_sums(bag, starts_a, o_r, e_r, z_jk, k)

@@ -113,6 +113,7 @@ def check_ratings(
     ratings_r: npt.ArrayLike,
     scale: Scale = REAL,
     times_r: npt.ArrayLike | None = None,
+    *,
     n_users: int | None = None,
     n_items: int | None = None,
 ) -> Ratings:

@@ -48,7 +48,7 @@ class ItemNeighbours:
     """Similarities of all items and the deviations of all users.
 
     Attributes:
-        mean: of all ratings; the centre c_ui is its sum with the two biases.
+        mean: mean of all ratings; the centre c_ui is its sum with the two biases.
         bias_u: (users,).
         bias_i: (items,).
         starts_u: (users + 1,) bounds of each user's ratings.

@@ -86,7 +86,7 @@ def learner_settings(model: ModelConfig) -> RatingSettings:
     """Return the settings of a model's learner. Raise ConfigError if it is no rating model."""
     if model.kind not in ALL_FAMILIES:
         raise ConfigError(
-            f"model {model.name}: kind '{model.kind}' is no rating model",
+            f"model {model.name}: kind '{model.kind}' is not a rating model",
             f"kinds: {', '.join(sorted(ALL_FAMILIES))}",
         )
     fields = ALL_FAMILIES[model.kind].settings.model_fields

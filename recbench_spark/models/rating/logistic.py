@@ -56,7 +56,7 @@ def fit_logistic(
     learnt, first_r = start(train, settings, seed), hash_order(train, seed)
     for epoch in range(settings.epochs):
         order_r = first_r[permutation(len(train), seed, epoch)]
-        descend(learnt, train.users_r[order_r], train.items_r[order_r], settings, seed, epoch)
+        descend(learnt, train.users_r[order_r], train.items_r[order_r], settings, seed, epoch=epoch)
         if not np.isfinite(learnt.b_i.sum() + learnt.b_u.sum()):
             message = f"the descent diverged in epoch {epoch + 1}"
             raise DivergedError(message, f"lower the rate {settings.rate}")
@@ -80,7 +80,13 @@ def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
 
 
 def descend(
-    learnt: Logistic, users_r: Indices, items_r: Indices, settings: LogisticSettings, seed: int, epoch: int
+    learnt: Logistic,
+    users_r: Indices,
+    items_r: Indices,
+    settings: LogisticSettings,
+    seed: int,
+    *,
+    epoch: int,
 ) -> None:
     """Run one epoch over the pairs in their order."""
     numbers = np.float32(settings.rate), np.float32(settings.regulariser)

@@ -80,9 +80,9 @@ class RatingLog:
         """Return some rows as learners need them, with the users and items of the whole log."""
         arrays = self.arrays
         times = arrays["times"][rows] if "times" in arrays else None
-        sizes = len(arrays["user_ids"]), len(arrays["item_ids"])
+        sizes = {"n_users": len(arrays["user_ids"]), "n_items": len(arrays["item_ids"])}
         users, items, ratings = (arrays[name][rows] for name in ("users", "items", "ratings"))
-        return check_ratings(users, items, ratings, self.scale, times, *sizes)
+        return check_ratings(users, items, ratings, self.scale, times, **sizes)
 
     def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
         """Return user_id, item_id, part, rating of some rows, with the original ids."""

@@ -60,15 +60,15 @@ class FitTask:
     Attributes:
         fit_id: hash of everything that the numbers depend on.
         model: name in the benchmark file.
-        settings: of the learner, with `kind`.
-        seed: of all random draws.
+        settings: settings of the learner, with `kind`.
+        seed: seed of all random draws.
         fold: number of the held-out fold; None if the parts of the log say what is held out.
         train: parts to learn from.
         watched: parts to predict, of which nothing is learnt; empty if a share of `train` is predicted.
         share: share of the training rows that a hash holds out for validation; 0: none.
         share_seed: seed of that hash.
         threshold: lowest rating of a pair for learners of pairs; None: every rating above 0.
-        threads: of the fit; they change no bit.
+        threads: number of threads of the fit; they change no bit.
         folder: for the files of the fit; None: the task returns its row and writes nothing.
         stored: that folder as the table `fits` stores it, relative to its root.
         keep: true if the model and its predictions are written, beside the row.
@@ -148,7 +148,9 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     train_r, watched_r = choose_rows(task, log)
     if not len(train_r) or not len(watched_r):
         empty = ", ".join(task.watched if len(train_r) else task.train) or VALIDATION_PART
-        raise DataError(f"part {empty} has no rows", "fewer folds, another share, or a log with more rows")
+        raise DataError(
+            f"part {empty} has no rows", "use fewer folds, another share, or a log with more rows"
+        )
     train, watched = log.ratings(train_r), log.ratings(watched_r)
     settings = registry.make_settings(task.settings, f"model {task.model}")
     fit = registry.fit(train, settings, task.seed, watched, task.threads)
@@ -267,7 +269,7 @@ def _status(error: Exception) -> str:
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, MemoryError):
-        return "out of memory\n  hint: fewer dims, fewer fits at once, or a larger machine"
+        return "out of memory\n  hint: use fewer dims, fewer fits at once, or a larger machine"
     return describe_with_trace(error)
 
 

@@ -40,7 +40,7 @@ KS = (5, 10, None)
 N = 90
 
 
-def values_of(model: int, night: int) -> np.ndarray:
+def draw_values(model: int, night: int) -> np.ndarray:
     """ndcg of 90 users at three cut-offs; the third model knows only the first 70."""
     rng = np.random.default_rng(100 * night + model)
     easy = np.random.default_rng(night).random((N, 1))
@@ -95,7 +95,7 @@ def results(spark) -> pd.DataFrame:
     rows = [
         row
         for place, run in enumerate(RUNS_)
-        for row in user_rows(run.run_id, values_of(place % 3, 1 - place // 3))
+        for row in user_rows(run.run_id, draw_values(place % 3, 1 - place // 3))
     ]
     frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
     earlier = spark.createDataFrame([], COMPARISONS.schema)
@@ -114,7 +114,7 @@ def test_every_pair_and_every_model_with_its_past_is_there_once(results: pd.Data
 
 @pytest.mark.parametrize("c", range(3))
 def test_tests_agree_with_scipy(results: pd.DataFrame, c: int) -> None:
-    night = [values_of(m, 1)[:, c] for m in range(3)]
+    night = [draw_values(m, 1)[:, c] for m in range(3)]
     for a, b, names in ((1, 0, ("bob", "alice")), (2, 0, ("carol", "alice"))):
         row = at(results, KS[c], kind="pair", model=names[0], other=names[1])
         both = ~np.isnan(night[a]) & ~np.isnan(night[b])
@@ -142,7 +142,7 @@ def test_tests_agree_with_scipy(results: pd.DataFrame, c: int) -> None:
 def test_a_model_is_compared_with_its_past_on_the_users_of_both(results: pd.DataFrame) -> None:
     for place, name in enumerate(("alice", "bob", "carol")):
         row = at(results, 10, kind="previous", model=name)
-        now, then = values_of(place, 1)[:, 1], values_of(place, 0)[:, 1]
+        now, then = draw_values(place, 1)[:, 1], draw_values(place, 0)[:, 1]
         assert row.users == (70 if name == "carol" else 90)
         assert row.difference == pytest.approx(np.nanmean(now - then), abs=1e-8)
         assert (row.logical_date, row.other_date) == (NIGHTS[1], NIGHTS[0])
@@ -170,7 +170,7 @@ def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
     rows = [
         row
         for place, run in reversed(list(enumerate(RUNS_)))
-        for row in user_rows(run.run_id, values_of(place % 3, 1 - place // 3))
+        for row in user_rows(run.run_id, draw_values(place % 3, 1 - place // 3))
     ]
     frame = spark.createDataFrame(rows, USER_METRICS.schema).coalesce(1)
     earlier = spark.createDataFrame([], COMPARISONS.schema)
@@ -314,7 +314,9 @@ SHARED = {
 }  # fmt: skip
 
 
-def of_pieces(spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[int | None, ...]]]]) -> Any:
+def write_pieces(
+    spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[int | None, ...]]]]
+) -> Any:
     """Comparisons and changes of two models' two nights.
 
     Args:
@@ -335,7 +337,7 @@ def of_pieces(spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[
                 finished = datetime(2026, 1, 9, 0, minute, tzinfo=UTC)
                 runs.append(run_row(run_id, model, NIGHTS[night], finished_at=finished))
                 for metric, ks in some:
-                    values = values_of(len(metric) + len(model), night)[:40]
+                    values = draw_values(len(metric) + len(model), night)[:40]
                     counts = [newest[metric, k] == name for k in ks]
                     columns = np.column_stack(
                         [values[:, KS.index(k)] / (1 if c else 3) for k, c in zip(ks, counts, strict=True)]
@@ -366,9 +368,9 @@ def of_pieces(spark: Any, folder: Path, pieces: dict[str, list[tuple[str, tuple[
 
 
 def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any, tmp_path: Path) -> None:
-    whole = of_pieces(spark, tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
+    whole = write_pieces(spark, tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
     pieces = {"-all": [("ndcg", KS)], "-recall": [("recall", (None, 10, 5))], "-five": [("ndcg", (5,))]}
-    parts = of_pieces(spark, tmp_path / "several", pieces)
+    parts = write_pieces(spark, tmp_path / "several", pieces)
     for one, several in zip(whole, parts, strict=True):
         ids = ["run_id", "other_run_id"]
         assert len(one) and set(one.metric) == {"ndcg", "recall"}

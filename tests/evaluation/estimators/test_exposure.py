@@ -115,9 +115,9 @@ def record_batch(rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def value(found: pd.DataFrame, estimator: str, metric: str, k: int | None) -> pd.Series:
-    at = found.k.isna() if k is None else found.k == k
-    (row,) = found[(found.estimator == estimator) & (found.metric == metric) & at].itertuples()
+def value(result: pd.DataFrame, estimator: str, metric: str, k: int | None) -> pd.Series:
+    at = result.k.isna() if k is None else result.k == k
+    (row,) = result[(result.estimator == estimator) & (result.metric == metric) & at].itertuples()
     return row
 
 
@@ -203,7 +203,14 @@ def test_all_estimators_equal_the_kernels_in_one_batch(axes: Row) -> None:
         np.arange(len(rows) + 1) * 5, listed, np.concatenate([r["truth_rewards"] for r in rows])
     )
     kernel = contributions(
-        rankings, chance, (*NAMES, "dcg"), (2, 5), definition, ("holdout", *ALL), SETTINGS, model
+        rankings,
+        chance,
+        (*NAMES, "dcg"),
+        (2, 5),
+        definition,
+        estimators=("holdout", *ALL),
+        settings=SETTINGS,
+        rewards=model,
     )
     seen = 0
     for (estimator, metric), parts in kernel.items():
@@ -237,7 +244,12 @@ def test_strata_are_combined_as_by_the_kernel(axes: Row) -> None:
     chance = np.concatenate([row["propensity"] for row in rows])
     for cut in CUTS:
         values, sizes = estimators.measure_by_stratum(
-            rankings, cut.assign(chance), len(cut.items), NAMES, (2, 5), estimation_plan.measured.definition
+            rankings,
+            cut.assign(chance),
+            len(cut.items),
+            NAMES,
+            (2, 5),
+            definition=estimation_plan.measured.definition,
         )
         for metric in NAMES:
             value_usc = np.where(sizes[:, :, None] > 0, values[metric], np.nan)
@@ -295,7 +307,7 @@ def test_weights_of_any_size_stay_exact(exponent: int) -> None:
     chance = np.concatenate([row["propensity"] for row in rows])
     kernel = contributions(
         to_rankings(record_batch(rows)), chance, ("recall", "ndcg", "precision"), (1, 3),
-        estimation_plan.measured.definition, ALL[:4], SETTINGS,
+        estimation_plan.measured.definition, estimators=ALL[:4], settings=SETTINGS,
     )  # fmt: skip
     for (estimator, metric), parts in kernel.items():
         mine = values[(values.estimator == estimator) & (values.metric == metric)]
@@ -425,7 +437,7 @@ class Corrected:
     opened_store: ExposureContext
 
     def rows(self, table: str) -> pd.DataFrame:
-        return rows_of(self.ran, table)
+        return read_rows(self.ran, table)
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +454,7 @@ def night(small_night: Ran, tmp_path_factory: pytest.TempPathFactory) -> Correct
     return Corrected(ran, opened)
 
 
-def rows_of(night: Ran, table: str) -> pd.DataFrame:
+def read_rows(night: Ran, table: str) -> pd.DataFrame:
     return night.store.read_run(table, night.outcome.run_ids["popular"]).toPandas()
 
 
@@ -464,7 +476,7 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
         "ndcg", "precision", "map", ks=(5, 10), replicates=50, axes={"threshold": 4.0}, rewards="model",
         settings=EstimatorSettings(clip=3.0), exposed="true", strata=opened.strata, weights=opened.weights,
     )  # fmt: skip
-    wanted = estimates(list(with_rewards_of(truth)), estimation_plan, tasks=2)
+    wanted = estimates(list(add_rewards(truth)), estimation_plan, tasks=2)
     columns = ["metric", "k", "estimator", "definition", "value", "stderr", "ci_low", "ci_high", "n"]
     mine = rows[rows.value.notna() & ((rows.estimator != "holdout") | (rows.metric == "dcg"))]
     mine = mine.sort_values(["estimator", "definition", "metric", "k"], ignore_index=True)[columns]
@@ -479,7 +491,7 @@ def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     assert len(empty) == len(missing_estimates(estimation_plan)) + 4 and (empty.n == 0).all()
 
 
-def with_rewards_of(rankings: pd.DataFrame) -> Iterator[Row]:
+def add_rewards(rankings: pd.DataFrame) -> Iterator[Row]:
     """Every item is expected to be liked with chance 1/4, but the first by id, which nobody knows."""
     first = min(item for items in (*rankings.item_ids, *rankings.top_items) for item in items)
     for row in rankings.to_dict("records"):
@@ -567,7 +579,7 @@ def test_propensities_that_cannot_be_used(spark: Any) -> None:
     with pytest.raises(DataError, match="2 below 0 or not a number, 1 items twice"):
         exposure.item_chances(items, wrong)
     rewards = spark.createDataFrame([("a", 0.5), ("a", 1.5), ("b", None)], "item_id string, reward double")
-    with pytest.raises(DataError, match=r"2 rows are not a chance .* 1 stand twice"):
+    with pytest.raises(DataError, match=r"2 rows are not a probability .* 1 occur twice"):
         debiased.check_rewards(rewards)
 
 

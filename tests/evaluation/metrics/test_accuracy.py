@@ -33,7 +33,7 @@ NAMES = ("ndcg", "recall", "map", "hit", "auc")
 def ranking(user: str, above: list[int], length: int = 20, **more: Any) -> tuple[Any, ...]:
     """One user whose truth items stand behind so many candidates; all of relevance 1."""
     values: dict[str, Any] = {
-        "run_id": "r", "user_id": user, "part": "test", "user_key": hash_of(user),
+        "run_id": "r", "user_id": user, "part": "test", "user_key": hash_user(user),
         "item_ids": [f"i{n}" for n in range(len(above))], "relevance": [1.0] * len(above),
         "above": above, "tied": [0] * len(above), "before": [0] * len(above), "length": length,
         "top_items": None, "slices": {}, "drawn": None, "pool": None, "propensity": None,
@@ -41,7 +41,7 @@ def ranking(user: str, above: list[int], length: int = 20, **more: Any) -> tuple
     return tuple({**values, **more}[name] for name in RANKINGS.names)
 
 
-def hash_of(user: str) -> int:
+def hash_user(user: str) -> int:
     return random.Random(user).getrandbits(63)
 
 
@@ -59,8 +59,8 @@ def plan(*names: str, ks: tuple[int, ...] = (1, 3), replicates: int = 20, **axes
     return MetricPlan(names, ks, Definition(**axes), Bootstrap(replicates=replicates))
 
 
-def table(found) -> dict[tuple[Any, ...], Any]:
-    rows = found.collect()
+def table(result) -> dict[tuple[Any, ...], Any]:
+    rows = result.collect()
     assert len(rows) == len({tuple(row[name] for name in KEY) for row in rows})
     return {tuple(row[name] for name in KEY): row for row in rows}
 
@@ -176,7 +176,7 @@ def random_users(seed: int, users: int = 80):
         scores = {item: draw.randint(0, 24) / 4 for item in candidates}
         truth = {item: float(draw.randint(1, 5)) for item in draw.sample(range(60), draw.randint(1, 6))}
         given.append((scores, truth))
-        rankings = oracles.rankings_of([(scores, truth)])
+        rankings = oracles.make_rankings([(scores, truth)])
         counts = {name: getattr(rankings, name).tolist() for name in ("above", "tied", "before")}
         labels = [draw.choice(["x", "y"]) for _ in truth]
         rows.append(

@@ -52,7 +52,7 @@ def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
             values = pd.DataFrame(measure(to_rankings(batch), [metric], PLAN.ks, definition)[metric])
             text = next(
                 world.definition
-                for world, wanted in zip(_of(metric), _definitions(metric), strict=True)
+                for world, wanted in zip(_select_metric(metric), _definitions(metric), strict=True)
                 if wanted == definition
             )
             for column, k in enumerate(cutoffs(metric, PLAN.ks)):
@@ -60,7 +60,7 @@ def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
                 assert value == pytest.approx(values[column].mean()) and n == values[column].count()
 
 
-def _of(metric: str):
+def _select_metric(metric: str):
     return [world for world in multiverse_columns(PLAN) if world.metric == metric]
 
 

@@ -29,13 +29,13 @@ def test_folded_users_have_the_vectors_of_the_kernel(spark, tmp_path: Path, kind
         name="als", kind="als", rank=2, regularization=0.3, alpha=4, implicit=kind == "implicit"
     )
     trained = Trained(items=factors)
-    folded = als.fold_in(given, trained, items, model, 4.0, str(tmp_path / "factors")).collect()
+    folded = als.fold_in(given, trained, items, model, 4.0, scratch=str(tmp_path / "factors")).collect()
     by_user = {row.user_id: row.vector for row in folded}
     if kind == "explicit":
         offsets, rated = np.array([0, 2, 3]), np.array([0, 2, 1])
         wanted = fold_in_explicit(offsets, rated, np.array([5.0, 3.0, 4.0]), FACTORS, 0.3)
     else:
-        wanted = fold_in_implicit(np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), FACTORS, 0.3, 4)
+        wanted = fold_in_implicit(np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), FACTORS, 0.3, alpha=4)
     assert set(by_user) == {"u", "v"}
     assert by_user["u"] == pytest.approx(wanted[0], rel=1e-5)
     assert by_user["v"] == pytest.approx(wanted[1], rel=1e-5)

@@ -16,7 +16,7 @@ from recbench_spark.storage.shared_arrays import SharedRows
 @pytest.mark.parametrize(
     ("numeric", "order"), [(True, ["-2", "9", "10"]), (False, ["-2", "10", "9"]), (None, ["9", "-2", "10"])]
 )
-def test_items_are_numbered_as_told_or_in_the_order_of_their_ids(
+def test_items_are_numbered_as_given_or_in_the_order_of_their_ids(
     tmp_path: Path, numeric: bool | None, order: list[str]
 ) -> None:
     rows = {"item_id": ["10", "-2", "9"], "n_train": [5, 6, 7]}

@@ -1,4 +1,4 @@
-"""Why a mean moved: by hand, and that the parts always add up."""
+"""The decomposition of a moved mean: cases by hand, and the parts always add up."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ VALUES = st.lists(st.integers(-12, 12), min_size=1, max_size=9)
 
 
 def kind(whole: float, stratified: float, strata: list[float]) -> str:
-    found = paradoxes.kinds(np.array([whole]), np.array([stratified]), np.array([strata]))
-    return KINDS[int(found[0])]
+    result = paradoxes.kinds(np.array([whole]), np.array([stratified]), np.array([strata]))
+    return KINDS[int(result[0])]
 
 
 def test_kidney_stones() -> None:
@@ -72,50 +72,50 @@ def test_kinds(whole: float, stratified: float, strata: list[float], expected: s
 
 def test_certain_needs_both_intervals_on_opposite_sides() -> None:
     low, high = np.array([0.1, 0.1, -0.1, -0.3]), np.array([0.2, 0.2, 0.2, -0.1])
-    found = paradoxes.intervals_oppose(
+    result = paradoxes.intervals_oppose(
         low, high, np.array([-0.3, -0.3, -0.3, 0.1]), np.array([-0.1, 0.1, -0.1, 0.2])
     )
-    assert found.tolist() == [True, False, False, True]
+    assert result.tolist() == [True, False, False, True]
 
 
 @settings(max_examples=300, deadline=None)
 @given(VALUES)
 def test_the_smallest_flip_equals_a_search_over_all_sets(values: list[int]) -> None:
-    total, found = sum(values), smallest_flip(np.array(values) / 8)
+    total, result = sum(values), smallest_flip(np.array(values) / 8)
     sizes = [
         len(gone)
         for n in range(len(values) + 1)
         for gone in itertools.combinations(range(len(values)), n)
         if total * (total - sum(values[i] for i in gone)) < 0
     ]
-    assert (found.count if found else None) == (min(sizes) if sizes else None)
-    if found:
+    assert (result.count if result else None) == (min(sizes) if sizes else None)
+    if result:
         sign = int(np.sign(total))
-        above = [v * sign / 8 for v in values if v * sign / 8 > found.threshold]
-        assert len(above) + found.at_threshold == found.count
-        assert sum(above) + found.at_threshold * found.threshold == found.removed
-        assert found.removed > found.total == abs(total) / 8
+        above = [v * sign / 8 for v in values if v * sign / 8 > result.threshold]
+        assert len(above) + result.at_threshold == result.count
+        assert sum(above) + result.at_threshold * result.threshold == result.removed
+        assert result.removed > result.total == abs(total) / 8
 
 
-def distributed(contribution: Any) -> Any:
+def distribute(contribution: Any) -> Any:
     """The passes that a cluster would run, with groups made by a dictionary."""
     value = paradoxes.to_fixed_point(contribution)
     goal = int(value.sum())
     directed = value * np.sign(goal)
-    inside, found = directed[directed > 0], None
+    inside, result = directed[directed > 0], None
     for before, shift in zip((None, *paradoxes.SHIFTS[:-1]), paradoxes.SHIFTS, strict=True):
-        if found is not None:
-            inside = inside[paradoxes.buckets(inside, before) == found.bucket]
+        if result is not None:
+            inside = inside[paradoxes.buckets(inside, before) == result.bucket]
         groups: Any = defaultdict(lambda: [0, 0])
         for v, b in zip(inside.tolist(), paradoxes.buckets(inside, shift).tolist(), strict=True):
             groups[b][0] += 1
             groups[b][1] += v
         assert len(groups) <= 1 << 14
         counts, sums = ([g[i] for g in groups.values()] for i in range(2))
-        found = paradoxes.crossing(np.array(list(groups)), counts, sums, abs(goal), found)
-        if found is None:
+        result = paradoxes.crossing(np.array(list(groups)), counts, sums, abs(goal), result)
+        if result is None:
             return None
-    return paradoxes.resolve(found, abs(goal))
+    return paradoxes.resolve(result, abs(goal))
 
 
 @settings(max_examples=100, deadline=None)
@@ -123,13 +123,13 @@ def distributed(contribution: Any) -> Any:
 def test_passes_over_buckets_find_the_same_set(values: list[int], unit: float) -> None:
     contribution = np.array(values) * unit
     if paradoxes.to_fixed_point(contribution).sum():
-        assert distributed(contribution) == smallest_flip(contribution)
+        assert distribute(contribution) == smallest_flip(contribution)
 
 
 def test_a_long_list_in_four_passes() -> None:
     contribution = np.random.default_rng(0).standard_t(2, 20_000) + 0.05
     flip = smallest_flip(contribution)
-    assert flip is not None and distributed(contribution) == flip and flip.count < 200
+    assert flip is not None and distribute(contribution) == flip and flip.count < 200
 
 
 def test_nothing_to_turn() -> None:

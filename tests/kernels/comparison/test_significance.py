@@ -159,17 +159,17 @@ def test_under_the_null_every_test_refuses_as_often_as_it_says() -> None:
     """100 pairs of models alike over 200 users: about 5 % below .05."""
     rng = np.random.default_rng(5)
     values, keys = rng.random((200, 200)), np.arange(200)
-    found = {
+    result = {
         "t": paired_t(pair_sums(values)).p,
         "randomisation": significance.randomisation_p(sign_sums(keys, values, 250, 1)),
         "bootstrap": significance.bootstrap_pairs(
             *bootstrap_sums(keys, values, 250, 1), values.mean(axis=0)
         )[2],
     }
-    for p in found.values():
+    for p in result.values():
         # Pairs of disjoint models are independent.
         assert 0.005 <= (p[np.arange(0, 200, 2), np.arange(1, 200, 2)] < 0.05).mean() <= 0.12
-    assert np.nanmax(np.abs(found["t"] - found["randomisation"])) < 0.15
+    assert np.nanmax(np.abs(result["t"] - result["randomisation"])) < 0.15
 
 
 def test_pairs_over_different_users_have_no_randomisation() -> None:
@@ -195,16 +195,16 @@ def signed_rank(differences: list[int], zeros: Any) -> significance.Wilcoxon:
 @settings(max_examples=60, deadline=None)
 @given(SMALL, st.sampled_from(["wilcox", "pratt"]))
 def test_wilcoxon_of_few_users_equals_scipy(differences: list[int], zeros: Any) -> None:
-    found = signed_rank(differences, zeros)
+    result = signed_rank(differences, zeros)
     if not any(differences):
-        assert (found.p, found.users) == (1.0, 0)
+        assert (result.p, result.users) == (1.0, 0)
         return
     known = stats.wilcoxon(np.array(differences, float), zero_method=zeros)
-    assert found.p == pytest.approx(known.pvalue, rel=1e-13)
-    assert math.isnan(found.z) and found.users == np.count_nonzero(differences)
+    assert result.p == pytest.approx(known.pvalue, rel=1e-13)
+    assert math.isnan(result.z) and result.users == np.count_nonzero(differences)
 
 
-def enumerated(differences: list[int], zeros: str) -> Fraction:
+def enumerate_signs(differences: list[int], zeros: str) -> Fraction:
     """2 min(P(T <= t), P(T >= t)) over all patterns of signs, in fractions."""
     kept = [d for d in differences if d or zeros == "pratt"]
     size = [abs(d) for d in kept]
@@ -223,7 +223,7 @@ def signs(n: int) -> Any:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=9), st.sampled_from(["wilcox", "pratt"]))
 def test_wilcoxon_of_few_users_equals_every_pattern_of_signs(differences: list[int], zeros: Any) -> None:
-    assert Fraction(signed_rank(differences, zeros).p) == enumerated(differences, zeros)
+    assert Fraction(signed_rank(differences, zeros).p) == enumerate_signs(differences, zeros)
 
 
 def test_wilcoxon_with_ties_by_hand() -> None:
@@ -239,13 +239,13 @@ def test_wilcoxon_with_ties_by_hand() -> None:
     st.sampled_from(["wilcox", "pratt"]),
 )
 def test_wilcoxon_of_many_users_equals_scipy(differences: list[int], zeros: Any) -> None:
-    found = signed_rank(differences, zeros)
+    result = signed_rank(differences, zeros)
     wanted = np.array(differences, float)
     known = stats.wilcoxon(wanted, zero_method=zeros, method="asymptotic")
-    assert found.p == pytest.approx(known.pvalue, rel=1e-12)
-    assert abs(found.z) == pytest.approx(abs(known.zstatistic), rel=1e-12)
+    assert result.p == pytest.approx(known.pvalue, rel=1e-12)
+    assert abs(result.z) == pytest.approx(abs(known.zstatistic), rel=1e-12)
     above = stats.wilcoxon(wanted, zero_method=zeros, alternative="greater", method="asymptotic")
-    assert found.positive == pytest.approx(above.statistic)
+    assert result.positive == pytest.approx(above.statistic)
 
 
 def test_wilcoxon_with_ties_is_exact_up_to_fifty_users() -> None:
@@ -262,16 +262,16 @@ def test_wilcoxon_with_ties_is_exact_up_to_fifty_users() -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 20, 50])
 def test_wilcoxon_is_exact_for_few_users_as_scipy_is(n: int) -> None:
     d = np.random.default_rng(n).normal(size=n) + 0.3
-    found = wilcoxon(d, np.ones(n))
-    assert math.isnan(found.z) and found.p == pytest.approx(
+    result = wilcoxon(d, np.ones(n))
+    assert math.isnan(result.z) and result.p == pytest.approx(
         stats.wilcoxon(d, method="exact").pvalue, rel=1e-12
     )
 
 
 def test_wilcoxon_of_many_users_from_steps() -> None:
     d = np.random.default_rng(0).normal(size=20_000) * 0.05 + 0.0005
-    found = wilcoxon(*np.unique(significance.difference_steps(d), return_counts=True))
-    assert found.p == pytest.approx(stats.wilcoxon(d).pvalue, rel=0.02)
+    result = wilcoxon(*np.unique(significance.difference_steps(d), return_counts=True))
+    assert result.p == pytest.approx(stats.wilcoxon(d).pvalue, rel=0.02)
 
 
 @given(P_VALUES)
@@ -315,9 +315,9 @@ def test_a_minimum_practical_difference() -> None:
 
 def test_minimum_detectable_difference_equals_statsmodels() -> None:
     power = pytest.importorskip("statsmodels.stats.power")
-    found = significance.minimum_detectable(1 / 10_000**0.5)
-    assert found == pytest.approx(2.801585 / 100, rel=1e-6)
-    assert power.TTestPower().power(found, 10_000, 0.05) == pytest.approx(0.8, abs=1e-3)
+    result = significance.minimum_detectable(1 / 10_000**0.5)
+    assert result == pytest.approx(2.801585 / 100, rel=1e-6)
+    assert power.TTestPower().power(result, 10_000, 0.05) == pytest.approx(0.8, abs=1e-3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=20))

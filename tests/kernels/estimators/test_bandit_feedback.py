@@ -35,9 +35,9 @@ def test_every_estimator_by_hand() -> None:
 
 def test_over_all_actions_ips_and_dr_are_the_truth() -> None:
     """Three actions: logged 1/2, 1/3, 1/6, in question 1/6, 1/6, 2/3; rewards 1/4, 1/2, 3/4."""
-    logged, asked = [np.array([3, 2, 1]) / 6, np.array([1, 1, 4]) / 6]
+    logged, requests = [np.array([3, 2, 1]) / 6, np.array([1, 1, 4]) / 6]
     reward, model = np.array([0.25, 0.5, 0.75]), np.array([0.9, 0.1, 0.4])
-    rounds = Rounds(reward, asked / logged, model, np.full(3, asked @ model))
+    rounds = Rounds(reward, requests / logged, model, np.full(3, requests @ model))
     numerator, denominator = contributions(rounds, ALL, SETTINGS)
     mean = dict(zip(ALL, (logged @ numerator) / (logged @ denominator), strict=True))
     truth = float(Fraction(1, 24) + Fraction(1, 12) + Fraction(1, 2))
@@ -48,15 +48,15 @@ def test_over_all_actions_ips_and_dr_are_the_truth() -> None:
 
 def test_intervals_hold_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
-    logged, asked = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
+    logged, requests = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
     chance, model, names = np.array([0.1, 0.3, 0.5]), np.array([0.2, 0.2, 0.6]), ("ips", "snips", "dr")
     covered = np.zeros(3)
     for _ in range(300):
         action = rng.choice(3, 2000, p=logged)
         reward = (rng.random(2000) < chance[action]).astype(float)
-        rounds = Rounds(reward, (asked / logged)[action], model[action], np.full(2000, asked @ model))
+        rounds = Rounds(reward, (requests / logged)[action], model[action], np.full(2000, requests @ model))
         value, error, _ = value_and_error(*contributions(rounds, names, SETTINGS))
-        covered += np.abs(value - asked @ chance) < 1.96 * error
+        covered += np.abs(value - requests @ chance) < 1.96 * error
     assert (covered > 0.91 * 300).all() and (covered < 0.99 * 300).all()
 
 
@@ -95,7 +95,8 @@ def test_open_bandit_rounds(shared_data: Path) -> None:
     truth = rows["random"][:, 0].mean()
     assert truth == 0.0038 and clicks.sum() == 42 and n.tolist() == [10_000, 10_000]
     assert (np.abs(value - truth) < 3 * error).all()
-    found = diagnostics(weight, np.ones(len(weight)))
+    result = diagnostics(weight, np.ones(len(weight)))
     assert (
-        found.effective == pytest.approx(weight.sum() ** 2 / (weight**2).sum()) and found.effective < 10_000
+        result.effective == pytest.approx(weight.sum() ** 2 / (weight**2).sum())
+        and result.effective < 10_000
     )

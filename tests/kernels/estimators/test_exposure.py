@@ -30,7 +30,7 @@ from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ratios import scaling
 from recbench_spark.kernels.resampling import bootstrap_sums, poisson_weights, replicate_means
 from tests import oracles
-from tests.oracles import rankings_of
+from tests.oracles import make_rankings
 
 KS = (1, 2, 4)
 METRICS = ("hit", "precision", "recall", "dcg", "ndcg")
@@ -54,12 +54,12 @@ DEFINITIONS = st.builds(
 )
 
 
-def chances_of(users: Any) -> Any:
+def draw_chances(users: Any) -> Any:
     """A chance for each truth item, by its id."""
     return np.array([CHANCES[item % 4] for _, truth in users for item in truth])
 
 
-def weights_of(truth: Mapping[int, float], estimator: str) -> dict[int, float]:
+def compute_weights(truth: Mapping[int, float], estimator: str) -> dict[int, float]:
     w = {item: 1 / CHANCES[item % 4] for item in truth}
     if estimator == "clipped_ips":
         return {item: min(x, SETTINGS.clip) for item, x in w.items()}
@@ -70,7 +70,9 @@ def weights_of(truth: Mapping[int, float], estimator: str) -> dict[int, float]:
     return w
 
 
-def weighted_gains(metric: str, truth: Mapping[int, float], w: Mapping[int, float], d: Definition) -> Any:
+def sum_weighted_gains(
+    metric: str, truth: Mapping[int, float], w: Mapping[int, float], d: Definition
+) -> Any:
     relevant = oracles.relevant_items(truth, d)
     if metric in ("dcg", "ndcg"):
         return {item: w[item] * oracles._gain(grade, d) for item, grade in truth.items()}
@@ -104,8 +106,8 @@ def slow_parts(estimator: str, metric: str, user: Any, k: int | None, d: Definit
     relevant = oracles.relevant_items(truth, d)
     if not relevant and d.empty_users == "leave_out":
         return math.nan, math.nan
-    w = weights_of(truth, estimator)
-    gains = weighted_gains(metric, truth, w, d)
+    w = compute_weights(truth, estimator)
+    gains = sum_weighted_gains(metric, truth, w, d)
     every = list(oracles.orders(scores))
     every = {"id": every[:1], "id_descending": every[-1:], "expected": every}[d.ties]
     total = sum(slow_total(metric, order, gains, k, d) for order in every) / len(every)
@@ -121,11 +123,17 @@ def slow_parts(estimator: str, metric: str, user: Any, k: int | None, d: Definit
 @settings(max_examples=150, deadline=None)
 @given(USERS, DEFINITIONS)
 def test_weighted_estimators_equal_loops_over_orders(users: Any, d: Definition) -> None:
-    found = contributions(
-        rankings_of(users), chances_of(users), METRICS, KS, d, exposure.WEIGHTED, SETTINGS
+    result = contributions(
+        make_rankings(users),
+        draw_chances(users),
+        METRICS,
+        KS,
+        d,
+        estimators=exposure.WEIGHTED,
+        settings=SETTINGS,
     )
-    assert len(found) == 20
-    for (estimator, metric), parts in found.items():
+    assert len(result) == 20
+    for (estimator, metric), parts in result.items():
         cuts = exposure.columns(metric, KS)
         slow = [[slow_parts(estimator, metric, user, k, d) for k in cuts] for user in users]
         expected = np.array(slow, dtype=float).reshape(len(users), len(cuts), 2)
@@ -136,14 +144,14 @@ def test_weighted_estimators_equal_loops_over_orders(users: Any, d: Definition) 
 @settings(max_examples=60, deadline=None)
 @given(USERS, DEFINITIONS)
 def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
-    rankings = rankings_of(users)
+    rankings = make_rankings(users)
     plain = measure(rankings, [m for m in METRICS if m != "dcg"], KS, d)
     one = np.ones(len(rankings.relevance))
-    found = contributions(rankings, one, METRICS, KS, d, exposure.ESTIMATORS, SETTINGS)
-    for (estimator, metric), parts in found.items():
+    result = contributions(rankings, one, METRICS, KS, d, estimators=exposure.ESTIMATORS, settings=SETTINGS)
+    for (estimator, metric), parts in result.items():
         if estimator in ("snips_global", "ips_pooled") and metric in exposure.QUOTIENTS:
             continue
-        held = found["holdout", metric]
+        held = result["holdout", metric]
         if not held.numerator[:, 0].any() and not any(oracles.relevant_items(t, d) for _, t in users):
             # Pooled weights of nobody have no quotient, whatever empty users count.
             continue
@@ -155,22 +163,32 @@ def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
 @settings(max_examples=40, deadline=None)
 @given(USERS, st.integers(1, 3))
 def test_batches_of_users_change_nothing(users: Any, cut: int) -> None:
-    whole = contributions(rankings_of(users), chances_of(users), METRICS, KS, COUNT, ["ips"], SETTINGS)
+    whole = contributions(
+        make_rankings(users), draw_chances(users), METRICS, KS, COUNT, estimators=["ips"], settings=SETTINGS
+    )
     for part, rows in ((users[:cut], slice(None, cut)), (users[cut:], slice(cut, None))):
         if part:
-            found = contributions(
-                rankings_of(part), chances_of(part), METRICS, KS, COUNT, ["ips"], SETTINGS
+            result = contributions(
+                make_rankings(part),
+                draw_chances(part),
+                METRICS,
+                KS,
+                COUNT,
+                estimators=["ips"],
+                settings=SETTINGS,
             )
-            for key, parts in found.items():
+            for key, parts in result.items():
                 np.testing.assert_array_equal(parts.numerator, whole[key].numerator[rows])
 
 
 @settings(max_examples=60, deadline=None)
 @given(USERS, DEFINITIONS)
 def test_what_items_add_sums_to_the_metric(users: Any, d: Definition) -> None:
-    rankings = rankings_of(users)
+    rankings = make_rankings(users)
     user = np.repeat(np.arange(len(users)), np.diff(rankings.offsets))
-    held = contributions(rankings, np.ones(len(user)), METRICS, KS, d, ["holdout"], SETTINGS)
+    held = contributions(
+        rankings, np.ones(len(user)), METRICS, KS, d, estimators=["holdout"], settings=SETTINGS
+    )
     for name, added in exposure.addends(rankings, METRICS, KS, d).items():
         total = np.zeros((len(users), added.shape[1]))
         np.add.at(total, user, added)
@@ -185,14 +203,16 @@ def test_by_hand() -> None:
     """Ranks 1 and 3 of two relevant items with chances 1/2 and 1/8: w = 2 and 8."""
     users = [({0: 9.0, 1: 8.0, 2: 7.0}, {0: 1.0, 2: 1.0})]
     chance = np.array([1 / 2, 1 / 8])
-    found = contributions(rankings_of(users), chance, METRICS, (1,), COUNT, exposure.WEIGHTED, SETTINGS)
-    assert found["ips", "hit"].numerator[0, 0] == 2 and found["snips_user", "hit"].numerator[0, 0] == 0.4
-    assert found["clipped_ips", "recall"].numerator[0, 0] == 2 / 5
-    assert found["ips", "recall"].numerator[0, 0] == found["snips_user", "recall"].numerator[0, 0] == 0.2
+    result = contributions(
+        make_rankings(users), chance, METRICS, (1,), COUNT, estimators=exposure.WEIGHTED, settings=SETTINGS
+    )
+    assert result["ips", "hit"].numerator[0, 0] == 2 and result["snips_user", "hit"].numerator[0, 0] == 0.4
+    assert result["clipped_ips", "recall"].numerator[0, 0] == 2 / 5
+    assert result["ips", "recall"].numerator[0, 0] == result["snips_user", "recall"].numerator[0, 0] == 0.2
     # At rank 1 the ideal shows the item of weight 8; uncut it shows 8 then 2.
     log3 = math.log2(3)
-    np.testing.assert_allclose(found["ips", "ndcg"].numerator[0], [2 / 8, (2 + 8 / 2) / (8 + 2 / log3)])
-    parts = found["snips_global", "dcg"]
+    np.testing.assert_allclose(result["ips", "ndcg"].numerator[0], [2 / 8, (2 + 8 / 2) / (8 + 2 / log3)])
+    parts = result["snips_global", "dcg"]
     assert parts.size is not None and parts.size[0, 0] == 2 and parts.denominator[0, 0] == 10
     assert parts.estimate()[0] == pytest.approx(2 / 10 * 2)
 
@@ -204,13 +224,13 @@ def world() -> tuple[Any, Any, Any]:
         ({0: 1.0, 1: 3.0, 2: 3.0, 3: 9.0}, {0: 1.0, 1: 1.0, 2: 0.0, 3: 0.0}),
     ]
     model = np.array([0.9, 0.3, 0.2, 0.6, 0.1, 0.8, 0.5, 0.4])
-    return users, chances_of(users), model
+    return users, draw_chances(users), model
 
 
 def expectation(estimator: str, rewards_of: Any) -> dict[str, Any]:
     """The mean over all 2^8 patterns of exposure of what the estimator says."""
     users, chance, model = world()
-    full, definition = rankings_of(users), Definition(hit="count", empty_users="zero")
+    full, definition = make_rankings(users), Definition(hit="count", empty_users="zero")
     total: dict[str, Any] = dict.fromkeys(exposure.SUMS, 0.0)
     for shown in itertools.product([False, True], repeat=8):
         keep = np.array(shown)
@@ -218,32 +238,47 @@ def expectation(estimator: str, rewards_of: Any) -> dict[str, Any]:
         if likely:
             seen = restrict(full, keep)
             rewards = rewards_of(model, keep)
-            found = contributions(
-                seen, chance[keep], exposure.SUMS, KS, definition, [estimator], SETTINGS, rewards
+            result = contributions(
+                seen,
+                chance[keep],
+                exposure.SUMS,
+                KS,
+                definition,
+                estimators=[estimator],
+                settings=SETTINGS,
+                rewards=rewards,
             )
             for name, value in total.items():
-                total[name] = value + likely * found[estimator, name].numerator.mean(axis=0)
+                total[name] = value + likely * result[estimator, name].numerator.mean(axis=0)
     return total
 
 
-def modelled(model: Any, keep: Any) -> Rewards:
+def select_rewards(model: Any, keep: Any) -> Rewards:
     """Lists are (0, 1, 2, 3) and (3, 1, 2, 0); model values stand in the order of truth items."""
     return Rewards(np.array([0, 4, 8]), model[[0, 1, 2, 3, 7, 5, 6, 4]], model[keep])
 
 
-def truth_of_world() -> Any:
+def make_world() -> Any:
     users, chance, _ = world()
     definition = Definition(hit="count", empty_users="zero")
-    found = contributions(rankings_of(users), chance, exposure.SUMS, KS, definition, ["holdout"], SETTINGS)
-    return {name: found["holdout", name].numerator.mean(axis=0) for name in exposure.SUMS}
+    result = contributions(
+        make_rankings(users),
+        chance,
+        exposure.SUMS,
+        KS,
+        definition,
+        estimators=["holdout"],
+        settings=SETTINGS,
+    )
+    return {name: result["holdout", name].numerator.mean(axis=0) for name in exposure.SUMS}
 
 
 @pytest.mark.parametrize("estimator", ["ips", "dr"])
 def test_over_all_exposures_the_mean_is_the_truth(estimator: str) -> None:
     """Also of dr, whose reward model is wrong."""
-    truth, found = truth_of_world(), expectation(estimator, modelled)
+    truth, result = make_world(), expectation(estimator, select_rewards)
     for name in exposure.SUMS:
-        np.testing.assert_allclose(found[name], truth[name], rtol=1e-12)
+        np.testing.assert_allclose(result[name], truth[name], rtol=1e-12)
 
 
 def test_a_weight_at_the_switch_is_trusted() -> None:
@@ -254,32 +289,32 @@ def test_a_weight_at_the_switch_is_trusted() -> None:
 
 @pytest.mark.parametrize("estimator", ["holdout", "clipped_ips", "dm", "switch_dr", "dros"])
 def test_the_others_are_biased_with_a_wrong_model(estimator: str) -> None:
-    truth, found = truth_of_world(), expectation(estimator, modelled)
-    assert np.abs(found["hit"] - truth["hit"]).max() > 0.02
+    truth, result = make_world(), expectation(estimator, select_rewards)
+    assert np.abs(result["hit"] - truth["hit"]).max() > 0.02
 
 
 @pytest.mark.parametrize("estimator", exposure.MODELLED)
 def test_a_right_model_needs_no_chances(estimator: str) -> None:
     users, _, _ = world()
-    relevance = rankings_of(users).relevance
-    truth, wrong = truth_of_world(), np.full(8, 0.07)
+    relevance = make_rankings(users).relevance
+    truth, wrong = make_world(), np.full(8, 0.07)
     definition = Definition(hit="count", empty_users="zero")
     keep = np.array([True, False] * 4)
-    found = contributions(
-        restrict(rankings_of(users), keep),
+    result = contributions(
+        restrict(make_rankings(users), keep),
         wrong[keep],
         exposure.SUMS,
         KS,
         definition,
-        [estimator],
-        SETTINGS,
-        modelled(relevance, keep),
+        estimators=[estimator],
+        settings=SETTINGS,
+        rewards=select_rewards(relevance, keep),
     )
     for name in exposure.SUMS:
-        np.testing.assert_allclose(found[estimator, name].numerator.mean(axis=0), truth[name], rtol=1e-12)
+        np.testing.assert_allclose(result[estimator, name].numerator.mean(axis=0), truth[name], rtol=1e-12)
 
 
-def pooled_world() -> tuple[Any, Any]:
+def make_pooled_world() -> tuple[Any, Any]:
     """Relevant at ranks 1 (always shown) and 3 (chance 1/4) for one user, at 2 (chance 1/2) for another."""
     users = [
         ({0: 9.0, 1: 8.0, 2: 7.0}, {0: 1.0, 2: 1.0}),
@@ -288,12 +323,12 @@ def pooled_world() -> tuple[Any, Any]:
     return users, np.array([1.0, 1 / 4, 1 / 2])
 
 
-def pooled(keep: Any, estimator: str = "ips_pooled", metric: str = "ndcg") -> Parts:
-    users, chance = pooled_world()
-    seen = restrict(rankings_of(users), keep)
-    return contributions(seen, chance[keep], [metric], (2,), COUNT, [estimator], SETTINGS)[
-        estimator, metric
-    ]
+def pool_users(keep: Any, estimator: str = "ips_pooled", metric: str = "ndcg") -> Parts:
+    users, chance = make_pooled_world()
+    seen = restrict(make_rankings(users), keep)
+    return contributions(
+        seen, chance[keep], [metric], (2,), COUNT, estimators=[estimator], settings=SETTINGS
+    )[estimator, metric]
 
 
 def test_pooled_by_hand() -> None:
@@ -301,24 +336,26 @@ def test_pooled_by_hand() -> None:
     every, discount = np.ones(3, bool), 1 / math.log2(3)
     mean_dcg, ideal = (1 + 2 * discount) / 2, 1 + discount
     uncut = (1 + 4 / 2 + 2 * discount) / 2 / (1 + discount + 1 / 2 + 0.5 / math.log2(5))
-    np.testing.assert_allclose(pooled(every).estimate(), [mean_dcg / ideal, uncut], rtol=1e-14)
-    np.testing.assert_allclose(pooled(every, metric="recall").estimate(), [(1 + 2) / (5 + 2)], rtol=1e-14)
+    np.testing.assert_allclose(pool_users(every).estimate(), [mean_dcg / ideal, uncut], rtol=1e-14)
+    np.testing.assert_allclose(
+        pool_users(every, metric="recall").estimate(), [(1 + 2) / (5 + 2)], rtol=1e-14
+    )
     # Nothing of the second user was shown: counted all the same, with 0 of 0.
-    parts = pooled(np.array([True, False, False]))
+    parts = pool_users(np.array([True, False, False]))
     assert parts.numerator[:, 0].tolist() == [1, 0] and parts.denominator[:, 0].tolist() == [1, 0]
     assert parts.estimate()[0] == pytest.approx(1 / 2 / (1 / 2))
 
 
 def outcomes(estimator: str = "ips_pooled") -> list[tuple[Fraction, tuple[Fraction, Fraction], float]]:
-    """Of each pattern of exposure its chance, sums of both parts, and the estimate at 2."""
-    found = []
+    """Yield for each pattern of exposure its probability, the sums of both parts and the estimate at 2."""
+    result = []
     for first, second in itertools.product([True, False], repeat=2):
         likely = Fraction(1, 4) if first else Fraction(3, 4)
-        parts = pooled(np.array([True, first, second]), estimator)
+        parts = pool_users(np.array([True, first, second]), estimator)
         sums = [sum(map(Fraction, part[:, 0]), Fraction(0)) for part in (parts.numerator, parts.denominator)
                 if not np.isnan(part[:, 0]).any()]  # fmt: skip
-        found.append((likely / 2, tuple(sums), float(parts.estimate()[0])))
-    return found
+        result.append((likely / 2, tuple(sums), float(parts.estimate()[0])))
+    return result
 
 
 def test_both_sides_of_the_pooled_quotient_are_unbiased() -> None:
@@ -336,7 +373,7 @@ def test_pooled_ndcg_converges_to_its_estimand_and_weighted_ndcg_does_not() -> N
     copies, errors = one, []
     for n in (1, 2, 4, 8, 16, 32):
         if n > 1:
-            copies = _added(copies, copies)
+            copies = _add(copies, copies)
         means = {
             sums: float(sums[0] / (2 * n))
             / np.interp(float(sums[1] / (2 * n)), [0, 1, 2], [0, 1, 1 + discount])
@@ -353,12 +390,12 @@ def test_pooled_ndcg_converges_to_its_estimand_and_weighted_ndcg_does_not() -> N
     assert weighted - mean_ndcg > 0.1
 
 
-def _added(one: dict[Any, Fraction], other: dict[Any, Fraction]) -> dict[Any, Fraction]:
-    found: dict[Any, Fraction] = {}
+def _add(one: dict[Any, Fraction], other: dict[Any, Fraction]) -> dict[Any, Fraction]:
+    result: dict[Any, Fraction] = {}
     for (a, p), (b, q) in itertools.product(one.items(), other.items()):
         both = (a[0] + b[0], a[1] + b[1])
-        found[both] = found.get(both, Fraction(0)) + p * q
-    return found
+        result[both] = result.get(both, Fraction(0)) + p * q
+    return result
 
 
 def test_ideals_of_a_mean_user() -> None:
@@ -374,8 +411,8 @@ def test_ideals_of_a_mean_user() -> None:
     }
     for (metric, axis, value), ideal in wanted.items():
         number = np.full(len(exposure.columns(metric, (1, 2))), 1.5)
-        found = exposure.ideal_value(metric, number, (1, 2), Definition(**{axis: value}))  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, ideal[: len(number)], rtol=1e-14)
+        result = exposure.ideal_value(metric, number, (1, 2), Definition(**{axis: value}))  # type: ignore[arg-type]
+        np.testing.assert_allclose(result, ideal[: len(number)], rtol=1e-14)
 
 
 def test_pooled_reasons() -> None:
@@ -387,8 +424,17 @@ def test_pooled_reasons() -> None:
 def test_a_cut_list_has_no_uncut_model_value() -> None:
     users, chance, model = world()
     rewards = Rewards(np.array([0, 2, 4]), model[:4], model)
-    found = contributions(rankings_of(users), chance, ["dcg"], (1, 2), COUNT, ["dm"], SETTINGS, rewards)
-    value = found["dm", "dcg"].numerator
+    result = contributions(
+        make_rankings(users),
+        chance,
+        ["dcg"],
+        (1, 2),
+        COUNT,
+        estimators=["dm"],
+        settings=SETTINGS,
+        rewards=rewards,
+    )
+    value = result["dm", "dcg"].numerator
     assert np.isfinite(value[:, :2]).all() and np.isnan(value[:, 2]).all()
     assert value[0].tolist()[:2] == pytest.approx([0.9, 0.9 + 0.3 / math.log2(3)])
 
@@ -421,10 +467,14 @@ def test_reasons_of_models_and_scales() -> None:
 
 def test_what_has_a_reason_has_no_parts_and_chances_are_checked() -> None:
     users, chance, _ = world()
-    found = contributions(rankings_of(users), chance, ["mrr"], KS, COUNT, exposure.ESTIMATORS, SETTINGS)
-    assert list(found) == [("holdout", "mrr")]
+    result = contributions(
+        make_rankings(users), chance, ["mrr"], KS, COUNT, estimators=exposure.ESTIMATORS, settings=SETTINGS
+    )
+    assert list(result) == [("holdout", "mrr")]
     with pytest.raises(DataError, match="not positive"):
-        contributions(rankings_of(users), chance * 0, ["dcg"], KS, COUNT, ["ips"], SETTINGS)
+        contributions(
+            make_rankings(users), chance * 0, ["dcg"], KS, COUNT, estimators=["ips"], settings=SETTINGS
+        )
 
 
 def test_stratified_by_hand() -> None:
@@ -435,7 +485,7 @@ def test_stratified_by_hand() -> None:
     ]
     stratum = np.array([0, 1, 1, 0, 1])
     values, sizes = exposure.measure_by_stratum(
-        rankings_of(users), stratum, 2, ["recall", "mrr"], (1, 3), COUNT
+        make_rankings(users), stratum, 2, ["recall", "mrr"], (1, 3), definition=COUNT
     )
     assert sizes.tolist() == [[1, 2], [1, 1]]
     np.testing.assert_array_equal(values["recall"][0], [[1, 1], [0, 0.5]])
@@ -461,7 +511,7 @@ def test_strata_equal_the_oracle_on_restricted_truth(users: Any, seed: int) -> N
     d = Definition(ties="expected")
     stratum_of = np.random.default_rng(seed).integers(0, 2, 8)
     stratum = np.array([stratum_of[item] for _, truth in users for item in truth])
-    values, _ = exposure.measure_by_stratum(rankings_of(users), stratum, 2, ["ndcg"], (2,), d)
+    values, _ = exposure.measure_by_stratum(make_rankings(users), stratum, 2, ["ndcg"], (2,), definition=d)
     for u, (scores, truth) in enumerate(users):
         for s in range(2):
             inside = {item: grade for item, grade in truth.items() if stratum_of[item] == s}
@@ -482,7 +532,9 @@ def many(u: int) -> tuple[Any, Any]:
 def test_replicates_are_weighted_estimates(estimator: str) -> None:
     rankings, chance = many(300)
     keys = np.arange(300) * 77
-    parts = contributions(rankings, chance, ["hit"], (3, 9), COUNT, [estimator], SETTINGS)[estimator, "hit"]
+    parts = contributions(
+        rankings, chance, ["hit"], (3, 9), COUNT, estimators=[estimator], settings=SETTINGS
+    )[estimator, "hit"]
     parts.numerator[:7] = parts.denominator[:7] = np.nan
     scalings = (scaling(float(np.nanmax(parts.numerator))), scaling(float(np.nanmax(parts.denominator))))
     whole = exposure.replicate_sums(parts, keys, 12, 4, scalings)
@@ -493,32 +545,32 @@ def test_replicates_are_weighted_estimates(estimator: str) -> None:
         for part in [[x for x in (parts.numerator, parts.denominator, parts.size) if x is not None]]
     ]
     assert (np.sum(batches, axis=0) == whole).all()
-    found = exposure.replicate_estimates(whole, scalings)
+    result = exposure.replicate_estimates(whole, scalings)
     for r, weight in enumerate(poisson_weights(keys, 12, 4).T):
         drawn = [None if x is None else np.repeat(x, weight, axis=0) for x in vars(parts).values()]
-        np.testing.assert_allclose(found[r], Parts(*drawn).estimate(), rtol=1e-7)  # type: ignore[arg-type]
+        np.testing.assert_allclose(result[r], Parts(*drawn).estimate(), rtol=1e-7)  # type: ignore[arg-type]
 
 
 def test_replicates_of_strata_resample_sizes_too() -> None:
     rankings, _ = many(200)
     stratum = np.random.default_rng(1).integers(0, 3, 400)
-    values, sizes = exposure.measure_by_stratum(rankings, stratum, 3, ["recall"], (5,), COUNT)
+    values, sizes = exposure.measure_by_stratum(rankings, stratum, 3, ["recall"], (5,), definition=COUNT)
     keys, columns = np.arange(200), values["recall"].reshape(200, 3)
     mean = replicate_means(*bootstrap_sums(keys, columns, 8, 0)).reshape(8, 3, 1)
     size = bootstrap_sums(keys, sizes.astype(float), 8, 0)[0] * 2.0**-30
-    found, _ = exposure.combine_strata(mean, size)
+    result, _ = exposure.combine_strata(mean, size)
     for r, weight in enumerate(poisson_weights(keys, 8, 0).T):
         drawn = np.repeat(columns, weight, axis=0), np.repeat(sizes, weight, axis=0).sum(axis=0)
         expected = sum(np.nanmean(drawn[0], axis=0) * drawn[1]) / drawn[1].sum()
-        assert found[r, 0] == pytest.approx(expected, rel=1e-7)
+        assert result[r, 0] == pytest.approx(expected, rel=1e-7)
 
 
 def test_diagnostics_by_hand() -> None:
     """Weights 1 (198 rows) and 50 (2 rows): the largest 1 % are the two."""
-    found = exposure.diagnostics(np.array([1.0, 50.0]), np.array([198, 2]))
-    assert (found.rows, found.largest) == (200, 50.0)
-    assert found.effective == pytest.approx(298**2 / (198 + 5000))
-    assert found.top_share == pytest.approx(100 / 298)
+    result = exposure.diagnostics(np.array([1.0, 50.0]), np.array([198, 2]))
+    assert (result.rows, result.largest) == (200, 50.0)
+    assert result.effective == pytest.approx(298**2 / (198 + 5000))
+    assert result.top_share == pytest.approx(100 / 298)
     half = exposure.diagnostics(np.array([50.0, 1.0]), np.array([2, 99]), top=0.005)
     assert half.top_share == pytest.approx(50 / 199)
     assert exposure.diagnostics(np.ones(3), np.ones(3)).effective == 3
@@ -546,14 +598,16 @@ def test_most_popular_on_coat_as_published_and_beside_its_estimates(shared_data:
     # The closed loop flatters most popular; its own propensities bring recall down towards the truth.
     rankings, users, items = popular(train, count)
     chance = np.clip(np.loadtxt(folder / "propensities.ascii"), 0.01, 1.0)[users, items]
-    found = contributions(rankings, chance, ["recall"], ks, d, ["holdout", "snips_user"], SETTINGS)
+    result = contributions(
+        rankings, chance, ["recall"], ks, d, estimators=["holdout", "snips_user"], settings=SETTINGS
+    )
     truth = np.nanmean(measure(opened_rankings, ["recall"], ks, d)["recall"], axis=0)
-    plain, weighted = (found[name, "recall"].estimate() for name in ("holdout", "snips_user"))
+    plain, weighted = (result[name, "recall"].estimate() for name in ("holdout", "snips_user"))
     assert (plain > truth).all() and (np.abs(weighted - truth) < np.abs(plain - truth)).all()
 
 
 def popular(rating_ui: Any, count_i: Any) -> tuple[Rankings, Any, Any]:
-    """Where each rated item stands when all items are ranked by count; users and items of the rows."""
+    """Return the rank of each rated item when all items are ranked by count, and its users and items."""
     users, items = np.nonzero(rating_ui)
     above = (count_i[None] > count_i[:, None]).sum(axis=1)
     tied = (count_i[None] == count_i[:, None]).sum(axis=1) - 1

@@ -37,7 +37,7 @@ def fit_whole(counts: Any, items: Any, method: power_law.Method = "approximate")
 
 def slow_fit(counts: list[int]) -> float:
     """The least distance over every xmin, item by item."""
-    found = []
+    result = []
     for xmin in sorted(set(counts))[:-1]:
         tail = sorted(n for n in counts if n >= xmin)
         if len(tail) < min(50, len(counts)):
@@ -45,8 +45,8 @@ def slow_fit(counts: list[int]) -> float:
         alpha = 1 + len(tail) / sum(math.log(n / (xmin - 0.5)) for n in tail)
         law = [1 - math.exp(log_zeta(alpha, n) - log_zeta(alpha, xmin)) for n in tail]
         data = [sum(other < n for other in tail) / len(tail) for n in tail]
-        found.append(max(abs(p - q) for p, q in zip(law, data, strict=True)))
-    return min(found)
+        result.append(max(abs(p - q) for p, q in zip(law, data, strict=True)))
+    return min(result)
 
 
 @pytest.mark.full
@@ -135,7 +135,7 @@ def test_goodness_accepts_a_power_law_and_refuses_a_poisson() -> None:
 
 
 def test_no_tail_is_smaller_than_fifty_items() -> None:
-    """Of 3,000 items shown about 5,000 times each the last four once gave an exponent of 24,981."""
+    """The last four of 3,000 items, each shown about 5,000 times, once gave an exponent of 24,981."""
     rng = np.random.default_rng(0)
     for method in ("approximate", "exact"):
         law = fit(*histogram(rng.normal(5000, 70, 3000).astype(int)), method=method)  # type: ignore[arg-type]
@@ -144,17 +144,19 @@ def test_no_tail_is_smaller_than_fifty_items() -> None:
     assert fit(*few).tail == 30, "of fewer items all are the tail"
 
 
-def compared(counts: Any, **settings: Any) -> PowerLaw:
+def fit_and_compare(counts: Any, **settings: Any) -> PowerLaw:
     law = fit(*histogram(counts), **settings)
     return replace(law, against=power_law.alternatives(*histogram(counts), law))
 
 
 @pytest.mark.parametrize("spread", [5, 70, 700])
 def test_counts_close_together_are_refused_with_the_fit(spread: int) -> None:
-    law = compared(np.random.default_rng(spread).normal(5000, spread, 3000).astype(int))
-    with pytest.raises(DataError) as told:
+    law = fit_and_compare(np.random.default_rng(spread).normal(5000, spread, 3000).astype(int))
+    with pytest.raises(DataError) as error:
         power_law.check(law)
-    assert f"alpha {law.alpha:.6g} from xmin {law.xmin} on, a tail of {law.tail} of 3000" in str(told.value)
+    assert f"alpha {law.alpha:.6g} from xmin {law.xmin} on, a tail of {law.tail} of 3000" in str(
+        error.value
+    )
 
 
 def test_a_chance_that_a_count_just_has_draws_that_count() -> None:
@@ -173,7 +175,9 @@ def test_a_steep_law_has_to_beat_thinner_tails_at_five_percent(
     alpha: float, z: float, is_law: bool
 ) -> None:
     """One-sided: the normal law is below 1.645 in 95 % of its draws."""
-    law = replace(compared(np.repeat(*power_law.draw(2.3, 5, 500, np.random.default_rng(1)))), alpha=alpha)
+    law = replace(
+        fit_and_compare(np.repeat(*power_law.draw(2.3, 5, 500, np.random.default_rng(1)))), alpha=alpha
+    )
     law = replace(law, against=tuple(replace(one, z=z) for one in law.against))
     if is_law:
         power_law.check(law)
@@ -185,11 +189,11 @@ def test_a_steep_law_has_to_beat_thinner_tails_at_five_percent(
 def test_laws_beside_others() -> None:
     """A drawn law is far likelier than a geometric tail; a lognormal one can look alike."""
     counts = np.repeat(*power_law.draw(2.3, 5, 5000, np.random.default_rng(1)))
-    law = compared(counts)
+    law = fit_and_compare(counts)
     power_law.check(law)
-    found = {one.name: one for one in law.against}
-    assert found["geometric"].z > 5 and abs(found["lognormal"].z) < 2
-    thin = compared(np.random.default_rng(2).geometric(0.02, 5000))
+    result = {one.name: one for one in law.against}
+    assert result["geometric"].z > 5 and abs(result["lognormal"].z) < 2
+    thin = fit_and_compare(np.random.default_rng(2).geometric(0.02, 5000))
     assert {one.name: one for one in thin.against}["geometric"].z < 0
 
 

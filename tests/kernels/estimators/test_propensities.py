@@ -32,8 +32,8 @@ def test_powers_keep_the_order_of_counts_and_do_not_overflow(name: str) -> None:
 
 def test_naive_bayes_by_hand_and_recovers_known_chances() -> None:
     """20 logged of 100 cells, 5 of which with rating 1, where half of a sample of 8 has it."""
-    found = propensities.naive_bayes(np.array([5, 15, 0]), np.array([4, 2, 2]), 100)
-    np.testing.assert_allclose(found, [5 / 100 / (4 / 8), 15 / 100 / (2 / 8), 0.0])
+    result = propensities.naive_bayes(np.array([5, 15, 0]), np.array([4, 2, 2]), 100)
+    np.testing.assert_allclose(result, [5 / 100 / (4 / 8), 15 / 100 / (2 / 8), 0.0])
     assert math.isnan(propensities.naive_bayes(np.array([1, 1]), np.array([3, 0]), 9)[1])
     rng = np.random.default_rng(0)
     rating, true = rng.integers(0, 3, 10**6), np.array([0.02, 0.05, 0.2])
@@ -60,8 +60,8 @@ def test_relative_frequencies_already_sum_to_the_interactions_of_a_mean_user() -
 
 
 def test_clipping_counts_what_it_changes() -> None:
-    found = propensities.clip(np.array([0.0, 0.05, 0.5, 3.0]), np.array([1, 2, 4, 8]), 0.1)
-    assert found.propensity.tolist() == [0.1, 0.1, 0.5, 1.0] and (found.raised, found.lowered) == (3, 8)
+    result = propensities.clip(np.array([0.0, 0.05, 0.5, 3.0]), np.array([1, 2, 4, 8]), 0.1)
+    assert result.propensity.tolist() == [0.1, 0.1, 0.5, 1.0] and (result.raised, result.lowered) == (3, 8)
     with pytest.raises(ConfigError, match="clipped"):
         propensities.clip(np.array([0.5]), np.array([1]), 0.0)
     for wrong in (math.nan, math.inf, -1.0, 0.0):

@@ -19,7 +19,7 @@ from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.estimators.sampled import NegativeDraw
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.kernels.ranking.rankings import Rankings
-from tests.oracles import rankings_of
+from tests.oracles import make_rankings
 
 TOY = {"a": [100] * 5, "b": [40, 40, 8437, 9266, 4482], "c": [212, 2, 743, 5342, 1548]}
 PRINTED = {
@@ -45,9 +45,9 @@ def expectation(table_jc: Any, draw: NegativeDraw, rank_r: Any) -> tuple[Any, An
 def test_the_toy_example_to_all_printed_digits(replacement: bool, metric: str, k: int | None) -> None:
     draw = NegativeDraw(10_000, 99, replacement)
     table = sampled.raw(metric, [k], draw)
-    found = [expectation(table, draw, np.array(ranks))[0].mean() for ranks in TOY.values()]
+    result = [expectation(table, draw, np.array(ranks))[0].mean() for ranks in TOY.values()]
     printed = PRINTED[replacement, metric, k]
-    assert [f"{value:.6f}".removeprefix("0") for value in found] == list(printed)
+    assert [f"{value:.6f}".removeprefix("0") for value in result] == list(printed)
 
 
 def test_the_sample_reorders_the_toy_models() -> None:
@@ -76,8 +76,8 @@ DEFINITIONS = st.one_of(
 )
 
 
-def of_kernel(metric: str, definition: Definition, n: int, ks: list[int], grade: float = 1.0) -> Any:
-    """What the metric's own kernel gives users with one relevant item, at rank 1, 2, .. n: (n, c)."""
+def run_kernel(metric: str, definition: Definition, n: int, ks: list[int], grade: float = 1.0) -> Any:
+    """Run the metric's own kernel for users with one relevant item, at rank 1, 2, .. n: (n, c)."""
     one, above = np.ones(n, dtype=np.int64), np.arange(n)
     rankings = Rankings(np.arange(n + 1), grade * one, above, one * 0, one * 0, one * n)
     return measure(rankings, [metric], ks, definition)[metric]
@@ -95,8 +95,8 @@ def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
             sampled.rank_values(metric, ranks, columns, n, definition)
         return
     grade = data.draw(st.sampled_from([1.0, 2.0, 5.0]))
-    found = sampled.rank_values(metric, ranks, columns, n, definition)
-    np.testing.assert_allclose(found, of_kernel(metric, definition, n, ks, grade), rtol=1e-12, atol=1e-15)
+    result = sampled.rank_values(metric, ranks, columns, n, definition)
+    np.testing.assert_allclose(result, run_kernel(metric, definition, n, ks, grade), rtol=1e-12, atol=1e-15)
     between = sampled.rank_values(metric, np.arange(1.0, n, 0.25), columns, n, definition)
     assert (np.diff(between, axis=0) <= 1e-15).all(), "between whole ranks values fall as the formula does"
 
@@ -106,8 +106,8 @@ def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
 def test_every_preset_has_a_value_of_a_rank_that_is_its_own(preset: str, metric: str) -> None:
     definition = make_definition(preset)
     columns = cutoffs(metric, [1, 3, 10])
-    found = sampled.rank_values(metric, np.arange(1, 31), columns, 30, definition)
-    np.testing.assert_allclose(found, of_kernel(metric, definition, 30, [1, 3, 10]), rtol=1e-13)
+    result = sampled.rank_values(metric, np.arange(1, 31), columns, 30, definition)
+    np.testing.assert_allclose(result, run_kernel(metric, definition, 30, [1, 3, 10]), rtol=1e-13)
 
 
 def test_presets_by_hand() -> None:
@@ -143,11 +143,11 @@ def test_only_precision_at_hits_by_the_last_rank_looks_at_ties_from_below() -> N
 @pytest.mark.parametrize("preset", ["recbench", "elliot", "cornac", "lenskit", "rectools"])
 @pytest.mark.parametrize("metric", ["map", "mrr", "ndcg"])
 def test_corrections_aim_at_the_definition(preset: str, metric: str) -> None:
-    """Where draws tell all ranks apart least squares gives the definition's value of every rank."""
+    """Least squares gives, where draws distinguish all ranks, the definition's value of every rank."""
     draw, definition = NegativeDraw(6, 5), make_definition(preset)
     table = sampled.least_squares(metric, [1, 3, None], draw, definition)
     mean, _ = expectation(table, draw, np.arange(1, 7))
-    np.testing.assert_allclose(mean, of_kernel(metric, definition, 6, [1, 3]), atol=1e-9)
+    np.testing.assert_allclose(mean, run_kernel(metric, definition, 6, [1, 3]), atol=1e-9)
 
 
 # ------------------------------------------------------------------------------- every possible draw
@@ -159,8 +159,8 @@ def every_draw(draw: NegativeDraw, rank: int) -> dict[int, Fraction]:
     ways = (
         itertools.product(pool, repeat=draw.m) if draw.replacement else itertools.combinations(pool, draw.m)
     )
-    found = [1 + sum(item < rank - 1 for item in way) for way in ways]
-    return {j: Fraction(found.count(j), len(found)) for j in range(1, draw.m + 2)}
+    result = [1 + sum(item < rank - 1 for item in way) for way in ways]
+    return {j: Fraction(result.count(j), len(result)) for j in range(1, draw.m + 2)}
 
 
 DRAWS = [
@@ -285,9 +285,9 @@ def test_few_ranks_stand_for_all(replacement: bool) -> None:
     assert np.abs(pairs - full).max() < 1e-13 * full.max()
     for metric in sampled.RANK_METRICS:
         ks = [10] if metric == "precision" else [10, None]
-        found = (few * ranks.weight[:, None]).T @ sampled.rank_values(metric, ranks.rank, ks, draw.n)
+        result = (few * ranks.weight[:, None]).T @ sampled.rank_values(metric, ranks.rank, ks, draw.n)
         expected = all_.T @ sampled.rank_values(metric, every, ks, draw.n)
-        assert np.abs(found - expected).max() < 1e-13 * expected.max()
+        assert np.abs(result - expected).max() < 1e-13 * expected.max()
 
 
 def test_em_on_few_ranks_is_em_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_tables_of_ten_million_items() -> None:
 # ----------------------------------------------------------------------------------------- simulation
 
 
-def skewed_ranks(n: int, users: int, seed: int) -> Any:
+def draw_skewed_ranks(n: int, users: int, seed: int) -> Any:
     """Few users find their item near the top: log-uniform mixed with uniform ranks."""
     rng = np.random.default_rng(seed)
     near = np.exp(rng.random(users) * math.log(n)).astype(np.int64)
@@ -328,7 +328,7 @@ def draw_ranks(ranks: Any, draw: NegativeDraw, seed: int) -> Any:
 
 @pytest.mark.parametrize("replacement", [True, False])
 def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> None:
-    draw, ranks = NegativeDraw(2_000, 50, replacement), skewed_ranks(2_000, 40_000, 0)
+    draw, ranks = NegativeDraw(2_000, 50, replacement), draw_skewed_ranks(2_000, 40_000, 0)
     j = draw_ranks(ranks, draw, 1)
     for name in ("sampled", "rank_estimate", "bias_variance", "monotone_least_squares"):
         table = sampled.ESTIMATORS[name]("ndcg", [5, None], draw, Definition())
@@ -341,7 +341,7 @@ def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> No
 @pytest.mark.parametrize("replacement", [True, False])
 def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, replacement: bool) -> None:
     draw, ks = NegativeDraw(5_000, 100, replacement), [10]
-    ranks = skewed_ranks(5_000, 50_000, 2)
+    ranks = draw_skewed_ranks(5_000, 50_000, 2)
     exact = sampled.rank_values(metric, ranks, ks, draw.n).mean()
     j = draw_ranks(ranks, draw, 3)
     off = {
@@ -359,7 +359,7 @@ def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, 
 
 
 def test_more_weight_on_variance_gives_less_of_it() -> None:
-    draw, ranks = NegativeDraw(3_000, 60), skewed_ranks(3_000, 200, 4)
+    draw, ranks = NegativeDraw(3_000, 60), draw_skewed_ranks(3_000, 200, 4)
     variances = [
         expectation(sampled.bias_variance("hit", [10], draw, gamma=gamma), draw, ranks)[1].mean()
         for gamma in (0.001, 0.01, 0.1, 1.0)
@@ -377,12 +377,12 @@ def test_a_falling_table_falls() -> None:
 
 
 def test_all_ranks_told_apart_give_the_shares_themselves() -> None:
-    """Where all negatives are drawn the sampled rank is the rank."""
+    """The sampled rank is the rank if all negatives are drawn."""
     draw, count = NegativeDraw(5, 4), np.array([[4, 0, 3, 2, 1]])
     _, share = sampled.rank_distribution(count, draw)
     np.testing.assert_allclose(share, count / 10, atol=1e-12)
-    found = sampled.maximum_likelihood(count, "mrr", [None], draw)[0, 0]
-    assert found == pytest.approx(4 / 10 + 3 / 10 / 3 + 2 / 10 / 4 + 1 / 10 / 5)
+    result = sampled.maximum_likelihood(count, "mrr", [None], draw)[0, 0]
+    assert result == pytest.approx(4 / 10 + 3 / 10 / 3 + 2 / 10 / 4 + 1 / 10 / 5)
 
 
 def test_each_step_raises_the_likelihood() -> None:
@@ -408,17 +408,17 @@ def test_histograms_are_estimated_row_by_row() -> None:
 def test_sampled_ranks_count_negatives_only() -> None:
     """Candidates 1..6 with scores 6..1, truth 2, 4 and 9; negatives 1, 3, 5, 6: ranks 2 and 3."""
     scores = {item: 7.0 - item for item in range(1, 7)}
-    rankings = rankings_of([(scores, {4: 1.0, 9: 1.0, 2: 1.0}), (scores, {1: 1.0})])
-    found = sampled.sampled_ranks(rankings, Definition())
-    assert found.tolist() == [3, 0, 2, 1]
+    rankings = make_rankings([(scores, {4: 1.0, 9: 1.0, 2: 1.0}), (scores, {1: 1.0})])
+    result = sampled.sampled_ranks(rankings, Definition())
+    assert result.tolist() == [3, 0, 2, 1]
     table = sampled.raw("mrr", [None], NegativeDraw(50, 4))
-    values = sampled.user_values(np.array([0, 3, 4, 4]), found, table)
+    values = sampled.user_values(np.array([0, 3, 4, 4]), result, table)
     np.testing.assert_allclose(values[:, 0], [(1 / 3 + 0 + 1 / 2) / 3, 1, np.nan])
-    assert sampled.histogram(found, 4).tolist() == [1, 1, 1, 0, 0]
+    assert sampled.histogram(result, 4).tolist() == [1, 1, 1, 0, 0]
 
 
 def test_sampled_ranks_follow_the_rule_for_ties() -> None:
-    rankings = rankings_of([({1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0}, {3: 1.0})])
+    rankings = make_rankings([({1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0}, {3: 1.0})])
     for ties, rank in {"id": 3, "optimistic": 1, "pessimistic": 4}.items():
         assert sampled.sampled_ranks(rankings, Definition(ties=ties)).tolist() == [rank]
 

@@ -38,16 +38,16 @@ def test_a_histogram_gives_the_strata_of_its_items(items: list[Any], n_strata: i
     if len(set(value.tolist())) < 2:
         return
     one = np.ones_like(value)
-    found = strata.cut(kind, n_strata, value / 7, one, mass)
+    result = strata.cut(kind, n_strata, value / 7, one, mass)
     known, back = np.unique(value / 7, return_inverse=True)
     grouped = strata.cut(kind, n_strata, known, np.bincount(back), np.bincount(back, weights=mass))
-    assert (found.edges == grouped.edges).all() and (np.diff(found.edges) > 0).all()
-    stratum = found.assign(value / 7)
-    size = len(found.edges) + 1
-    assert np.bincount(stratum, minlength=size).tolist() == found.items.tolist()
-    assert np.bincount(stratum, weights=mass, minlength=size).tolist() == found.interactions.tolist()
+    assert (result.edges == grouped.edges).all() and (np.diff(result.edges) > 0).all()
+    stratum = result.assign(value / 7)
+    size = len(result.edges) + 1
+    assert np.bincount(stratum, minlength=size).tolist() == result.items.tolist()
+    assert np.bincount(stratum, weights=mass, minlength=size).tolist() == result.interactions.tolist()
     assert size <= n_strata and (kind != "equal_width" or size == n_strata)
-    assert kind == "equal_width" or (found.items > 0).all()
+    assert kind == "equal_width" or (result.items > 0).all()
 
 
 def test_equal_count_and_mass_are_equal_where_items_are_many() -> None:
@@ -62,11 +62,11 @@ def test_equal_count_and_mass_are_equal_where_items_are_many() -> None:
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=30), st.floats(1e-12, 1e12))
 def test_rounding_up_keeps_order_and_sides_of_an_edge(values: list[float], edge: float) -> None:
     value = np.sort(np.array(values))
-    found = strata.round_propensities(value)
-    assert (np.diff(found) >= 0).all() and (found >= value).all()
-    assert (found <= value * (1 + 2.0**-10)).all() and (strata.round_propensities(found) == found).all()
+    result = strata.round_propensities(value)
+    assert (np.diff(result) >= 0).all() and (result >= value).all()
+    assert (result <= value * (1 + 2.0**-10)).all() and (strata.round_propensities(result) == result).all()
     edges = strata.round_propensities(np.array([edge]))
-    assert (strata.assign(value, edges) == strata.assign(found, edges)).all()
+    assert (strata.assign(value, edges) == strata.assign(result, edges)).all()
 
 
 def test_rounding_up_by_hand() -> None:

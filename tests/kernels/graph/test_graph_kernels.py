@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph import aggregate, costs, csr, dense, ids, layers, simd
 from recbench_spark.kernels.graph.forms import LayerForm
-from tests.graph.oracle import of_edges
+from tests.graph.oracle import build_csr
 from tests.kernels.draws import stream
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -50,9 +50,9 @@ def test_every_node_is_found_and_no_other() -> None:
 @pytest.mark.parametrize("blocks", [1, 3, 17, 1000])
 def test_blocks_are_ranges_of_hashes(blocks) -> None:
     hashes = np.sort(ids.hash_numbers(np.arange(20_000), 1))
-    found = ids.assign_blocks(hashes, blocks)
-    assert (np.diff(found) >= 0).all() and found[0] == 0 and found[-1] == blocks - 1
-    assert np.bincount(found, minlength=blocks).std() < 4 * math.sqrt(20_000 / blocks)
+    result = ids.assign_blocks(hashes, blocks)
+    assert (np.diff(result) >= 0).all() and result[0] == 0 and result[-1] == blocks - 1
+    assert np.bincount(result, minlength=blocks).std() < 4 * math.sqrt(20_000 / blocks)
 
 
 @given(st.lists(st.lists(NUMBERS | st.integers(-300, 300), max_size=30), max_size=4))
@@ -64,8 +64,8 @@ def test_numbers_met_as_bits_are_those_that_fitted(chunks) -> None:
             met |= set(chunk)
         else:
             assert max(chunk) - min(chunk) > 1 << 20 or met
-    found = [number for part in seen.numbers() for number in part.tolist()]
-    assert found == sorted(met)
+    result = [number for part in seen.numbers() for number in part.tolist()]
+    assert result == sorted(met)
 
 
 def test_a_growing_range_of_numbers_keeps_what_was_met() -> None:
@@ -86,9 +86,9 @@ def test_bits_of_millions_of_numbers_are_read_in_pieces() -> None:
 
 def test_places_by_number_are_those_of_the_table_and_nothing_else() -> None:
     table = np.array([3, 0, 1], np.uint32)
-    asked = np.array([-5, -4, -3, -2, -6, 2**63 - 1, -(2**63)], np.int64)
+    requests = np.array([-5, -4, -3, -2, -6, 2**63 - 1, -(2**63)], np.int64)
     none = int(ids.NOT_THERE)
-    assert ids.look_up_numbers(asked, -5, table).tolist() == [2, none, 0, none, none, none, none]
+    assert ids.look_up_numbers(requests, -5, table).tolist() == [2, none, 0, none, none, none, none]
 
 
 @pytest.mark.parametrize("rows", [[5], [0, 7, 0, 1, 1000, 0], [100] * 40, [0, 0, 3]])
@@ -100,11 +100,11 @@ def test_the_block_of_each_dense_id(rows) -> None:
 
 def test_texts_are_hashed_as_such_wherever_they_stand() -> None:
     texts = pa.array(["a", "\u00f8", "", "a long one of more than thirty-two bytes", "a"])
-    found = ids.hash_node_ids(texts, 3)
-    assert found[0] == found[4] and len(set(found.tolist())) == 4
-    assert ids.hash_node_ids(texts[1:3], 3).tolist() == found[1:3].tolist()
-    assert ids.hash_node_ids(texts.dictionary_encode(), 3).tolist() == found.tolist()
-    assert ids.hash_node_ids(texts, 4)[0] != found[0]
+    result = ids.hash_node_ids(texts, 3)
+    assert result[0] == result[4] and len(set(result.tolist())) == 4
+    assert ids.hash_node_ids(texts[1:3], 3).tolist() == result[1:3].tolist()
+    assert ids.hash_node_ids(texts.dictionary_encode(), 3).tolist() == result.tolist()
+    assert ids.hash_node_ids(texts, 4)[0] != result[0]
 
 
 # ------------------------------------------------------------------------------------- adjacency
@@ -112,30 +112,30 @@ def test_texts_are_hashed_as_such_wherever_they_stand() -> None:
 
 def test_edges_sorted_by_destination_source_and_weight() -> None:
     edges, weight = [(2, 5), (0, 9), (2, 5), (2, 1), (0, 9)], [3.0, 2.0, 1.0, 4.0, 7.0]
-    found = of_edges(4, edges, weight)
-    assert found.indptr.tolist() == [0, 2, 2, 5, 5]
-    assert found.src.tolist() == [9, 9, 1, 5, 5] + [0] * 16
-    assert found.weight.tolist() == [2.0, 7.0, 4.0, 1.0, 3.0]
+    result = build_csr(4, edges, weight)
+    assert result.indptr.tolist() == [0, 2, 2, 5, 5]
+    assert result.src.tolist() == [9, 9, 1, 5, 5] + [0] * 16
+    assert result.weight.tolist() == [2.0, 7.0, 4.0, 1.0, 3.0]
     keys = csr.edge_keys(*(np.array([e[n] for e in edges], np.uint32) for n in (0, 1)))
     kept, doubles = csr.build_csr(4, keys.copy(), np.array(weight, np.float32), drop_duplicates=True)
     assert doubles == 2 and kept.src[:3].tolist() == [9, 1, 5] and kept.weight.tolist() == [7.0, 4.0, 3.0]
-    assert csr.build_halo(found).need.tolist() == [1, 5, 9]
-    assert csr.build_halo(found).place[:5].tolist() == [2, 2, 0, 1, 1]
-    assert csr.count_sources(found, 10, np.array([3, 6, 10])) == (3, 3)
-    rows, part = csr.tile(found, 3, 10)
+    assert csr.build_halo(result).need.tolist() == [1, 5, 9]
+    assert csr.build_halo(result).place[:5].tolist() == [2, 2, 0, 1, 1]
+    assert csr.count_sources(result, 10, np.array([3, 6, 10])) == (3, 3)
+    rows, part = csr.tile(result, 3, 10)
     assert rows.tolist() == [0, 2] and part.src[:4].tolist() == [6, 6, 2, 2]
     assert part.weight.tolist() == [2.0, 7.0, 1.0, 3.0]
-    few = csr.select_rows(found, np.array([2, 1, 0]))
+    few = csr.select_rows(result, np.array([2, 1, 0]))
     assert few.indptr.tolist() == [0, 3, 3, 5] and few.src[:5].tolist() == [1, 5, 5, 9, 9]
-    assert csr.window(found, 1, 3).indptr.tolist() == [0, 0, 3]
+    assert csr.window(result, 1, 3).indptr.tolist() == [0, 0, 3]
 
 
-def test_edges_are_dealt_to_blocks_in_their_order() -> None:
+def test_edges_are_assigned_to_blocks_in_their_order() -> None:
     block = np.array([2, 0, 2, 0], np.int32)
     keys, weight = np.arange(4, dtype=np.uint64), np.arange(4, dtype=np.float32) * 2
-    found = csr.group_edges(block, keys, weight, 4)
-    assert found.ends.tolist() == [2, 2, 4, 4]
-    assert found.keys.tolist() == [1, 3, 0, 2] and found.weight.tolist() == [2, 6, 0, 4]
+    result = csr.group_edges(block, keys, weight, 4)
+    assert result.ends.tolist() == [2, 2, 4, 4]
+    assert result.keys.tolist() == [1, 3, 0, 2] and result.weight.tolist() == [2, 6, 0, 4]
 
 
 # ------------------------------------------------------------------------------------- aggregation
@@ -143,7 +143,7 @@ def test_edges_are_dealt_to_blocks_in_their_order() -> None:
 
 def test_aggregates_by_hand() -> None:
     z = np.array([[1, -2], [3, 4], [-5, 6]], np.float32)
-    graph = of_edges(3, [(0, 0), (0, 1), (0, 1), (2, 2)], [1, 3, 0, 0])
+    graph = build_csr(3, [(0, 0), (0, 1), (0, 1), (2, 2)], [1, 3, 0, 0])
     own = np.array([[1, 1], [2, 2], [8, 8]], np.float32)
     third = float(np.float32(Fraction(7, 3)))
     assert aggregate.pool_neighbours("sum", graph, z).tolist() == [[7, 6], [0, 0], [-5, 6]]
@@ -161,7 +161,7 @@ def test_a_sum_is_added_edge_after_edge_in_float32(dims, dtype) -> None:
     z = rng.standard_normal((40, dims)).astype(dtype)
     edges = [(int(r), int(s)) for r, s in rng.integers(0, 40, (300, 2)) if r != 5]
     weight = rng.random(len(edges)).astype(np.float32).tolist()
-    graph = of_edges(40, edges, weight)
+    graph = build_csr(40, edges, weight)
     plain, fused = np.zeros((2, 40, dims), np.float32)
     for r in range(40):
         for e in range(graph.indptr[r], graph.indptr[r + 1]):
@@ -176,22 +176,22 @@ def test_a_hub_of_a_hundred_thousand_edges() -> None:
     rng = np.random.default_rng(1)
     z = rng.standard_normal((1000, 64)).astype(np.float32)
     sources = rng.integers(0, 1000, 100_000)
-    graph = of_edges(2, [(0, int(s)) for s in sources])
-    found = aggregate.pool_neighbours("mean", graph, z)
-    np.testing.assert_allclose(found[0], z[sources].astype(float).mean(axis=0), atol=1e-6)
+    graph = build_csr(2, [(0, int(s)) for s in sources])
+    result = aggregate.pool_neighbours("mean", graph, z)
+    np.testing.assert_allclose(result[0], z[sources].astype(float).mean(axis=0), atol=1e-6)
     bag = torch.nn.functional.embedding_bag(
         torch.from_numpy(graph.src[:100_000].astype(np.int64)),
         torch.from_numpy(z),
         torch.tensor([0]),
         mode="mean",
     )
-    np.testing.assert_allclose(found[0], bag[0].numpy(), atol=2e-5)
+    np.testing.assert_allclose(result[0], bag[0].numpy(), atol=2e-5)
 
 
 def test_partial_sums_of_cut_sources_go_on_where_the_last_ended() -> None:
     z = np.random.default_rng(2).integers(-8, 8, (30, 5)).astype(np.float32)
     edges = [(r, s) for r in range(4) for s in range(r, 30, r + 1)]
-    graph = of_edges(5, edges)
+    graph = build_csr(5, edges)
     acc = np.zeros((5, 5), np.float32)
     for low, high in ((0, 7), (7, 7), (7, 30)):
         rows, part = csr.tile(graph, low, high)
@@ -220,17 +220,17 @@ def test_a_product_is_a_chain_of_fused_multiply_adds() -> None:
     """Each step rounded once, which exact fractions can say."""
     rng = np.random.default_rng(4)
     x, w = rng.standard_normal((5, 9)).astype(np.float32), rng.standard_normal((3, 9)).astype(np.float32)
-    found = dense.make_dense(w, None).apply(x)
+    result = dense.make_dense(w, None).apply(x)
     for r in range(5):
         for j in range(3):
             acc = np.float32(0)
             for k in range(9):
                 exact = Fraction(float(x[r, k])) * Fraction(float(w[j, k])) + Fraction(float(acc))
-                acc = rounded(exact)
-            assert acc == found[r, j]
+                acc = round_exactly(exact)
+            assert acc == result[r, j]
 
 
-def rounded(exact: Fraction) -> np.float32:
+def round_exactly(exact: Fraction) -> np.float32:
     """The nearest float32, ties to even, without rounding to float64 on the way."""
     near = np.float32(float(exact))
     around = [np.nextafter(near, np.float32(side)) for side in (-np.inf, np.inf)] + [near]
@@ -246,8 +246,8 @@ def test_halves_are_rounded_to_the_nearest_and_too_large_ones_refused() -> None:
     for wrong in (70000.0, float("nan"), float("inf")):
         with pytest.raises(DataError, match="1 numbers are beyond 65504"):
             dense.store(np.array([[0, wrong]], np.float32), np.empty((1, 2), np.float16), "here")
-    found = dense.normalise(np.array([[3, 4], [0, 0]], np.float32))
-    assert found.tolist() == [[float(np.float32(0.6)), float(np.float32(0.8))], [0, 0]]
+    result = dense.normalise(np.array([[3, 4], [0, 0]], np.float32))
+    assert result.tolist() == [[float(np.float32(0.6)), float(np.float32(0.8))], [0, 0]]
 
 
 # ------------------------------------------------------------------------------------- layers
@@ -273,14 +273,14 @@ def test_weights_are_checked_by_name_and_shape() -> None:
 
 def test_random_weights_are_the_same_tomorrow() -> None:
     wanted = {"layers.0.W.weight": (30, 40), "layers.0.W.bias": (30,)}
-    found = layers.random_weights(wanted, 7)
+    result = layers.random_weights(wanted, 7)
     bound = math.sqrt(6 / 70)
     assert (
-        np.abs(found["layers.0.W.weight"]).max() < bound and abs(found["layers.0.W.weight"].mean()) < 0.02
+        np.abs(result["layers.0.W.weight"]).max() < bound and abs(result["layers.0.W.weight"].mean()) < 0.02
     )
-    assert found["layers.0.W.weight"].std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
-    assert (layers.random_weights(wanted, 7)["layers.0.W.weight"] == found["layers.0.W.weight"]).all()
-    assert (layers.random_weights(wanted, 8)["layers.0.W.weight"] != found["layers.0.W.weight"]).any()
+    assert result["layers.0.W.weight"].std() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+    assert (layers.random_weights(wanted, 7)["layers.0.W.weight"] == result["layers.0.W.weight"]).all()
+    assert (layers.random_weights(wanted, 8)["layers.0.W.weight"] != result["layers.0.W.weight"]).any()
 
 
 def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
@@ -293,7 +293,7 @@ def test_the_aggregate_is_taken_of_the_smaller_vectors() -> None:
 # ------------------------------------------------------------------------------------- costs
 
 
-def test_copies_of_a_vector_dealt_by_hash() -> None:
+def test_copies_of_a_vector_distributed_by_hash() -> None:
     assert costs.expected_copies(25, 20) == pytest.approx(13.95, abs=0.01)
     assert costs.expected_copies(1000, 50) == pytest.approx(48.8, abs=0.05)
     assert costs.expected_copies(7, 10**6) == pytest.approx(7)
@@ -307,11 +307,11 @@ def test_rates_come_back_from_runs_that_obey_them() -> None:
         amounts = costs.Amounts(*(10 ** rng.uniform(6, 11) for _ in range(4)), rng.integers(2, 60), 1.0)
         exact = costs.Rates(true, 1, 1).predict(amounts, 2)
         runs.append((amounts, exact * math.exp(rng.normal(0, 0.02)), 2))
-    found = costs.fit_rates(runs)
+    result = costs.fit_rates(runs)
     for amounts, seconds, cores in runs:
-        low, high = found.interval(found.predict(amounts, cores))
+        low, high = result.interval(result.predict(amounts, cores))
         assert low * 0.95 < seconds < high * 1.05
-    assert found.factor < 1.2
+    assert result.factor < 1.2
     assert costs.fit_rates(runs[:3]) is costs.DEFAULT_RATES
 
 
@@ -328,9 +328,9 @@ def test_bytes_on_the_wire_by_hand() -> None:
     assert size.bytes_moved("G") == 300 * 8 * 2
     assert size.bytes_moved("S") == 400 * (4 * 8 + 4)
     assert size.flops() == 2 * 80 * 16 * 8 + 2 * 100 * 24 * 8
-    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, 0) in ("G", "S")
-    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, 10**9) == "R"
-    with pytest.raises(ConfigError, match="plan S cannot take lstm apart"):
+    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, mapped_bytes=0) in ("G", "S")
+    assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, mapped_bytes=10**9) == "R"
+    with pytest.raises(ConfigError, match="plan S does not support lstm"):
         costs.check_plan("S", "lstm", False)
 
 
@@ -341,31 +341,31 @@ def test_an_lstm_reads_sources_by_the_hash_of_both_ids(most: int) -> None:
     sources: list[list[int]] = [[], [4, 5], [0, 1, 2, 3, 6, 7]]
     indptr = np.array([0, 0, 2, 8])
     src = np.array([s for some in sources for s in some] + [0] * simd.PREFETCH_EDGES, np.uint32)
-    found = aggregate.order_for_lstm(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
+    result = aggregate.order_for_lstm(csr.Csr(indptr, src, None), own, of_source, most, seed=11)
     wanted = [
         sorted(some, key=lambda s: stream(stream(11, int(own[r])), int(of_source[s])))[:most]
         for r, some in enumerate(sources)
     ]
-    assert [found.src[a:b].tolist() for a, b in pairwise(found.indptr)] == wanted
+    assert [result.src[a:b].tolist() for a, b in pairwise(result.indptr)] == wanted
     assert wanted[2] != sorted(wanted[2]) or most < 9  # this draw is in no order of the ids
 
 
 def test_an_lstm_is_torchs_over_the_sources_it_reads() -> None:
     rng = np.random.default_rng(3)
-    graph = of_edges(4, [(0, 1), (0, 2), (0, 5), (2, 3), (3, 0), (3, 4), (3, 5), (3, 1)])
+    graph = build_csr(4, [(0, 1), (0, 2), (0, 5), (2, 3), (3, 0), (3, 4), (3, 5), (3, 1)])
     h = rng.standard_normal((6, 5)).astype(np.float32)
     form = LayerForm("sage", "lstm", 2, hidden=3, most=3)
     weights = layers.random_weights(layers.weight_shapes(form, 5), 1)
     weights["lstm.bias_hh_l0"] = rng.standard_normal(12).astype(np.float32)
     layer = layers.make_layer(form, weights, 5, seed=2)
     own, of_source = (rng.integers(0, 2**63, n, dtype=np.uint64) for n in (4, 6))
-    found = layer.aggregate(graph, layer.messages(h), None, own, of_source)
+    result = layer.aggregate(graph, layer.messages(h), None, own, of_source)
     read = aggregate.order_for_lstm(graph, own, of_source, 3, seed=2)
     net = torch.nn.LSTM(5, 3)
     net.load_state_dict({name[5:]: torch.from_numpy(weights[name]) for name in weights if "lstm" in name})
     for r, (a, b) in enumerate(pairwise(read.indptr)):
         states = net(torch.from_numpy(h[read.src[a:b]]))[0].detach().numpy() if b > a else np.zeros((1, 3))
-        np.testing.assert_allclose(found[r], states[-1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result[r], states[-1], rtol=1e-5, atol=1e-6)
 
 
 def test_an_lstm_writes_no_row_beyond_the_last() -> None:
@@ -419,7 +419,7 @@ def test_a_layer_of_named_weights_is_its_equation_node_by_node(form: LayerForm, 
     h = np.array([[1, 2], [4, -8], [-4, 8], [8, 4]], np.float32)
     heard, weight = [[1, 2, 2, 3], [0, 3], [], [1]], [[2.0, 1.0, 1.0, 4.0], [4.0, 4.0], [], [8.0]]
     edges = [(r, s) for r, some in enumerate(heard) for s in some]
-    graph = of_edges(4, edges, [w for some in weight for w in some])
+    graph = build_csr(4, edges, [w for some in weight for w in some])
     draws = np.random.default_rng(width)
     weights = {
         name: draws.choice([-2, -1, 1, 2], shape).astype(np.float32)
@@ -428,9 +428,9 @@ def test_a_layer_of_named_weights_is_its_equation_node_by_node(form: LayerForm, 
     layer = layers.make_layer(form, weights, 2)
     z = h if layer.project is None else layer.messages(h)
     hashes = np.arange(4, dtype=np.uint64)
-    found = layer.combine(h, layer.aggregate(graph, z, z, hashes, hashes))
+    result = layer.combine(h, layer.aggregate(graph, z, z, hashes, hashes))
     wanted = [by_its_equation(form, weights, h, r, heard[r], weight[r]) for r in range(4)]
-    assert found.tolist() == np.array(wanted).tolist()
+    assert result.tolist() == np.array(wanted).tolist()
 
 
 def by_its_equation(form, weights, h, r, heard, weight) -> np.ndarray:

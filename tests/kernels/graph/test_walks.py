@@ -15,7 +15,7 @@ from recbench_spark.kernels.graph import samples, walks
 from recbench_spark.kernels.graph.csr import Csr
 from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.walks import NOWHERE, Walks
-from tests.graph.oracle import of_edges
+from tests.graph.oracle import build_csr
 
 SEEDS = 200
 
@@ -24,13 +24,13 @@ def a_graph(n: int, edges: int, seed: int = 0) -> Csr:
     """Hubs, duplicate edges, a loop, nodes without edges; both ways."""
     draw = np.random.default_rng(seed)
     ends = (n * draw.random((edges, 2)) ** 2 * 0.9).astype(int).tolist()
-    return of_edges(n, [*map(tuple, ends), *((b, a) for a, b in ends if a != b), (3, 3)])
+    return build_csr(n, [*map(tuple, ends), *((b, a) for a, b in ends if a != b), (3, 3)])
 
 
 def two_sides(left: int, right: int, edges: int) -> Csr:
     draw = np.random.default_rng(1)
     ends = np.stack([draw.integers(0, left, edges), left + draw.integers(0, right, edges)], 1).tolist()
-    return of_edges(left + right, [*map(tuple, ends), *((b, a) for a, b in ends)])
+    return build_csr(left + right, [*map(tuple, ends), *((b, a) for a, b in ends)])
 
 
 def hop_matrix(csr: Csr, edges: int) -> np.ndarray:
@@ -44,13 +44,13 @@ def hop_matrix(csr: Csr, edges: int) -> np.ndarray:
 
 
 def laws(matrix: np.ndarray, start: int, hops: int, restart: float) -> list[np.ndarray]:
-    """Where each hop ends, the equation of `walks`; what is lost begins anew."""
+    """Return the end of each hop by the equation of `walks`; a lost walker starts again."""
     e = np.eye(len(matrix))[start]
-    found = [e @ matrix]
-    while len(found) < hops:
-        p, lost = found[-1], 1 - found[-1].sum()
-        found.append((restart * p.sum() * e + lost * e + (1 - restart) * p) @ matrix)
-    return found
+    result = [e @ matrix]
+    while len(result) < hops:
+        p, lost = result[-1], 1 - result[-1].sum()
+        result.append((restart * p.sum() * e + lost * e + (1 - restart) * p) @ matrix)
+    return result
 
 
 def law(csr: Csr, start: int, hop: int, restart: float, edges: int) -> np.ndarray:
@@ -61,7 +61,7 @@ def hashes(n: int) -> np.ndarray:
     return hash_numbers(np.arange(n), 0)
 
 
-def ends_of(csr: Csr, start: int, what: Walks) -> np.ndarray:
+def list_ends(csr: Csr, start: int, what: Walks) -> np.ndarray:
     """(walks, hops) ends of one start's hops."""
     return walks.list_visits(
         csr.indptr, csr.src, hashes(len(csr.indptr) - 1)[start : start + 1], start, what
@@ -95,23 +95,23 @@ def p_value(ends: np.ndarray, start: int, expected: np.ndarray) -> float:
 )
 def test_one_position_a_walk_has_the_exact_law_over_many_seeds(csr, start, hop, edges) -> None:
     expected = law(csr, start, hop, 0.5, edges)
-    found = [
-        p_value(ends_of(csr, start, Walks(3000, hop + 1, 0.5, edges, seed=s))[:, hop], start, expected)
+    result = [
+        p_value(list_ends(csr, start, Walks(3000, hop + 1, 0.5, edges, seed=s))[:, hop], start, expected)
         for s in range(SEEDS)
     ]
-    assert stats.kstest(found, "uniform").pvalue > 0.01
+    assert stats.kstest(result, "uniform").pvalue > 0.01
 
 
 def test_a_walker_that_restarts_too_seldom_is_found_out() -> None:
     csr = a_graph(400, 3000)
-    ends = ends_of(csr, 5, Walks(60_000, 5, 0.45))[:, 4]
+    ends = list_ends(csr, 5, Walks(60_000, 5, 0.45))[:, 4]
     assert p_value(ends, 5, law(csr, 5, 4, 0.5, 1)) < 1e-6
     assert p_value(ends, 5, law(csr, 5, 4, 0.45, 1)) > 1e-3
 
 
 def test_on_five_thousand_nodes_from_a_hub() -> None:
     csr = a_graph(5000, 40_000)
-    ends = ends_of(csr, 0, Walks(100_000, 2, 0.5))[:, 1]
+    ends = list_ends(csr, 0, Walks(100_000, 2, 0.5))[:, 1]
     assert p_value(ends, 0, law(csr, 0, 1, 0.5, 1)) > 1e-3
 
 
@@ -131,19 +131,19 @@ def test_the_most_visited_are_those_of_the_visits_counted_one_by_one() -> None:
     csr, what = a_graph(300, 1500), Walks(70, 4, 0.3, top=12, seed=9)
     h = hashes(300)
     made = walks.list_visits(csr.indptr, csr.src, h, 0, what).reshape(300, -1)
-    found = walks.find_neighbourhoods(csr.indptr, csr.src, h, 0, what)
-    weights = walks.visit_shares(found)
+    result = walks.find_neighbourhoods(csr.indptr, csr.src, h, 0, what)
+    weights = walks.visit_shares(result)
     for v in range(300):
         nodes, counts = np.unique(made[v][made[v] != NOWHERE], return_counts=True)
         order = np.lexsort((nodes, -counts))[:12]
-        a, b = found.indptr[v : v + 2]
-        assert found.node[a:b].tolist() == nodes[order].tolist() and v not in found.node[a:b]
-        assert found.visits[a:b].tolist() == counts[order].tolist()
-        assert found.distinct[v] == len(nodes)
+        a, b = result.indptr[v : v + 2]
+        assert result.node[a:b].tolist() == nodes[order].tolist() and v not in result.node[a:b]
+        assert result.visits[a:b].tolist() == counts[order].tolist()
+        assert result.distinct[v] == len(nodes)
         total = int(counts[order].sum())
         assert weights[a:b].tolist() == [np.float32(c / total) for c in counts[order]]
     again = walks.find_most_visited(made, 12)
-    assert all(np.array_equal(x, y) for x, y in zip(found, again, strict=True))
+    assert all(np.array_equal(x, y) for x, y in zip(result, again, strict=True))
 
 
 def test_a_start_alone_longer_walks_and_more_of_them_keep_their_draws() -> None:
@@ -154,12 +154,12 @@ def test_a_start_alone_longer_walks_and_more_of_them_keep_their_draws() -> None:
     assert (walks.list_visits(csr.indptr, csr.src, h, 0, Walks(20, 4, seed=1)) != whole).any()
 
 
-def test_no_edges_no_visits_and_a_dead_end_begins_anew() -> None:
-    csr = of_edges(4, [(0, 1), (0, 2), (1, 2)])  # 2 and 3 have no edges; 0 -> 1 -> 2, 0 -> 2
-    found = walks.find_neighbourhoods(csr.indptr, csr.src, hashes(4), 0, Walks(500, 3, 0.5))
-    assert found.indptr.tolist() == [0, 2, 3, 3, 3]
-    assert sorted(found.node[:2].tolist()) == [1, 2] and found.node[2] == 2
-    assert walks.visit_shares(found)[2] == 1.0
+def test_no_edges_no_visits_and_a_dead_end_begins_again() -> None:
+    csr = build_csr(4, [(0, 1), (0, 2), (1, 2)])  # 2 and 3 have no edges; 0 -> 1 -> 2, 0 -> 2
+    result = walks.find_neighbourhoods(csr.indptr, csr.src, hashes(4), 0, Walks(500, 3, 0.5))
+    assert result.indptr.tolist() == [0, 2, 3, 3, 3]
+    assert sorted(result.node[:2].tolist()) == [1, 2] and result.node[2] == 2
+    assert walks.visit_shares(result)[2] == 1.0
 
 
 @pytest.mark.parametrize("wrong", [{"top": 0}, {"walks": 0}, {"hops": 0}, {"restart": 1.0}, {"edges": 3}])
@@ -172,13 +172,13 @@ def test_walks_that_mean_nothing_are_refused_by_name(wrong) -> None:
 
 
 def test_samples_are_fair_distinct_where_they_can_be_and_fresh_each_layer() -> None:
-    csr = of_edges(3, [(0, s) for s in range(5)] + [(1, 7)])
+    csr = build_csr(3, [(0, s) for s in range(5)] + [(1, 7)])
     sets, seen = np.zeros(2**5), []
     for seed in range(6000):
-        found = samples.sample_neighbours(csr, hashes(3), 3, seed)
-        assert found.indptr.tolist() == [0, 3, 6, 6]
-        assert found.src[3:6].tolist() == [7, 7, 7]
-        drawn = found.src[:3].tolist()
+        result = samples.sample_neighbours(csr, hashes(3), 3, seed)
+        assert result.indptr.tolist() == [0, 3, 6, 6]
+        assert result.src[3:6].tolist() == [7, 7, 7]
+        drawn = result.src[:3].tolist()
         assert len(set(drawn)) == 3
         sets[sum(1 << s for s in drawn)] += 1
         seen.append(tuple(drawn))
@@ -207,7 +207,7 @@ def test_pushes_give_personalised_pagerank() -> None:
 
 
 def test_pagerank_by_hand() -> None:
-    csr = of_edges(2, [(0, 1), (1, 0)])
+    csr = build_csr(2, [(0, 1), (1, 0)])
     node, mass = samples.push_pagerank(csr.indptr, csr.src, 0, 0.5, 1e-12)
     assert node.tolist() == [0, 1]
     assert mass == pytest.approx([float(Fraction(2, 3)), float(Fraction(1, 3))], abs=1e-11)
@@ -216,20 +216,20 @@ def test_pagerank_by_hand() -> None:
 def test_bands_hold_their_ranks_and_fall_back_where_too_few_are_reached() -> None:
     csr = two_sides(60, 100, 900)
     queries = np.array([61, 100, 159])
-    found = samples.rank_bands((csr.indptr, csr.src), queries, (60, 160), (20, 50))
+    result = samples.rank_bands((csr.indptr, csr.src), queries, (60, 160), (20, 50))
     for q, query in enumerate(queries):
         node, mass = samples.push_pagerank(csr.indptr, csr.src, int(query), 0.5, 1e-6)
         ranked = [
             v for v, _ in sorted(zip(node, mass, strict=True), key=lambda p: (-p[1], p[0]))
             if v >= 60 and v != query
         ]  # fmt: skip
-        assert found.node[found.indptr[q] : found.indptr[q + 1]].tolist() == ranked[19:49]
-    assert not found.fallback.any()
+        assert result.node[result.indptr[q] : result.indptr[q + 1]].tolist() == ranked[19:49]
+    assert not result.fallback.any()
     far = samples.rank_bands((csr.indptr, csr.src), queries, (60, 160), (2000, 5000))
     assert far.fallback.all() and (np.diff(far.indptr) == 60).sum() >= 0
     reached = 99  # all other nodes of the side
     assert np.diff(far.indptr).tolist() == [reached - reached * 2000 // 5000] * 3
-    alone = of_edges(3, [(0, 1), (1, 0)])
+    alone = build_csr(3, [(0, 1), (1, 0)])
     lonely = samples.rank_bands((alone.indptr, alone.src), np.array([2]), (0, 3), (1, 2))
     assert lonely.fallback.all() and lonely.indptr.tolist() == [0, 0]
     with pytest.raises(ConfigError, match="band"):
@@ -253,9 +253,9 @@ def test_the_largest_are_all_there_and_at_most_as_many_again(top: int) -> None:
     for _ in range(300):
         n = 4 * top + 1 + int(draws.integers(5))
         order = 1 + draws.permutation(2 * n)[:n].astype(np.uint64)
-        found = np.sort(walks._select_largest(order, top))
-        assert top <= len(found) <= 2 * top
-        assert found.tolist() == np.sort(order)[n - len(found) :].tolist()
+        result = np.sort(walks._select_largest(order, top))
+        assert top <= len(result) <= 2 * top
+        assert result.tolist() == np.sort(order)[n - len(result) :].tolist()
 
 
 @pytest.mark.parametrize("edges", [1, 2])

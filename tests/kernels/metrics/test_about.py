@@ -1,4 +1,4 @@
-"""What metrics say of themselves: directions, places, bounds; and that one file is enough for a new one."""
+"""Declarations of metrics: directions, places, bounds; a new metric needs one file."""
 
 import math
 
@@ -42,9 +42,9 @@ def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() 
 
 
 def test_bounds_that_are_not_zero_to_one() -> None:
-    found = {name: known.bounds for name, known in ABOUT.items() if known.bounds != about.SHARE}
+    result = {name: known.bounds for name, known in ABOUT.items() if known.bounds != about.SHARE}
     not_negative = ("mse", "rmse", "mae", "nmse", "logloss", "novelty", "hit")
-    assert found == {
+    assert result == {
         **dict.fromkeys(not_negative, (0.0, math.inf)),
         **dict.fromkeys(("mean_prediction", "mean_outcome"), ANY),
         "diversity": (0.0, 2.0),
@@ -63,8 +63,8 @@ def test_bounds_that_are_not_zero_to_one() -> None:
     ],
 )
 def test_values_sort_from_best_to_worst(best: about.Best, order: list[float]) -> None:
-    found = sorted([math.nan, 0.5, -3.0, 2.0, -0.25], key=About(best).sort_key)
-    np.testing.assert_array_equal(found, order)
+    result = sorted([math.nan, 0.5, -3.0, 2.0, -0.25], key=About(best).sort_key)
+    np.testing.assert_array_equal(result, order)
 
 
 def test_a_new_metric_is_known_everywhere_from_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,16 +35,16 @@ DEFINITIONS = st.fixed_dictionaries(
 )
 
 
-def rated_only(users: list[Any], definition: Definition) -> list[Any]:
+def keep_rated(users: list[Any], definition: Definition) -> list[Any]:
     if definition.candidates != "rated":
         return users
     return [({i: s for i, s in scores.items() if i in truth}, truth) for scores, truth in users]
 
 
 def check(users: list[Any], definition: Definition) -> None:
-    users = rated_only(users, definition)
-    found = measure(oracles.rankings_of(users), list(METRICS), KS, definition)
-    for name, values in found.items():
+    users = keep_rated(users, definition)
+    result = measure(oracles.make_rankings(users), list(METRICS), KS, definition)
+    for name, values in result.items():
         ks = cutoffs(name, KS)
         expected = [[oracles.value(name, s, t, k, definition) for k in ks] for s, t in users]
         np.testing.assert_allclose(values, expected, rtol=1e-11, atol=1e-11, err_msg=name)
@@ -57,7 +57,7 @@ def test_an_uncut_ideal_below_k_places_is_no_scale(grades: dict[int, float]) -> 
     axes = {"negative_grades": "worst", "ideal": "relevant", "gain": "linear", "candidates": "rated"}
     definition = Definition(threshold=0.0, ties="id_descending", **axes)  # type: ignore[arg-type]
     check(users, definition)
-    at_1 = measure(oracles.rankings_of(users), ["ndcg"], [1], definition)["ndcg"][0, 0]
+    at_1 = measure(oracles.make_rankings(users), ["ndcg"], [1], definition)["ndcg"][0, 0]
     assert math.isnan(at_1) if len(grades) == 3 else at_1 == 1.0
 
 
@@ -65,8 +65,8 @@ def test_equal_grades_that_add_up_otherwise_from_best_to_worst_are_no_scale() ->
     """3 (1 + .63) + 3 / 2 and 3 (1 + .63 + .5) are one sum rounded twice: every order is the best one."""
     users = [(dict.fromkeys(range(3), 0.25), dict.fromkeys(range(3), 3.0))]
     definition = Definition(negative_grades="worst", ideal="k", gain="linear", candidates="rated")
-    found = measure(oracles.rankings_of(users), ["ndcg"], [1, 2, 3], definition)["ndcg"]
-    assert found.tolist() == [[1.0, 1.0, 1.0, 1.0]]
+    result = measure(oracles.make_rankings(users), ["ndcg"], [1, 2, 3], definition)["ndcg"]
+    assert result.tolist() == [[1.0, 1.0, 1.0, 1.0]]
 
 
 @settings(max_examples=300, deadline=None)
@@ -95,7 +95,7 @@ def test_every_axis_value_equals_the_oracle(axis: str, value: str, ties: str) ->
 @given(USERS, DEFINITIONS)
 def test_values_stay_within_bounds_and_ties_are_ordered(users: list[Any], axes: dict[str, Any]) -> None:
     definition = Definition(**axes)
-    rankings = oracles.rankings_of(rated_only(users, definition))
+    rankings = oracles.make_rankings(keep_rated(users, definition))
     by_ties = {
         ties: measure(rankings, list(METRICS), KS, definition.model_copy(update={"ties": ties}))
         for ties in AXES["ties"]
@@ -119,7 +119,7 @@ def random_rankings(seed: int, u: int = 60, length: int = 40, levels: int = 12) 
         scores = dict(enumerate(rng.integers(0, levels, n) / levels))
         chosen = rng.choice(length, size=int(rng.integers(0, 12)), replace=False)
         users.append((scores, {int(i): int(rng.integers(0, 30)) / 10 for i in chosen}))
-    return oracles.rankings_of(users)
+    return oracles.make_rankings(users)
 
 
 @pytest.mark.parametrize("ties", AXES["ties"])
@@ -163,23 +163,23 @@ def test_order_of_truth_rows_changes_no_bit(ties: str) -> None:
 
 def test_k_beyond_the_list_equals_the_uncut_value() -> None:
     rankings = random_rankings(4)
-    found = measure(rankings, ["ndcg", "map", "mrr", "rbp"], [1000], Definition())
-    for name, values in found.items():
+    result = measure(rankings, ["ndcg", "map", "mrr", "rbp"], [1000], Definition())
+    for name, values in result.items():
         assert values[:, 0].tobytes() == values[:, 1].tobytes(), name
 
 
 def test_a_perfect_ranking_gives_exactly_one() -> None:
     users = [({i: -float(i) for i in range(9)}, {i: 9.0 - i for i in range(n)}) for n in (1, 4, 9)]
-    rankings = oracles.rankings_of(users)
+    rankings = oracles.make_rankings(users)
     for gain in AXES["gain"]:
-        found = measure(rankings, ["ndcg", "map", "mrr", "hit"], [1, 3, 9], Definition(gain=gain))
-        assert all((values == 1.0).all() for values in found.values())
+        result = measure(rankings, ["ndcg", "map", "mrr", "hit"], [1, 3, 9], Definition(gain=gain))
+        assert all((values == 1.0).all() for values in result.values())
     assert measure(rankings, ["auc"], [], Definition())["auc"][:2].tolist() == [[1.0], [1.0]]
 
 
 def test_a_model_with_constant_scores_is_not_rewarded() -> None:
     n, relevant, k = 1000, 7, 10
-    rankings = oracles.rankings_of([(dict.fromkeys(range(n), 0.0), dict.fromkeys(range(relevant), 1.0))])
+    rankings = oracles.make_rankings([(dict.fromkeys(range(n), 0.0), dict.fromkeys(range(relevant), 1.0))])
     by_ties = {
         ties: measure(rankings, ["hit", "mrr", "recall", "auc"], [k], Definition(ties=ties))
         for ties in AXES["ties"]
@@ -200,7 +200,7 @@ def lists(rows: list[list[int]], labels: list[list[int]]) -> Rankings:
         ({item: -float(j) for j, item in enumerate(row)}, dict.fromkeys(truth, 1.0))
         for row, truth in zip(rows, labels, strict=True)
     ]
-    return oracles.rankings_of(users)
+    return oracles.make_rankings(users)
 
 
 def test_o2_mllib() -> None:
@@ -209,8 +209,8 @@ def test_o2_mllib() -> None:
         [[1, 2, 3, 4, 5], [1, 2, 3], []],
     )
     ks = [1, 2, 3, 4, 5, 10, 15]
-    found = measure(rankings, ["precision", "recall", "map", "ndcg"], ks, make_definition("mllib"))
-    mean = {name: values.mean(axis=0) for name, values in found.items()}
+    result = measure(rankings, ["precision", "recall", "map", "ndcg"], ks, make_definition("mllib"))
+    mean = {name: values.mean(axis=0) for name, values in result.items()}
     third = 1 / 3
     np.testing.assert_allclose(mean["precision"], [third, third, third, 0.75 / 3, 0.8 / 3, 0.8 / 3, 8 / 45])
     np.testing.assert_allclose(mean["recall"][[0, 1, 2, 4, 5]], [1 / 15, 8 / 45, 11 / 45, 16 / 45, 2 / 3])
@@ -223,29 +223,29 @@ def test_o2_mllib() -> None:
 def test_o3_recbole() -> None:
     """Hit rows 000 / 111 / 101 / 001 with 1, 3, 4 and 2 relevant items."""
     rankings = lists([[1, 2, 3]] * 4, [[9], [1, 2, 3], [1, 3, 8, 9], [3, 9]])
-    found = measure(rankings, ["map", "ndcg"], [1, 2, 3], make_definition("recbole"))
-    np.testing.assert_allclose(found["map"][2:, :3], [[1, 1 / 2, 5 / 9], [0, 0, 1 / 6]])
+    result = measure(rankings, ["map", "ndcg"], [1, 2, 3], make_definition("recbole"))
+    np.testing.assert_allclose(result["map"][2:, :3], [[1, 1 / 2, 5 / 9], [0, 0, 1 / 6]])
     second, third = 1 / math.log2(3), 1 / 2
     expected = [1, 1 / (1 + second), (1 + third) / (1 + second + third)]
-    np.testing.assert_allclose(found["ndcg"][2, :3], expected)
-    assert (found["map"][0] == 0).all() and (found["ndcg"][1] == 1).all()
+    np.testing.assert_allclose(result["ndcg"][2, :3], expected)
+    assert (result["map"][0] == 0).all() and (result["ndcg"][1] == 1).all()
 
 
 def test_o4_recommenders() -> None:
     grades = dict(enumerate([3.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 2.0]))
-    rankings = oracles.rankings_of([({i: -float(i) for i in range(6)}, grades)])
+    rankings = oracles.make_rankings([({i: -float(i) for i in range(6)}, grades)])
     definition = make_definition("recommenders", {"gain": "linear"})
-    found = measure(rankings, ["ndcg"], [6], definition)["ndcg"]
-    assert found[0, 0] == pytest.approx(0.785, abs=5e-4)
+    result = measure(rankings, ["ndcg"], [6], definition)["ndcg"]
+    assert result[0, 0] == pytest.approx(0.785, abs=5e-4)
 
 
 def test_o5_rectools() -> None:
     rankings = lists([[7, 8], [1, 2], [1, 2, 3, 4], [1, 2, 3]], [[1, 2], [1], [1, 3, 4], [1, 2, 3]])
-    found = measure(rankings, ["map", "ndcg"], [3], make_definition("rectools"))
-    np.testing.assert_allclose(found["map"][:, 0], [0, 1, (1 + 2 / 3) / 3, 1])
+    result = measure(rankings, ["map", "ndcg"], [3], make_definition("rectools"))
+    np.testing.assert_allclose(result["map"][:, 0], [0, 1, (1 + 2 / 3) / 3, 1])
     ideal = 1 + 1 / math.log2(3) + 1 / 2
-    np.testing.assert_allclose(found["ndcg"][:, 0], [0, 1 / ideal, 1.5 / ideal, 1])
-    np.testing.assert_allclose(found["ndcg"][1:3, 0], [0.469279, 0.703918], atol=5e-7)
+    np.testing.assert_allclose(result["ndcg"][:, 0], [0, 1 / ideal, 1.5 / ideal, 1])
+    np.testing.assert_allclose(result["ndcg"][1:3, 0], [0.469279, 0.703918], atol=5e-7)
 
 
 def test_presets_where_libraries_differ_by_hand() -> None:
@@ -269,14 +269,14 @@ def test_presets_where_libraries_differ_by_hand() -> None:
 
 
 def test_cornac_counts_tied_items_at_the_last_rank_and_strict_pairs() -> None:
-    rankings = oracles.rankings_of([(dict.fromkeys(range(6), 0.0), {1: 1.0, 4: 1.0})])
-    found = measure(rankings, ["map", "auc"], [3], make_definition("cornac"))
-    assert found["map"].tolist() == [[2 / 6, 2 / 6]] and found["auc"].item() == 0.0
+    rankings = oracles.make_rankings([(dict.fromkeys(range(6), 0.0), {1: 1.0, 4: 1.0})])
+    result = measure(rankings, ["map", "auc"], [3], make_definition("cornac"))
+    assert result["map"].tolist() == [[2 / 6, 2 / 6]] and result["auc"].item() == 0.0
 
 
 def test_negative_grades_by_hand() -> None:
     """Best and worst of the grades 2 and -1 shown with one unrated item."""
-    rankings = oracles.rankings_of([({1: 3.0, 2: 2.0, 3: 1.0}, {1: -1.0, 2: 2.0})])
+    rankings = oracles.make_rankings([({1: 3.0, 2: 2.0, 3: 1.0}, {1: -1.0, 2: 2.0})])
     dcg, best, worst = -1 + 2 / math.log2(3), 2.0, -1.0
     expected = {"clip": 2 / math.log2(3) / best, "zero_floor": dcg / best}
     expected["worst"] = (dcg - worst) / (best - worst)
@@ -289,8 +289,8 @@ def test_rated_candidates_best_and_worst_order_give_one_and_zero() -> None:
     grades = {1: 2.0, 2: 1.0, 3: -1.0, 4: -2.0}
     users = [(grades, grades), ({i: -g for i, g in grades.items()}, grades)]
     definition = Definition(gain="linear", negative_grades="worst", candidates="rated")
-    found = measure(oracles.rankings_of(users), ["ndcg"], [1, 3, 4], definition)["ndcg"]
-    np.testing.assert_allclose(found, [[1.0] * 4, [0.0] * 4], atol=1e-15)
+    result = measure(oracles.make_rankings(users), ["ndcg"], [1, 3, 4], definition)["ndcg"]
+    np.testing.assert_allclose(result, [[1.0] * 4, [0.0] * 4], atol=1e-15)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -298,23 +298,23 @@ def test_scikit_learn_agrees(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = 30
     grades_ui, scores_ui = rng.integers(0, 4, (8, n)).astype(float), rng.integers(0, 9, (8, n)) / 8
-    rankings = oracles.rankings_of(
+    rankings = oracles.make_rankings(
         [(dict(enumerate(s)), dict(enumerate(g))) for s, g in zip(scores_ui, grades_ui, strict=True)]
     )
     definition = Definition(gain="linear", ties="expected", ap_ties="last_rank")
-    found = measure(rankings, ["ndcg", "auc", "map"], [5, 10], definition)
+    result = measure(rankings, ["ndcg", "auc", "map"], [5, 10], definition)
     for u in range(8):
         row = grades_ui[u : u + 1], scores_ui[u : u + 1]
         sklearn = [ndcg_score(*row, k=k) for k in (5, 10, None)]
-        np.testing.assert_allclose(found["ndcg"][u], sklearn, rtol=1e-12)
+        np.testing.assert_allclose(result["ndcg"][u], sklearn, rtol=1e-12)
         positive = grades_ui[u] > 0
-        assert found["auc"][u, 0] == pytest.approx(roc_auc_score(positive, scores_ui[u]), rel=1e-12)
+        assert result["auc"][u, 0] == pytest.approx(roc_auc_score(positive, scores_ui[u]), rel=1e-12)
         ap = average_precision_score(positive, scores_ui[u])
-        assert found["map"][u, -1] == pytest.approx(ap, rel=1e-12)
+        assert result["map"][u, -1] == pytest.approx(ap, rel=1e-12)
 
 
 def test_relevant_counts_follow_the_threshold() -> None:
-    rankings = oracles.rankings_of([({1: 1.0}, {1: 3.0, 2: 1.0}), ({}, {3: 0.0})])
+    rankings = oracles.make_rankings([({1: 1.0}, {1: 3.0, 2: 1.0}), ({}, {3: 0.0})])
     assert relevant_counts(rankings, Definition()).tolist() == [2, 0]
     assert relevant_counts(rankings, Definition(threshold=2)).tolist() == [1, 0]
 

@@ -1,4 +1,4 @@
-"""Where metrics of predictions mislead: worked cases, each with the number that gives it away."""
+"""Cases in which metrics of predictions mislead, each with the number that shows it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def rows(groups: Iterable[Group]) -> tuple[Any, Any]:
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
-def measured(groups: Iterable[Group]) -> dict[str, float]:
+def measure_groups(groups: Iterable[Group]) -> dict[str, float]:
     p, y = rows(groups)
-    found = predictions.from_totals(predictions.user_sums(np.array([0, len(p)]), p, y)[0])
+    result = predictions.from_totals(predictions.user_sums(np.array([0, len(p)]), p, y)[0])
     bins = predictions.bin_sums(predictions.equal_mass_edges(p, 2), p, y)
     return {
-        **{name: float(value) for name, value in found.items()},
+        **{name: float(value) for name, value in result.items()},
         "auc": roc.auc(roc.pair_counts(p, y)),
         "ece": float(predictions.calibration_error(bins)),
     }
@@ -40,8 +40,8 @@ def test_the_same_auc_and_another_calibration() -> None:
 
     Clicks 10 of 100 and 40 of 100: AUC = (40 x 90 + (10 x 90 + 40 x 60) / 2) / (50 x 150).
     """
-    right = measured([(0.1, 10, 90), (0.4, 40, 60)])
-    wrong = measured([(0.4, 10, 90), (0.8, 40, 60)])
+    right = measure_groups([(0.1, 10, 90), (0.4, 40, 60)])
+    wrong = measure_groups([(0.4, 10, 90), (0.8, 40, 60)])
     auc = Fraction(40 * 90 * 2 + 10 * 90 + 40 * 60, 2 * 50 * 150)
     assert right["auc"] == wrong["auc"] == float(auc) == 0.7
     assert right["ece"] == pytest.approx(0) and right["pe"] == pytest.approx(0)
@@ -51,15 +51,15 @@ def test_the_same_auc_and_another_calibration() -> None:
 
 def test_no_mean_error_and_wrong_everywhere() -> None:
     """20 % too high where 10 % click, 20 % too low where 70 % do: PE is 0, the ECE is not."""
-    found = measured([(0.3, 10, 90), (0.5, 70, 30)])
-    assert found["pe"] == pytest.approx(0)
-    assert found["ece"] == pytest.approx((20 + 20) / 200)
+    result = measure_groups([(0.3, 10, 90), (0.5, 70, 30)])
+    assert result["pe"] == pytest.approx(0)
+    assert result["ece"] == pytest.approx((20 + 20) / 200)
 
 
 def test_the_base_rate_for_all_is_calibrated_and_worth_nothing() -> None:
-    found = measured([(0.25, 50, 150)])
-    assert found["ece"] == pytest.approx(0) and found["rig"] == pytest.approx(0)
-    assert found["auc"] == 0.5
+    result = measure_groups([(0.25, 50, 150)])
+    assert result["ece"] == pytest.approx(0) and result["rig"] == pytest.approx(0)
+    assert result["auc"] == 0.5
 
 
 # --------------------------------------------------------------- a better AUC that earns fewer clicks
@@ -91,7 +91,7 @@ def impressions(predicted: dict[str, float]) -> list[Group]:
 
 
 def test_auc_rises_and_clicks_fall_through_overestimated_low_predictions() -> None:
-    calm, eager = measured(impressions(CALM)), measured(impressions(EAGER))
+    calm, eager = measure_groups(impressions(CALM)), measure_groups(impressions(EAGER))
     assert eager["auc"] > calm["auc"]
     assert expected_clicks(CALM) == Fraction(80, 100)
     assert expected_clicks(EAGER) == Fraction(72, 100), "low wins where 10 % would have clicked on mid"
@@ -109,32 +109,32 @@ def test_what_gives_it_away_is_the_low_range() -> None:
 # ---------------------------------------------------------------------- RIG and the base rate
 
 
-def thinned(keep: Fraction) -> list[Group]:
+def thin_groups(keep: Fraction) -> list[Group]:
     """The predictions .1 and .5, right when all misses are kept; then a share of them is dropped."""
     return [(0.1, 16, int(144 * keep)), (0.5, 20, int(20 * keep))]
 
 
 def test_rig_falls_as_the_base_rate_rises_for_the_same_model() -> None:
     """Positives 36; negatives 164, 82, 41: base rate 18 %, 31 %, 47 %. Not one prediction changes."""
-    found = [measured(thinned(Fraction(1, part))) for part in (1, 2, 4)]
+    result = [measure_groups(thin_groups(Fraction(1, part))) for part in (1, 2, 4)]
     auc = Fraction(20 * 144 * 2 + 16 * 144 + 20 * 20, 2 * 36 * 164)
-    assert [one["auc"] for one in found] == pytest.approx([float(auc)] * 3)
-    rig = [one["rig"] for one in found]
+    assert [one["auc"] for one in result] == pytest.approx([float(auc)] * 3)
+    rig = [one["rig"] for one in result]
     assert rig[0] > 0.1 and rig[0] > rig[1] > rig[2] and rig[2] < 0
     # In closed form: 1 - (g L1 + (1 - g) L0) / H(g), with the mean losses of hits and misses.
     hit = (16 * -math.log(0.1) + 20 * -math.log(0.5)) / 36
     miss = (144 * -math.log(0.9) + 20 * -math.log(0.5)) / 164
-    for one, misses in zip(found, (164, 82, 41), strict=True):
+    for one, misses in zip(result, (164, 82, 41), strict=True):
         g = 36 / (36 + misses)
         entropy = -(g * math.log(g) + (1 - g) * math.log(1 - g))
         assert one["rig"] == pytest.approx(1 - (g * hit + (1 - g) * miss) / entropy)
-    assert [one["pe"] for one in found] == pytest.approx([0, 23.8 / 36 - 1, 17.7 / 36 - 1], abs=1e-9)
+    assert [one["pe"] for one in result] == pytest.approx([0, 23.8 / 36 - 1, 17.7 / 36 - 1], abs=1e-9)
 
 
 def test_rigs_over_two_base_rates_rank_models_wrongly() -> None:
     """On the same data the first model is better; where a quarter of the misses is kept it looks worse."""
-    first, second = thinned(Fraction(1)), [(0.12, 18, 132), (0.36, 18, 32)]
-    assert measured(first)["rig"] > measured(second)["rig"] > 0
-    elsewhere = thinned(Fraction(1, 4))
-    assert measured(elsewhere)["rig"] < 0 < measured(second)["rig"]
-    assert measured(elsewhere)["auc"] == measured(first)["auc"] > measured(second)["auc"]
+    first, second = thin_groups(Fraction(1)), [(0.12, 18, 132), (0.36, 18, 32)]
+    assert measure_groups(first)["rig"] > measure_groups(second)["rig"] > 0
+    elsewhere = thin_groups(Fraction(1, 4))
+    assert measure_groups(elsewhere)["rig"] < 0 < measure_groups(second)["rig"]
+    assert measure_groups(elsewhere)["auc"] == measure_groups(first)["auc"] > measure_groups(second)["auc"]

@@ -20,27 +20,27 @@ COUNTS = np.array([8, 4, 2, 1, 0, 7])
 VECTORS = np.array([[1.0, 0], [0, 2], [3, 3], [-1, 0], [0, 0], [1, 2]])
 
 
-def laid_out(lists: list[list[int]]) -> Any:
+def make_lists(lists: list[list[int]]) -> Any:
     offsets = np.cumsum([0, *map(len, lists)])
     return offsets, np.array([item for items in lists for item in items], dtype=np.int64)
 
 
 def test_novelty_and_popularity_by_hand() -> None:
-    """Of 8 users 8, 4, 2 and 1 have items 0 to 3, nobody has item 4."""
-    offsets, items = laid_out([[0, 1, 4], [], [3]])
-    found = beyond_accuracy.novelty(offsets, COUNTS[items], 8, (1, 2, 3, 9))
-    np.testing.assert_allclose(found, [[0, 1 / 2, 4 / 3, 4 / 3], [np.nan] * 4, [3] * 4])
-    found = beyond_accuracy.mean_popularity(offsets, COUNTS[items], 8, (1, 2, 3, 9))
-    np.testing.assert_allclose(found, [[1, 3 / 4, 1 / 2, 1 / 2], [np.nan] * 4, [1 / 8] * 4])
+    """Items 0 to 3 belong to 8, 4, 2 and 1 of 8 users, item 4 to nobody."""
+    offsets, items = make_lists([[0, 1, 4], [], [3]])
+    result = beyond_accuracy.novelty(offsets, COUNTS[items], 8, (1, 2, 3, 9))
+    np.testing.assert_allclose(result, [[0, 1 / 2, 4 / 3, 4 / 3], [np.nan] * 4, [3] * 4])
+    result = beyond_accuracy.mean_popularity(offsets, COUNTS[items], 8, (1, 2, 3, 9))
+    np.testing.assert_allclose(result, [[1, 3 / 4, 1 / 2, 1 / 2], [np.nan] * 4, [1 / 8] * 4])
 
 
 def test_diversity_by_hand() -> None:
     """Items 0 and 1 at a right angle, 2 at 45 degrees to both; 3 opposite to 0; 4 has no vector."""
-    offsets, items = laid_out([[0, 1, 2], [0, 3], [0], [4, 0], [0, -1]])
-    found = beyond_accuracy.intra_list_diversity(offsets, items, VECTORS, (1, 2, 3))
+    offsets, items = make_lists([[0, 1, 2], [0, 3], [0], [4, 0], [0, -1]])
+    result = beyond_accuracy.intra_list_diversity(offsets, items, VECTORS, (1, 2, 3))
     nan, half = math.nan, math.sqrt(0.5)
     expected = [[nan, 1, 1 - 2 * half / 3], [nan, 2, 2], [nan] * 3, [nan, 1, 1], [nan, 1, 1]]
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(result, expected)
 
 
 def cosine(a: int, b: int) -> float:
@@ -56,11 +56,11 @@ def mean(values: list[float]) -> float:
 @settings(max_examples=60, deadline=None)
 @given(lists=LISTS)
 def test_loops_agree_whatever_the_batch(cells: int, lists: list[list[int]]) -> None:
-    offsets, items = laid_out(lists)
+    offsets, items = make_lists(lists)
     bits = {i: -math.log2(max(int(COUNTS[i]), 1) / 8) for i in range(6)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beyond_accuracy, "CELLS", cells)
-        found = {
+        result = {
             "novelty": beyond_accuracy.novelty(offsets, COUNTS[items], 8, KS),
             "popularity": beyond_accuracy.mean_popularity(offsets, COUNTS[items], 8, KS),
             "cosine": beyond_accuracy.intra_list_diversity(offsets, items, VECTORS, KS),
@@ -71,7 +71,7 @@ def test_loops_agree_whatever_the_batch(cells: int, lists: list[list[int]]) -> N
         "cosine": [[1 - mean(pairs(cosine, entries[:k])) for k in KS] for entries in lists],
     }
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-14, err_msg=name)
+        np.testing.assert_allclose(result[name], value, atol=1e-14, err_msg=name)
 
 
 def pairs(similarity: Any, entries: list[int]) -> list[float]:
@@ -80,14 +80,14 @@ def pairs(similarity: Any, entries: list[int]) -> list[float]:
 
 @given(LISTS)
 def test_a_user_has_the_same_bits_in_any_company(lists: list[list[int]]) -> None:
-    offsets, items = laid_out(lists)
+    offsets, items = make_lists(lists)
     together = beyond_accuracy.novelty(offsets, COUNTS[items], 8, KS)
     alone = [beyond_accuracy.novelty(*one(entries), 8, KS)[0] for entries in lists]
     assert together.tobytes() == np.array(alone).tobytes()
 
 
 def one(entries: list[int]) -> Any:
-    offsets, items = laid_out([entries])
+    offsets, items = make_lists([entries])
     return offsets, COUNTS[items]
 
 
@@ -103,17 +103,17 @@ def test_gini_by_hand() -> None:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.randoms(), st.booleans())
 def test_gini_is_half_the_mean_difference_over_the_mean(times: list[int], random: Any, zeros: bool) -> None:
     """G = sum_ab |t_a - t_b| / (2 n sum t); items never listed may be counted or left to n."""
-    found = beyond_accuracy.gini_from_counts(np.array(random.sample(times, len(times))))
+    result = beyond_accuracy.gini_from_counts(np.array(random.sample(times, len(times))))
     if not sum(times):
-        assert math.isnan(found)
+        assert math.isnan(result)
         return
     differences = sum(abs(a - b) for a in times for b in times)
-    assert found == pytest.approx(float(Fraction(differences, 2 * len(times) * sum(times))), abs=1e-15)
+    assert result == pytest.approx(float(Fraction(differences, 2 * len(times) * sum(times))), abs=1e-15)
     kept = [t for t in times if t or zeros]
-    assert beyond_accuracy.gini(kept, [1] * len(kept), len(times)) == found
-    assert 0 <= found <= 1 - 1 / len(times) + 1e-15
+    assert beyond_accuracy.gini(kept, [1] * len(kept), len(times)) == result
+    assert 0 <= result <= 1 - 1 / len(times) + 1e-15
 
 
 def test_gini_of_huge_counts_does_not_overflow() -> None:
-    found = beyond_accuracy.gini([10**12, 1], [10**6, 10**9], 10**9 + 10**6)
-    assert found == pytest.approx(10**9 / (10**9 + 10**6), rel=1e-8)
+    result = beyond_accuracy.gini([10**12, 1], [10**6, 10**9], 10**9 + 10**6)
+    assert result == pytest.approx(10**9 / (10**9 + 10**6), rel=1e-8)

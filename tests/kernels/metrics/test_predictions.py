@@ -31,10 +31,10 @@ def arrays(pairs: list[tuple[float, int]]) -> tuple[Any, Any]:
 
 def test_o6_by_hand() -> None:
     p, y = np.array([0.1, 0.9, 0.2, 0.3]), np.array([1.0, 0.0, 1.0, 1.0])
-    found = predictions.from_totals(one_user(p, y))
-    assert found["mae"] == pytest.approx(0.825) and found["rmse"] == pytest.approx(0.6875**0.5)
-    assert found["pe"] == pytest.approx(1.5 / 3 - 1)
-    assert found["nmse"] == pytest.approx(0.6875 / (3 / 16))
+    result = predictions.from_totals(one_user(p, y))
+    assert result["mae"] == pytest.approx(0.825) and result["rmse"] == pytest.approx(0.6875**0.5)
+    assert result["pe"] == pytest.approx(1.5 / 3 - 1)
+    assert result["nmse"] == pytest.approx(0.6875 / (3 / 16))
     assert roc.auc(roc.pair_counts(p, y)) == 0.0
 
 
@@ -43,8 +43,8 @@ def test_o6_gauc_by_hand() -> None:
     y = np.array([1, 0, 1, 0, 1, 1, 0, 1, 0, 1], dtype=float)
     assert sum(rank for rank, hit in enumerate(y[5:], start=1) if hit) == 9
     offsets, p = np.array([0, 2, 5, 10]), -np.array([1, 2, 1, 2, 3, 1, 2, 3, 4, 5.0])
-    found, positives = roc.user_aucs(offsets, p, y)
-    assert found.tolist() == [1.0, 0.5, 0.5] and positives.tolist() == [1, 2, 3]
+    result, positives = roc.user_aucs(offsets, p, y)
+    assert result.tolist() == [1.0, 0.5, 0.5] and positives.tolist() == [1, 2, 3]
     parts = roc.gauc_parts(offsets, p, y)
     assert roc.gauc(from_sums(exact_sums(parts))) == pytest.approx(3.5 / 6)
 
@@ -52,12 +52,12 @@ def test_o6_gauc_by_hand() -> None:
 def test_scikit_learn_agrees() -> None:
     rng = np.random.default_rng(0)
     p, y = rng.random(500), (rng.random(500) < 0.3).astype(float)
-    found = predictions.from_totals(one_user(p, y))
-    assert found["mse"] == pytest.approx(mean_squared_error(y, p), rel=1e-11)
-    assert found["mae"] == pytest.approx(mean_absolute_error(y, p), rel=1e-11)
-    assert found["logloss"] == pytest.approx(log_loss(y, p), rel=1e-11)
+    result = predictions.from_totals(one_user(p, y))
+    assert result["mse"] == pytest.approx(mean_squared_error(y, p), rel=1e-11)
+    assert result["mae"] == pytest.approx(mean_absolute_error(y, p), rel=1e-11)
+    assert result["logloss"] == pytest.approx(log_loss(y, p), rel=1e-11)
     base = log_loss(y, np.full(500, y.mean()))
-    assert found["rig"] == pytest.approx(1 - log_loss(y, p) / base, rel=1e-10)
+    assert result["rig"] == pytest.approx(1 - log_loss(y, p) / base, rel=1e-10)
     counts = roc.pair_counts(p, y)
     assert roc.auc(counts) == pytest.approx(roc_auc_score(y, p), rel=1e-14)
     for high in (0.05, 0.2, 1.0):
@@ -74,9 +74,9 @@ def test_scikit_learn_agrees() -> None:
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_user_aucs_equal_a_loop_over_pairs(users: list[Any]) -> None:
     offsets = np.cumsum([0, *map(len, users)])
-    found, positives = roc.user_aucs(offsets, *arrays([row for user in users for row in user]))
+    result, positives = roc.user_aucs(offsets, *arrays([row for user in users for row in user]))
     assert positives.tolist() == [sum(y for _, y in user) for user in users]
-    np.testing.assert_allclose(found, [loop_auc(user) for user in users], rtol=1e-15)
+    np.testing.assert_allclose(result, [loop_auc(user) for user in users], rtol=1e-15)
 
 
 def loop_auc(pairs: list[Any]) -> float:
@@ -111,8 +111,8 @@ def test_partitioned_areas_equal_that_of_the_whole(
         place = (int(y[above].sum()), int((1 - y)[above].sum()))
         parts.append(roc.roc_area(p[inside], y[inside], place, (low * negatives, high * negatives)))
     areas, cut = zip(*parts, strict=True)
-    found = roc.area_share(sum(areas), cut, positives * negatives, (low, high))
-    np.testing.assert_allclose(found, whole, rtol=1e-12)
+    result = roc.area_share(sum(areas), cut, positives * negatives, (low, high))
+    np.testing.assert_allclose(result, whole, rtol=1e-12)
     np.testing.assert_allclose(whole, drawn_area(pairs, low, high), rtol=1e-9, atol=1e-12)
 
 
@@ -160,23 +160,23 @@ def test_order_of_rows_changes_no_bit(pairs: list[Any], random: Any) -> None:
 
 def test_sums_of_users_are_separate() -> None:
     p, y = np.array([0.5, 0.25, 1.0]), np.array([1.0, 0.0, 3.0])
-    found = predictions.user_sums(np.array([0, 2, 2, 3]), p, y)
-    np.testing.assert_allclose(found[:, 3], [0.25 + 0.0625, 0, 4])
-    assert found[:, 0].tolist() == [2, 0, 1] and found[:, 6].tolist() == [0, 0, 1]
-    np.testing.assert_allclose(found[0, 5], -math.log(0.5) - math.log(0.75))
+    result = predictions.user_sums(np.array([0, 2, 2, 3]), p, y)
+    np.testing.assert_allclose(result[:, 3], [0.25 + 0.0625, 0, 4])
+    assert result[:, 0].tolist() == [2, 0, 1] and result[:, 6].tolist() == [0, 0, 1]
+    np.testing.assert_allclose(result[0, 5], -math.log(0.5) - math.log(0.75))
 
 
 def test_a_certain_prediction_costs_the_same_on_both_sides_and_as_in_scikit_learn() -> None:
     wrong = [predictions.from_totals(one_user(*rows))["logloss"] for rows in (([0.0], [1]), ([1.0], [0]))]
     assert wrong[0] == wrong[1] == pytest.approx(52 * math.log(2), rel=1e-15)
     p, y = [0.0, 1.0, 0.3, 1.0, 0.0], [1, 0, 1, 1, 0]
-    found = predictions.from_totals(one_user(p, y))["logloss"]
-    assert found == pytest.approx(log_loss(y, p), rel=1e-14)
+    result = predictions.from_totals(one_user(p, y))["logloss"]
+    assert result == pytest.approx(log_loss(y, p), rel=1e-14)
     assert predictions.from_totals(one_user([1.0, 0.0], [1, 0]))["logloss"] == pytest.approx(2.0**-52)
 
 
-def fractions_of(p: Any, y: Any) -> dict[str, Fraction]:
-    """What the sums of rows should be, from the differences that float64 gives."""
+def compute_fractions(p: Any, y: Any) -> dict[str, Fraction]:
+    """Compute the exact sums of rows from the differences that float64 gives."""
     error = [Fraction(a - b) for a, b in zip(p.tolist(), y.tolist(), strict=True)]
     return {
         "p": sum(map(Fraction, p.tolist()), Fraction(0)),
@@ -197,7 +197,7 @@ def test_errors_of_any_scale_are_right_to_twelve_digits(scale: float) -> None:
         y = rng.integers(0, 6, 50) * scale
         p = y + rng.lognormal(0, 4, 50) * scale * rng.choice([-1, 1], 50)
         sums = dict(zip(predictions.SUMS, one_user(p, y).tolist(), strict=True))
-        for name, known in fractions_of(p, y).items():
+        for name, known in compute_fractions(p, y).items():
             size = sum(abs(Fraction(x)) for x in p.tolist()) if name == "p" else known
             assert abs(Fraction(sums[name]) - known) <= size * Fraction(2) ** -51, name
         rmse = float(predictions.from_totals(one_user(p, y))["rmse"])
@@ -207,8 +207,8 @@ def test_errors_of_any_scale_are_right_to_twelve_digits(scale: float) -> None:
 def test_small_errors_and_rare_events_by_hand() -> None:
     y = np.tile([0.0, 1.0], 500)
     for error in (5e-7, 1e-5):
-        found = predictions.from_totals(one_user(np.abs(y - error), y))
-        assert found["rmse"] == pytest.approx(error, rel=1e-9), "1 - 5e-7 is rounded to 2^-53"
+        result = predictions.from_totals(one_user(np.abs(y - error), y))
+        assert result["rmse"] == pytest.approx(error, rel=1e-9), "1 - 5e-7 is rounded to 2^-53"
     p = np.full(1000, 1e-9)
     never = one_user(p, np.zeros(1000))
     assert predictions.from_totals(never)["logloss"] == pytest.approx(1e-9 + 0.5e-18, rel=1e-12)
@@ -235,8 +235,8 @@ def test_numbers_beyond_float64_are_refused() -> None:
 
 def test_undefined_values_are_nan_with_a_reason() -> None:
     ratings = one_user([3.5, 4.0], [4, 5])
-    found = predictions.from_totals(ratings)
-    assert math.isnan(found["logloss"]) and found["rmse"] == pytest.approx((1.25 / 2) ** 0.5)
+    result = predictions.from_totals(ratings)
+    assert math.isnan(result["logloss"]) and result["rmse"] == pytest.approx((1.25 / 2) ** 0.5)
     assert "2 rows have an outcome outside {0, 1}" in predictions.reasons(ratings)["logloss"]
     assert set(predictions.reasons(one_user([0.5], [0]))) == {"nmse", "pe", "rig"}
     assert predictions.reasons(one_user([0.5], [1]))["rig"] == "the outcomes do not vary"
@@ -244,7 +244,7 @@ def test_undefined_values_are_nan_with_a_reason() -> None:
 
 
 def test_totals_may_have_any_shape() -> None:
-    """As a bootstrap does: one row of totals per replicate."""
+    """Return one row of totals per replicate, as a bootstrap does."""
     totals = np.stack([one_user([0.2, 0.6], [0, 1]), one_user([0.1, 0.1], [0, 1])])
     np.testing.assert_allclose(predictions.from_totals(totals)["mse"], [(0.04 + 0.16) / 2, 0.82 / 2])
 
@@ -303,12 +303,12 @@ def test_equal_mass_bins_of_distinct_predictions_differ_by_at_most_one() -> None
 @given(PAIRS, st.lists(st.sampled_from([0.2, 0.3, 0.5, 0.95]), unique=True))
 def test_rates_equal_counting(pairs: list[Any], thresholds: list[float]) -> None:
     edges = np.array(sorted(thresholds))
-    found = predictions.threshold_rates(predictions.bin_sums(edges, *arrays(pairs)))
+    result = predictions.threshold_rates(predictions.bin_sums(edges, *arrays(pairs)))
     for at, t in enumerate(edges):
         for outcome, hit, miss in ((1, "tpr", "fnr"), (0, "fpr", "tnr")):
             called = [p >= t for p, y in pairs if y == outcome]
             share = sum(called) / len(called) if called else math.nan
-            np.testing.assert_allclose([found[hit][at], found[miss][at]], [share, 1 - share])
+            np.testing.assert_allclose([result[hit][at], result[miss][at]], [share, 1 - share])
 
 
 @given(PAIRS, PAIRS)
@@ -325,9 +325,11 @@ def test_perfectly_calibrated_predictions_have_only_noise() -> None:
     n, bins = 40_000, 10
     p = 0.3 + 1e-6 * rng.random(n)
     y = (rng.random(n) < p).astype(float)
-    found = predictions.calibration_error(predictions.bin_sums(predictions.equal_mass_edges(p, bins), p, y))
+    result = predictions.calibration_error(
+        predictions.bin_sums(predictions.equal_mass_edges(p, bins), p, y)
+    )
     noise = math.sqrt(2 * 0.3 * 0.7 * bins / (math.pi * n))
-    assert 0.4 * noise < found < 1.8 * noise
+    assert 0.4 * noise < result < 1.8 * noise
     half = predictions.calibration_error(
         predictions.bin_sums(predictions.equal_mass_edges(p / 2, bins), p / 2, y)
     )

@@ -62,7 +62,7 @@ def close(one: Any, other: Any) -> bool:
 
 
 def equal_the_oracle() -> bool:
-    rankings = oracles.rankings_of(USERS)
+    rankings = oracles.make_rankings(USERS)
     return all(
         close(measure(rankings, [name], KS, DEFINITIONS[n])[name], expected)
         for (n, name), expected in EXPECTED.items()
@@ -70,7 +70,7 @@ def equal_the_oracle() -> bool:
 
 
 def batches_change_nothing() -> bool:
-    rankings = oracles.rankings_of(USERS)
+    rankings = oracles.make_rankings(USERS)
     for definition in DEFINITIONS:
         whole = measure(rankings, NAMES, KS, definition)
         parts = [measure(rankings.users(u, u + 1), NAMES, KS, definition) for u in range(len(USERS))]
@@ -79,23 +79,23 @@ def batches_change_nothing() -> bool:
     return True
 
 
-def order_of_truth_changes_no_bit() -> bool:
+def truth_order_changes_no_bit() -> bool:
     """Grades of which some sums round differently in another order."""
     grades = [0.1, 0.2, 0.3]
     definition = Definition(ties="expected", gain="linear")
-    found = []
+    result = []
     for order in ([0, 1, 2], [2, 1, 0]):
         zeros = np.zeros(3, dtype=np.int64)
         rankings = Rankings(
             np.array([0, 3]), np.array(grades)[order], zeros, zeros + 5, zeros, np.array([9])
         )
-        found.append(measure(rankings, ["ndcg"], KS, definition)["ndcg"].tobytes())
-    return len(set(found)) == 1
+        result.append(measure(rankings, ["ndcg"], KS, definition)["ndcg"].tobytes())
+    return len(set(result)) == 1
 
 
 def duplicates_change_nothing() -> bool:
     """Every truth row and list row twice: the same ranks, and no recall above 1."""
-    found = []
+    result = []
     for times in (1, 2):
         keys = np.repeat([1, 3, 2], times).astype(np.int64)
         scores = np.repeat([0.9, 0.8, 0.7], times)
@@ -103,14 +103,14 @@ def duplicates_change_nothing() -> bool:
         given = InputLists(np.array([0, len(keys)]), keys, score=scores)
         truth = HeldOutItems(np.array([0, len(truth_keys)]), truth_keys, np.ones(len(truth_keys)))
         rankings = rank_lists(given, truth, Definition(), UserItems(np.array([0, 0]), keys[:0])).rankings
-        found.append(measure(rankings, ["recall", "ndcg"], [3], Definition()))
-    return close(found[0]["recall"], found[1]["recall"]) and close(found[0]["ndcg"], found[1]["ndcg"])
+        result.append(measure(rankings, ["recall", "ndcg"], [3], Definition()))
+    return close(result[0]["recall"], result[1]["recall"]) and close(result[0]["ndcg"], result[1]["ndcg"])
 
 
 PROPERTIES: tuple[Callable[[], bool], ...] = (
     equal_the_oracle,
     batches_change_nothing,
-    order_of_truth_changes_no_bit,
+    truth_order_changes_no_bit,
     duplicates_change_nothing,
 )
 

@@ -55,8 +55,8 @@ def check(world, counts, top_k):
         scores = {i: oracle_score(vectors[u], items[i], bias[i], kind) for i in ranked}
         expected, best = oracle_user(scores, row, ranked, top_k)
         for above, tied, before in expected:
-            found = counts.above_p[p], counts.tied_p[p], counts.before_p[p]
-            assert found == (above, tied, before), (u, row, p)
+            result = counts.above_p[p], counts.tied_p[p], counts.before_p[p]
+            assert result == (above, tied, before), (u, row, p)
             p += 1
         assert counts.candidates_u[u] == len(ranked)
         listed = list(zip(counts.top_items_uk[u].tolist(), counts.top_scores_uk[u].tolist(), strict=True))
@@ -76,8 +76,8 @@ def run(world, top_k=5, device="cpu", **options):
     masked = [sorted(everything - set(row)) for row in candidates]
     scorer = DotScorer(items, bias if bias.any() else None, scored, kind)
     block = UserBlock(np.arange(len(vectors)), vectors)
-    asked = CountingSettings(top_k=top_k, **options)
-    return count_ranks(scorer, block, lists(truth), lists(masked), device=device, settings=asked)
+    requests = CountingSettings(top_k=top_k, **options)
+    return count_ranks(scorer, block, lists(truth), lists(masked), device=device, settings=requests)
 
 
 def random_world(seed, users=7, items=90, dims=5, kind="dot", bias=False, scale=1.0, grid=None):
@@ -282,7 +282,7 @@ def test_users_and_items_without_length_and_biases_of_any_size():
 
 def test_more_undecided_items_than_there_is_room_for():
     vectors, items, *_ = random_world(50, users=3, items=3000)
-    near = (items[:1] * (1 + 1e-6 * np.arange(3000)[:, None])).astype("f4")  # told apart in float64 alone
+    near = (items[:1] * (1 + 1e-6 * np.arange(3000)[:, None])).astype("f4")  # distinct in float64 alone
     truth, everything = [[0, 1500, 2999]] * 3, [list(range(3000))] * 3
     world = (vectors, near, np.zeros(3000), np.ones(3000, bool), "dot", truth, everything)
     for cutoff in (1, 700, 10**6):
@@ -409,7 +409,7 @@ def test_a_block_too_large_for_the_device_is_halved(monkeypatch):
     assert sizes[:3] == [9, 4, 2] or sizes[0] == 9
 
 
-def test_products_are_float32_whatever_torch_was_told():
+def test_products_are_float32_whatever_torch_is_set_to():
     import torch
 
     before = torch.get_float32_matmul_precision()

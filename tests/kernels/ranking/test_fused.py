@@ -321,20 +321,20 @@ def test_bounds_hold_and_leave_little_undecided(fused, device):
 
 
 def test_kernels_that_fail_or_err_are_not_used(fused, check, device, monkeypatch):
-    """What a compiler raises, or counts that are wrong, cost speed and nothing else."""
+    """An error of the compiler, or wrong counts, cost speed and nothing else."""
     count_tile, world = fused._count_tile, random_world(3)
 
     def wrong(*args):
         above_r, reached_r = count_tile(*args)
         return above_r + 1, reached_r + 1
 
-    def broken(*_args):
+    def fail(*_args):
         raise RuntimeError("no compiler\nand much else")
 
-    for fault, told in ((wrong, "counts differ"), (broken, r"RuntimeError: no compiler\)")):
+    for fault, report in ((wrong, "counts differ"), (fail, r"RuntimeError: no compiler\)")):
         fused.try_kernels.cache_clear()
         monkeypatch.setattr(fused, "_count_tile", fault)
-        with pytest.warns(devices.RecbenchWarning, match=told):
+        with pytest.warns(devices.RecbenchWarning, match=report):
             check(world, (3,))
     monkeypatch.undo()
     fused.try_kernels.cache_clear()
@@ -371,9 +371,9 @@ def test_limits_that_products_meet_count_as_reached(fused, device):
     assert above.tolist() == (products >= high[:, None]).sum(1).tolist()
     assert reached.tolist() == (products >= low[:, None]).sum(1).tolist()
     between = (products >= low[:, None]) & (products < high[:, None])
-    rows, *rest = sides
-    found = fused._find_undecided(rows, reached - above, int(between.sum()), *rest)
-    assert [sorted(some) for some in np.split(found.cpu().numpy(), between.sum(1).cumsum()[:-1])] == [
+    rows, block, items, tile = sides
+    result = fused._find_undecided(rows, reached - above, int(between.sum()), block, items, tile=tile)
+    assert [sorted(some) for some in np.split(result.cpu().numpy(), between.sum(1).cumsum()[:-1])] == [
         np.flatnonzero(row).tolist() for row in between
     ]
 

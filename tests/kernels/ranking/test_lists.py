@@ -1,4 +1,4 @@
-"""From lists to ranks: against dictionaries and loops, and the metrics of a worked example."""
+"""Ranks from lists: against dictionaries and loops, and the metrics of a worked example."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rank(
     return rank_lists(InputLists(offsets, keys, **given), truth, definition, train, **options)
 
 
-def best_of(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
+def keep_best(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
     best: dict[int, float] = {}
     for item, value in rows:
         best[item] = max(best.get(item, -np.inf), sign * value)
@@ -57,32 +57,32 @@ def best_of(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
 @given(USERS, st.sampled_from(["score", "rank"]), st.booleans(), st.booleans())
 def test_ranks_equal_the_oracle(users: list[Any], by: str, mask: bool, rated: bool) -> None:
     definition = Definition(candidates="rated" if rated else "unseen")
-    found = rank(users, by=by, mask_train=mask, definition=definition, top=3)
+    result = rank(users, by=by, mask_train=mask, definition=definition, top=3)
     expected, train_items = [], 0
     for rows, truth, train in users:
-        scores = best_of(rows, -1.0 if by == "rank" else 1.0)
+        scores = keep_best(rows, -1.0 if by == "rank" else 1.0)
         train_items += len(train & set(scores))
         dropped = train if mask else set()
         kept = {i: s for i, s in scores.items() if i not in dropped}
-        grades = dict(sorted(best_of(truth).items()))
+        grades = dict(sorted(keep_best(truth).items()))
         expected.append(({i: s for i, s in kept.items() if i in grades or not rated}, grades))
-    assert found.train_items == train_items
-    assert found.duplicates_in_lists == sum(len(r) - len(best_of(r)) for r, _, _ in users)
-    assert found.duplicates_in_truth == sum(len(t) - len(best_of(t)) for _, t, _ in users)
-    check_rankings(found, expected)
+    assert result.train_items == train_items
+    assert result.duplicates_in_lists == sum(len(r) - len(keep_best(r)) for r, _, _ in users)
+    assert result.duplicates_in_truth == sum(len(t) - len(keep_best(t)) for _, t, _ in users)
+    check_rankings(result, expected)
 
 
-def check_rankings(found: RankedLists, expected: list[Any]) -> None:
-    assert found.keys.tolist() == [i for _, truth in expected for i in truth]
-    assert found.rankings.length.tolist() == [len(scores) for scores, _ in expected]
-    if len(found.keys):
-        oracle = oracles.rankings_of(expected)
+def check_rankings(result: RankedLists, expected: list[Any]) -> None:
+    assert result.keys.tolist() == [i for _, truth in expected for i in truth]
+    assert result.rankings.length.tolist() == [len(scores) for scores, _ in expected]
+    if len(result.keys):
+        oracle = oracles.make_rankings(expected)
         for name in ("offsets", "relevance", "above", "tied", "before"):
-            np.testing.assert_array_equal(getattr(found.rankings, name), getattr(oracle, name), name)
-    assert found.top is not None
+            np.testing.assert_array_equal(getattr(result.rankings, name), getattr(oracle, name), name)
+    assert result.top is not None
     for u, (scores, _) in enumerate(expected):
         order = sorted(scores, key=lambda item: (-scores[item], item))
-        top = found.top.keys[found.top.offsets[u] : found.top.offsets[u + 1]]
+        top = result.top.keys[result.top.offsets[u] : result.top.offsets[u + 1]]
         assert top.tolist() == order[:3]
 
 
@@ -95,15 +95,15 @@ def test_blocks_of_users_change_nothing(cells: int, monkeypatch: pytest.MonkeyPa
         truth = [(int(i), 1.0) for i in rng.integers(0, 60, 5)]
         users.append((rows, truth, set(rng.integers(0, 60, 4).tolist())))
     monkeypatch.setattr(lists_module, "CELLS", cells)
-    found = rank(users, top=3)
+    result = rank(users, top=3)
     expected = [
         (
-            {i: s for i, s in best_of(rows).items() if i not in train},
-            dict(sorted(best_of(truth).items())),
+            {i: s for i, s in keep_best(rows).items() if i not in train},
+            dict(sorted(keep_best(truth).items())),
         )
         for rows, truth, train in users
     ]
-    check_rankings(found, expected)
+    check_rankings(result, expected)
 
 
 def test_o1_lists_with_scores() -> None:
@@ -115,13 +115,13 @@ def test_o1_lists_with_scores() -> None:
     truth = [range(5, 11), (4, 6, 7, 10, 11), range(1, 6)]
     users = [(s, [(i, 1.0) for i in t], set()) for s, t in zip(scores, truth, strict=True)]
     names = ["precision", "recall", "ndcg", "map", "mrr", "hit"]
-    found = measure(rank(users).rankings, names, [2, 3, 5, 10], Definition())
-    mean = {name: values.mean(axis=0) for name, values in found.items()}
+    result = measure(rank(users).rankings, names, [2, 3, 5, 10], Definition())
+    mean = {name: values.mean(axis=0) for name, values in result.items()}
     log3 = np.log2(3)
     np.testing.assert_allclose(mean["precision"], [1 / 3, 5 / 9, 1 / 3, 1 / 6])
     np.testing.assert_allclose(mean["recall"][[0, 3]], [(1 / 6 + 0 + 1 / 5) / 3, 14 / 45])
     ndcg = [(1 / log3) / (1 + 1 / log3), 0, 1 / (1 + 1 / log3)]
-    np.testing.assert_allclose(found["ndcg"][:, 0], ndcg)
+    np.testing.assert_allclose(result["ndcg"][:, 0], ndcg)
     np.testing.assert_allclose(ndcg[::2], [0.3868528, 0.6131472], atol=5e-8)
     np.testing.assert_allclose(mean["ndcg"][1:4], [0.48976, 0.35396, 0.34018], atol=5e-6)
     np.testing.assert_allclose(mean["map"][:4], [0.25, 0.35185, 0.21111, 0.198148], atol=5e-6)
@@ -130,9 +130,9 @@ def test_o1_lists_with_scores() -> None:
 
 
 def test_duplicated_truth_never_exceeds_one() -> None:
-    found = rank([([(1, 2.0), (3, 1.0)], [(1, 1.0), (1, 1.0), (2, 1.0)], set())])
-    values = measure(found.rankings, ["ndcg", "map", "recall"], [2], Definition())
-    assert found.duplicates_in_truth == 1
+    result = rank([([(1, 2.0), (3, 1.0)], [(1, 1.0), (1, 1.0), (2, 1.0)], set())])
+    values = measure(result.rankings, ["ndcg", "map", "recall"], [2], Definition())
+    assert result.duplicates_in_truth == 1
     np.testing.assert_allclose(values["ndcg"][:, 0], 1 / (1 + 1 / np.log2(3)))
     assert values["map"][0, 0] == values["recall"][0, 0] == 1 / 2
 

@@ -1,4 +1,4 @@
-"""How much of a GPU a task may take, in whole numbers, and copies one step ahead."""
+"""A task's share of a GPU, in whole numbers, and copies one step ahead."""
 
 import threading
 

@@ -29,8 +29,8 @@ def check_against_rows(scorer, block, truth, masked, scores_ui, top_k=6):
     for u, row in enumerate(truth):
         scored = np.flatnonzero(scorer.scored_i).tolist()
         candidates = set(scored) - set(masked[u])
-        found, best = oracle_user(scores_ui[u], row, candidates, top_k)
-        expected += found
+        result, best = oracle_user(scores_ui[u], row, candidates, top_k)
+        expected += result
         items = counts.top_items_uk[u, : len(best)].tolist()
         assert items == [item for item, _ in best]
         assert counts.top_scores_uk[u, : len(best)].tolist() == [score for _, score in best]
@@ -86,7 +86,7 @@ def test_neighbour_ranks_against_plain_python(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_similarities_in_any_order_give_equal_scores(seed):
-    """Items whose neighbours carry the same similarities, dealt in another order to each: all tie."""
+    """Items whose neighbours have the same similarities, each in another order: all tie."""
     rng = np.random.default_rng(seed)
     weights = np.sqrt(rng.integers(1, 50, 60) / rng.integers(50, 9000, 60))
     dealt = np.array([rng.permutation(weights) for _ in range(20)])  # (i, j)
@@ -147,12 +147,12 @@ def test_rows_do_not_depend_on_the_block(monkeypatch):
     rng = np.random.default_rng(3)
     history = [rng.permutation(40)[:6].tolist() for _ in range(9)]
     truth = [rng.permutation(40)[:3].tolist() for _ in range(9)]
-    block, asked = UserBlock(np.arange(9), histories=lists(history)), CountingSettings(top_k=7)
+    block, requests = UserBlock(np.arange(9), histories=lists(history)), CountingSettings(top_k=7)
     arguments = scorer, block, lists(truth), lists(history)
-    whole = count_ranks(*arguments, settings=asked)
+    whole = count_ranks(*arguments, settings=requests)
     listed = count_listed(scorer, block, lists(truth), lists(history), top_k=3)
     monkeypatch.setattr("recbench_spark.kernels.ranking.scorers._ROW_CELLS", 80)
-    same(whole, count_ranks(*arguments, settings=asked))
+    same(whole, count_ranks(*arguments, settings=requests))
     same(listed, count_listed(scorer, block, lists(truth), lists(history), top_k=3))
 
 

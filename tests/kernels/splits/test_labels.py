@@ -1,4 +1,4 @@
-"""Which rows are held out: every rule by hand."""
+"""Rules for held-out rows: each one by hand."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def test_by_share_and_by_time_at_the_bounds() -> None:
 
 def test_held_out_ids() -> None:
     codes = np.array([TRAIN, TEST, TRAIN, TEST, TRAIN, TEST])
-    found = labels.by_held_out(codes, np.array([0.0, 0.09, 0.1, 0.29, 0.31, 0.4]), 0.1, 0.2)
-    assert found.tolist() == [GIVEN, TEST, GIVEN, VALID, TRAIN, TRAIN]
+    result = labels.by_held_out(codes, np.array([0.0, 0.09, 0.1, 0.29, 0.31, 0.4]), 0.1, 0.2)
+    assert result.tolist() == [GIVEN, TEST, GIVEN, VALID, TRAIN, TRAIN]
 
 
 def test_a_place_on_a_bound_belongs_to_what_follows_it() -> None:
     """Bounds that are exact in binary: shares [0, 1/4) test, [1/4, 3/4) validate, the rest trains."""
     places = np.array([0.25 - 2**-54, 0.25, 0.75 - 2**-53, 0.75])
-    found = labels.by_held_out(np.full(4, TEST), places, 0.25, 0.5)
-    assert found.tolist() == [TEST, VALID, VALID, TRAIN]
+    result = labels.by_held_out(np.full(4, TEST), places, 0.25, 0.5)
+    assert result.tolist() == [TEST, VALID, VALID, TRAIN]
     assert labels.by_share(np.array([0.25, 0.75]), 0.25, 0.5).tolist() == [VALID, TEST]
 
 
@@ -67,7 +67,7 @@ def test_a_share_is_whole_within_a_billionth_of_a_row() -> None:
     assert labels.count_share(whole(1, 5), 1.0).tolist() == [1, 5]
 
 
-def test_test_rows_are_dealt_by_the_signed_hash() -> None:
+def test_test_rows_are_assigned_by_the_signed_hash() -> None:
     cards = np.array([0, 1, 2, 2**64 - 1, 5], np.uint64)
-    found = labels.partition_test_rows(np.array([TEST, TEST, TEST, TEST, TRAIN]), cards, 3)
-    assert found.tolist() == [TEST, TEST + 1, TEST + 2, TEST + 2, TRAIN]
+    result = labels.partition_test_rows(np.array([TEST, TEST, TEST, TEST, TRAIN]), cards, 3)
+    assert result.tolist() == [TEST, TEST + 1, TEST + 2, TEST + 2, TRAIN]

@@ -11,7 +11,7 @@ from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.plans import TrainingPlan
 from tests.models.networks.test_devices import MAKERS
-from tests.models.networks.test_fitting import killed_after, weights
+from tests.models.networks.test_fitting import kill_after, weights
 
 pytestmark = pytest.mark.usefixtures("cuda")
 
@@ -37,14 +37,14 @@ def test_one_minibatch_has_the_loss_and_the_gradients_of_the_cpu(name) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_fit_has_the_losses_and_the_scores_of_the_cpu(name) -> None:
-    found = {}
+    result = {}
     for device in ("cpu", "cuda"):
         task = MAKERS[name]()
-        found[device] = fit(task, plan(device), None, lambda _: None)
+        result[device] = fit(task, plan(device), None, lambda _: None)
         assert all(w.device.type == "cpu" for w in task.module.parameters())
-    losses = {device: [epoch.loss for epoch in one.epochs] for device, one in found.items()}
+    losses = {device: [epoch.loss for epoch in one.epochs] for device, one in result.items()}
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-3)
-    scores = {device: [epoch.worth for epoch in one.epochs] for device, one in found.items()}
+    scores = {device: [epoch.worth for epoch in one.epochs] for device, one in result.items()}
     assert scores["cuda"] == pytest.approx(scores["cpu"], abs=0.05, nan_ok=True)
 
 
@@ -54,9 +54,9 @@ def test_a_killed_fit_continues_on_a_gpu(name, tmp_path) -> None:
     whole, again, lines = MAKERS[name](), MAKERS[name](), []
     expected = fit(whole, plan("cuda", every=2), tmp_path / "a", lambda _: None)
     with pytest.raises(KeyboardInterrupt):
-        fit(killed_after(MAKERS[name](), 4), plan("cuda", every=2), tmp_path / "b", lambda _: None)
+        fit(kill_after(MAKERS[name](), 4), plan("cuda", every=2), tmp_path / "b", lambda _: None)
     result = fit(again, plan("cuda", every=2), tmp_path / "b", lines.append)
-    assert lines[0].startswith("going on at epoch")
+    assert lines[0].startswith("resuming at epoch")
     assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-4)
     for key, w in weights(whole).items():
         assert torch.allclose(w, weights(again)[key], rtol=1e-3, atol=1e-5)

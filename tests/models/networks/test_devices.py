@@ -1,5 +1,5 @@
-"""Where fits compute. There is no GPU in CI: what moves is shown on torch's `meta` device, which holds no
-numbers. It does not notice every tensor that stayed behind, so that they are looked at one by one."""
+"""Devices of fits. There is no GPU in CI: torch's `meta` device, which holds no numbers, shows which
+tensors move. It does not notice every tensor that stayed behind, so these are checked one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensors(batch) -> list[torch.Tensor]:
     """All that a minibatch holds, found by another way than `moved` goes."""
     if isinstance(batch, torch.Tensor):
         return [batch]
-    return [found for part in batch for found in tensors(part)] if isinstance(batch, tuple | list) else []
+    return [result for part in batch for result in tensors(part)] if isinstance(batch, tuple | list) else []
 
 
 def label_task() -> tasks.LabelTask:
@@ -35,7 +35,7 @@ def label_task() -> tasks.LabelTask:
     return tasks.LabelTask(net, given, np.arange(60), np.arange(60) % 2)
 
 
-def shared_task() -> FactorTask:
+def make_task() -> FactorTask:
     task = factor_task(2)
     return FactorTask(task.train, task.held, task.module, 1e-3, 7, groups=2)
 
@@ -46,7 +46,7 @@ MAKERS = {
     "labels": label_task,
     "LightGCN": lambda: factor_task(2),
     "MF-BPR": lambda: factor_task(0),
-    "shared": shared_task,
+    "shared": make_task,
 }
 
 
@@ -54,13 +54,13 @@ MAKERS = {
 def test_a_minibatch_is_moved_whole_and_the_loss_is_computed_there(name) -> None:
     task = MAKERS[name]()
     batch = task.batch(Step(3, 0, 9), np.arange(9), 1)
-    found = move_batch(batch, META)
-    assert type(found) is type(batch)
-    assert len(tensors(found)) == len(tensors(batch)) >= 3
-    assert all(x.is_meta for x in tensors(found)) and not any(x.is_meta for x in tensors(batch))
-    assert [x.shape for x in tensors(found)] == [x.shape for x in tensors(batch)]
+    result = move_batch(batch, META)
+    assert type(result) is type(batch)
+    assert len(tensors(result)) == len(tensors(batch)) >= 3
+    assert all(x.is_meta for x in tensors(result)) and not any(x.is_meta for x in tensors(batch))
+    assert [x.shape for x in tensors(result)] == [x.shape for x in tensors(batch)]
     task.module.to(META)
-    loss = task.loss(found)
+    loss = task.loss(result)
     loss.backward()
     assert loss.is_meta and all(w.grad.is_meta for w in task.module.parameters())
     graph = getattr(task.module, "adjacency", None)

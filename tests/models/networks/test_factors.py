@@ -33,10 +33,10 @@ def test_vectors_and_gradients_are_those_of_dense_algebra(layers) -> None:
     expected = sum(torch.linalg.matrix_power(matrix, k) @ module.vectors for k in range(layers + 1)) / (
         layers + 1
     )
-    found = module.final()
-    assert torch.allclose(found, expected, atol=1e-7)
+    result = module.final()
+    assert torch.allclose(result, expected, atol=1e-7)
     weights = torch.randn(n, 4, dtype=torch.float64)
-    (one,) = torch.autograd.grad((found * weights).sum(), module.vectors)
+    (one,) = torch.autograd.grad((result * weights).sum(), module.vectors)
     (other,) = torch.autograd.grad((expected * weights).sum(), module.vectors)
     assert torch.allclose(one, other, atol=1e-7)
 
@@ -44,26 +44,26 @@ def test_vectors_and_gradients_are_those_of_dense_algebra(layers) -> None:
 def test_negatives_are_even_over_what_a_user_has_not() -> None:
     pairs = drawn()
     rows = np.arange(20_000)
-    found = sampling.draw_unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, 5)
+    result = sampling.draw_unseen(pairs.indptr, pairs.item, np.zeros_like(rows), rows, pairs.items, seed=5)
     own = set(pairs.item[pairs.indptr[0] : pairs.indptr[1]].tolist())
     others = [i for i in range(pairs.items) if i not in own]
-    assert set(found.tolist()) == set(others)
-    assert stats.chisquare(np.bincount(found, minlength=pairs.items)[others]).pvalue > 1e-3
+    assert set(result.tolist()) == set(others)
+    assert stats.chisquare(np.bincount(result, minlength=pairs.items)[others]).pvalue > 1e-3
     part = sampling.draw_unseen(
-        pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, 5
+        pairs.indptr, pairs.item, np.zeros(5, np.int64), rows[100:105], pairs.items, seed=5
     )
-    assert part.tolist() == found[100:105].tolist()  # of the example, not of the minibatch
+    assert part.tolist() == result[100:105].tolist()  # of the example, not of the minibatch
     shared = sampling.draw_shared_negatives(7, 27, 20_000, 3)
     assert stats.chisquare(np.bincount(shared - 7, minlength=20)).pvalue > 1e-3
 
 
 def test_hard_negatives_are_of_the_querys_band_or_of_all_where_it_is_empty() -> None:
     band = Band(np.array([0, 3, 3]), np.array([4, 8, 9], np.uint32), np.array([False, True]))
-    found = sampling.draw_hard_negatives(
-        band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), 1
+    result = sampling.draw_hard_negatives(
+        band, np.array([0, 1] * 500), np.arange(1000), 3, np.array([20, 30]), seed=1
     )
-    assert set(found[::2].flatten().tolist()) == {4, 8, 9}
-    assert set(found[1::2].flatten().tolist()) == set(range(20, 30))
+    assert set(result[::2].flatten().tolist()) == {4, 8, 9}
+    assert set(result[1::2].flatten().tolist()) == set(range(20, 30))
 
 
 def test_the_cut_leaves_every_user_a_row_and_hangs_on_pairs_alone() -> None:
@@ -116,10 +116,10 @@ def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
 @pytest.mark.parametrize("layers", [0, 2])
 @pytest.mark.parametrize(("negatives", "groups"), [(1, 1), (7, 1), (7, 3), (60, 2)])
 def test_shared_negatives_leave_out_what_a_user_has(layers, negatives, groups) -> None:
-    """By a plain loop over pairs of user and drawn item, those drawn twice counted twice."""
+    """Sum in a plain loop over pairs of user and drawn item; a pair that is drawn twice counts twice."""
     pairs = drawn()
     module = factors.FactorNetwork(pairs, 4, layers, 1, sparse=False).double()
-    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, groups)
+    task = factors.FactorTask(pairs, pairs, module, 0.3, negatives, groups=groups)
     rows = np.array([3, 7, 7, 20, 41, 60])
     batch = task.batch(Step(1, 0), rows, 9)
     parts = [task.batch(Step(1, 0), some, 9) for some in (rows[:2], rows[2:])]
@@ -145,10 +145,10 @@ def test_sums_over_the_graph_are_the_same_by_any_number_of_threads() -> None:
     pairs = drawn()
     matrix = factors.normalise_adjacency(pairs)
     h = torch.randn(pairs.users + pairs.items, 5)
-    found = [factors._multiply(matrix.csr, h.numpy(), threads) for threads in (1, 2, 3, 50)]
-    assert all(np.array_equal(found[0], other) for other in found)
-    assert np.allclose(found[0], matrix.times(h.double()).numpy(), atol=1e-6)
-    assert np.array_equal(matrix.times(h).numpy(), found[0])
+    result = [factors._multiply(matrix.csr, h.numpy(), threads) for threads in (1, 2, 3, 50)]
+    assert all(np.array_equal(result[0], other) for other in result)
+    assert np.allclose(result[0], matrix.times(h.double()).numpy(), atol=1e-6)
+    assert np.array_equal(matrix.times(h).numpy(), result[0])
 
 
 def test_weight_decay_moves_every_row_and_a_sparse_step_its_own() -> None:

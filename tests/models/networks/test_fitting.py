@@ -55,7 +55,7 @@ def weights(task) -> dict[str, torch.Tensor]:
     return {name: w.detach().clone() for name, w in task.module.state_dict().items()}
 
 
-def killed_after(task, batches: int):
+def kill_after(task, batches: int):
     """The task, with an interrupt in its n-th loss."""
     plain, count = task.loss, [0]
 
@@ -78,11 +78,11 @@ def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
     whole = make()
     expected = fit(whole, plan, tmp_path / "a", lambda _: None)
     with pytest.raises(KeyboardInterrupt):
-        fit(killed_after(make(), batches), plan, tmp_path / "b", lambda _: None)
-    again, told = make(), []
-    found = fit(again, plan, tmp_path / "b", told.append)
-    assert told[0].startswith("going on at epoch")
-    assert [e.loss for e in found.epochs] == [e.loss for e in expected.epochs]
+        fit(kill_after(make(), batches), plan, tmp_path / "b", lambda _: None)
+    again, report = make(), []
+    result = fit(again, plan, tmp_path / "b", report.append)
+    assert report[0].startswith("resuming at epoch")
+    assert [e.loss for e in result.epochs] == [e.loss for e in expected.epochs]
     assert all(torch.equal(w, weights(again)[name]) for name, w in weights(whole).items())
 
 
@@ -97,9 +97,9 @@ def test_an_epoch_of_some_examples_draws_them_anew_and_goes_on_to_the_same_bits(
         return at.epoch, plain_batch(at, rows, seed)
 
     def loss(made):
-        found = plain_loss(made[1])
-        losses.setdefault(made[0], []).append(float(found.detach()))
-        return found
+        result = plain_loss(made[1])
+        losses.setdefault(made[0], []).append(float(result.detach()))
+        return result
 
     task.batch, task.loss = batch, loss
     expected = fit(task, plan, tmp_path / "a", lambda _: None)
@@ -107,7 +107,7 @@ def test_an_epoch_of_some_examples_draws_them_anew_and_goes_on_to_the_same_bits(
     assert set(drawn[1]) != set(drawn[2]) != set(drawn[3]) and max(map(max, drawn.values())) > 50
     assert [e.loss for e in expected.epochs] == [sum(own) / 50 for own in losses.values()]
     with pytest.raises(KeyboardInterrupt):
-        fit(killed_after(pair_task(), 5), plan, tmp_path / "b", lambda _: None)
+        fit(kill_after(pair_task(), 5), plan, tmp_path / "b", lambda _: None)
     again = pair_task()
     fit(again, plan, tmp_path / "b", lambda _: None)
     assert all(torch.equal(w, weights(again)[name]) for name, w in weights(task).items())
@@ -127,37 +127,37 @@ def test_as_many_examples_as_there_are_or_more_are_all(examples) -> None:
 def test_factors_learn_tastes_and_the_best_epoch_is_kept(layers) -> None:
     task = factor_task(layers)
     before = task.worth()
-    told = []
-    found = fit(task, TrainingPlan(epochs=30, batch=64, rate=0.05, patience=5), None, told.append)
-    assert task.worth() == found.worth > max(0.85, before)
-    assert found.best < 30 and "no better for 5 epochs" in found.stopped
-    assert "examples/s" in told[0] and found.epochs[-1].loss < found.epochs[0].loss
+    lines = []
+    result = fit(task, TrainingPlan(epochs=30, batch=64, rate=0.05, patience=5), None, lines.append)
+    assert task.worth() == result.worth > max(0.85, before)
+    assert result.best < 30 and "no better for 5 epochs" in result.stopped
+    assert "examples/s" in lines[0] and result.epochs[-1].loss < result.epochs[0].loss
 
 
 def test_test_rows_that_are_watched_are_told_and_choose_nothing(tmp_path) -> None:
     """A judge that likes the first epoch best; the fit is killed and goes on."""
     plan = TrainingPlan(epochs=6, batch=64, rate=0.005, patience=2)
-    alone, told, again = factor_task(2), [], []
+    alone, report, again = factor_task(2), [], []
     expected = fit(alone, plan, tmp_path / "a", lambda _: None)
     assert expected.best > 1
 
-    def watched():
+    def watch():
         task = factor_task(2)
         return WatchedTask(task, "recall@20", lambda: -float(task.module.vectors.detach().norm()))
 
-    task = watched()
-    found = fit(task, plan, tmp_path / "b", told.append)
-    assert (found.best, found.stopped) == (expected.best, expected.stopped)
+    task = watch()
+    result = fit(task, plan, tmp_path / "b", report.append)
+    assert (result.best, result.stopped) == (expected.best, expected.stopped)
     assert torch.equal(task.module.vectors, alone.module.vectors)
-    values = [e.test for e in found.epochs]
-    assert f", test recall@20 {values[0]:.5f} (watched), " in told[0]
-    assert told[-1] == (
-        f"best epoch by validation {found.best} (test recall@20 {values[found.best - 1]:.5f}); best on "
+    values = [e.test for e in result.epochs]
+    assert f", test recall@20 {values[0]:.5f} (watched), " in report[0]
+    assert report[-1] == (
+        f"best epoch by validation {result.best} (test recall@20 {values[result.best - 1]:.5f}); best on "
         f"test would have been epoch 1 ({values[0]:.5f}): chosen on test rows, no figure to report"
     )
-    fit(watched(), replace(plan, epochs=2), tmp_path / "c", lambda _: None)
-    fit(watched(), plan, tmp_path / "c", again.append)
-    assert again[0].startswith("going on at epoch 3") and again[-1] == told[-1]
+    fit(watch(), replace(plan, epochs=2), tmp_path / "c", lambda _: None)
+    fit(watch(), plan, tmp_path / "c", again.append)
+    assert again[0].startswith("resuming at epoch 3") and again[-1] == report[-1]
 
 
 def test_a_fit_that_was_not_watched_from_its_start_says_so() -> None:
@@ -165,8 +165,8 @@ def test_a_fit_that_was_not_watched_from_its_start_says_so() -> None:
     assert "no test rows" in FitResult([EpochResult(1, *rest), EpochResult(2, *rest, math.nan)], 1).on_test(
         "x"
     )
-    found = FitResult([EpochResult(1, *rest), EpochResult(2, *rest, 0.25)], 1).on_test("x")
-    assert "1 (test x not watched); best on test would have been epoch 2 (0.25000)" in found
+    result = FitResult([EpochResult(1, *rest), EpochResult(2, *rest, 0.25)], 1).on_test("x")
+    assert "1 (test x not watched); best on test would have been epoch 2 (0.25000)" in result
 
 
 def test_pinsage_learns_its_pairs_and_hard_negatives_grow() -> None:
@@ -174,8 +174,8 @@ def test_pinsage_learns_its_pairs_and_hard_negatives_grow() -> None:
     assert [task.how.count_hard(e) for e in (1, 2, 5)] == [0, 1, 4]
     assert task.batch(Step(1, 0), np.arange(9), 1).hard is None
     assert task.batch(Step(3, 0), np.arange(9), 1).hard.shape == (9, 2)
-    found = fit(task, TrainingPlan(epochs=8, batch=30, rate=0.02), None, lambda _: None)
-    assert found.epochs[-1].loss < 0.8 * found.epochs[0].loss
+    result = fit(task, TrainingPlan(epochs=8, batch=30, rate=0.02), None, lambda _: None)
+    assert result.epochs[-1].loss < 0.8 * result.epochs[0].loss
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path) -> None:
@@ -210,7 +210,7 @@ def test_what_means_nothing_is_refused() -> None:
 
 
 def gradients(task, plan: TrainingPlan, shard: Shard) -> np.ndarray:
-    """Of one minibatch, as `fit` has them."""
+    """Compute the gradients of one minibatch, as `fit` has them."""
     rows = np.arange(plan.batch)
     loss = task.loss(task.batch(Step(2, 0), shard.rows(rows), 77))
     (loss / plan.batch).backward()
@@ -218,12 +218,12 @@ def gradients(task, plan: TrainingPlan, shard: Shard) -> np.ndarray:
     return torch.cat([w.grad.flatten() for w in task.module.parameters()]).double().numpy()
 
 
-def one_of_two(rank: int, folder: str, name: str) -> None:
+def run_one_process(rank: int, folder: str, name: str) -> None:
     distributed.init_process_group("gloo", f"file://{folder}/{name}", rank=rank, world_size=2)
     shard = Shard(rank, 2, *((0.0, 0.3) if rank == 0 else (0.3, 1.0)))
-    found = gradients(pair_task(dtype=getattr(torch, name)), TrainingPlan(batch=37), shard)
+    result = gradients(pair_task(dtype=getattr(torch, name)), TrainingPlan(batch=37), shard)
     if rank == 0:
-        np.save(Path(folder, f"{name}.npy"), found)
+        np.save(Path(folder, f"{name}.npy"), result)
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -232,7 +232,7 @@ def one_of_two(rank: int, folder: str, name: str) -> None:
 @pytest.mark.parametrize(("name", "least"), [("float64", 1e-12), ("float32", 1e-5)])
 def test_two_processes_with_unequal_shards_have_one_processs_gradients(name, least, tmp_path) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    multiprocessing.spawn(one_of_two, (str(tmp_path), name), nprocs=2)
+    multiprocessing.spawn(run_one_process, (str(tmp_path), name), nprocs=2)
     alone = gradients(pair_task(dtype=getattr(torch, name)), TrainingPlan(batch=37), Shard())
     both = np.load(tmp_path / f"{name}.npy")
     assert np.linalg.norm(alone) > 1e-3

@@ -35,7 +35,7 @@ FORMS = {
 }
 
 
-def net_of(forms: tuple[LayerForm, ...], final: tuple[int, ...] = ()) -> tuple[GraphNetwork, dict]:
+def make_net(forms: tuple[LayerForm, ...], final: tuple[int, ...] = ()) -> tuple[GraphNetwork, dict]:
     weights = random_weights(model_weight_shapes(forms, final, DIMS), 3)
     weights = {name: w + np.float32(0.1) if "bias" in name else w for name, w in weights.items()}
     net = GraphNetwork(forms, final, DIMS)
@@ -47,7 +47,7 @@ def features(n: int) -> np.ndarray:
     return np.random.default_rng(2).standard_normal((n, DIMS)).astype(np.float32)
 
 
-def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarray:
+def infer_all(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarray:
     """Layer by layer over all nodes, by the kernels."""
     layers, ends = make_layers(forms, final, weights, DIMS, 9)
     csr = graph.edges_into(np.arange(len(graph.hashes)))
@@ -60,30 +60,30 @@ def inferred(graph: Adjacency, forms, final, weights, x: np.ndarray) -> np.ndarr
     return h
 
 
-def embedded(net: GraphNetwork, graph: Adjacency, nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
+def embed_nodes(net: GraphNetwork, graph: Adjacency, nodes: np.ndarray, x: np.ndarray) -> np.ndarray:
     batch = build_subgraph(nodes, len(net.forms), all_neighbours(graph, net.forms, 9))
     with torch.no_grad():
-        found = net(torch.from_numpy(x[batch.inputs]), batch).numpy()
-    return found[np.searchsorted(batch.outputs, nodes)]
+        result = net(torch.from_numpy(x[batch.inputs]), batch).numpy()
+    return result[np.searchsorted(batch.outputs, nodes)]
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_minibatches_are_layer_wise_inference(name) -> None:
     graph = adjacency(oracle.multigraph(), blocks=3, weighted=True)
     forms = (FORMS[name], LayerForm(FORMS[name].form, FORMS[name].aggregator, 5, 4, most=4))
-    net, weights = net_of(forms, (6, 3))
+    net, weights = make_net(forms, (6, 3))
     x = features(60)
-    expected = inferred(graph, forms, (6, 3), weights, x)
+    expected = infer_all(graph, forms, (6, 3), weights, x)
     nodes = np.array([3, 59, 17, 3, 0, 58])  # a hub, nodes without edges, one twice
-    assert np.abs(embedded(net, graph, nodes, x) - expected[nodes]).max() < 1e-5
-    assert np.abs(embedded(net, graph, np.arange(60), x) - expected).max() < 1e-5
+    assert np.abs(embed_nodes(net, graph, nodes, x) - expected[nodes]).max() < 1e-5
+    assert np.abs(embed_nodes(net, graph, np.arange(60), x) - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_layer_is_its_equation_one_node_at_a_time(name) -> None:
     drawn, form = oracle.multigraph(), FORMS[name]
     graph = adjacency(drawn, weighted=True)
-    net, weights = net_of((form,))
+    net, weights = make_net((form,))
     own = {key.removeprefix("layers.0."): w for key, w in weights.items()}
     x = features(60).astype(np.float64)
     pools = None
@@ -94,7 +94,7 @@ def test_a_layer_is_its_equation_one_node_at_a_time(name) -> None:
     expected = oracle.layer(form, own, drawn, x, pools)
     net.double()
     for node in (3, 7, 17, 58):
-        assert np.abs(embedded(net, graph, np.array([node]), x) - expected[node]).max() < 1e-6
+        assert np.abs(embed_nodes(net, graph, np.array([node]), x) - expected[node]).max() < 1e-6
 
 
 def geometric(form: LayerForm, weights: dict, drawn: oracle.Drawn, x: np.ndarray) -> np.ndarray:
@@ -121,26 +121,26 @@ def geometric(form: LayerForm, weights: dict, drawn: oracle.Drawn, x: np.ndarray
 @pytest.mark.parametrize("kind", ["mean", "max", "sum"])
 def test_a_layer_is_torch_geometrics(kind) -> None:
     drawn, form = oracle.multigraph(), FORMS[f"sage {kind}"]
-    net, weights = net_of((form,))
+    net, weights = make_net((form,))
     x = features(60)
-    found = embedded(net, adjacency(drawn), np.arange(60), x)
-    assert np.abs(found - geometric(form, weights, drawn, x)).max() < 1e-5
+    result = embed_nodes(net, adjacency(drawn), np.arange(60), x)
+    assert np.abs(result - geometric(form, weights, drawn, x)).max() < 1e-5
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_gradients_are_those_of_differences(name) -> None:
     graph = adjacency(oracle.multigraph(n=14, edges=30, hub=6), weighted=True)
-    net, _ = net_of((FORMS[name],), (4, 3))
+    net, _ = make_net((FORMS[name],), (4, 3))
     net.double()
     batch = build_subgraph(np.array([0, 3, 12]), 1, all_neighbours(graph, net.forms, 9))
     x = torch.from_numpy(features(14)[batch.inputs]).double().requires_grad_()
     names = [key for key, _ in net.named_parameters()]
 
-    def of(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    def compute_output(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(net, dict(zip(names, weights, strict=True)), (x, batch))
 
     weights = [w.detach().requires_grad_() for w in net.parameters()]
-    assert torch.autograd.gradcheck(of, (x, *weights), atol=1e-5, fast_mode=True)
+    assert torch.autograd.gradcheck(compute_output, (x, *weights), atol=1e-5, fast_mode=True)
 
 
 def sparse_graph(blocks: int) -> Adjacency:
@@ -153,12 +153,12 @@ def sparse_graph(blocks: int) -> Adjacency:
 def test_nodes_without_edges_are_the_same_in_minibatches_and_in_inference(name) -> None:
     form = FORMS[name]
     forms = (form, LayerForm(form.form, form.aggregator, 5, 4, most=4))
-    net, weights = net_of(forms, (6, 3))
+    net, weights = make_net(forms, (6, 3))
     graph, x, every = sparse_graph(3), features(60), np.arange(60)
     alone = np.flatnonzero(np.diff(graph.edges_into(every).indptr) == 0)
     assert 20 <= len(alone) < 40
-    expected = inferred(graph, forms, (6, 3), weights, x)
-    assert np.abs(embedded(net, graph, alone, x) - expected[alone]).max() < 1e-6
+    expected = infer_all(graph, forms, (6, 3), weights, x)
+    assert np.abs(embed_nodes(net, graph, alone, x) - expected[alone]).max() < 1e-6
     given = tasks.GraphInput(graph, x, (), 9, dropout=0.5)  # of fits alone
     assert np.abs(tasks.embed_by_minibatch(net, given, every) - expected).max() < 1e-5
     assert np.abs(embed_by_layer(net, given, alone) - expected[alone]).max() < 1e-6
@@ -169,7 +169,7 @@ def test_nodes_without_edges_are_the_same_in_minibatches_and_in_inference(name) 
 def test_a_minibatch_with_dropout_is_one_of_the_graph_without_these_edges(name, samples) -> None:
     """In all layers, whether a node comes out or is a neighbour; by whatever blocks."""
     forms, seed = (FORMS[name], LayerForm(FORMS[name].form, FORMS[name].aggregator, 5, 4, most=4)), 11
-    net, _ = net_of(forms)
+    net, _ = make_net(forms)
     drawn, x = oracle.multigraph(), features(60)
     hashes = adjacency(drawn).hashes
     lost = draw_nodes(hashes, 0.4, seed) & (np.arange(60) >= 10)
@@ -187,11 +187,11 @@ def test_a_minibatch_with_dropout_is_one_of_the_graph_without_these_edges(name, 
 
 def test_who_loses_neighbours_hangs_on_node_and_seed_alone() -> None:
     hashes = hash_numbers(np.arange(20_000), 0)
-    found = draw_nodes(hashes, 0.1, 5)
-    assert abs(found.mean() - 0.1) < 0.01
-    assert np.array_equal(found[::7], draw_nodes(hashes[::7], 0.1, 5))
+    result = draw_nodes(hashes, 0.1, 5)
+    assert abs(result.mean() - 0.1) < 0.01
+    assert np.array_equal(result[::7], draw_nodes(hashes[::7], 0.1, 5))
     other = draw_nodes(hashes, 0.1, 6)
-    assert abs((found & other).mean() - 0.01) < 0.004
+    assert abs((result & other).mean() - 0.01) < 0.004
     assert not draw_nodes(hashes, 0.0, 5).any() and draw_nodes(hashes, 1.0, 5).all()
 
 
@@ -221,7 +221,7 @@ def test_an_unknown_aggregator_is_refused() -> None:
     with pytest.raises(ConfigError, match="no aggregator 'median'"):
         GraphNetwork((LayerForm("sage", "median", 3, 3),), (), DIMS)
     with pytest.raises(ConfigError, match="has no weight"):
-        net_of((FORMS["added"],))[0].load_weights({"layers.0.V.weight": np.zeros(3)}, "file")
+        make_net((FORMS["added"],))[0].load_weights({"layers.0.V.weight": np.zeros(3)}, "file")
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -229,14 +229,14 @@ def test_layer_by_layer_gives_the_vectors_of_minibatches(name) -> None:
     form = FORMS[name]
     last = LayerForm("sage", "mean", 7, 7)
     for forms in ((form, last), (form,)):
-        net, _ = net_of(forms, (8, 3))
+        net, _ = make_net(forms, (8, 3))
         graph = adjacency(oracle.multigraph(), 3, weighted=True)
         given = tasks.GraphInput(graph, features(60), (), 9)
         for nodes in (np.arange(60), np.array([0, 7, 8, 31, 59]), np.arange(0)):
-            found = embed_by_layer(net, given, nodes, at_once=7)
-            assert found.shape == (len(nodes), 3)
+            result = embed_by_layer(net, given, nodes, at_once=7)
+            assert result.shape == (len(nodes), 3)
             expected = tasks.embed_by_minibatch(net, given, nodes, at_once=11).reshape(-1, 3)
-            assert np.abs(found - expected).max(initial=0) < 1e-6
+            assert np.abs(result - expected).max(initial=0) < 1e-6
 
 
 def test_nodes_are_numbered_the_same_by_table_and_by_sorting() -> None:

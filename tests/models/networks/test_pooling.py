@@ -33,15 +33,15 @@ def by_torch(kind: str, z: torch.Tensor, of: Hop) -> torch.Tensor:
 def test_values_and_gradients_are_torch_s(kind, dtype, bound) -> None:
     of, z = hop(1)
     one, other = (z.to(dtype).requires_grad_() for _ in range(2))
-    found = (
+    result = (
         max_edges(one, of)
         if kind == "largest"
         else sum_edges(one, of, of.weight if kind == "weighted" else None)
     )
     expected = by_torch(kind, other, of)
-    assert found.dtype == dtype and (found - expected).abs().max() <= bound
-    toward = torch.linspace(-1, 1, found.numel(), dtype=dtype).reshape(found.shape)
-    (found * toward).sum().backward()
+    assert result.dtype == dtype and (result - expected).abs().max() <= bound
+    toward = torch.linspace(-1, 1, result.numel(), dtype=dtype).reshape(result.shape)
+    (result * toward).sum().backward()
     (expected * toward).sum().backward()
     assert (one.grad - other.grad).abs().max() <= bound
 
@@ -50,22 +50,22 @@ def test_without_edges_there_are_zeros_and_no_gradient() -> None:
     of, z = hop(1)
     none = of._replace(indptr=torch.zeros(31, dtype=torch.int64), place=of.place[:0], weight=None)
     z.requires_grad_()
-    found = max_edges(z, none) + sum_edges(z, none, None)
-    found.sum().backward()
-    assert found.abs().max() == 0 and z.grad.abs().max() == 0
+    result = max_edges(z, none) + sum_edges(z, none, None)
+    result.sum().backward()
+    assert result.abs().max() == 0 and z.grad.abs().max() == 0
 
 
 def test_gradients_of_rows_are_the_same_whatever_threads_add_them() -> None:
     """Many of the same rows, by two threads again and again: the bits of one."""
     draw = torch.Generator().manual_seed(0)
     z, rows = torch.randn(50, 32, generator=draw), torch.randint(50, (4000,), generator=draw)
-    weights, threads, found = torch.randn(4000, 32, generator=draw), torch.get_num_threads(), set()
+    weights, threads, result = torch.randn(4000, 32, generator=draw), torch.get_num_threads(), set()
     try:
         for count in (1, *[2] * 20):
             torch.set_num_threads(count)
             given = z.clone().requires_grad_()
             (take_rows(given, rows) * weights).sum().backward()
-            found.add(given.grad.numpy().tobytes())
+            result.add(given.grad.numpy().tobytes())
     finally:
         torch.set_num_threads(threads)
-    assert len(found) == 1 and torch.equal(take_rows(z, rows), z[rows])
+    assert len(result) == 1 and torch.equal(take_rows(z, rows), z[rows])

@@ -65,8 +65,8 @@ def test_labels_are_learnt_and_a_whole_unseen_graph_is_embedded(kind) -> None:
         str,
     )
     unseen, truth = blobs(2)
-    found = tasks.embed_by_minibatch(net, unseen, np.arange(NODES)).argmax(axis=1)
-    assert (found == truth).mean() > 0.9
+    result = tasks.embed_by_minibatch(net, unseen, np.arange(NODES)).argmax(axis=1)
+    assert (result == truth).mean() > 0.9
     alone = (unseen.features.mean(axis=1) > 0.35) == truth
     assert alone.mean() < 0.88  # without neighbours it is not that easy
     with torch.no_grad():

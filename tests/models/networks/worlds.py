@@ -18,5 +18,5 @@ def adjacency(drawn: oracle.Drawn, blocks: int = 1, weighted: bool = False) -> A
     for first, end in zip(firsts.tolist(), ends, strict=True):
         own = [(d - first, s, w) for s, d, w in drawn.edges if first <= d < end]
         weights = [w for *_, w in own] if weighted else None
-        parts.append(oracle.of_edges(end - first, [(d, s) for d, s, _ in own], weights))
+        parts.append(oracle.build_csr(end - first, [(d, s) for d, s, _ in own], weights))
     return Adjacency(firsts, tuple(parts), hash_numbers(np.arange(n), 0))

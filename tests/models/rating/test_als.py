@@ -13,7 +13,7 @@ from recbench_spark.models.rating.als import (
 )
 from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.normals import normal_table
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 D = 3
 
@@ -80,6 +80,6 @@ def test_implicit_als_equals_dense_normal_equations(frequency: float) -> None:
 
 
 def test_threads_change_no_bit() -> None:
-    train, _ = planted()
+    train, _ = plant_ratings()
     first = fit_als(train, AlsSettings(dims=9, sweeps=2), 1).model
     assert (fit_als(train, AlsSettings(dims=9, sweeps=2), 1, threads=3).model.p_ud == first.p_ud).all()

@@ -21,7 +21,7 @@ from recbench_spark.models.rating.implicit_features import (
 from recbench_spark.models.rating.interface import check_ratings, rmse
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, fill_normals
 from recbench_spark.models.rating.wishart import draw_gamma, draw_normal_wishart
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 FEATURES = ["u,i", "u,i,t", "u,i,iu", "u,i,iu,ii", "u,i,t,iu", "u,i,t,iu,ii"]
 DIMS, USERS, ITEMS = 3, 6, 5
@@ -35,7 +35,7 @@ def matrix_6x5():
     return check_ratings(users, items, ratings, (1, 5), (users + items) % 3 * 86_400 + 5)
 
 
-def sampler_of(features: str, sweeps: int = 2, **more) -> Sampler:
+def make_sampler(features: str, sweeps: int = 2, **more) -> Sampler:
     """A chain some steps on, so that nothing is zero any more."""
     sampler = Sampler(matrix_6x5(), BayesianSettings(features=features, dims=DIMS, **more), seed=3)
     for number in range(sweeps):
@@ -83,8 +83,8 @@ class Dense:
         """Mean and precision of (w_j, v_j) given all else."""
         h = self.derivatives(j)
         targets = self.y - self.predictions() + h @ self.theta[j]
-        found = precision + alpha * h.T @ h
-        return np.linalg.solve(found, precision @ mean + alpha * h.T @ targets), found
+        result = precision + alpha * h.T @ h
+        return np.linalg.solve(result, precision @ mean + alpha * h.T @ targets), result
 
 
 def some_prior(k: int):
@@ -95,7 +95,7 @@ def some_prior(k: int):
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_predictions_are_those_of_the_expanded_design(features: str) -> None:
-    sampler = sampler_of(features)
+    sampler = make_sampler(features)
     part = sampler.parts[0]
     residuals = np.empty(len(part.a_r))
     residuals[part.ratings.order_r] = sampler.residuals(part, sampler.others(0))
@@ -107,29 +107,29 @@ def test_predictions_are_those_of_the_expanded_design(features: str) -> None:
 def test_conditionals_of_rows_equal_dense_algebra(features: str) -> None:
     """Mean, and the noise of the draw: it is U^-1 z with U'U the dense precision, bias first."""
     mean, precision = some_prior(DIMS + 1)
-    for at in range(len(sampler_of(features).parts)):
-        sampler = sampler_of(features)
+    for at in range(len(make_sampler(features).parts)):
+        sampler = make_sampler(features)
         part, alpha, key = sampler.parts[at], 1.7, DrawKey(as_unsigned(9), 4, 2)
         dense = Dense(sampler, features)
         drawn = []
         for spread in (0.0, 1.0):
             prior = make_prior(mean, precision, alpha, sampler.length, spread)
             b, c = sampler.others(at)
-            draw_side(part.own, part.fixed, b, c, part.ratings, prior, key)
+            draw_side(part.own, part.fixed, b, c, part.ratings, prior=prior, key=key)
             drawn.append(np.column_stack([part.own.biases, part.own.factors[:, :DIMS]]).astype(np.float64))
         for a in part.rated:
-            wanted, found = dense.conditional(dense.starts[at] + a, mean, precision, alpha)
+            wanted, result = dense.conditional(dense.starts[at] + a, mean, precision, alpha)
             assert drawn[0][a] == pytest.approx(wanted, abs=3e-5)
             z = np.zeros(DIMS + 1)
             fill_normals(np.uint64(draw_state(key.seed, key.what, key.sweep, a)), z)
-            noise = np.linalg.solve(np.linalg.cholesky(found).T, z)
+            noise = np.linalg.solve(np.linalg.cholesky(result).T, z)
             assert drawn[1][a] - drawn[0][a] == pytest.approx(noise, abs=3e-5)
 
 
 @pytest.mark.parametrize(("features", "at"), [("u,i,iu", 0), ("u,i,t,iu,ii", 0), ("u,i,t,iu,ii", 1)])
 def test_conditionals_of_bags_equal_dense_algebra(features: str, at: int) -> None:
     """Number by number, feature by feature, each from the dense conditional of a whole row."""
-    sampler = sampler_of(features)
+    sampler = make_sampler(features)
     part, others, alpha = sampler.parts[at], sampler.others(at), 1.7
     mean, precision = some_prior(DIMS + 1)
     dense, draw = Dense(sampler, features), FeatureDraw(as_unsigned(2), 8, 5)
@@ -142,9 +142,11 @@ def test_conditionals_of_bags_equal_dense_algebra(features: str, at: int) -> Non
         z = np.zeros(len(part.z_jk))
         fill_normals(np.uint64(draw_state(draw.seed, draw.what, draw.sweep, k)), z)
         for j in range(len(part.z_jk)):
-            centre, found = dense.conditional(first + j, mean, precision, alpha)
+            centre, result = dense.conditional(first + j, mean, precision, alpha)
             away = np.delete(dense.theta[first + j] - centre, k)
-            number = centre[k] - np.delete(found[k], k) @ away / found[k, k] + z[j] / np.sqrt(found[k, k])
+            number = (
+                centre[k] - np.delete(result[k], k) @ away / result[k, k] + z[j] / np.sqrt(result[k, k])
+            )
             assert part.z_jk[j, k] == pytest.approx(number, abs=1e-4)
             dense.theta[first + j, k] = number
     order = part.ratings.order_r
@@ -169,15 +171,15 @@ PRIOR = {"degrees": 8.0, "mean_strength": 3.0, "noise_shape": 6.0, "noise_rate":
 
 
 def statistics(sampler: Sampler) -> list[float]:
-    """What both ways of drawing parameters and ratings must agree on."""
-    found = [sampler.alpha, 1 / sampler.alpha]
+    """Return the statistics on which both ways of drawing parameters and ratings must agree."""
+    result = [sampler.alpha, 1 / sampler.alpha]
     for part in sampler.parts:
         rows = np.column_stack([part.own.biases, part.own.factors[:, :2]])[:-1].astype(np.float64)
-        found += [rows.mean(), (rows**2).mean(), rows[0, 0] ** 2, rows[0, 1] * rows[1, 1], rows[0, 1] ** 2]
+        result += [rows.mean(), (rows**2).mean(), rows[0, 0] ** 2, rows[0, 1] * rows[1, 1], rows[0, 1] ** 2]
         if part.bag is not None:
             z = part.z_jk
-            found += [z.mean(), (z**2).mean(), z[0, 0] ** 2, z[0, 1] * z[1, 1], z[0, 1] ** 2]
-    return found
+            result += [z.mean(), (z**2).mean(), z[0, 0] ** 2, z[0, 1] * z[1, 1], z[0, 1] ** 2]
+    return result
 
 
 def draw_from_prior(sampler: Sampler, rng: np.random.Generator) -> None:
@@ -249,7 +251,7 @@ def test_geweke_finds_a_noise_that_is_drawn_wrongly() -> None:
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_threads_and_row_order_change_no_bit(features: str) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     settings = BayesianSettings(features=features, dims=5, samples=3, burn_in=1)
     first = fit_bayesian(train, settings, 4, test).watched_p
     assert (fit_bayesian(train, settings, 4, test, threads=3).watched_p == first).all()
@@ -258,7 +260,7 @@ def test_threads_and_row_order_change_no_bit(features: str) -> None:
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_more_samples_are_better(features: str) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     fit = fit_bayesian(train, BayesianSettings(features=features, dims=4, samples=40, burn_in=4), 1, test)
     assert fit.rmse_s[-1] < 0.99 * fit.rmse_s[0] and fit.rmse_s[-1] < 0.45
     assert len(fit.rmse_s) == 40 and fit.steps == 44
@@ -267,16 +269,16 @@ def test_more_samples_are_better(features: str) -> None:
 
 @pytest.mark.parametrize("features", ["u,i", "u,i,t,iu,ii"])
 def test_a_model_that_keeps_all_samples_predicts_what_was_watched(features: str) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     settings = BayesianSettings(features=features, dims=4, samples=6, keep=6)
     fit = fit_bayesian(train, settings, 1, test)
-    found = fit.model.predict(test.users_r, test.items_r, test.times_r)
-    assert found == pytest.approx(fit.watched_p, abs=1e-12)
+    result = fit.model.predict(test.users_r, test.items_r, test.times_r)
+    assert result == pytest.approx(fit.watched_p, abs=1e-12)
 
 
 def test_the_unit_of_ratings_does_not_matter() -> None:
     """Ratings 300 times as large: predictions 300 times as large, but for float32."""
-    train, test = planted()
+    train, test = plant_ratings()
     settings = BayesianSettings(features="u,i,iu", dims=4, samples=5)
     free = (-1e9, 1e9)
     one = dataclasses.replace(train, scale=free)
@@ -286,7 +288,7 @@ def test_the_unit_of_ratings_does_not_matter() -> None:
 
 
 def test_a_chain_that_leaves_finite_numbers_is_named() -> None:
-    sampler = sampler_of("u,i")
+    sampler = make_sampler("u,i")
     sampler.parts[0].ratings.targets_r[0] = np.nan
     with pytest.raises(DataError, match="left all finite numbers in sweep 3"):
         sampler.sweep(2)
@@ -299,7 +301,7 @@ def test_kept_samples_are_spread() -> None:
 
 
 def test_a_model_without_samples_says_so() -> None:
-    train, _ = planted()
+    train, _ = plant_ratings()
     model = fit_bayesian(train, BayesianSettings(dims=2, samples=1, keep=0), 1).model
     with pytest.raises(DataError, match=r"kept no samples(.|\n)*set keep"):
         model.predict(np.array([0]), np.array([0]))
@@ -309,7 +311,7 @@ def test_time_models_refuse_a_log_without_timestamps_by_name() -> None:
     ratings = check_ratings([0, 1], [0, 1], [3, 4], (1, 5))
     with pytest.raises(DataError, match=r"u,i,t,iu need times(.|\n)*use u,i,iu"):
         fit_bayesian(ratings, BayesianSettings(features="u,i,t,iu"), 1)
-    train, _ = planted()
+    train, _ = plant_ratings()
     model = fit_bayesian(train, BayesianSettings(features="u,i,t", dims=2, samples=1), 1).model
     with pytest.raises(DataError, match="knows the day"):
         model.predict(np.array([0]), np.array([0]))

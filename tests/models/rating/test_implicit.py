@@ -1,4 +1,4 @@
-"""What learners of scores owe: a file brings them back, a seed repeats them, no rating matters."""
+"""The contract of learners of scores: a file restores them, a seed repeats them, no rating matters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from recbench_spark.models.rating.interface import RatingModel
 from recbench_spark.models.rating.registry import IMPLICIT, fit, load, make_settings, save
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 
 @pytest.mark.parametrize("kind", sorted(IMPLICIT))
 def test_scores_repeat_and_come_back(kind: str, tmp_path) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     settings = make_settings({"kind": kind, "dims": 5})
     first = fit(train, settings, 1, test)
     assert isinstance(first.model, RatingModel)
@@ -27,8 +27,8 @@ def test_scores_repeat_and_come_back(kind: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(IMPLICIT))
 def test_only_pairs_matter(kind: str) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     settings = make_settings({"kind": kind, "dims": 5})
     same = dataclasses.replace(train, ratings_r=np.full(len(train), 2.0), scale=(-np.inf, np.inf))
-    found = [fit(rows, settings, 1, test).model for rows in (train, same)]
-    assert (found[0].q_id == found[1].q_id).all()
+    result = [fit(rows, settings, 1, test).model for rows in (train, same)]
+    assert (result[0].q_id == result[1].q_id).all()

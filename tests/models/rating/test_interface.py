@@ -1,4 +1,4 @@
-"""What every learner of the registry owes: clear errors, edge cases, one file, the same bits again."""
+"""The contract of every learner in the registry: clear errors, edge cases, one file, the same bits."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from recbench_spark.models.rating.interface import (
     rmse,
 )
 from recbench_spark.models.rating.registry import FAMILIES, fit, load, make_settings, save
-from tests.models.rating.worlds import SMALL, planted
+from tests.models.rating.worlds import SMALL, plant_ratings
 
 KINDS = sorted(FAMILIES)
 
 
-def fitted(kind: str, ratings: Ratings, seed: int = 1, **more):
+def fit_small(kind: str, ratings: Ratings, seed: int = 1, **more):
     return fit(ratings, make_settings({"kind": kind, **SMALL.get(kind, {})}), seed, **more)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_beats_the_mean_and_repeats_its_bits(kind: str) -> None:
-    train, test = planted()
-    first = fitted(kind, train, watched=test)
+    train, test = plant_ratings()
+    first = fit_small(kind, train, watched=test)
     constant = rmse(np.full(len(test), train.ratings_r.mean()), test.ratings_r)
     assert isinstance(first.model, RatingModel)
     assert len(first.rmse_s) >= 1 and len(first.watched_p) == len(test)
     assert rmse(first.watched_p, test.ratings_r) < 0.97 * constant
-    again = fitted(kind, train, watched=test, threads=3)
+    again = fit_small(kind, train, watched=test, threads=3)
     assert (again.watched_p == first.watched_p).all() and (again.rmse_s == first.rmse_s).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_watching_changes_nothing(kind: str) -> None:
-    train, test = planted()
-    with_eyes = fitted(kind, train, watched=test).model
-    without = fitted(kind, train).model
+    train, test = plant_ratings()
+    with_eyes = fit_small(kind, train, watched=test).model
+    without = fit_small(kind, train).model
     pairs = test.users_r, test.items_r, test.times_r
     assert (with_eyes.predict(*pairs) == without.predict(*pairs)).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_brings_back_every_bit(kind: str, tmp_path) -> None:
-    train, test = planted()
-    model = fitted(kind, train).model
+    train, test = plant_ratings()
+    model = fit_small(kind, train).model
     back = load(save(model, tmp_path / "model.npz"))
     assert type(back) is type(model)
     pairs = test.users_r, test.items_r, test.times_r
@@ -56,13 +56,13 @@ def test_a_file_brings_back_every_bit(kind: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unseen_users_and_items_have_finite_predictions_on_the_scale(kind: str) -> None:
-    train, _ = planted()
+    train, _ = plant_ratings()
     users, items = np.array([UNSEEN, 0, UNSEEN]), np.array([0, UNSEEN, UNSEEN])
-    found = fitted(kind, train).model.predict(users, items, np.full(3, 10**9))
-    assert np.isfinite(found).all() and (found >= 1).all() and (found <= 5).all()
+    result = fit_small(kind, train).model.predict(users, items, np.full(3, 10**9))
+    assert np.isfinite(result).all() and (result >= 1).all() and (result <= 5).all()
     wrong = np.array([train.n_users])
     with pytest.raises(DataError, match=r"user .* is not among"):
-        fitted(kind, train).model.predict(wrong, np.array([0]), np.array([0]))
+        fit_small(kind, train).model.predict(wrong, np.array([0]), np.array([0]))
 
 
 def edge(name: str) -> Ratings:
@@ -84,12 +84,12 @@ def edge(name: str) -> Ratings:
 )
 def test_edge_cases_end_well(kind: str, name: str) -> None:
     ratings = edge(name)
-    model = fitted(kind, ratings).model
+    model = fit_small(kind, ratings).model
     users, items = (a.ravel() for a in np.indices((ratings.n_users, ratings.n_items)))
-    found = model.predict(users, items, np.zeros(len(users), np.int64))
-    assert np.isfinite(found).all() and (found >= 1).all() and (found <= 5).all()
+    result = model.predict(users, items, np.zeros(len(users), np.int64))
+    assert np.isfinite(result).all() and (result >= 1).all() and (result <= 5).all()
     if name == "all ratings equal":
-        assert found == pytest.approx(4, abs=0.25)
+        assert result == pytest.approx(4, abs=0.25)
 
 
 @pytest.mark.parametrize(

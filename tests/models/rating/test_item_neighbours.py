@@ -10,31 +10,31 @@ from recbench_spark.models.rating import item_neighbours
 from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings, fit_item_neighbours
 from recbench_spark.models.rating.means import MeansSettings, fit_deviations
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 
 def slow_prediction(train, settings, left, u: int, i: int) -> float:
     """One pair, straight from the definition."""
 
-    def of(item):
+    def left_ratings(item):
         return {user: left[user, item] for user in range(train.n_users) if (user, item) in left}
 
-    found = []
+    result = []
     for j in range(train.n_items):
-        both = of(i).keys() & of(j).keys()
+        both = left_ratings(i).keys() & left_ratings(j).keys()
         if (u, j) not in left or j == i or not both:
             continue
         product = sum(left[v, i] * left[v, j] for v in both)
         norm = (sum(left[v, i] ** 2 for v in both) * sum(left[v, j] ** 2 for v in both)) ** 0.5
         s = len(both) / (len(both) + settings.shrinkage) * product / norm
         if s > 0:
-            found.append((-s, j))
-    best = [(-s, j) for s, j in sorted(found)[: settings.neighbours]]
+            result.append((-s, j))
+    best = [(-s, j) for s, j in sorted(result)[: settings.neighbours]]
     return sum(s * left[u, j] for s, j in best) / sum(s for s, _ in best) if best else 0.0
 
 
 def test_predictions_equal_loops() -> None:
-    train, test = planted(15, 12)
+    train, test = plant_ratings(15, 12)
     settings = ItemNeighboursSettings(neighbours=3, shrinkage=2)
     model = fit_item_neighbours(train, settings).model
     centre = fit_deviations(train, MeansSettings())

@@ -12,11 +12,11 @@ from recbench_spark.models.rating import logistic
 from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.logistic import NEGATIVES, LogisticSettings, fit_logistic
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, uniform
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 
 def test_an_epoch_equals_plain_python() -> None:
-    train, _ = planted(10, 8)
+    train, _ = plant_ratings(10, 8)
     settings = LogisticSettings(dims=3, negatives=2, rate=0.1, regulariser=0.3, init_sd=0.5)
     ours = logistic.start(train, settings, 1)
     bias, b_u, b_i, p, q = (table.astype(float) for table in ours)
@@ -45,4 +45,4 @@ def test_two_groups_of_users_and_items_are_found() -> None:
 
 def test_a_descent_that_diverges_is_named() -> None:
     with pytest.raises(DataError, match="diverged in epoch"):
-        fit_logistic(planted()[0], LogisticSettings(dims=3, rate=1e30, epochs=9), 1)
+        fit_logistic(plant_ratings()[0], LogisticSettings(dims=3, rate=1e30, epochs=9), 1)

@@ -22,8 +22,10 @@ def test_items_then_users_by_hand() -> None:
     assert model.mean == 4
     assert model.bias_i.tolist() == pytest.approx([1 / 3, -1 / 2, 0], rel=1e-15)
     assert model.bias_u.tolist() == pytest.approx([1 / 24, -1 / 9, 0], rel=1e-14)
-    found = model.predict(np.array([0, 1, 2, UNSEEN]), np.array([0, 1, UNSEEN, 1]))
-    assert found.tolist() == pytest.approx([4 + 1 / 24 + 1 / 3, 4 - 1 / 9 - 1 / 2, 4, 4 - 1 / 2], rel=1e-15)
+    result = model.predict(np.array([0, 1, 2, UNSEEN]), np.array([0, 1, UNSEEN, 1]))
+    assert result.tolist() == pytest.approx(
+        [4 + 1 / 24 + 1 / 3, 4 - 1 / 9 - 1 / 2, 4, 4 - 1 / 2], rel=1e-15
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_items_then_users_by_hand() -> None:
     [("global", 4), ("users", 4 + 0 / 2), ("items", 4 + 1 / 2), ("users_items", 4 + 0 + 1 / 2)],
 )
 def test_other_means_without_shrinkage(means: str, wanted: float) -> None:
-    """Of user 0 and item 0. Users first: b_u = 0, 0, so items are left with (1 + 0) / 2."""
+    """The means of user 0 and item 0. Users first: b_u = 0, 0, so items are left with (1 + 0) / 2."""
     model = fit_deviations(RATINGS, MeansSettings(means=means, user_shrinkage=0, item_shrinkage=0))
     assert model.predict(np.array([0]), np.array([0])).tolist() == [wanted]
 

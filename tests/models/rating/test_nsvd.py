@@ -8,7 +8,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.models.rating import nsvd
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
 from recbench_spark.models.rating.shuffling import permutation
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 
 def plain_epoch(b_u, b_i, q, y, histories, order, rate: float, reg: float) -> None:
@@ -29,7 +29,7 @@ def plain_epoch(b_u, b_i, q, y, histories, order, rate: float, reg: float) -> No
 
 
 def test_epochs_equal_plain_python() -> None:
-    train, _ = planted(12, 9)
+    train, _ = plant_ratings(12, 9)
     settings = NsvdSettings(dims=3, init_sd=0.5)
     ours, plain = nsvd.start(train, settings, 1), nsvd.start(train, settings, 1)
     histories = nsvd.make_histories(train)
@@ -43,4 +43,4 @@ def test_epochs_equal_plain_python() -> None:
 
 def test_a_descent_that_diverges_is_named() -> None:
     with pytest.raises(DataError, match="diverged in epoch"):
-        fit_nsvd(planted()[0], NsvdSettings(dims=3, rate=5), 1)
+        fit_nsvd(plant_ratings()[0], NsvdSettings(dims=3, rate=5), 1)

@@ -12,7 +12,7 @@ from recbench_spark.models.rating import rbm
 from recbench_spark.models.rating.interface import UNSEEN, check_ratings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, uniform
 from recbench_spark.models.rating.rbm import HIDDEN, VISIBLE, RbmSettings, fit_rbm
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 
 def sigma(x):
@@ -46,7 +46,7 @@ def plain_epoch(machine, visible, order, rate: float, reg: float, seed, epoch: i
 
 
 def test_an_epoch_equals_plain_python() -> None:
-    train, _ = planted(12, 9)
+    train, _ = plant_ratings(12, 9)
     levels, settings = np.unique(train.ratings_r), RbmSettings(dims=4, init_sd=0.3)
     ours, plain = (rbm.start(train, levels, settings, 1) for _ in range(2))
     visible, order = rbm.make_visible(train, levels), np.arange(12, dtype=np.uint32)[::-1].copy()
@@ -62,8 +62,8 @@ def test_a_prediction_by_hand() -> None:
     weights = np.array([[[0.0], [2.0]]], np.float32)
     model = rbm.Rbm(np.array([1.0, 5.0]), weights, np.zeros((1, 2)), half, np.array([0.25, 0.75]))
     share = math.exp(2 * sigma(1.0)) / (1 + math.exp(2 * sigma(1.0)))
-    found = model.predict(np.array([0, UNSEEN, 0]), np.array([0, 0, UNSEEN]))
-    assert found.tolist() == pytest.approx([1 + 4 * share, 1 + 4 * sigma(1.0), 4], abs=1e-6)
+    result = model.predict(np.array([0, UNSEEN, 0]), np.array([0, 0, UNSEEN]))
+    assert result.tolist() == pytest.approx([1 + 4 * share, 1 + 4 * sigma(1.0), 4], abs=1e-6)
 
 
 def test_ratings_that_are_no_levels() -> None:

@@ -27,7 +27,7 @@ def test_models_in_the_papers_order(shared_data) -> None:
         return float(fit(train, make_settings(settings), 1, test).rmse_s[-1])
 
     gibbs = {"kind": "bayesian_mf", "dims": 8, "samples": 64, "keep": 0}
-    found = [
+    result = [
         error(kind="means", means="global"),
         error(kind="means"),
         error(kind="item_neighbours"),
@@ -36,5 +36,5 @@ def test_models_in_the_papers_order(shared_data) -> None:
         error(**gibbs, features="u,i,t,iu"),
         error(**gibbs, features="u,i,t,iu,ii"),
     ]
-    assert (np.diff(found) < 0).all(), np.round(found, 4)
-    assert found[3] < 0.915 and found[-1] < 0.895
+    assert (np.diff(result) < 0).all(), np.round(result, 4)
+    assert result[3] < 0.915 and result[-1] < 0.895

@@ -18,7 +18,7 @@ from recbench_spark.models.rating.shuffling import (
     shuffle,
 )
 from recbench_spark.models.rating.simd import LANES, pad_dims
-from tests.models.rating.worlds import planted
+from tests.models.rating.worlds import plant_ratings
 
 one = np.float32
 
@@ -53,7 +53,7 @@ REGULARISERS = {"user_biases": 0.1, "item_biases": 0.05, "user_factors": 0.02, "
 
 @pytest.mark.parametrize("dims", [1, 5, 16, 20, 33])
 def test_an_epoch_equals_plain_python_bit_for_bit(dims: int) -> None:
-    train, _ = planted(20, 15)
+    train, _ = plant_ratings(20, 15)
     settings = SgdSettings(dims=dims, rates=RATES, regularisers=REGULARISERS, rate_decay=0.9)
     ours = sgd.start(train, settings, seed=4)
     plain = ours.copy()
@@ -94,12 +94,12 @@ def errors(train, test, **settings):
     ],
 )  # fmt: skip
 def test_every_setting_changes_the_result(changed) -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     assert errors(train, test, **changed).rmse_s[-1] != errors(train, test).rmse_s[-1]
 
 
-def test_row_order_matters_only_where_it_is_asked_for() -> None:
-    train, test = planted()
+def test_row_order_matters_only_where_it_is_requested() -> None:
+    train, test = plant_ratings()
     mixed = train.rows(np.random.default_rng(0).permutation(len(train)))
     for order in ("shuffled", "shuffled_once"):
         same = [errors(rows, test, order=order, centring="none").watched_p for rows in (train, mixed)]
@@ -110,7 +110,7 @@ def test_row_order_matters_only_where_it_is_asked_for() -> None:
 
 def test_early_stopping_keeps_the_best_epoch() -> None:
     """Without regularisation 8 dims learn the noise by heart: the error on held-out ratings rises again."""
-    train, test = planted(40, 30)
+    train, test = plant_ratings(40, 30)
     free = {"dims": 8, "regularisers": 0, "epochs": 200, "rates": 0.05}
     stopped = errors(train, test, **free, stopping={"share": 0.15, "patience": 5})
     on = errors(train, test, **free, stopping={"share": 0.15, "patience": 1000})
@@ -121,7 +121,7 @@ def test_early_stopping_keeps_the_best_epoch() -> None:
 
 
 def test_a_descent_that_diverges_is_named() -> None:
-    train, test = planted()
+    train, test = plant_ratings()
     with pytest.raises(DataError, match=r"diverged in epoch \d+"):
         errors(train, test, rates=30, epochs=50)
 
@@ -153,7 +153,7 @@ def test_triples_are_shuffled_as_the_permutation_says(rows: int) -> None:
 
 
 def test_hash_order_and_hold_out_follow_the_ratings_not_the_rows() -> None:
-    train, _ = planted()
+    train, _ = plant_ratings()
     mixed = train.rows(np.random.default_rng(1).permutation(len(train)))
     first, second = train.rows(hash_order(train, 3)), mixed.rows(hash_order(mixed, 3))
     assert (first.ratings_r == second.ratings_r).all()

@@ -46,7 +46,12 @@ def test_the_update_by_hand() -> None:
     """Rows 1 and 3, prior mean 0 worth 2 rows, W0 = 1: mean 4 / 4, W^-1 = 1 + 2 + (2 * 2 / 4) 4."""
     prior = NormalWishart(np.zeros(1), 2.0, np.eye(1), 1.0)
     sums, products = row_sums(np.zeros((2, 0)), np.array([1.0, 3.0]), np.arange(2), 0)
-    found = update_prior(prior, 2, sums, products)
-    assert (found.mean[0], found.strength, found.inverse_scale[0, 0], found.degrees) == (1, 4, 1 + 2 + 4, 3)
+    result = update_prior(prior, 2, sums, products)
+    assert (result.mean[0], result.strength, result.inverse_scale[0, 0], result.degrees) == (
+        1,
+        4,
+        1 + 2 + 4,
+        3,
+    )
     nothing = update_prior(prior, 0, np.zeros(1), np.zeros((1, 1)))
     assert all(np.array_equal(a, b) for a, b in zip(nothing, prior, strict=True))

@@ -19,7 +19,9 @@ SMALL = {
 
 
 @cache
-def planted(users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3) -> tuple[Ratings, Ratings]:
+def plant_ratings(
+    users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3
+) -> tuple[Ratings, Ratings]:
     """Train and test ratings in half stars, with biases, factors and times: about 1,200 and 130."""
     rng = np.random.default_rng(8)
     truth = 3 + rng.normal(0, 0.5, (users, 1)) + rng.normal(0, 0.5, (1, items))
@@ -27,6 +29,6 @@ def planted(users: int = 60, items: int = 40, dims: int = 2, noise: float = 0.3)
     u, i = np.nonzero(rng.random((users, items)) < 0.55)
     values = np.clip(np.round(2 * (truth[u, i] + rng.normal(0, noise, len(u)))) / 2, 1, 5)
     times = rng.integers(0, 50, len(u)) * 86_400
-    ratings = check_ratings(u, i, values, (1, 5), times, users, items)
+    ratings = check_ratings(u, i, values, (1, 5), times, n_users=users, n_items=items)
     out = rng.random(len(u)) < 0.1
     return ratings.rows(~out), ratings.rows(out)

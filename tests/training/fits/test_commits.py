@@ -37,7 +37,7 @@ def test_rows_wait_until_it_is_time() -> None:
     assert written == [[{"n": 0}, {"n": 1}, {"n": 2}]]
 
 
-def test_a_commit_that_fails_is_told_and_what_breaks_off_writes_no_more() -> None:
+def test_a_commit_that_fails_is_reported_and_what_breaks_off_writes_no_more() -> None:
     def write(_rows: list[dict[str, int]]) -> None:
         raise OSError("the disk is full")
 

@@ -69,8 +69,8 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", sorted(registry.FAMILIES))
 def test_files_and_their_order_change_no_bit(tmp_path, kind) -> None:
     small = {"bayesian_mf": {"features": "u,i,t,iu,ii", "dims": 2, "samples": 4}, "rbm": {"epochs": 3}}
-    asked = task({"kind": kind, **small.get(kind, {})})
-    first, *others = (fit_one(asked, log_files(tmp_path, pieces)) for pieces in (1, 3, 17))
+    requests = task({"kind": kind, **small.get(kind, {})})
+    first, *others = (fit_one(requests, log_files(tmp_path, pieces)) for pieces in (1, 3, 17))
     assert first["status"] == "succeeded", first.get("error")
     assert [numbers(row) for row in others] == [numbers(first)] * 2
 
@@ -93,33 +93,33 @@ def test_ids_are_in_the_order_of_rankings() -> None:
 
 
 def test_a_fit_that_was_made_is_not_made_again(tmp_path, monkeypatch) -> None:
-    asked, files = task(folder=str(tmp_path / "fits")), log_files(tmp_path)
-    made = fit_one(asked, files)
+    requests, files = task(folder=str(tmp_path / "fits")), log_files(tmp_path)
+    made = fit_one(requests, files)
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("fitted twice")
 
     monkeypatch.setattr(registry, "fit", never)
-    assert fit_one(replace(asked, model="renamed"), files) == {**made, "model": "renamed"}
-    Path(asked.place(tasks.ROW)).write_text(json.dumps(made)[:40])
-    assert "fitted twice" in fit_one(asked, files)["error"], "half a row is none"
+    assert fit_one(replace(requests, model="renamed"), files) == {**made, "model": "renamed"}
+    Path(requests.place(tasks.ROW)).write_text(json.dumps(made)[:40])
+    assert "fitted twice" in fit_one(requests, files)["error"], "half a row is none"
 
 
 def test_what_is_kept_is_what_was_measured(tmp_path) -> None:
-    asked, files = task(folder=str(tmp_path / "fits")), log_files(tmp_path)
-    row = fit_one(asked, files)
-    kept = pq.read_table(asked.place(tasks.PREDICTIONS)).to_pandas()
+    requests, files = task(folder=str(tmp_path / "fits")), log_files(tmp_path)
+    row = fit_one(requests, files)
+    kept = pq.read_table(requests.place(tasks.PREDICTIONS)).to_pandas()
     assert ((kept.rating - kept.prediction) ** 2).mean() ** 0.5 == pytest.approx(row["rmse"], rel=1e-12)
     assert {(r.user_id, r.item_id, r.rating, r.part) for r in kept.itertuples()} == {
         (u, i, r, part) for u, i, r, _, part in ROWS if part == "1"
     }
-    model, log = registry.load(asked.place(tasks.MODEL)), files.open()
+    model, log = registry.load(requests.place(tasks.MODEL)), files.open()
     users, items = log.arrays["user_ids"].tolist(), log.arrays["item_ids"].tolist()
     at = kept.iloc[5]
     pair = [np.array([ids.index(one.encode())]) for ids, one in ((users, at.user_id), (items, at.item_id))]
     assert model.predict(*pair)[0] == at.prediction
-    vectors = pq.read_table(asked.place(tasks.USERS)).to_pandas().set_index("user_id")
-    other = pq.read_table(asked.place(tasks.ITEMS)).to_pandas().set_index("item_id")
+    vectors = pq.read_table(requests.place(tasks.USERS)).to_pandas().set_index("user_id")
+    other = pq.read_table(requests.place(tasks.ITEMS)).to_pandas().set_index("item_id")
     u, i = vectors.loc[at.user_id], other.loc[at.item_id]
     score = u.vector.astype(float) @ i.vector.astype(float) + u.bias + i.bias
     assert np.clip(score, 1, 5) == pytest.approx(at.prediction, abs=1e-6)
@@ -181,8 +181,8 @@ def test_models_of_days_refuse_a_log_without_times_by_name(tmp_path) -> None:
 
 def test_pairs_alone_count_from_the_threshold_on(tmp_path) -> None:
     log = log_files(tmp_path).open()
-    asked = task({"kind": "implicit_als"}, threshold=4.0)
-    ratings = log.arrays["ratings"][tasks.choose_rows(asked, log)[0]]
+    requests = task({"kind": "implicit_als"}, threshold=4.0)
+    ratings = log.arrays["ratings"][tasks.choose_rows(requests, log)[0]]
     assert len(ratings) and ratings.min() >= 4
 
 
