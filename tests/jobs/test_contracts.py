@@ -46,7 +46,7 @@ def read_runs(ran: Ran, suite: str) -> dict[str, str]:
 def test_a_night_and_the_jobs_that_read_it(small_night: Ran, place: list[str], capsys: Printed) -> None:
     assert run(nightly, *place, DAY) == 0
     said = capsys.readouterr()
-    assert f"split {small_night.night.split_id}: made before" in said.err
+    assert f"split {small_night.night.split_id}: already made" in said.err
     assert set(read_runs(small_night, "contract")) == set(NAMES)
 
     page = Path(said.out.partition("report: file://")[2].split()[0])
