@@ -43,8 +43,11 @@ class Definition(BaseModel):
     """A user without relevant items is left out (and counted), or counts 0."""
     gain: Literal["binary", "linear", "exponential", "exponential_above"] = "binary"
     """1 for a relevant item; relevance r; 2^r - 1; 2^(r - threshold + 1) - 1 for a relevant item only."""
-    negative_grades: Literal["clip", "worst", "zero_floor"] = "clip"
-    """Grades below 0: clipped at 0; DCG mapped to [0, 1] between worst and best; NDCG cut at 0."""
+    negative_grades: Literal["clip", "worst", "zero_floor", "signed"] = "clip"
+    """Grades below 0: clipped at 0; DCG mapped to [0, 1] between worst and best; NDCG cut at 0; kept in
+    DCG and not in the ideal, so that NDCG can be far below 0 (and is 0 where no gain is above 0)."""
+    grade_origin: float = 0.0
+    """Subtracted from the relevance before a linear or exponential gain: with 3, three stars give 0."""
     threshold: float | None = None
     """Relevant means relevance >= threshold; None: relevance > 0."""
     discount: Literal["log2", "log2_max2", "ln"] = "log2"
@@ -83,6 +86,13 @@ class Definition(BaseModel):
     held-out ones, listed ones; the truth and items drawn uniformly, or by training popularity, among those
     the user has not seen."""
 
+    def to_settings(self) -> dict[str, Any]:
+        """Return the axes as they are stored and hashed: an axis of `ADDED_LATER` only where it is set."""
+        unset = {
+            name for name in ADDED_LATER if getattr(self, name) == type(self).model_fields[name].default
+        }
+        return self.model_dump(exclude=unset)
+
     def describe(self, axes: Iterable[str] | None = None) -> str:
         """Return `v1`, followed by the axes that differ from the defaults.
 
@@ -97,6 +107,12 @@ class Definition(BaseModel):
         ]
         return ";".join([VERSION, *changed])
 
+
+ADDED_LATER = ("grade_origin",)
+"""Axes that came later: they enter no key while they have their default, so that old keys stay."""
+
+GRADED_GAINS = ("linear", "exponential")
+"""Gains that follow from relevance - `grade_origin`."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "recbench": {},
@@ -180,10 +196,16 @@ def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | No
     for axis, value in values.items():
         _check_axis(axis, value)
     try:
-        return Definition(**values)
+        definition = Definition(**values)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"definition.{first['loc'][0]}: {first['msg']}") from None
+    if definition.grade_origin and definition.gain not in GRADED_GAINS:
+        raise ConfigError(
+            f"definition.grade_origin: a gain of '{definition.gain}' has no grades",
+            f"definition.gain={' or '.join(GRADED_GAINS)}",
+        )
+    return definition
 
 
 def _check_axis(axis: str, value: Any) -> None:

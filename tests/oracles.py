@@ -172,6 +172,7 @@ def _gain(grade: float, d: Definition) -> float:
     if d.gain == "exponential_above":
         relevant = grade > 0 if d.threshold is None else grade >= d.threshold
         return 2 ** (grade - (d.threshold or 0.0) + 1) - 1 if relevant else 0.0
+    grade -= d.grade_origin
     grade = max(grade, 0.0) if d.negative_grades == "clip" else grade
     return grade if d.gain == "linear" else 2**grade - 1
 
@@ -201,12 +202,16 @@ def _take_best_order(gains: tuple[float, ...], k: int | None, length: int, d: De
 def _ndcg(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
     gains = {item: _gain(grade, d) for item, grade in truth.items()}
     dcg = sum(gains.get(item, 0.0) * _discount(rank, d) for rank, item in enumerate(order[:k], start=1))
-    ideal = _best_dcg(list(gains.values()), k, len(order), d)
+    signed = d.negative_grades == "signed"
+    shown = [max(gain, 0.0) if signed else gain for gain in gains.values()]
+    ideal = _best_dcg(shown, k, len(order), d)
     if d.ideal == "k":
         ones = sum(_discount(rank, d) for rank in range(1, _cut(order, k) + 1))
         ideal = max(0.0, *gains.values(), 0.0) * ones
     elif d.ideal == "relevant":
-        ideal = _best_dcg(list(gains.values()), None, len(order), d)
+        ideal = _best_dcg(shown, None, len(order), d)
+    if signed:
+        return dcg / ideal if ideal > 0 else 0.0
     if d.negative_grades != "worst":
         return dcg / ideal if ideal > 0 else math.nan
     worst = -_best_dcg([-g for g in gains.values()], k, len(order), d)

@@ -20,7 +20,7 @@ LEVELS = (
     {"errors", "randomness", "revisions"},
     {"definitions", "checks", "inputs"},
     {"kernels"},
-    {"kernels.ranking", "kernels.splits", "kernels.graph"},
+    {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
     {"kernels.metrics"},
     {"schemas"},
     {"storage"},
@@ -32,7 +32,7 @@ LEVELS = (
     {"runtime"},
     {"indexing", "query", "failures"},
     {"data"},
-    {"protocol", "graph", "reports", "evaluation"},
+    {"protocol", "graph", "reports", "evaluation", "simulation"},
     {"evaluation.ranking"},
     {"evaluation.metrics"},
     {"evaluation.estimators"},
@@ -53,7 +53,7 @@ files beside these folders are another.
 """
 
 CUT_FURTHER = {"kernels", "evaluation"}
-STAGES = {"protocol", "graph", "reports", *(f"evaluation{x}" for x in ("", *(
+STAGES = {"protocol", "graph", "reports", "simulation", *(f"evaluation{x}" for x in ("", *(
     f".{room}" for room in ("ranking", "metrics", "estimators", "batched", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
@@ -172,6 +172,8 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("models/item_knn.py", "from recbench_spark.kernels import hashing", True),
         ("protocol/splits.py", "from recbench_spark.graph import build", False),
         ("protocol/splits.py", "from recbench_spark.protocol import catalogue", True),
+        ("simulation/replay.py", "from recbench_spark.evaluation import measure", False),
+        ("kernels/simulation/yields.py", "from recbench_spark.simulation import replay", False),
         ("evaluation/ranking/rank.py", "from recbench_spark.evaluation.metrics import accuracy", False),
         ("evaluation/comparison/flips.py", "from recbench_spark.evaluation.metrics import accuracy", True),
         ("evaluation/ranking/rank.py", "from recbench_spark.protocol import splits", False),

@@ -44,7 +44,7 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
 
     def audit() -> None:
         files = store.list_partition_files(SPLITS, {"split_id": "timed"}, max_bytes=math.inf)
-        facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files)
+        facts = build_manifest(store.read(SPLITS), 1, split.model_dump_json(), files=files).facts
         store.append_rows([{"split_id": "timed", **fact._asdict()} for fact in facts], MANIFESTS, "timed")
 
     session, store = time_call(open_store)

@@ -125,6 +125,7 @@ def evaluate_predictions(
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
+    slice_by: str | None = None,
 ) -> Any:
     """Compute RMSE, log-loss, RIG, AUC and others of predictions: see `spark_engine.evaluate_predictions`.
 
@@ -133,12 +134,13 @@ def evaluate_predictions(
         bootstrap: as in `evaluate`.
         views: bins, thresholds and false-positive rates.
         engine: as in `evaluate`.
+        slice_by: a column of few values; all numbers are computed again for the rows of each value.
     """
 
     checked = make_views(views)
 
     def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Any:
-        return calls.evaluate_predictions(tables["predictions"], bootstrap, checked)
+        return calls.evaluate_predictions(tables["predictions"], bootstrap, checked, slice_by)
 
     return _call_engine({"predictions": predictions}, engine, call)
 

@@ -7,19 +7,27 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.adhoc.ground_truth import user_offsets
 from recbench_spark.adhoc.local_engine import to_batches
 from recbench_spark.adhoc.options import make_bootstrap
-from recbench_spark.checks import Check
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data import arrow_rows
-from recbench_spark.data.arrow_rows import as_table, combine_column, distinct_ids, find_indices
+from recbench_spark.data.arrow_rows import (
+    as_table,
+    combine_column,
+    distinct_ids,
+    find_indices,
+    is_text,
+    read_column,
+)
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import local_ranges
-from recbench_spark.evaluation.metrics.predictions import PredictionOrder, PredictionTotals
+from recbench_spark.evaluation.metrics.predictions import MetricRow, PredictionOrder, PredictionTotals
 from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start
@@ -32,6 +40,7 @@ def evaluate_predictions(
     predictions: Any,
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
+    slice_by: str | None = None,
 ) -> LocalResult:
     """Compute RMSE, log-loss, RIG, AUC and others: see `spark_engine.evaluate_predictions`."""
     table, boot, wanted_views = (
@@ -43,21 +52,46 @@ def evaluate_predictions(
     rows = arrow_rows.convert_rows(table, {"prediction": "double", "outcome": "double"}, "predictions")
     if not rows.num_rows:
         raise DataError("predictions: no rows", "check the path")
-    p, y = (rows.column(name).to_numpy() for name in ("prediction", "outcome"))
     users = _group_by_user(rows)
-    ordered = PredictionOrder.from_ranges(
-        local_ranges(p, y), bool(((y == 0) | (y == 1)).all()), wanted_views
-    )
-    cuts = ordered.cuts(wanted_views)
-    totals = pa.Table.from_batches(values.sum_batches(cuts, boot, to_batches(users)))
-    numbers, checks = values.value_rows(
-        ordered, PredictionTotals.from_rows(totals, cuts, boot), wanted_views
-    )
+    numbers, checks = _measure_rows(rows, users, boot, wanted_views)
     checks.append(Check(f"{PART}: users", users.num_rows, None, "info", "users with predictions"))
+    if slice_by is not None:
+        label_r = _read_labels(table, slice_by)
+        checks.append(warn_above_zero(f"rows without {slice_by}", label_r.null_count, "in no slice"))
+        for label in sorted(pc.unique(label_r.drop_null()).to_pylist(), key=str.encode):
+            part = rows.filter(pc.equal(label_r, label))
+            part_numbers, _ = _measure_rows(part, _group_by_user(part), boot, wanted_views)
+            numbers += values.label_slice(part_numbers, slice_by, label)
     metrics = pa.Table.from_pylist([{"part": PART, **row} for row in numbers], schema=METRIC_ROWS)
     return LocalResult(
         ShownTable(metrics), ShownTable(_user_metrics(users)), None, checks, outcomes_hash(rows)
     )
+
+
+def _measure_rows(
+    rows: pa.Table, users: pa.Table, boot: Bootstrap, views: Views
+) -> tuple[list[MetricRow], list[Check]]:
+    """Compute rows of `metrics`, and checks of undefined ones, from rows and the same rows by user."""
+    p, y = (rows.column(name).to_numpy() for name in ("prediction", "outcome"))
+    ordered = PredictionOrder.from_ranges(local_ranges(p, y), bool(((y == 0) | (y == 1)).all()), views)
+    cuts = ordered.cuts(views)
+    totals = pa.Table.from_batches(values.sum_batches(cuts, boot, to_batches(users)))
+    return values.value_rows(ordered, PredictionTotals.from_rows(totals, cuts, boot), views)
+
+
+def _read_labels(table: pa.Table, name: str) -> pa.Array:
+    """Return a column as text, one label for each row.
+
+    Raises:
+        SchemaError: no such column, or one of another type. DataError: too many labels.
+    """
+    column = read_column(table, name, "predictions")
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_text(kind)):
+        raise values.slice_type_error(name)
+    labels = column.cast(pa.string())
+    values.refuse_many_slices(name, pc.count_distinct(labels).as_py())
+    return labels
 
 
 def _group_by_user(rows: pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from recbench_spark.adhoc.ground_truth import check_dropped_rows
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap
@@ -21,7 +22,7 @@ from recbench_spark.adhoc.request_checks import (
     drawn_candidates_check,
     gain_checks,
 )
-from recbench_spark.checks import Check
+from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Bootstrap, Views, digest
 from recbench_spark.data.external_inputs import (
     CheckedRows,
@@ -42,6 +43,7 @@ from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.metrics.predictions import MetricRow
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.known_items import KnownItems
@@ -54,6 +56,7 @@ from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_chec
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
+from recbench_spark.runtime.session import collect_cached
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, cast_ids_to_text, conform, require
 from recbench_spark.storage.shared_rows import base_folder, share_rows
 from recbench_spark.training.item_features import share_features
@@ -124,8 +127,15 @@ class SparkTruth:
     @cached_property
     def items(self) -> DataFrame:
         """Return the catalogue: item_id, item_index, n_train."""
+        return self._catalogue_frames[0]
+
+    @cached_property
+    def _catalogue_frames(self) -> tuple[DataFrame, list[DataFrame]]:
+        """Return the catalogue, and the frames that were cached to make it."""
         assert self.task_catalogue.lookup.numeric is not None
-        return index_items(item_rows(self.partitioned), self.task_catalogue.lookup.numeric)
+        with collect_cached() as frames:
+            items = index_items(item_rows(self.partitioned), self.task_catalogue.lookup.numeric)
+        return items, frames
 
     @cached_property
     def users(self) -> DataFrame:
@@ -141,8 +151,9 @@ class SparkTruth:
     @property
     def frames_in_cache(self) -> tuple[DataFrame, ...]:
         """Return the frames that Spark caches so far."""
-        frames = (vars(self).get(name) for name in ("items", "users"))
-        return (*self.partitioned.frames_in_cache, *(frame for frame in frames if frame is not None))
+        users = vars(self).get("users")
+        indexed = vars(self)["_catalogue_frames"][1] if "_catalogue_frames" in vars(self) else ()
+        return (*self.partitioned.frames_in_cache, *indexed, *(() if users is None else (users,)))
 
 
 def convert_log(truth: DataFrame, train: DataFrame | None, definition: Definition) -> TypedInputs:
@@ -349,6 +360,7 @@ def evaluate_predictions(
     predictions: DataFrame,
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
+    slice_by: str | None = None,
 ) -> Result:
     """Compute RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error of predictions.
 
@@ -361,6 +373,7 @@ def evaluate_predictions(
         predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1).
         bootstrap: replicates, level and seed of the intervals.
         views: bins, thresholds and false-positive rates.
+        slice_by: a column of few values; all numbers are computed again for the rows of each value.
 
     Raises:
         SchemaError: a column is missing. DataError: NULL or NaN values, with their number.
@@ -372,6 +385,12 @@ def evaluate_predictions(
     users = values.group_by_user(rows).cache()
     numbers, checks = values.value_metrics(users, rows, make_bootstrap(bootstrap), views or Views())
     checks.append(Check(f"{PART}: users", users.count(), None, "info", "users with predictions"))
+    if slice_by is not None:
+        labels, unlabelled = _read_labels(predictions, slice_by)
+        checks.append(warn_above_zero(f"rows without {slice_by}", unlabelled, "in no slice"))
+        for label in labels:
+            part = predictions.where(F.col(f"`{slice_by}`").cast("string") == label)
+            numbers += values.label_slice(_measure_rows(part, bootstrap, views), slice_by, label)
     schema = METRICS.schema
     records = [{"run_id": "", "part": PART, **row} for row in numbers]
     metrics = rows.sparkSession.createDataFrame(
@@ -379,6 +398,34 @@ def evaluate_predictions(
     )
     per_user = conform_result(values.user_values(users).withColumn("part", F.lit(PART)), USER_METRICS)
     return Result(metrics.drop("run_id"), per_user, None, checks, (rows, users), outcomes_hash(rows))
+
+
+def _measure_rows(
+    predictions: DataFrame, bootstrap: Bootstrap | Mapping[str, Any] | int | None, views: Views | None
+) -> list[MetricRow]:
+    """Compute rows of `metrics` of some predictions that have been checked."""
+    rows = convert_rows(predictions, {"prediction": "double", "outcome": "double"}, "predictions").cache()
+    users = values.group_by_user(rows).cache()
+    numbers, _ = values.value_metrics(users, rows, make_bootstrap(bootstrap), views or Views())
+    users.unpersist()
+    rows.unpersist()
+    return numbers
+
+
+def _read_labels(predictions: DataFrame, name: str) -> tuple[list[str], int]:
+    """Return the values of a column as text, in order, and the number of rows without one.
+
+    Raises:
+        SchemaError: no such column, or one of another type. DataError: too many labels.
+    """
+    require(predictions, [name], "predictions")
+    if not isinstance(predictions.schema[name].dataType, T.StringType | T.IntegralType | T.BooleanType):
+        raise values.slice_type_error(name)
+    text = F.col(f"`{name}`").cast("string").alias("label")
+    rows = predictions.select(text).distinct().limit(values.MAX_SLICES + 2).collect()
+    labels = sorted((row.label for row in rows if row.label is not None), key=str.encode)
+    values.refuse_many_slices(name, len(labels))
+    return labels, predictions.where(F.col(f"`{name}`").isNull()).count()
 
 
 def outcomes_hash(predictions: DataFrame) -> str:

@@ -23,12 +23,23 @@ from recbench_spark.config import (
 )
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
+from recbench_spark.data.readers.files import OPTION_ALIASES
 from recbench_spark.data.readers.movielens import MOVIELENS
-from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
+from recbench_spark.nightly.night import check_benchmark, require_parts
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
-from recbench_spark.storage.local_files import COMPRESSED, describe_content, require_columns
+from recbench_spark.schemas import require_names
+from recbench_spark.storage.local_files import (
+    COMPRESSED,
+    SEPARATORS,
+    describe_content,
+    head_lines,
+    read_head,
+    require_columns,
+    separator,
+    split_line,
+)
 from recbench_spark.training.model_adapter import make_adapter
 
 MAX_CHECKED_TIMES = 100_000
@@ -83,6 +94,7 @@ def check_inputs(benchmark: Benchmark) -> list[str]:
     """Return a line with the number of rows for each input table. Raises errors for unusable tables."""
     paths = evaluation_paths(benchmark)
     lines = check_log(benchmark.dataset)
+    _check_log_parts(benchmark)
     lines += [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in paths.items()]
     lines += check_slice_tables(benchmark)
     return lines + [line for model in benchmark.models for line in _describe_model_tables(model)]
@@ -123,15 +135,62 @@ def check_log(dataset: Dataset) -> list[str]:
     columns: tuple[str, ...] = ()
     _check_reader(dataset)
     if dataset.reader in TABLE_READERS and not dataset.options:
-        named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
-        wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
-        columns = tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
+        columns = _list_log_columns(dataset)
     line = describe_table("log", str(dataset.path), columns, rows=bool(columns))
     if columns:
         _check_times(dataset)
+    elif dataset.reader == "csv":
+        _check_header(dataset)
     elif dataset.reader in MOVIELENS:
         _check_movielens_times(dataset)
     return [line]
+
+
+def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
+    """Return the columns that a log must have; of a nested field the outer one."""
+    named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
+    wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
+    return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
+
+
+LINE_OPTIONS = {"quote", "escape", "charToEscapeQuoteEscaping", "lineSep", "multiLine"}
+"""Options that change how a line of text is cut, in ways that only Spark knows."""
+
+
+def _check_header(dataset: Dataset) -> None:
+    """Check the first line of a text file that has options. Raises SchemaError.
+
+    A file with one of LINE_OPTIONS is left to Spark.
+    """
+    path = str(dataset.path)
+    options = {OPTION_ALIASES.get(k.lower(), k.lower()): value for k, value in dataset.options.items()}
+    sep = options.get("sep", separator(path)).replace("\\t", "\t")
+    plain = len(sep) == 1 and not {name.lower() for name in LINE_OPTIONS} & options.keys()
+    if not plain or options.get("header", "true").lower() != "true" or not Path(path).is_file():
+        return
+    lines = head_lines(read_head(path), options.get("encoding", "utf-8"), options.get("comment", ""))
+    columns = _list_log_columns(dataset)
+    if lines and not {*columns} <= _cut_names(lines[0], sep):
+        fits = next((one for one in SEPARATORS if {*columns} <= _cut_names(lines[0], one)), None)
+        try:
+            require_names(sorted(_cut_names(lines[0], sep)), columns, f"log {path}, cut at {sep!r},")
+        except SchemaError as error:
+            hint = f"its fields are separated by {fits!r}: dataset.options sep"
+            raise SchemaError(error.message, hint if fits else error.hint) from None
+
+
+def _cut_names(line: str, sep: str) -> set[str]:
+    return {name.strip() for name in split_line(line, sep)}
+
+
+def _check_log_parts(benchmark: Benchmark) -> None:
+    """Check the evaluated parts where the header shows that the log names no parts. Raises ConfigError."""
+    dataset = benchmark.dataset
+    if dataset.reader not in TABLE_READERS or dataset.options:
+        return
+    with suppress(FallbackToSpark):
+        if dataset.columns.get("part", "part") not in arrow_files.read_column_names(str(dataset.path)):
+            require_parts(benchmark, ())
 
 
 def _check_reader(dataset: Dataset) -> None:

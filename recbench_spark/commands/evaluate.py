@@ -106,6 +106,11 @@ def _add_metric_flags(flags: cli.Parser) -> None:
         help="false-positive rates of the partial AUC: 0,0.1",
     )
     flags.add_argument(
+        "--slice",
+        metavar="COLUMN",
+        help="all numbers of predictions again for each value of a column, such as block",
+    )
+    flags.add_argument(
         "--bootstrap",
         type=int,
         default=Bootstrap().replicates,

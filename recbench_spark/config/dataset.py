@@ -41,6 +41,31 @@ default. A unit without effect is refused.
 """
 
 
+FILE_OPTIONS = (
+    "ignoreCorruptFiles", "ignoreMissingFiles", "modifiedAfter", "modifiedBefore", "pathGlobFilter",
+    "recursiveFileLookup",
+)  # fmt: skip
+"""Options of all of Spark's readers of files."""
+
+READER_OPTIONS = {
+    "csv": (
+        "sep", "delimiter", "encoding", "charset", "quote", "escape", "comment", "header", "inferSchema",
+        "preferDate", "enforceSchema", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue",
+        "nanValue", "positiveInf", "negativeInf", "dateFormat", "timestampFormat", "timestampNTZFormat",
+        "timeFormat", "enableDateTimeParsingFallback", "maxColumns", "maxCharsPerColumn", "mode",
+        "columnNameOfCorruptRecord", "multiLine", "charToEscapeQuoteEscaping", "samplingRatio",
+        "emptyValue", "locale", "lineSep", "inputBufferSize", "timeZone", "unescapedQuoteHandling",
+        "columnPruning", "compression", "codec", "extension",
+    ),
+    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode"),
+    "delta": (
+        "versionAsOf", "timestampAsOf", "readChangeFeed", "readChangeData", "startingVersion",
+        "startingTimestamp", "endingVersion", "endingTimestamp",
+    ),
+}  # fmt: skip
+"""Options of Spark's readers (Spark 4.2, Delta 4.4); Spark ignores an unknown name without a word."""
+
+
 class WorldSettings(Strict):
     """Settings of the generated world: its size, and the strength of its feedback loop.
 
@@ -171,6 +196,16 @@ class Dataset(Strict):
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_option_names(self) -> Dataset:
+        known = (*READER_OPTIONS.get(self.reader, ()), *FILE_OPTIONS)
+        lower = {name.lower() for name in known}
+        for name in self.options:
+            # A name with a dot is a setting of the file system, such as fs.s3a.endpoint.
+            if name.lower() not in lower and "." not in name:
+                raise make_error(f"options: reader '{self.reader}' has no '{name}'", nearest(name, known))
         return self
 
     @model_validator(mode="after")

@@ -211,7 +211,7 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
         SchemaError: a type that holds no numbers.
     """
     kind = column.type
-    if _is_text(kind):
+    if is_text(kind):
         return _parse_numbers(column)
     if pa.types.is_decimal(kind):
         number = column.cast(pa.string()).cast(pa.float64())  # Arrow's direct cast can be wrong by one bit
@@ -231,7 +231,7 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
 
 def as_long(column: pa.Array, name: str) -> pa.Array:
     """Convert a column to int64; NULL where a value is no whole number, or too large for int64."""
-    if _is_text(column.type):
+    if is_text(column.type):
         text = pc.ascii_trim_whitespace(column.cast(pa.string()))
         fits = pc.match_substring_regex(text, "^[+-]?0*[0-9]{1,18}$")
         digits = pc.if_else(fits, pc.replace_substring_regex(text, r"^\+", ""), None)
@@ -245,7 +245,8 @@ def as_long(column: pa.Array, name: str) -> pa.Array:
     return pc.if_else(whole, number, None).cast(pa.int64(), safe=False)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 

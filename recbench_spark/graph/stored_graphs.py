@@ -27,11 +27,13 @@ from recbench_spark.schemas import (
     CHECKS,
     GRAPH_NODES,
     GRAPHS,
+    NEIGHBOURHOODS,
     SPLITS,
     TABLES,
 )
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.publish import remove_published, remove_tree
 from recbench_spark.storage.seals import (
     Entry,
@@ -260,6 +262,7 @@ def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
 
 def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -> None:
     where = f", {json.dumps(source.where)}" if source.where else ""
+    stored = source.model_copy(update={"edges": shorten_edges(store, source.edges)})
     row = {
         "graph_id": graph.graph_id,
         "sides": list(graph.sides),
@@ -267,14 +270,21 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -
         "edges": graph.edges,
         "blocks": len(graph.blocks),
         "weighted": graph.weighted,
-        "source": source.edges + where,
+        "source": stored.edges + where,
         "source_identity": edges,
-        "settings_json": source.model_dump_json(),
+        "settings_json": stored.model_dump_json(),
         "seconds": graph.seconds,
         "laid_out_at": datetime.now(UTC),
     }
     store.append_rows([row], GRAPHS, once=graph.graph_id)
     write_graph_checks(store, graph.graph_id, graph.checks)
+
+
+def shorten_edges(store: Store, edges: str) -> str:
+    """Return the path of a graph's edges as rows show it: a table of the warehouse by its name alone."""
+    for table in (SPLITS, NEIGHBOURHOODS):
+        edges = shorten_path(edges, store.folder, table.name)
+    return edges
 
 
 FAULT_COUNTS = ("null_ids", "bad_weights", "negative_weights", "nodes_without_features")

@@ -9,8 +9,8 @@ from datetime import date
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.nightly.split import DROPPED_FACT
-from recbench_spark.schemas import MANIFESTS, RUNS, SPLITS, TABLES, Table
+from recbench_spark.nightly.split import drop_splits
+from recbench_spark.schemas import RUNS, SPLITS, TABLES, Table
 from recbench_spark.storage.store import Store
 
 LARGE_RESULTS = ("rankings", "user_metrics")
@@ -47,39 +47,9 @@ def _runs_with_rows(store: Store, table: Table, runs: DataFrame) -> list[str]:
 
 
 def drop_old_results(store: Store, old: OldResults) -> None:
-    """Delete old results. A split is first recorded as removed, so that no run on it is published."""
+    """Delete old results."""
     for name in filter(store.exists, LARGE_RESULTS):
         if old.runs:
             store.delete(name, "run_id", old.runs)
-    if not old.splits:
-        return
-    for split_id in old.splits:
-        _record_removal(store, split_id)
-    for table, column in _split_tables():
-        if store.exists(table.name):
-            store.delete(table.name, column, old.splits)
-
-
-def _record_removal(store: Store, split_id: str) -> None:
-    base, _, times = split_id.partition(".")
-    row = (base, "log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} removed by retention")
-    frame = store.spark.createDataFrame(
-        [row], "split_id string, part string, fact string, value double, detail string"
-    )
-    store.append(frame, MANIFESTS, once=f"{DROPPED_FACT}/{split_id}")
-
-
-def _split_tables() -> list[tuple[Table, str]]:
-    """Return tables partitioned by split, or by a name that begins with a split's; `splits` comes last.
-
-    `splits` shows which splits exist.
-    """
-    columns = {"split_id": "split_id"}
-    name_columns = ("model_id", "graph_id", "neighbourhood_id")
-    columns |= {name: f"substring_index({name}, '-', 1)" for name in name_columns}
-    tables = [
-        (table, columns[table.partition_by[0]])
-        for table in TABLES.values()
-        if table.partition_by and table.partition_by[0] in columns
-    ]
-    return sorted(tables, key=lambda pair: pair[0] == SPLITS)
+    if old.splits:
+        drop_splits(store, old.splits, "removed by retention")

@@ -116,7 +116,7 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
         comparisons.planned_users,
         best_when("small"),
         night.benchmark.regressions,
-        metric_scales(night.store.read(USER_METRICS), _metrics_above_one(metrics, night.definition)),
+        metric_scales(night.store.read(USER_METRICS), list_metrics_beyond_one(metrics, night.definition)),
         numbers,
     )
 
@@ -286,10 +286,11 @@ def choose_baselines(
     return {key: place for key, (_, place) in best.items()} if named_ran else {}
 
 
-def _metrics_above_one(metrics: Iterable[str], definition: Definition) -> list[str]:
-    """Return the metrics whose values can exceed 1."""
-    unbounded = ["hit"] if definition.hit == "count" else []
-    return [m for m in metrics if m in (*PER_USER, *unbounded)]
+def list_metrics_beyond_one(metrics: Iterable[str], definition: Definition) -> list[str]:
+    """Return the metrics whose values can exceed 1, or lie below -1."""
+    beyond = ["hit"] if definition.hit == "count" else []
+    beyond += ["ndcg"] if definition.negative_grades == "signed" else []
+    return [m for m in metrics if m in (*PER_USER, *beyond)]
 
 
 def select_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan, comparisons: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -26,13 +26,20 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_ME
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking.rank import select_part_users
 from recbench_spark.inputs import require_unchanged
+from recbench_spark.kernels.metrics.about import figure_range
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
 from recbench_spark.nightly.gates import GateCheck, gate_checks
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key
-from recbench_spark.nightly.split import current_split_id, identify_split, list_held_out_parts, read_split
+from recbench_spark.nightly.split import (
+    current_split_id,
+    identify_split,
+    list_held_out_parts,
+    list_made_parts,
+    read_split,
+)
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.ages import read_clock
@@ -287,11 +294,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
         raise ConfigError("metric diversity needs evaluation.features", "give a table of item_id, vector")
     if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
-    for part in evaluation.parts:
-        if part not in (known := list_held_out_parts(benchmark.split)):
-            raise ConfigError(
-                f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
-            )
+    _check_parts(benchmark)
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
@@ -302,6 +305,42 @@ def check_benchmark(benchmark: Benchmark) -> None:
             raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
     for model in benchmark.models:
         model.check(reader)
+
+
+def _check_parts(benchmark: Benchmark) -> None:
+    """Refuse a part that neither the split nor the log can have. Raises ConfigError."""
+    dataset, split = benchmark.dataset, benchmark.split
+    for part in benchmark.evaluation.parts:
+        if part not in (known := list_held_out_parts(split)):
+            raise ConfigError(
+                f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
+            )
+    if dataset.reader not in TABLE_READERS:  # the log of a table may name the parts of its rows
+        require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
+
+
+READER_PARTS = {"world": ("open_loop",), **dict.fromkeys(("netflix", "coat", "yahoo_r3", "lightgcn", "ncf"),
+                ("valid", "probe", "quiz", "test", "open_loop"))}  # fmt: skip
+"""Readers whose logs name the parts of some rows, and the held-out parts that these can be."""
+
+
+def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
+    """Check that the split or the log has rows of each part that is evaluated.
+
+    Args:
+        benchmark: the file.
+        of_log: held-out parts that the log itself may name.
+
+    Raises:
+        ConfigError: a part has no rows, whatever the log holds.
+    """
+    split = benchmark.split
+    made = (*list_made_parts(split), *(list_held_out_parts(split) if split.holdout == "given" else ()))
+    for part in benchmark.evaluation.parts:
+        if part not in made and part not in of_log:
+            hint = "split.ratio: [0.7, 0.1, 0.2], or split.valid: true" if part == "valid" else ""
+            message = f"evaluation.parts: neither the split nor the log has rows of '{part}'"
+            raise ConfigError(message, hint or nearest(part, (*made, *of_log)))
 
 
 def describe_metric(evaluation: Evaluation, definition: Definition, metric: str) -> str:
@@ -341,6 +380,7 @@ def check_measures(benchmark: Benchmark) -> None:
         for figure in getattr(model, "figures", {}):
             _check_figure(figure, f"models.{model.name}.figures")
     _check_headline(benchmark)
+    _check_differences(benchmark)
 
 
 def _check_figure(figure: str, where: str) -> None:
@@ -373,6 +413,32 @@ def _check_headline(benchmark: Benchmark) -> None:
         raise ConfigError(
             message, f"headline: {headline.partition('@')[0]}@{near}, or add {k} to evaluation.k"
         )
+
+
+def _check_differences(benchmark: Benchmark) -> None:
+    """Refuse a smallest difference, and a fall, that no metric of the file can have."""
+    comparisons, evaluation = benchmark.comparisons, benchmark.evaluation
+    if comparisons is not None:
+        compared = comparisons.metrics or evaluation.metrics
+        widest = max(compared, key=partial(_range_width, evaluation))
+        _check_difference(
+            "comparisons.minimum_difference", comparisons.minimum_difference, evaluation, widest
+        )
+    for number, rule in enumerate(benchmark.regressions):
+        _check_difference(f"regressions.{number}.drop", rule.drop, evaluation, rule.metric)
+
+
+def _check_difference(where: str, value: float, evaluation: Evaluation, metric: str) -> None:
+    width = _range_width(evaluation, metric)
+    if value > width:
+        message = f"{where} is {value:g}, and two values of {metric} are at most {width:g} apart"
+        raise ConfigError(message, "give a smaller one, such as 0.01")
+
+
+def _range_width(evaluation: Evaluation, metric: str) -> float:
+    """Return the largest difference between two values of a metric at the cut-offs of the file."""
+    low, high = figure_range(f"{metric}@{max(evaluation.cutoffs)}")
+    return high - low
 
 
 def _check_gates(benchmark: Benchmark) -> None:

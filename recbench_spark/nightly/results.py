@@ -37,7 +37,16 @@ from recbench_spark.nightly.night import (
 )
 from recbench_spark.nightly.night_status import NightOutcome, hash_following, night_file
 from recbench_spark.runtime.journal import write_json
-from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, RUNS, USER_METRICS
+from recbench_spark.schemas import (
+    CHECKS,
+    METRICS,
+    MULTIVERSE,
+    RANKINGS,
+    REJECTS,
+    REPLAYS,
+    RUNS,
+    USER_METRICS,
+)
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.store import Store
@@ -203,6 +212,44 @@ def publish_standalone(store: Store | ArrowStore, result: Result | LocalResult, 
     store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
     store.end_runs()
     return run_id
+
+
+def publish_replays(
+    store: ArrowStore,
+    rows: Sequence[dict[str, Any]],
+    checks: Sequence[Check],
+    rejects: Sequence[tuple[str, str]],
+    run: dict[str, Any],
+) -> list[str]:
+    """Write a replay: a run for each model, whose rows of `runs` come last in one commit.
+
+    Args:
+        store: the warehouse.
+        rows: rows of `replays` without run ids.
+        checks: checks of the log; they are written for each run.
+        rejects: rows of the log that were left out, and the reason of each.
+        run: columns of `runs` that the models share; `models`: identity of the input of each model.
+    """
+    run_ids = {model: new_run_id(run["logical_date"], model) for model in run["models"]}
+    for run_id in run_ids.values():
+        store.note_run(run_id)
+    truth = digest(run["inputs"]["truth"])
+    store.append_rows([{**row, "run_id": run_ids[row["model"]]} for row in rows], REPLAYS)
+    store.append_rows([row for run_id in run_ids.values() for row in check_rows(run_id, checks)], CHECKS)
+    rejected = [
+        {"split_id": truth, "file": run["dataset"], "line": line, "reason": why} for line, why in rejects
+    ]
+    store.append_rows(rejected, REJECTS)
+    published = []
+    for model, content in run["models"].items():
+        own = {**run, "model": model, "model_kind": "replay"}
+        own["inputs"] = {**run["inputs"], "model": content}
+        published.append(
+            make_run_row(_standalone_row(own, truth, checks), run_ids[model], run["started_at"])
+        )
+    store.append_rows(published, RUNS)
+    store.end_runs()
+    return list(run_ids.values())
 
 
 def _add_run_id(rows: Any, run_id: str) -> Any:

@@ -109,7 +109,7 @@ def hash_run_key(
         split_id.partition(".")[0],
         model.model_dump(exclude={"provenance", *model.unkeyed}),
         benchmark.evaluation.model_dump(exclude={"preset", "definition"}),
-        definition.model_dump(),
+        definition.to_settings(),
         dict(inputs),
         __version__,
         run_revisions(benchmark, definition, model),

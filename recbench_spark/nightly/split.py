@@ -12,25 +12,39 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark import schemas
 from recbench_spark.config import Benchmark, Dataset, Slice, Split
 from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.data.readers.paths import refuse_empty
-from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.catalogue import build_catalogue
 from recbench_spark.protocol.labels import label_rows
-from recbench_spark.protocol.manifests import Fact, build_manifest, count_parts, refuse_empty_parts
+from recbench_spark.protocol.manifests import (
+    Fact,
+    Manifest,
+    build_manifest,
+    count_parts,
+    refuse_empty_parts,
+)
 from recbench_spark.protocol.splits import label_blocks, labels_independently, make_rule
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import narrow_rows
-from recbench_spark.schemas import ITEMS, MANIFESTS, PROPENSITIES, REJECTS, SPLITS, USER_BLOCKS
+from recbench_spark.runtime.session import cache_scope, narrow_rows
+from recbench_spark.schemas import (
+    ITEMS,
+    MANIFESTS,
+    PROPENSITIES,
+    REJECTS,
+    SPLITS,
+    TABLES,
+    USER_BLOCKS,
+    Table,
+)
 from recbench_spark.storage.blocks import Blocks, count_tasks
 from recbench_spark.storage.store import Store
 
@@ -76,6 +90,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
 
     Raises:
         ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
+        StoreError: a table of the split lacks rows; the split is dropped, and the next run makes it again.
     """
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: already made")
@@ -88,9 +103,10 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
     files = store.list_partition_files(SPLITS, {"split_id": split_id}, max_bytes=math.inf)
     part_counts = count_parts(splits, files)
     refuse_empty_parts(part_counts, split)
-    _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
+    with cache_scope():  # a session may make a split of this name again, in another warehouse at this place
+        _write_blocks(store, benchmark, splits, split_id, written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        facts = build_manifest(
+        manifest = build_manifest(
             splits,
             written.n,
             split.model_dump_json(),
@@ -102,11 +118,64 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             else None,
             files=files,
         )
+        _require_whole(store, split_id, manifest)
+        facts = manifest.facts
         if benchmark.dataset.until:
             facts.append(_later_fact(benchmark.dataset, written.later))
         rows = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         require_unchanged()
         store.append_rows(rows, MANIFESTS, split_id)
+
+
+def _require_whole(store: Store, split_id: str, manifest: Manifest) -> None:
+    """Compare the rows of the catalogue and of the user blocks with the items and users of the log.
+
+    The rows are counted from the statistics of the commits. A table that lacks rows would stay under its
+    name for good, and every later night would read it. So the split is dropped: its next name is made anew.
+
+    Raises:
+        StoreError: a table has more or fewer rows than the log has users or items.
+    """
+    for table, wanted, what in (
+        (ITEMS, manifest.items, "items"),
+        (USER_BLOCKS, manifest.users, "users"),
+    ):
+        actual = store.count_rows(table, "split_id", split_id)
+        if actual != wanted:
+            drop_splits(store, [split_id], "incomplete")
+            raise StoreError(
+                f"split {split_id}: {table.name} has {actual:,} rows, and the log has {wanted:,} {what}",
+                "the rows of this split were removed: run again, and it is made anew",
+            )
+
+
+def drop_splits(store: Store, split_ids: Sequence[str], reason: str) -> None:
+    """Delete the rows of splits. Each is first recorded as removed, so that no run on it is published."""
+    for split_id in split_ids:
+        base, _, times = split_id.partition(".")
+        row = (base, "log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} {reason}")
+        schema = "split_id string, part string, fact string, value double, detail string"
+        frame = store.spark.createDataFrame([row], schema)
+        store.append(frame, MANIFESTS, once=f"{DROPPED_FACT}/{split_id}")
+    for table, column in list_split_tables():
+        if store.exists(table.name):
+            store.delete(table.name, column, split_ids)
+
+
+def list_split_tables() -> list[tuple[Table, str]]:
+    """Return tables partitioned by split, or by a name that begins with a split's; `splits` comes last.
+
+    `splits` shows which splits exist.
+    """
+    columns = {"split_id": "split_id"}
+    name_columns = ("model_id", "graph_id", "neighbourhood_id")
+    columns |= {name: f"substring_index({name}, '-', 1)" for name in name_columns}
+    tables = [
+        (table, columns[table.partition_by[0]])
+        for table in TABLES.values()
+        if table.partition_by and table.partition_by[0] in columns
+    ]
+    return sorted(tables, key=lambda pair: pair[0] == SPLITS)
 
 
 @dataclass(frozen=True)
@@ -231,7 +300,14 @@ def list_held_out_parts(split: Split) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*HELD_OUT_PARTS, *split.parts]))
 
 
-def _append_split(store: Store, table: schemas.Table, frame: DataFrame, split_id: str) -> None:
+def list_made_parts(split: Split) -> tuple[str, ...]:
+    """Return the held-out parts that a protocol itself makes, whatever parts the log names."""
+    held_out = split.held_out.valid if split.held_out else 0.0
+    is_ratio = split.holdout == "ratio" and split.ratio[1] > 0
+    return (*split.parts, *(("valid",) if is_ratio or split.valid or held_out else ()))
+
+
+def _append_split(store: Store, table: Table, frame: DataFrame, split_id: str) -> None:
     store.append(frame.withColumn("split_id", F.lit(split_id)), table, once=split_id)
 
 
@@ -241,7 +317,7 @@ def _append_propensities(store: Store, benchmark: Benchmark, split_id: str) -> N
         _append_split(store, PROPENSITIES, propensities.withColumn("method", F.lit("true")), split_id)
 
 
-def read_split(store: Store, table: schemas.Table, split_id: str) -> DataFrame:
+def read_split(store: Store, table: Table, split_id: str) -> DataFrame:
     """Return the rows of one split."""
     return store.read(table).where(F.col("split_id") == split_id)
 

@@ -278,7 +278,7 @@ def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
 
 
 def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Count owners with rows in each part, those without training rows, and those with only given rows."""
+    """Count owners: all, with rows in each part, without training rows, and with only given rows."""
     has_rows = counts > 0
     cold = ~has_rows[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
     totals = {(f"{owner} of", part): int(has_rows[:, p].sum()) for p, part in enumerate(parts)}
@@ -288,7 +288,8 @@ def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[st
     given = has_rows[:, parts.index(GIVEN)] if GIVEN in parts else np.zeros(len(counts), np.bool_)
     not_tested = [part in (GIVEN, LATER, OPEN_LOOP) for part in parts]
     untested = given & ~has_rows[:, ~np.array(not_tested)].any(axis=1)
-    return totals | {(owner, "cold"): int(cold.sum()), (owner, "untested"): int(untested.sum())}
+    whole = {"all": len(counts), "cold": int(cold.sum()), "untested": int(untested.sum())}
+    return totals | {(owner, name): n for name, n in whole.items()}
 
 
 def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:

@@ -33,6 +33,14 @@ class Fact(NamedTuple):
     detail: str | None = None
 
 
+class Manifest(NamedTuple):
+    """The facts of a labelled log, and its numbers of distinct users and items."""
+
+    facts: list[Fact]
+    users: int
+    items: int
+
+
 Parts = Mapping[str, PartSummary]
 
 
@@ -46,7 +54,7 @@ def build_manifest(
     parts: Parts | None = None,
     dropped: str | None = None,
     files: Sequence[str] = (),
-) -> list[Fact]:
+) -> Manifest:
     """Collect the facts of a labelled log: counts, content hashes, overlap, leakage in time, drift.
 
     Python tasks make two passes: by part, and by user and item, where each task shuffles one row for each
@@ -79,7 +87,8 @@ def build_manifest(
     facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
     facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
     held_out = json.loads(settings).get("held_out")
-    return facts + (_all_given_facts(sums, held_out["of"]) if held_out else [])
+    facts += _all_given_facts(sums, held_out["of"]) if held_out else []
+    return Manifest(facts, sums["users", "all"], sums["items", "all"])
 
 
 def refuse_empty_parts(parts: Parts, split: Split) -> None:

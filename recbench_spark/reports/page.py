@@ -17,6 +17,7 @@ from recbench_spark.reports.phrases import (
     format_value,
     level_in_words,
 )
+from recbench_spark.reports.replays import ReplayFacts
 from recbench_spark.reports.scales import Axis, axis_for, spread_labels
 from recbench_spark.storage.publish import replace_text
 
@@ -35,6 +36,11 @@ def render_multiverse(title: str, facts: Sequence[MultiverseFacts], pairs: Seque
 def render_board(board: BoardFacts) -> str:
     """Render a page about a board."""
     return _template("board.html").render(board=board)
+
+
+def render_replay(replay: ReplayFacts) -> str:
+    """Render a page about a replay of auctions."""
+    return _template("replay.html").render(replay=replay)
 
 
 def _cell(value: object) -> str:

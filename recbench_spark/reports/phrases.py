@@ -55,8 +55,10 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "clip": "count as 0",
             "worst": "the DCG is mapped to [0, 1] between the worst and the best order",
             "zero_floor": "the normalised value is cut at 0",
+            "signed": "they are subtracted, and the normalised value can be far below 0",
         },
     ),
+    "grade_origin": ("Grade of an item", {"0.0": "its relevance", ANY: "its relevance minus {}"}),
     "threshold": ("Relevant", {"None": "relevance above 0", ANY: "relevance of at least {}"}),
     "discount": (
         "Discount of a rank",

@@ -37,6 +37,9 @@ from recbench_spark.kernels.ranking.scorers import (
 )
 from recbench_spark.kernels.ratios import exact_moments
 from recbench_spark.kernels.resampling import bootstrap_sums
+from recbench_spark.kernels.simulation.auction_parts import AuctionPart, AuctionRows
+from recbench_spark.kernels.simulation.click_estimates import ClickModel, EstimateRules
+from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import check_ratings
 
@@ -61,7 +64,23 @@ def warm() -> None:
     bootstrap_sums(np.arange(2), np.ones((2, 1)), replicates=2, seed=1)
     user_sums(np.array([0, 2]), np.ones(2), np.ones(2))
     exact_moments(np.ones((2, 1)), np.ones((2, 1)))
+    _warm_auctions()
     _warm_learners()
+
+
+def _warm_auctions() -> None:
+    """Replay two auctions of two ads."""
+    numbers, halves = np.array([0, 0, 1, 1]), np.full(4, 0.5)
+    slots, clicks = np.array([0, 1, 1, 0], np.int32), np.array([1, 0, 1, 0], np.int32)
+    rows = AuctionRows(
+        np.zeros(4, np.int64), numbers, np.array([0, 1, 0, 1]), halves, halves, slots, clicks
+    )
+    part = AuctionPart.from_rows(rows, np.array([1]), 2)
+    set_s = np.zeros(2, np.int64)
+    model = ClickModel(np.ones(2), set_s, 2, EstimateRules())
+    point = OperatingPoint(main_slots=2)
+    part.replay(part.rank(halves, 1.0), halves, point, model, SlotCounts(2, 0))
+    part.log_columns(set_s, np.zeros(2))
 
 
 FEATURES = ("u,i", "u,i,t,iu,ii")

@@ -209,8 +209,22 @@ def cache_frame(frame: DataFrame) -> DataFrame:
 
 
 @contextmanager
+def collect_cached() -> Iterator[list[DataFrame]]:
+    """Yield the list of frames that `cache_frame` caches inside this context; the caller releases them."""
+    frames: list[DataFrame] = []
+    _cached_frames.append(frames)
+    try:
+        yield frames
+    finally:
+        _cached_frames.pop()
+
+
+@contextmanager
 def cache_scope() -> Iterator[None]:
     """Release frames of `cache_frame` at the end, and all other frames that nothing refers to any more.
+
+    Spark reads a cached frame wherever an equal plan comes again, and takes two plans for equal that read
+    one Delta folder at different versions. So a frame that stays in the session can answer for other rows.
 
     Spark holds a cached frame's plan, and with it the snapshots of all tables that it reads, until the
     frame is

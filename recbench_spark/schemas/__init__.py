@@ -51,6 +51,7 @@ from recbench_spark.schemas.fits import (
     VERDICTS,
 )
 from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
+from recbench_spark.schemas.replays import REPLAYS
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
     CANDIDATES,
@@ -115,6 +116,7 @@ __all__ = [
     "RANKINGS",
     "RATING_PROPENSITIES",
     "REJECTS",
+    "REPLAYS",
     "RESULT_TABLES",
     "RUNS",
     "RUN_ID",

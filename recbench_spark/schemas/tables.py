@@ -16,6 +16,7 @@ from recbench_spark.schemas.fits import (
     VERDICTS,
 )
 from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
+from recbench_spark.schemas.replays import REPLAYS
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
     CANDIDATES,
@@ -67,9 +68,10 @@ TABLES: dict[str, Table] = {
         SUBMISSIONS,
         BOARD_DECISIONS,
         NEIGHBOURHOODS,
+        REPLAYS,
     )
 }
-RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks")
+RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks", "replays")
 """Tables whose rows become visible through a succeeded row of `runs`."""
 
 ID_TYPE = "recbench.id_type"

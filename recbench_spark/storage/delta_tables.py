@@ -83,15 +83,35 @@ def list_files(
         DeltaError: as `open_table`.
         StoreError: the table is not partitioned by one of the columns.
     """
-    table = open_table(place, version)
-    missing = set(partition or ()) - set(table.metadata().partition_columns)
+    actions = _list_actions(open_table(place, version), place, partition or {})
+    folder = _real_folder(place)
+    return [_real_file(folder, path) for path in actions["path"].to_pylist()]
+
+
+def count_rows(place: str | Path, partition: Mapping[str, str]) -> int | None:
+    """Count the rows of a partition from the log; None where a file has no statistics.
+
+    Args:
+        place: folder of this machine.
+        partition: column -> value of the counted files.
+
+    Raises:
+        DeltaError, StoreError: as `list_files`.
+    """
+    actions = _list_actions(open_table(place), place, partition)
+    rows = actions["num_records"] if "num_records" in actions.column_names else pa.nulls(len(actions))
+    return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
+
+
+def _list_actions(table: DeltaTable, place: str | Path, partition: Mapping[str, str]) -> pa.Table:
+    """Return a row for each file of a partition: path, num_records ... Raises StoreError."""
+    missing = set(partition) - set(table.metadata().partition_columns)
     if missing:
         raise StoreError(f"{place} is not partitioned by {min(missing)}", "name a column of its partitions")
     actions = pa.table(table.get_add_actions(flatten=True))
-    for name, value in (partition or {}).items():
+    for name, value in partition.items():
         actions = actions.filter(pc.equal(actions[f"partition.{name}"].cast(pa.string()), str(value)))
-    folder = _real_folder(place)
-    return [_real_file(folder, path) for path in actions["path"].to_pylist()]
+    return actions
 
 
 @contextmanager

@@ -147,7 +147,7 @@ def take_turns(target: Path, report: Report = print_line, *, keep_work: bool = F
 
 def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease | None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    reported = -REPORT_SECONDS
+    began, reported = time.monotonic(), -REPORT_SECONDS
     while not is_done():
         lease = _try_acquire(target)
         if lease is not None:
@@ -157,10 +157,25 @@ def _acquire(target: Path, is_done: Callable[[], bool], report: Report) -> Lease
             _open_work(lease)
             return lease
         if time.monotonic() - reported >= REPORT_SECONDS:
-            report(f"another run is making {target.name} ({_describe_owner(target)}): waiting for it")
             reported = time.monotonic()
+            report(describe_wait(target, reported - began))
         time.sleep(POLL_SECONDS)
     return None
+
+
+def describe_wait(target: Path, seconds: float) -> str:
+    """Return a line for a run that waits: for whom, how long so far, and how it goes on.
+
+    The owner's lease is touched by a thread, so it counts as alive even where its work hangs. Nobody but
+    the user knows whether it does.
+    """
+    line = f"another run is making {target.name} ({_describe_owner(target)}): waiting for it"
+    if seconds < REPORT_SECONDS:
+        return line
+    return (
+        f"{line} since {seconds / 60:.1f} minutes; if it hangs, end that process, and this run goes on "
+        f"from what it left (after {DEAD_SECONDS:.0f} s where it is on another host)"
+    )
 
 
 def _try_acquire(target: Path) -> Lease | None:

@@ -6,10 +6,13 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, conform
 from recbench_spark.storage.leases import take_turns
+from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.publish import remove_tree
-from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.spark_errors import ATTEMPTS, retry_conflicts
+from recbench_spark.storage.table_folders import LOG
 from recbench_spark.storage.table_sql import create_statement, migration_statements, quote_folder
 from recbench_spark.storage.warehouse import WarehouseTables
 
@@ -28,7 +31,8 @@ def migrate(warehouse: WarehouseTables) -> list[str]:
         The statements and actions that were carried out.
 
     Raises:
-        StoreError: newer code made the warehouse, or a column cannot be added or has another type.
+        StoreError: newer code made the warehouse, a column cannot be added or has another type, or a run is
+            at work.
     """
     if warehouse.folder is None:
         return _migrate(warehouse, None)
@@ -46,12 +50,31 @@ def _migrate(warehouse: WarehouseTables, work: Path | None) -> list[str]:
         if work and _is_half_swapped(warehouse, name)
     ]
     for table in _existing_tables(warehouse):
-        for statement in _migration_statements(warehouse, table):
+        statements = _migration_statements(warehouse, table)
+        is_laid_out = _layout(warehouse, table.name) == (table.partition_by, ())
+        if statements or not is_laid_out:
+            _refuse_beside_runs(warehouse)
+        for statement in statements:
             retry_conflicts(f"migrate {table.name}", partial(warehouse.spark.sql, statement))
             done.append(statement)
-        if _layout(warehouse, table.name) != (table.partition_by, ()):
+        if not is_laid_out:
             done.append(_rewrite_table(warehouse, table, work))
     return done
+
+
+def _refuse_beside_runs(warehouse: WarehouseTables) -> None:
+    """Refuse to change tables while a run writes to them.
+
+    A night of the older code would lose what it appends to a table that is written again, and a night of
+    this code does not start before the migration has ended.
+
+    Raises:
+        StoreError: a run is at work.
+    """
+    others = list_others_at_work(warehouse.folder) if warehouse.folder else []
+    if others:
+        message = f"{warehouse.root} cannot be migrated while a run is at work: {', '.join(others)}"
+        raise StoreError(message, "wait until it has ended, or end it, and run --migrate again")
 
 
 def _existing_tables(warehouse: WarehouseTables) -> list[Table]:
@@ -84,22 +107,52 @@ def _rewrite_table(warehouse: WarehouseTables, table: Table, work: Path | None) 
     cannot change a table from clusters to partitions without keeping a feature that other writers do
     not have. The history of the table is lost.
     """
-    rows, layout = warehouse.read(table), ", ".join(table.partition_by)
+    layout = ", ".join(table.partition_by)
     description = f"write {table.name} again, partitioned by {layout}"
     if warehouse.folder is None or work is None:
-        name = warehouse.identifier(table.name)
+        name, rows = warehouse.identifier(table.name), warehouse.read(table)
         warehouse.spark.sql(f"ALTER TABLE {name} CLUSTER BY NONE")
         warehouse.spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATISTICS}')")
         writer = conform(rows, table).write.format("delta").mode("overwrite")
         writer = writer.option("overwriteSchema", "true").partitionBy(*table.partition_by)
         (writer.saveAsTable if warehouse.in_catalog else writer.save)(warehouse.location(table.name))
         return description
-    place = work / table.name
+    for _ in range(ATTEMPTS):
+        if _replace_table(warehouse, table, work):
+            return f"{description}; {_swap_table(warehouse, table.name, work)}"
+    raise StoreError(
+        f"cannot {description}: another process wrote to it each time", "run again when no job is at work"
+    )
+
+
+def _replace_table(warehouse: WarehouseTables, table: Table, work: Path) -> bool:
+    """Write a table again and put the old one aside; return False if it grew meanwhile, and leave it then.
+
+    A writer without a mark (an older version, another system) can append at any moment.
+    """
+    assert warehouse.folder is not None
+    target, aside, place = (
+        warehouse.folder / table.name,
+        _old_location(warehouse, table.name),
+        work / table.name,
+    )
+    version = _last_version(target)
+    rows = warehouse.spark.read.format("delta").option("versionAsOf", version).load(str(target))
     remove_tree(place)  # of a migration that was killed
     warehouse.spark.sql(create_statement(table, quote_folder(str(place))))
     conform(rows, table).write.format("delta").mode("append").save(str(place))
-    (warehouse.folder / table.name).rename(_old_location(warehouse, table.name))
-    return f"{description}; {_swap_table(warehouse, table.name, work)}"
+    if _last_version(target) != version:
+        return False
+    target.rename(aside)
+    if _last_version(aside) == version:
+        return True
+    aside.rename(target)
+    return False
+
+
+def _last_version(folder: Path) -> int:
+    """Return the last version of a table. Its log is listed: `deltalake` cannot open every older table."""
+    return max(int(path.stem) for path in (folder / LOG).glob("*.json") if path.stem.isdigit())
 
 
 def _old_location(warehouse: WarehouseTables, name: str) -> Path:

@@ -17,6 +17,7 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
+from recbench_spark.storage.delta_tables import count_rows
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import first_line, retry_conflicts
 from recbench_spark.storage.table_folders import (
@@ -178,6 +179,16 @@ class WarehouseTables:
             return []
         files = delta_files.list_partition_files(self.location(table.name), partition)
         return files if sum(Path(file).stat().st_size for file in files) <= max_bytes else []
+
+    def count_rows(self, table: Table, column: str, value: str) -> int:
+        """Return the number of rows of a partition: from the log alone if its files have statistics."""
+        if not self.exists(table.name):
+            return 0
+        if self._uses_deltalake(table):
+            counted = count_rows(self.location(table.name), {column: value})
+            if counted is not None:
+                return counted
+        return self.read(table).where(F.col(column) == value).count()
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Return whether any row has this value."""

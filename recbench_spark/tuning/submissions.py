@@ -27,6 +27,7 @@ from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.nightly.night import headline_filter
 from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
+from recbench_spark.storage.publish import private_path, rename_folder
 from recbench_spark.storage.shared_rows import (
     drop_folder,
     input_files,
@@ -110,19 +111,32 @@ def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
 
 
 def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:
-    """Write rows and facts into a new folder; return the facts of the bundle.
+    """Write rows and facts into a folder; return the facts of the bundle.
 
     The rows go into one file, since a submission is read on one machine. Arrow writes some thousand at a
-    time.
+    time. Both files are made in a private folder beside it, so that a pack that ends early leaves no half
+    of a bundle. A folder that holds the same bundle stays as it is.
+
+    Raises:
+        ConfigError: the folder holds another bundle.
     """
-    if (folder / FACTS_FILE).exists():
-        raise ConfigError(f"{folder} holds a bundle", "give another --output")
-    folder.mkdir(parents=True, exist_ok=True)
-    task = str(facts["task"])
-    ordered = rows.orderBy("user_id", "item_id")
-    place = folder / ROW_FILES[task]
+    with private_path(folder.absolute()) as private:
+        private.mkdir()
+        place = private / ROW_FILES[str(facts["task"])]
+        _write_rows(store, rows, place)
+        content, n = hash_content(load_parquet(store.spark, str(place)))
+        full_facts = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
+        document = parse(Bundle, full_facts, str(folder)).model_dump(mode="json")
+        document["digest"] = digest_document(document)
+        (private / FACTS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        _publish_bundle(private, folder, str(document["digest"]))
+    return parse(Bundle, document, str(folder))
+
+
+def _write_rows(store: Store, rows: DataFrame, place: Path) -> None:
+    """Write rows to one Parquet file, in the order of users and items."""
     scratch = scratch_folder(store.scratch)  # nothing reads these rows later
-    ordered.write.parquet(scratch)
+    rows.orderBy("user_id", "item_id").write.parquet(scratch)
     files = load_parquet(store.spark, scratch)
     schema = files.limit(0).toArrow().schema
     with pq.ParquetWriter(place, schema) as writer:
@@ -130,12 +144,30 @@ def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str,
             part = pq.read_table(path, columns=files.columns)
             writer.write_table(part.replace_schema_metadata(None).cast(schema))
     drop_folder(store.spark, scratch)
-    content, n = hash_content(load_parquet(store.spark, str(place)))
-    full_facts = {**facts, "rows": n, "content": content, "code_version": __version__, "digest": ""}
-    document = parse(Bundle, full_facts, str(folder)).model_dump(mode="json")
-    document["digest"] = digest_document(document)
-    (folder / FACTS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return parse(Bundle, document, str(folder))
+
+
+def _publish_bundle(private: Path, folder: Path, packed: str) -> None:
+    """Give a packed bundle its name. A folder without a bundle gets the files, the facts last.
+
+    Raises:
+        ConfigError: the folder holds another bundle.
+    """
+    if rename_folder(private, folder):
+        return
+    if (folder / FACTS_FILE).exists():
+        if read_digest(folder) != packed:
+            raise ConfigError(f"{folder} holds another bundle", "give another --output")
+        return
+    for file in sorted(private.iterdir(), key=lambda path: path.name == FACTS_FILE):
+        file.replace(folder / file.name)
+
+
+def read_digest(folder: Path) -> str | None:
+    """Return the digest that the facts of a bundle have; None where they have none or cannot be read."""
+    try:
+        return str(json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def digest_document(document: Mapping[str, Any]) -> str:

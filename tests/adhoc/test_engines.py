@@ -193,6 +193,23 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     assert len(here["metrics"]) > 10
 
 
+@pytest.mark.parametrize("kind", ["text", "int", "bool"])
+def test_the_same_bits_of_predictions_by_a_column(spark, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    table = pa.table(rows(rng, ("text", "int"), 60, 9, 20))
+    numbers = {"prediction": rng.random(60), "outcome": rng.integers(0, 2, 60).astype(float)}
+    code = rng.integers(0, 2, 60)
+    column = {"text": [("main", None)[c] for c in code], "int": code, "bool": code > 0}[kind]
+    for name, values in {**numbers, "block": column}.items():
+        table = table.append_column(name, pa.array(values))
+    options = (Bootstrap(replicates=5), Views(2), "block")
+    here = answer(local_predictions.evaluate_predictions, table, *options)
+    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *options)
+    wrong = (*options[:2], "prediction")
+    here = answer(local_predictions.evaluate_predictions, table, *wrong)
+    assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *wrong)
+
+
 @pytest.mark.parametrize("kind", ["int", "text"])
 def test_the_same_bits_of_pairs(spark, kind: str) -> None:
     rng = np.random.default_rng(7)

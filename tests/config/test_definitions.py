@@ -56,3 +56,18 @@ def test_wrong_names_are_refused_with_the_nearest(
 def test_persistence_is_a_chance(persistence: object) -> None:
     with pytest.raises(ConfigError, match="definition"):
         make_definition(None, {"persistence": persistence})
+
+
+@pytest.mark.parametrize("overrides", [{}, {"gain": "binary"}, {"gain": "exponential_above"}])
+def test_an_origin_needs_grades(overrides: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"definition\.grade_origin: a gain of '[a-z_]+' has no grades"):
+        make_definition(None, {"grade_origin": 3, **overrides})
+    signed = make_definition(None, {"grade_origin": 3, "gain": "linear", "negative_grades": "signed"})
+    assert signed.describe() == "v1;gain=linear;negative_grades=signed;grade_origin=3.0"
+
+
+def test_an_axis_that_came_later_enters_no_key_of_older_definitions() -> None:
+    older = {name for name in Definition.model_fields if name != "grade_origin"}
+    assert Definition().to_settings() == Definition().model_dump(include=older)
+    moved = make_definition(None, {"grade_origin": 3, "gain": "linear"})
+    assert moved.to_settings() == moved.model_dump()

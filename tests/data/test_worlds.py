@@ -249,7 +249,7 @@ def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spa
     known = parts["train"] | parts["valid"]
     assert parts["open_loop"] == shown - known and len(shown & known) > 100
     assert len(parts["open_loop"] & parts["test"]) > 40
-    manifest = build_manifest(spark.createDataFrame(made), len(log), "{}", dropped="so")
+    manifest = build_manifest(spark.createDataFrame(made), len(log), "{}", dropped="so").facts
     facts = pd.DataFrame(manifest).set_index("fact")
     assert facts.value["overlap"] == 0
     assert facts.value["duplicates_dropped"] == len(shown & known)

@@ -288,7 +288,8 @@ AXES: dict[str, Rule] = {
     "ndcg_users": choice("same", "truth", "both", "output"),
     "empty_users": choice("leave_out", "zero"),
     "gain": choice("binary", "linear", "exponential", "exponential_above"),
-    "negative_grades": choice("clip", "worst", "zero_floor"),
+    "negative_grades": choice("clip", "worst", "zero_floor", "signed"),
+    "grade_origin": number(),
     "threshold": maybe(number()),
     "discount": choice("log2", "log2_max2", "ln"),
     "ideal": choice("min_k_relevant", "k", "relevant"),
@@ -340,18 +341,47 @@ def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
     without_unit = reader in ("world", "coat", "yahoo_r3", "lightgcn") or (
         reader == "netflix" and unit != "timestamp"
     )
-    columns, tables = dataset.get("columns", {}), ("csv", "parquet", "delta")
+    if without_unit and unit != "s":
+        return "has no times in a unit"
+    return _column_mistakes(dataset)
+
+
+def _column_mistakes(dataset: dict[str, Any]) -> str | None:
+    reader, columns, tables = dataset["reader"], dataset.get("columns", {}), ("csv", "parquet", "delta")
     if set(columns) - {"user_id", "item_id", "rating", "event_time", "part"}:
         return "no such column of ours"
     if len(set(columns.values())) < len(columns):
         return "one column is two of ours"
     if reader not in tables and (columns or dataset.get("options")):
         return "has a layout of its own"
+    if strange := list_strange_options(dataset):
+        return f"no option of this reader: {strange}"
     if reader != "world" and any(
         value != WORLD_DEFAULTS[name] for name, value in dataset.get("world", {}).items()
     ):
         return "is not generated"
-    return "has no times in a unit" if without_unit and unit != "s" else None
+    return None
+
+
+FILE_OPTIONS = """ignorecorruptfiles ignoremissingfiles modifiedafter modifiedbefore pathglobfilter
+    recursivefilelookup"""
+OPTIONS = {
+    "csv": """sep delimiter encoding charset quote escape comment header inferschema preferdate
+    enforceschema ignoreleadingwhitespace ignoretrailingwhitespace nullvalue nanvalue positiveinf
+    negativeinf dateformat timestampformat timestampntzformat timeformat enabledatetimeparsingfallback
+    maxcolumns maxcharspercolumn mode columnnameofcorruptrecord multiline chartoescapequoteescaping
+    samplingratio emptyvalue locale linesep inputbuffersize timezone unescapedquotehandling columnpruning
+    compression codec extension""",
+    "parquet": "mergeschema datetimerebasemode int96rebasemode",
+    "delta": """versionasof timestampasof readchangefeed readchangedata startingversion startingtimestamp
+    endingversion endingtimestamp""",
+}
+
+
+def list_strange_options(dataset: dict[str, Any]) -> list[str]:
+    """List options that Spark's reader would not know; one with a dot is of the file system."""
+    known = {*FILE_OPTIONS.split(), *OPTIONS.get(dataset["reader"], "").split()}
+    return [name for name in dataset.get("options", {}) if name.lower() not in known and "." not in name]
 
 
 READERS = (
@@ -800,6 +830,20 @@ def _check_parts(meant: dict[str, Any]) -> None:
     for part in evaluation.get("parts", ("test",)):
         if part not in known:
             raise Broken("benchmark.evaluation.parts", f"nothing is held out to {part}")
+    reader, settings = meant["dataset"]["reader"], usual_split(split)
+    if reader in ("csv", "parquet", "delta") or settings["holdout"] == "given":
+        return
+    made = {*settings.get("parts", ("test",))}
+    shares = settings["ratio"][1] if settings["holdout"] == "ratio" else 0
+    if shares or settings["valid"] or (settings.get("held_out") or {}).get("valid"):
+        made.add("valid")
+    of_log = {
+        "world": {"open_loop"},
+        **dict.fromkeys(("netflix", "coat", "yahoo_r3", "lightgcn", "ncf"), known),
+    }
+    for part in evaluation.get("parts", ("test",)):
+        if part not in made | of_log.get(reader, set()):
+            raise Broken("benchmark.evaluation.parts", f"{part} has no row")
 
 
 def _check_task(meant: dict[str, Any]) -> None:
@@ -830,6 +874,10 @@ def _check_metrics(meant: dict[str, Any]) -> None:
         if name not in (VALUE_METRICS if rating else (*RANK_METRICS, *LIST_METRICS)):
             raise Broken("benchmark.evaluation.metrics", f"no metric {name}")
     axes = evaluation.get("definition", {})
+    preset_gain = {"ranx": "linear", "elliot": "exponential_above"}.get(evaluation.get("preset") or "")
+    gain = axes.get("gain", preset_gain)
+    if axes.get("grade_origin") and gain not in ("linear", "exponential"):
+        raise Broken("benchmark.evaluation.definition.grade_origin", "the gain has no grades")
     cut = UNCUT_PRESETS.get(evaluation.get("preset") or "", ())
     for name in list_metrics(meant) if evaluation.get("uncut") is False else ():
         axis = axes.get(f"{name}_cut", "uncut" if name in cut else "at_k")
@@ -944,6 +992,27 @@ def _check_nights(meant: dict[str, Any]) -> None:
         raise Broken("benchmark.paradoxes", "need comparisons.baseline")
 
 
+def _check_differences(meant: dict[str, Any]) -> None:
+    """Check that two values can be as far apart as a difference that matters, or a fall."""
+    compared = meant.get("comparisons") or {}
+    metrics = compared.get("metrics") or list_metrics(meant)
+    if meant.get("comparisons") and compared.get("minimum_difference", 0) > max(
+        _width(meant, metric) for metric in metrics
+    ):
+        raise Broken("benchmark.comparisons.minimum_difference", "no two values are so far apart")
+    for rule in meant.get("regressions", ()):
+        if rule["drop"] > _width(meant, rule["metric"]):
+            raise Broken("benchmark.regressions.drop", "no value falls so far")
+
+
+def _width(meant: dict[str, Any], metric: str) -> float:
+    if metric == "hit":
+        return max(meant.get("evaluation", {}).get("k", (20,)))
+    if metric in (*RANK_METRICS, "coverage", "gini", "mean_popularity"):
+        return 1
+    return 2 if metric == "diversity" else math.inf
+
+
 def _check_placeholders(meant: dict[str, Any]) -> None:
     """Check placeholders: `{logical_date}` and formats of whole days; other braces are Hadoop's."""
     evaluation, exposure = meant.get("evaluation", {}), (meant.get("evaluation", {}).get("exposure") or {})
@@ -964,5 +1033,5 @@ def _check_placeholders(meant: dict[str, Any]) -> None:
 
 RULES = (
     _check_models, _check_parts, _check_task, _check_metrics, _check_log_slices, _check_exposure,
-    _check_nights, _check_placeholders,
+    _check_nights, _check_differences, _check_placeholders,
 )  # fmt: skip

@@ -242,7 +242,7 @@ JOBS = (
 )
 """Jobs that write tables, and can be run again with the same flags."""
 BUNDLE = Job("bundle", pack, fit_models)
-"""The bundle job; it refuses a folder that already has a bundle."""
+"""The bundle job; it packs beside the warehouse."""
 NAMED = {job.title: job for job in (*JOBS, BUNDLE)}
 READERS = (
     Job("query", query, prepare_nights),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -64,8 +65,9 @@ def test_no_held_out_pair_is_an_edge(spark, tmp_path, capsys) -> None:
     assert run(embed, *flags, *place) == 0
     output = capsys.readouterr().out
     assert read_pairs(tmp_path / "w") == train
-    (source,) = DeltaTable(tmp_path / "w" / "graphs").to_pandas()["source"]
-    assert '"part": "train"' in source
+    (graph,) = DeltaTable(tmp_path / "w" / "graphs").to_pyarrow_table().to_pylist()
+    assert graph["source"].startswith("splits, ") and '"part": "train"' in graph["source"]
+    assert json.loads(graph["settings_json"])["edges"] == "splits", "a moved warehouse has its own tables"
 
     store = Store(spark, str(tmp_path / "w"))
     name = output.split("model ", 1)[1].split(maxsplit=1)[0]

@@ -140,6 +140,25 @@ SETTINGS = (
     (embed, f"{EDGES} --columns src=a,src=b", "src is given twice", "one column"),
     (embed, f"{EDGES} --columns scr=src", "no column scr", "'src'"),
     (neighbourhoods, f"{EDGES} --columns src=a,src=b", "src is given twice", "one column"),
+    (nightly, f"{NIGHT} --set dataset.options.seperator=|", "has no 'seperator'", "did you mean"),
+    (nightly, f"{NIGHT} --set dataset.options.versionAsOf='3'", "'csv' has no 'versionAsOf'", "known:"),
+    (split, f"--config movielens_1m {IN_W} --set dataset.path=. --set dataset.options.header='true'",
+     "takes no 'columns' and no 'options'", "csv"),
+    (nightly, f"{NIGHT} --set evaluation.parts=[valid]", "nor the log has rows of 'valid'",
+     "split.ratio: [0.7, 0.1, 0.2]"),
+    (nightly, f"{NIGHT} --set evaluation.parts=[test,open_loop]", "has rows of 'open_loop'", "known: test"),
+    (nightly, f"--config demo {IN_W} {' '.join(DAY)} --set evaluation.parts=[quiz]",
+     "neither the split nor the log has rows of 'quiz'", ""),
+    (nightly, f"{NIGHT} --set comparisons.minimum_difference=50", "minimum_difference is 50", "0.01"),
+    (nightly, f"{NIGHT} --set comparisons.metrics=[ndcg] --set comparisons.minimum_difference=1.5",
+     "two values of ndcg are at most 1 apart", "0.01"),
+    (nightly, f"{NIGHT} --set regressions=[{{\"metric\":\"ndcg\",\"k\":10,\"drop\":5}}]",
+     "regressions.0.drop is 5", "0.01"),
+    (tune, f"{STARS} --set search.spaces.sgd.rates.high=1000000000.0", "rate of 1e+09 is above 1000", ""),
+    (benchmark, f"{STARS} --set models.sgd.rates=1001", "learning rate of 1001 is above 1000", ""),
+    (split, f"{LOG} --protocol TO_LS --set split.protocol=RO_LS", "are one setting", "leave one out"),
+    (propensity, f"{LOG} --goodness 5 --method relative_frequency", "--goodness is not used", "steck"),
+    (estimate, f"{ROUNDS} --uniform 2147483647", "--uniform 2147483647: at most", "number of items"),
     (embed, f"{EDGES} --sides u,i --node-table u=a --node-table u=b", "two tables of side u", "one table"),
 )  # fmt: skip
 
@@ -156,6 +175,10 @@ def test_settings_that_mean_nothing_are_refused(
 
 GIVEN = "--set evaluation.definition.candidates=given"
 MISSING = (
+    (nightly, f"{NIGHT} --set dataset.options.sep=;", "cut at ';', has no column user_id, item_id",
+     "fields are separated by ','"),
+    (nightly, f"{NIGHT} --set dataset.options.delimiter=\\t", "has no column user_id, item_id",
+     "dataset.options sep"),
     (estimate, f"{MATRIX} chances.csv", "no column rating", ""),
     (benchmark, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
     (tune, f"{STARS} --set dataset.path=lgo.csv", "lgo.csv", "'log.csv'"),
@@ -269,6 +292,22 @@ def test_files_are_told_by_line_and_key(
     Path("shop.yaml").write_text("\n".join([*kept, text]) + "\n", encoding="utf-8")
     code, said = run(nightly, NIGHT, capsys)
     assert code == 2 and report in said and hint in said, said
+
+
+TAKEN = (
+    "--set dataset.options.sep=','", "--set dataset.options.HEADER='true'",
+    '--set dataset.options={"fs.s3a.endpoint":"x"}',
+    "--set evaluation.parts=[test,valid] --set split.ratio=[0.7,0.1,0.2]",
+    "--set evaluation.parts=[valid] --set split.holdout=leave_one_out --set split.valid=true",
+    "--set evaluation.parts=[test,open_loop] --set dataset.columns.part=watched_at",
+    "--set comparisons.minimum_difference=0.5",
+    "--set comparisons.metrics=[hit] --set comparisons.minimum_difference=3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", TAKEN)
+def test_what_can_be_meant_is_taken(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(nightly, f"{NIGHT} {flags}", capsys) == (0, "")
 
 
 @pytest.mark.parametrize("value", ["7", "0", "007", "1_000", "'010'", "0x10", "-5", "1e3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import split
+from recbench_spark.storage.store import Store
 
 ROWS = [(user, item, 3, 100 * user + 10 * item) for user in range(4) for item in range(5)]
 
@@ -74,6 +76,23 @@ def test_mistakes_are_told_before_spark_starts(
 ) -> None:
     assert run(*flags, "--warehouse", "w", "--dry-run") == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_session_that_splits_twice_at_one_place_reads_no_rows_of_the_first_split(
+    spark, log: str, tmp_path: Path
+) -> None:
+    """Spark holds a plan of the first catalogue as long as it is cached, and makes it anew, without rows,
+    when retention deletes them. The folder is then removed, as with a disk that was full.
+    """
+    warehouse = tmp_path / "w"
+    flags = ("--log", log, *COLUMNS, "--protocol", "TO_LS", "--warehouse", str(warehouse))
+    assert run(*flags) == 0
+    split_id = spark.read.format("delta").load(f"{warehouse}/items").first().split_id
+    Store(spark, str(warehouse)).delete("splits", "split_id", [split_id])
+    shutil.rmtree(warehouse)
+    assert run(*flags) == 0
+    assert spark.read.format("delta").load(f"{warehouse}/items").count() == 5
+    assert spark.read.format("delta").load(f"{warehouse}/user_blocks").count() == 4
 
 
 @pytest.mark.contract("split")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +31,7 @@ from recbench_spark.schemas import (
     USER_BLOCKS,
     USER_METRICS,
 )
+from recbench_spark.storage import migration
 from recbench_spark.storage.shared_rows import SETTING, local_scratch
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import remove_uncommitted
@@ -239,6 +242,59 @@ def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
     assert sorted(map(bool, said)) == [False, True]
     store = Store(spark, str(folder))
     assert store.migrate() == [] and not (folder / "_migrating").exists()
+    assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
+
+
+def test_a_migration_keeps_what_another_writer_appends_meanwhile(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A night of the older code has no mark; it appends while its table is written again, twice."""
+    folder = tmp_path / "w"
+    before = make_schema_3(spark, folder)
+    conform, late = migration.conform, [3, 4]
+
+    def append_and_conform(rows: Any, table: Any) -> Any:
+        if table is USER_METRICS and late:
+            row = (
+                f"VALUES ('r{late.pop()}', 'u1', 'test', 'ndcg', 'v1', 'holdout', ARRAY(5), ARRAY(0.5D), 2)"
+            )
+            spark.sql(f"INSERT INTO delta.`{folder}/user_metrics` {row}")
+        return conform(rows, table)
+
+    monkeypatch.setattr(migration, "conform", append_and_conform)
+    store = Store(spark, str(folder), any_version=True)
+    store.migrate()
+    rows = sorted(str(row) for row in store.read(USER_METRICS).collect())
+    assert len(rows) == len(before) + 2 and set(before) < set(rows)
+    assert store.migrate() == []
+
+
+AT_WORK = """
+import sys, time
+from pathlib import Path
+from recbench_spark.storage.marks import note_run
+note_run(Path(sys.argv[1]), "r9")
+print("works", flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_table_is_migrated_while_a_run_is_at_work(spark, tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    before = make_schema_3(spark, folder)
+    night = subprocess.Popen(
+        [sys.executable, "-c", AT_WORK, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert night.stdout is not None and night.stdout.readline() == "works\n"
+        store = Store(spark, str(folder), any_version=True)
+        with pytest.raises(StoreError, match=f"while a run is at work: process {night.pid} of") as refused:
+            store.migrate()
+        assert "end it, and run --migrate again" in str(refused.value)
+    finally:
+        night.kill()
+        night.wait()
+    store.migrate()
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
 
 

@@ -24,7 +24,7 @@ from recbench_spark.nightly import split as splitting
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.nightly.propensity import ExposureLog, write_propensities
 from recbench_spark.placeholders import fill_placeholders
-from recbench_spark.protocol.manifests import Fact
+from recbench_spark.protocol.manifests import Manifest
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES, RUNS
 from recbench_spark.storage.store import Store
@@ -179,7 +179,7 @@ def test_a_log_that_changes_while_it_is_split_is_no_split(
     benchmark = night(str(log), [{"name": "popular", "kind": "popular"}], reader="parquet")
     audit = splitting.build_manifest
 
-    def audit_late(*args: Any) -> list[Fact]:
+    def audit_late(*args: Any) -> Manifest:
         pq.write_table(rows(9), log)
         return audit(*args)
 

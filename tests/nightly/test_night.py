@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from recbench_spark import benchmark as story
 from recbench_spark.config import Provenance
-from recbench_spark.errors import ConfigError, DataError, MissingError
+from recbench_spark.errors import ConfigError, DataError, MissingError, StoreError
 from recbench_spark.nightly import split
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.nightly.night import check_benchmark, count_attempts, open_night
@@ -35,6 +35,7 @@ from recbench_spark.schemas import (
     SPLITS,
     USER_BLOCKS,
     USER_METRICS,
+    Table,
 )
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
@@ -399,6 +400,28 @@ def test_a_split_killed_half_way_is_completed_without_doubling(
     assert facts.count() == facts.select("part", "fact").distinct().count()
 
 
+@pytest.mark.parametrize(
+    ("step", "table"), [("build_catalogue", ITEMS), ("build_user_blocks", USER_BLOCKS)]
+)
+def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
+    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: Table
+) -> None:
+    """A session once committed a table without a row under its name, and reported no error."""
+    store, tiny = Store(spark, str(tmp_path)), small(**TINY)
+    build = getattr(split, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(split, step, lambda *args, **more: build(*args, **more).limit(0))
+        with pytest.raises(StoreError, match=f"{table.name} has 0 rows, and the log has") as refused:
+            run(store, tiny)
+    assert "run again" in refused.value.hint
+    assert not store.read(MANIFESTS).where("fact = 'rows'").count() and store.read(SPLITS).isEmpty()
+    ran = run(store, tiny)
+    assert (set(ran.outcome.run_ids), ran.outcome.failed) == ({"popular"}, {})
+    for one, key in ((ITEMS, "item_id"), (USER_BLOCKS, "user_id")):
+        whole = ran.night.table(SPLITS).select(key).distinct().count()
+        assert ran.night.table(one).count() == store.read(one).count() == whole > 0
+
+
 @pytest.mark.full
 def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Path) -> None:
     for side, dims in (("user", 2), ("item", 3)):
@@ -459,10 +482,13 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
 
 
 def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:
-    evaluation = {**SMALL["evaluation"], "parts": ["probe"]}
-    with pytest.raises(DataError, match="part 'probe'") as error:
-        run(small_night.store, small(name="empty", evaluation=evaluation))
+    world = {**SMALL["dataset"], "world": {**SMALL["dataset"]["world"], "open_loop": 0}}
+    with pytest.raises(DataError, match="part 'open_loop'") as error:
+        run(small_night.store, small(name="empty", dataset=world))
     assert "test" in error.value.hint
+    evaluation = {**SMALL["evaluation"], "parts": ["probe"]}
+    with pytest.raises(ConfigError, match="neither the split nor the log has rows of 'probe'"):
+        run(small_night.store, small(name="empty", evaluation=evaluation))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ ROWS = [
 
 
 def collect_facts(spark, rows=ROWS, log_rows: int = 9) -> dict[tuple[str, str], float | str]:
-    facts = build_manifest(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}')
+    facts = build_manifest(spark.createDataFrame(rows, SCHEMA), log_rows, '{"seed": 1}').facts
     assert len(facts) == len({(row.part, row.fact) for row in facts})
     return {(row.part, row.fact): row.detail if row.value is None else row.value for row in facts}
 
@@ -133,10 +133,12 @@ def test_the_facts_do_not_know_how_the_rows_lie(spark, tmp_path, seed) -> None:
     settings = '{"held_out": {"of": "items"}}'
     whole = spark.createDataFrame(rows, SCHEMA)
     expected = build_manifest(whole.coalesce(1), 90, settings)
+    distinct = [len({row[n] for row in rows}) for n in range(2)]
+    assert [expected.users, expected.items] == distinct
     by_spark = whole.groupBy("part").agg(
         F.sum(F.xxhash64("user_id", "item_id", "rating", "event_time").cast("decimal(38,0)"))
     )
-    hashes = {fact.part: fact.detail for fact in expected if fact.fact == "content_hash"}
+    hashes = {fact.part: fact.detail for fact in expected.facts if fact.fact == "content_hash"}
     assert hashes == {part: str(value) for part, value in by_spark.collect()}
     for n in (2, 5):
         assert build_manifest(whole.repartition(n), 90, settings) == expected
@@ -158,6 +160,6 @@ def test_held_out_owners_of_whom_nothing_is_tested_are_counted(spark) -> None:
     ]  # fmt: skip
     frame = spark.createDataFrame(rows, SCHEMA)
     for of, n in (("items", 2), ("users", 1)):
-        facts = build_manifest(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}')
+        facts = build_manifest(frame, 6, f'{{"held_out": {{"of": "{of}"}}}}').facts
         untested = [tuple(fact[:3]) for fact in facts if fact.fact.startswith("untested")]
         assert untested == [("given", f"untested_{of}", n)]

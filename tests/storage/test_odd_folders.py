@@ -23,7 +23,7 @@ from recbench_spark.nightly.report import _pandas_command
 from recbench_spark.schemas import CHECKS, RUNS
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.delta_tables import open_for_write
+from recbench_spark.storage.delta_tables import count_rows, open_for_write
 from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
 
 NAMES = (
@@ -50,12 +50,23 @@ def put_table(folder: Path, plain: Path) -> str:
     return str(folder / "table")
 
 
+def test_rows_without_statistics_are_not_counted(tmp_path) -> None:
+    """The log of a table may say of no file how many rows it has; then None tells to read them."""
+    place = put_table(tmp_path, tmp_path / "source")
+    assert count_rows(place, {"day": "2"}) == count_rows(place, {"day": "1 %20"}) == 1
+    commit = Path(place, "_delta_log", "00000000000000000000.json")
+    commit.write_text(re.sub(r'"stats":"(\\.|[^"\\])*"', '"stats":null', commit.read_text()))
+    assert count_rows(place, {"day": "2"}) is None
+
+
 def test_files_of_a_partition_are_where_the_list_says(folder, tmp_path) -> None:
     place = put_table(folder, tmp_path / "source")
     for day, src in (("1 %20", ["a"]), ("2", ["b"])):
         (file,) = delta_files.list_partition_files(place, {"day": day})
         assert Path(file).is_relative_to(folder)
         assert pq.read_table(file, partitioning=None).column("src").to_pylist() == src
+        assert count_rows(place, {"day": day}) == 1
+    assert count_rows(place, {"day": "3"}) == 0
     assert delta_files.list_partition_files(place, {"day": "3"}) == []
     rows = (
         SharedRows("key", tuple(delta_files.list_partition_files(place, {"day": "2"}))).dataset().to_table()

@@ -5,9 +5,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Barrier
 
@@ -129,32 +129,31 @@ def test_work_of_a_failed_owner_is_taken_over_at_once(tmp_path: Path) -> None:
 
 
 @contextmanager
-def full_disk() -> Iterator[Callable[[], None]]:
-    """Let no file of this process grow after a call: as on a full disk, names can be made, bytes cannot.
+def full_disk() -> Iterator[None]:
+    """Let no file of this process grow: as on a full disk, names can be made, bytes cannot.
 
-    It ends within a test: the report of pytest may be a file too.
+    The limit ends with the context: pytest may report to a file.
     """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_lease_that_a_full_disk_cannot_take_is_held_by_nobody(tmp_path: Path) -> None:
-    target, full = tmp_path / "g", pytest.raises(OSError, match="File too large")
-    with full_disk() as fill:
-        fill()
-        with full, hold_lease(target, is_there(target)):
-            pytest.fail("there is no lease without room")
+    target = tmp_path / "g"
+    with full_disk(), pytest.raises(OSError, match="File too large"), hold_lease(target, is_there(target)):
+        pytest.fail("there is no lease without room")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_work_of_an_owner_that_a_full_disk_ended_is_taken_over_at_once(tmp_path: Path) -> None:
-    target, full = tmp_path / "g", pytest.raises(OSError, match="File too large")
-    with full_disk() as fill, full, hold_lease(target, is_there(target)) as lease:
+    target, failed = tmp_path / "g", pytest.raises(OSError, match="File too large")
+    with ExitStack() as disk, failed, hold_lease(target, is_there(target)) as lease:
         assert lease is not None
-        fill()
+        disk.enter_context(full_disk())
         (lease.work / "checkpoint").write_text("7")
     assert not leases.is_held(target)
 
@@ -196,6 +195,27 @@ def test_the_second_of_two_processes_waits_and_uses_the_first_ones(tmp_path: Pat
         assert lease is None
     assert owner.wait() == 0 and (target / "checkpoint").read_text() == "7"
     assert lines and f"process {owner.pid}" in lines[0]
+
+
+def test_who_waits_is_told_for_whom_how_long_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner hangs: its lease is touched, and it makes nothing. When it is ended the second goes on."""
+    monkeypatch.setattr(leases, "REPORT_SECONDS", 1.0)
+    target, lines = tmp_path / "g", list[str]()
+    owner = start_owner(target, 600)
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 3:
+            owner.kill()
+            owner.wait()
+
+    with hold_lease(target, is_there(target), report) as lease:
+        assert lease is not None and (lease.work / "checkpoint").read_text() == "7"
+    assert len(lines) == 3 and all(f"process {owner.pid} of host" in line for line in lines)
+    assert "since" not in lines[0] and "waiting for it since 0.0 minutes" in lines[1]
+    assert "if it hangs, end that process, and this run goes on" in lines[2]
 
 
 def test_a_killed_process_loses_its_lease_at_once_and_its_work_goes_on(tmp_path: Path) -> None:

@@ -125,6 +125,26 @@ def test_true_ratings_are_held_back_until_accepted_and_can_be_retracted(board) -
         decide_on_entry(board.store, "nothing", RETRACTED, "x", "y")
 
 
+def test_a_bundle_packed_again_is_the_same_and_another_one_is_refused(board) -> None:
+    place = board.pack("again", MEAN)
+    files = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in place.iterdir()}
+    assert board.pack("again", MEAN) == place
+    with pytest.raises(ConfigError, match="again holds another bundle"):
+        board.pack("again", TRUE)
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in place.iterdir()} == files
+    assert not [path.name for path in board.folder.iterdir() if ".partial" in path.name]
+    mine = board.folder / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    board.pack("mine", MEAN)
+    assert sorted(path.name for path in mine.iterdir()) == [
+        "bundle.json",
+        "notes.txt",
+        "predictions.parquet",
+    ]
+    assert board.score(mine).value > 0
+
+
 @pytest.mark.parametrize("key", ["who", "method", "name", "dims", "rows", "digest"])
 def test_facts_that_were_changed_after_packing_are_refused(board, key: str) -> None:
     place = board.folder / "edited"

@@ -25,7 +25,6 @@ from recbench_spark.tuning.decisions import ACCEPTED, RETRACTED, decide_on_entry
 from recbench_spark.tuning.folds import FoldedLog, open_folded_log
 from recbench_spark.tuning.submissions import (
     COLUMNS,
-    FACTS_FILE,
     make_facts,
     pack_bundle,
     read_predictions,
@@ -95,7 +94,7 @@ def check_files(args: argparse.Namespace) -> None:
     """Check, before Spark starts, that the files to pack, score or decide on exist.
 
     Raises:
-        ConfigError: no warehouse, or an --output that holds a bundle. MissingError: no such file or folder.
+        ConfigError: no warehouse, or an --output that is a file. MissingError: no such file or folder.
     """
     if args.action in DECISIONS or args.model:
         require_warehouse(args.warehouse)
@@ -103,8 +102,8 @@ def check_files(args: argparse.Namespace) -> None:
     for task, path in tables.items():
         if path:
             describe_table(task, path, COLUMNS["rankings" if task == "lists" else task])
-    if args.action == "pack" and (args.output / FACTS_FILE).exists():
-        raise ConfigError(f"--output {args.output} holds a bundle", "give another --output")
+    if args.action == "pack" and args.output.is_file():
+        raise ConfigError(f"--output {args.output} is a file", "give the folder of the bundle")
     if args.action == "score":
         check_path(str(args.bundle))
 

@@ -30,6 +30,9 @@ from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
 
 MAX_WEIGHT = 100.0
+MAX_ITEMS = 10**9
+"""Most items among which a uniform policy chooses; as in a graph."""
+
 MATRIX_DEFAULTS: dict[str, Any] = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
 ROUNDS_DEFAULTS: dict[str, Any] = {
     "reader": "table", "uniform": None, "policy": None, "policy_log": None,
@@ -89,6 +92,10 @@ def check_flags(args: argparse.Namespace) -> None:
     for flag, value in positive.items():
         if value is not None and not value > 0:
             raise ConfigError(f"{flag} {value:g}: must be above 0")
+    if args.uniform is not None and args.uniform > MAX_ITEMS:
+        raise ConfigError(
+            f"--uniform {args.uniform}: at most {MAX_ITEMS} items", "give the number of items"
+        )
     if args.floor is not None and not 0 < args.floor <= 1:
         raise ConfigError(f"--floor {args.floor:g}: must lie above 0 and at most at 1")
     make_bootstrap(args)

@@ -108,7 +108,7 @@ def _publish(store: Store | ArrowStore, result: Any, run: dict[str, Any]) -> Non
 
     run_id = publish_standalone(store, result, run)
     metrics, checks = (to_arrow(store.read_run(name, run_id)) for name in ("metrics", "checks"))
-    print_results(metrics, checks, run_id, store.root)
+    print_results(metrics, checks, run_id, store.root, run["settings"].get("slice"))
 
 
 def check_flags(args: argparse.Namespace, kind: str) -> Definition:
@@ -159,6 +159,7 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
         "--fpr": args.fpr != defaults.fpr,
     }
     prediction_flags |= {"--thresholds": args.thresholds != defaults.thresholds}
+    prediction_flags |= {"--slice": args.slice is not None}
     for flag in [flag for flag, is_set in prediction_flags.items() if is_set and kind != "predictions"]:
         raise ConfigError(f"{flag} is not used with --{kind}", "it is for predictions")
     if args.similarity != "dot" and kind != "embeddings":
@@ -208,7 +209,7 @@ def evaluate_tables(
     request, inputs = make_request(args, kind), _name_tables(args)
     tables = {name: read(path, table_columns(name), name) for name, path in inputs.items()}
     if kind == "predictions":
-        return engine.evaluate_predictions(tables[kind], request.bootstrap, read_views(args))
+        return engine.evaluate_predictions(tables[kind], request.bootstrap, read_views(args), args.slice)
     if args.pairs:
         nearness = {"k": request.k, "similarity": request.similarity}
         return engine.evaluate_pairs(tables["items"], tables["pairs"], **nearness, **place)
@@ -243,7 +244,10 @@ def input_paths(args: argparse.Namespace) -> dict[str, str]:
 
 def check_headers(args: argparse.Namespace, kind: str) -> None:
     """Check columns and widths of vectors. Raises SchemaError; tables that need Spark are skipped."""
-    values = {"scores": ("score",), "predictions": ("prediction", "outcome")}
+    values = {
+        "scores": ("score",),
+        "predictions": ("prediction", "outcome", *([args.slice] if args.slice else [])),
+    }
     for name, path in _name_tables(args).items():
         with suppress(FallbackToSpark):
             names = arrow_files.read_column_names(path)
@@ -274,16 +278,19 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
         "settings": {
             "k": args.k,
             "preset": args.preset,
-            "definition": definition.model_dump(),
+            "definition": definition.to_settings(),
             "paths": input_paths(args),
+            **({"slice": args.slice} if args.slice else {}),
         },
     }
 
 
-def print_results(metrics: pa.Table, checks: pa.Table, run_id: str, root: str) -> None:
-    """Print the overall metrics and the failed checks."""
+def print_results(
+    metrics: pa.Table, checks: pa.Table, run_id: str, root: str, slice_by: str | None = None
+) -> None:
+    """Print the overall metrics, those of each slice by a column, and the failed checks."""
     numbers = metrics.to_pandas()
-    numbers = numbers[numbers.slice_key.isna() | numbers.slice_key.isin(("fpr", "threshold"))]
+    numbers = numbers[numbers.slice_key.isna() | numbers.slice_key.isin(("fpr", "threshold", slice_by))]
     words = numbers[["metric", "slice_key", "slice_value"]].fillna("").agg(" ".join, axis=1)
     numbers = numbers.assign(metric=words.str.strip()).sort_values(["metric", "k"], na_position="first")
     shown = numbers[["metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition"]]

@@ -16,6 +16,7 @@ from recbench_spark.data.readers import PARTS, read_log
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw
+from recbench_spark.kernels.estimators.propensities import POWERS
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.propensity import ExposureLog, method_name, write_propensities
 from recbench_spark.nightly.run_keys import uses_file_names
@@ -59,6 +60,9 @@ def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | Non
         raise ConfigError(
             f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 simulations give two digits"
         )
+    if args.goodness and args.method not in POWERS:
+        hint = f"it is for {', '.join(POWERS)}"
+        raise ConfigError(f"--goodness is not used with --method {args.method}", hint)
     if args.cells and args.method != "logistic_regression":
         raise ConfigError(
             "--cells goes with --method logistic_regression",

@@ -86,6 +86,7 @@ TABLE_SOURCES = {
     "as jobs/multiverse.py sets it",
     "user_metrics": "the benchmark file has 'user_metrics: true' in its section evaluation",
     "graph_runs": "a model of the benchmark file is of kind graph, or jobs/embed.py has run",
+    "replays": "jobs/replay.py has run",
     "fits": "jobs/benchmark.py has run",
     "trials": "jobs/tune.py has run",
     "boards": "jobs/board.py has run",

@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
 def build_benchmark(args: argparse.Namespace) -> Benchmark:
     """Return a benchmark with the dataset, split and gates of the flags."""
     protocol = [f"split.protocol={args.protocol}"] if args.protocol else []
+    if protocol and any(text.partition("=")[0].strip() == "split.protocol" for text in args.set):
+        raise ConfigError("--protocol and --set split.protocol are one setting", "leave one out")
     if args.config:
         if args.columns or args.reader:
             raise ConfigError(

@@ -147,6 +147,7 @@ def _plain_metric(metric: str) -> str:
 
 def _largest_gain(metric: str, grade: float, plan: EstimationPlan) -> float:
     """Return the largest absolute gain of items whose absolute relevance is at most `grade`."""
+    grade += abs(plan.measured.definition.grade_origin)
     kind = plan.measured.definition.gain
     if metric not in (SUM, "ndcg") or kind == "binary":
         return 1.0

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, Views
 from recbench_spark.definitions import VERSION
+from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.evaluation.metrics.prediction_ranges import (
     RangeRunner,
     count_ranges,
@@ -179,6 +180,42 @@ def value_rows(
     ]
     defined = [row for row in rows if row["slice_key"] is None or row["value"] is not None]
     return defined, _missing_value_checks(rows, totals)
+
+
+MAX_SLICES = 100
+"""Most values of a column by which predictions are cut: each adds all rows of metrics once more."""
+
+
+def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[MetricRow]:
+    """Return rows of metrics as those of a value of a column: `block = main`, `block,fpr = main,0-0.1`."""
+    return [
+        {
+            **row,
+            "slice_key": column if row["slice_key"] is None else f"{column},{row['slice_key']}",
+            "slice_value": label if row["slice_key"] is None else f"{label},{row['slice_value']}",
+        }
+        for row in rows
+    ]
+
+
+def refuse_many_slices(column: str, labels: int) -> None:
+    """Refuse a column with too many values.
+
+    Raises:
+        DataError: more than MAX_SLICES.
+    """
+    if labels > MAX_SLICES:
+        raise DataError(
+            f"predictions: {column} has more than {MAX_SLICES} values", "slice by a column with few values"
+        )
+
+
+def slice_type_error(column: str) -> SchemaError:
+    """Return the error for a column by which predictions cannot be cut."""
+    return SchemaError(
+        f"predictions: {column} holds no text, whole numbers or booleans",
+        "slice by a column with few values",
+    )
 
 
 def rating_metrics(users: DataFrame, metrics: Sequence[str], bootstrap: Bootstrap) -> list[MetricRow]:

@@ -64,7 +64,7 @@ def _count_ranks(
         settings = CountingSettings(top_k=request.top, cutoff=request.cutoff)
         chosen_device = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
         counts = count_ranks(scorer, users, truth, excluded, device=chosen_device, settings=settings)
-    return _drop_unknown_users(_find_known_users(scorer, users, batch), truth, counts)
+    return drop_unknown_users(_find_known_users(scorer, users, batch), truth, counts)
 
 
 def _is_little(scorer: Scorer, users: int) -> bool:
@@ -102,7 +102,7 @@ def _find_known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -
     return known_u if knows is None else known_u & knows(users)
 
 
-def _drop_unknown_users(known_u: Bools, truth: ItemLists, counts: RankCounts) -> RankCounts:
+def drop_unknown_users(known_u: Bools, truth: ItemLists, counts: RankCounts) -> RankCounts:
     """Remove ranks and lists of users whom the model does not know."""
     if known_u.all():
         return counts

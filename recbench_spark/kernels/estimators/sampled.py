@@ -182,6 +182,13 @@ corrections need, they use the same formula with a real r.
 """
 
 
+def _admits_zero_gain(definition: Definition) -> bool:
+    """Return true if the definition counts items as relevant whose grade is 0 or below."""
+    if definition.threshold is None:
+        return definition.grade_origin > 0
+    return definition.threshold <= definition.grade_origin
+
+
 def no_value(metric: str, definition: Definition) -> str | None:
     """Return the reason why a metric does not follow from the rank of one item; None if it does."""
     if metric not in RANK_METRICS:
@@ -191,7 +198,7 @@ def no_value(metric: str, definition: Definition) -> str | None:
     graded = definition.gain in ("linear", "exponential")
     if metric == "ndcg" and graded and definition.negative_grades != "clip":
         return "gains below 0 depend on more than the rank"
-    if metric == "ndcg" and graded and definition.threshold is not None and definition.threshold <= 0:
+    if metric == "ndcg" and graded and _admits_zero_gain(definition):
         return "relevant items may have no gain"
     if metric == "ndcg" and definition.negative_grades == "worst" and definition.candidates == "rated":
         return "of rated candidates alone, the worst list depends on more than the rank"

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from recbench_spark.definitions import Definition
+
 Best = Literal["large", "small", "near 0", "none"]
 """The best values; `none`: a fact to be read beside others, such as a base rate."""
 
@@ -27,7 +29,8 @@ class About:
 
     best: the best end of its values.
     place: in reports, ascending; without one it comes last, by name. Tens, so that another fits between.
-    bounds: the smallest and the largest value under any definition.
+    bounds: the smallest and the largest value, under every definition that `wider` does not name.
+    wider: axes of a definition, their value, and the bounds under it.
     wide: true if the view `metrics_wide` has columns of it.
     depends_on_base_rate: true if the mean outcome sets its scale, so that data with another mean outcome
     do not compare.
@@ -38,6 +41,14 @@ class About:
     bounds: tuple[float, float] = SHARE
     wide: bool = False
     depends_on_base_rate: bool = False
+    wider: tuple[tuple[str, str, tuple[float, float]], ...] = ()
+
+    def bounds_under(self, definition: Definition) -> tuple[float, float]:
+        """Return the smallest and the largest value under a definition."""
+        for axis, value, bounds in self.wider:
+            if getattr(definition, axis) == value:
+                return bounds
+        return self.bounds
 
     def sort_key(self, value: float) -> float:
         """Return a number that is smaller for better values; NaN is worst. No best end: descending."""

@@ -9,6 +9,7 @@ Axes: u users, p truth items, c cut-offs (the last column of a kernel is the unc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -174,10 +175,10 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
 
 @metric(
     "ndcg",
-    ("ndcg_users", "gain", "negative_grades", "discount", "ideal"),
+    ("ndcg_users", "gain", "negative_grades", "grade_origin", "discount", "ideal"),
     "both",
     users_axis="ndcg_users",
-    about=About(place=10, wide=True),
+    about=About(place=10, wide=True, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)),
 )
 def ndcg(chunk: Chunk) -> Floats:
     """DCG / ideal DCG; NaN where no order gains anything (Jarvelin and Kekalainen 2002).
@@ -186,7 +187,13 @@ def ndcg(chunk: Chunk) -> Floats:
     gain more: the value is then 1. If even the worst k places gain more, there is no scale: NaN.
 
     With expected ties `negative_grades=zero_floor` cuts the expected value at 0.
+
+    `negative_grades=signed` divides by the ideal of the gains above 0 and cuts nothing. A user whose gains
+    are small or below 0 can have a value far below -1: at k = 50 down to -26 for whole stars around an
+    origin of 3, and -64 for half stars.
     """
+    if chunk.definition.negative_grades == "signed":
+        return divide(chunk.dcg, chunk.ideal, empty=0.0)
     if chunk.definition.negative_grades != "worst":
         return divide(chunk.dcg, chunk.ideal, empty=np.nan)
     worst = -chunk.best_dcg(-chunk.gain_p)

@@ -76,7 +76,7 @@ class Chunk:
         every = metric.function(self)
         value = {"k": every[:, :-1], "both": every, "uncut": every[:, -1:]}[metric.cuts].copy()
         # Sums are rounded: the parts of five items may add up to 1 + 2e-16 in place of 1.
-        np.clip(value, *metric.about.bounds, out=value)
+        np.clip(value, *metric.about.bounds_under(self.definition), out=value)
         empty = metric.worst if self.definition.empty_users == "zero" else np.nan
         value[self.length == 0] = metric.worst
         value[self.relevant == 0] = empty
@@ -119,6 +119,8 @@ class Chunk:
         if self.definition.gain == "exponential_above":
             above = grade - (self.definition.threshold or 0.0)
             return np.where(self.relevant_p, np.exp2(above + 1.0) - 1.0, 0.0)
+        if self.definition.grade_origin:
+            grade = grade - self.definition.grade_origin
         if self.definition.negative_grades == "clip":
             grade = np.maximum(grade, 0.0)
         return grade if self.definition.gain == "linear" else np.exp2(grade) - 1.0
@@ -158,7 +160,8 @@ class Chunk:
         """Return ranks with good items first in their tie, best first (optimistic); else mirrored.
 
         Good items are relevant or have a gain, and harmful ones close the tie. No order is best for all
-        metrics if a threshold below 0 makes items with a negative gain relevant.
+        metrics if items with a negative gain are relevant: the threshold is then below the origin of the
+        grades.
         """
         r = self.rankings
         good = self.relevant_p | (self.gain_p > 0)
@@ -319,6 +322,8 @@ class Chunk:
             return most[:, None] * self._ones_dcg(self.k_uc)
         if self.definition.gain == "binary":
             best = self._ones_dcg(self.reachable_hits)
+        elif self.definition.negative_grades == "signed":
+            best = self.best_dcg(np.maximum(self.gain_p, 0.0))
         else:
             best = self.best_dcg(self.gain_p)
         return best if self.definition.ideal == "min_k_relevant" else best[:, [-1] * best.shape[1]]
@@ -452,9 +457,10 @@ def max_depth(rankings: Rankings, ks: Sequence[int]) -> int:
 
 def check_gains(relevance: Floats, definition: Definition) -> None:
     """Raise DataError for relevance whose gain is beyond 2^1000: sums of such gains are no float64."""
-    exponent = 0.0 if definition.gain != "exponential_above" else 1.0 - (definition.threshold or 0.0)
+    above = definition.gain == "exponential_above"
+    exponent = 1.0 - (definition.threshold or 0.0) if above else -definition.grade_origin
     linear, binary = definition.gain == "linear", definition.gain == "binary"
-    size = np.abs(relevance) if linear else relevance + exponent
+    size = np.abs(relevance + exponent) if linear else relevance + exponent
     wrong = np.zeros(0) if binary else relevance[size > (LARGEST_GAIN if linear else np.log2(LARGEST_GAIN))]
     if len(wrong):
         raise DataError(

@@ -23,6 +23,9 @@ Scale = tuple[float, float]
 UNSEEN = -1
 """Index of a user or item without training ratings."""
 
+MAX_RATE = 1000.0
+"""Largest learning rate; far below it every fit diverges."""
+
 REAL = (-np.inf, np.inf)
 """Scale without bounds, for numbers that are not clipped."""
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compile_kernel
-from recbench_spark.models.rating.interface import Fit, Indices, Ratings, RatingSettings
+from recbench_spark.models.rating.interface import MAX_RATE, Fit, Indices, Ratings, RatingSettings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.sgd import RatingFactorModel, Table
 from recbench_spark.models.rating.shuffling import hash_order, permutation
@@ -34,7 +34,7 @@ class LogisticSettings(RatingSettings):
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
     epochs: Annotated[int, Field(ge=1)] = 64
     negatives: Annotated[int, Field(ge=1, le=1000)] = 8
-    rate: Annotated[float, Field(gt=0)] = 0.002
+    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.002
     regulariser: Annotated[float, Field(ge=0)] = 0.005
     init_sd: Annotated[float, Field(ge=0)] = 0.1
 

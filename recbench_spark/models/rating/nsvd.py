@@ -17,6 +17,7 @@ from pydantic import Field
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
+    MAX_RATE,
     Fit,
     Floats,
     Indices,
@@ -35,7 +36,7 @@ class NsvdSettings(RatingSettings):
     kind: Literal["nsvd1"] = "nsvd1"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
     epochs: Annotated[int, Field(ge=1)] = 30
-    rate: Annotated[float, Field(gt=0)] = 0.005
+    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
     regulariser: Annotated[float, Field(ge=0)] = 0.02
     init_sd: Annotated[float, Field(gt=0)] = 0.02

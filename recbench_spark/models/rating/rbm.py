@@ -20,6 +20,7 @@ from pydantic import Field
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
+    MAX_RATE,
     Fit,
     Floats,
     Indices,
@@ -44,7 +45,7 @@ class RbmSettings(RatingSettings):
     kind: Literal["rbm"] = "rbm"
     dims: Annotated[int, Field(ge=1, le=2048)] = 100
     epochs: Annotated[int, Field(ge=1)] = 30
-    rate: Annotated[float, Field(gt=0)] = 0.005
+    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
     regulariser: Annotated[float, Field(ge=0)] = 0.001
     init_sd: Annotated[float, Field(gt=0)] = 0.01

@@ -14,12 +14,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config import Strict
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
+    MAX_RATE,
     Fit,
     Floats,
     Indices,
@@ -96,6 +97,14 @@ class SgdSettings(RatingSettings):
     order: Literal["given", "shuffled_once", "shuffled"] = "shuffled"
     init_sd: Positive = 0.1
     stopping: Stopping | None = None
+
+    @field_validator("rates")
+    @classmethod
+    def _check_rates(cls, rates: Steps) -> Steps:
+        for name, rate in rates:
+            if rate > MAX_RATE:
+                raise ValueError(f"{name}: a learning rate of {rate:g} is above {MAX_RATE:g}")
+        return rates
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_
 from recbench_spark.evaluation.ranking.predict import mean_rating
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.indexing import add_dense_index
+from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.shared_rows import load_parquet, scratch_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.training.als import train_als
@@ -51,6 +52,7 @@ def fit_als(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog
     return row
 
 
+@cache_scope()
 def _fit_and_measure(store: Store, model: AlsModel, task: FitTask, files: SharedRatingLog) -> Row:
     rows = load_parquet(store.spark, *files.shared.files)
     train = rows.where(F.col("part").isin(*task.train)).select("user_id", "item_id", "rating")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from recbench_spark.evaluation.comparison.comparisons import (
     ComparisonGroup,
     ComparisonPlan,
     compare,
+    metric_scales,
 )
 from recbench_spark.kernels.comparison.significance import (
     benjamini_hochberg,
@@ -26,7 +28,12 @@ from recbench_spark.kernels.comparison.significance import (
     sequence_interval,
 )
 from recbench_spark.nightly.changes import explain_changes
-from recbench_spark.nightly.comparisons import compare_night, find_previous_run, visible_runs
+from recbench_spark.nightly.comparisons import (
+    compare_night,
+    find_previous_run,
+    list_metrics_beyond_one,
+    visible_runs,
+)
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
@@ -179,6 +186,25 @@ def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(
         results.sort_values(order).reset_index(drop=True), again.sort_values(order).reset_index(drop=True)
     )
+
+
+def test_signed_values_far_below_zero_are_compared(spark: Any) -> None:
+    """Values of -40 to 1 exceed what is added up exactly; scaled by a power of two they do not."""
+    values = [1 - 41 * np.random.default_rng(seed).random((N, 3)) ** 8 for seed in (1, 2)]
+    runs, rows = RUNS_[:2], []
+    for run, values_uc in zip(runs, values, strict=True):
+        rows += user_rows(run.run_id, values_uc)
+    frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
+    signed = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
+    scales = metric_scales(frame, list_metrics_beyond_one(["ndcg"], signed))
+    plan = replace(PLAN, runs=runs, groups=(ComparisonGroup("pair", (0, 1)),), rules=(), scales=scales)
+    row = at(compare(frame, plan, spark.createDataFrame([], COMPARISONS.schema)).toPandas(), 10)
+    place = [run.model for run in runs].index(row.model)
+    x, y = values[place][:, 1], values[1 - place][:, 1]
+    assert np.abs(x).max() > 16
+    assert row.difference == pytest.approx((x - y).mean(), abs=1e-6)
+    assert row.stderr == pytest.approx(stats.sem(x - y), rel=1e-6)
+    assert row.p_t == pytest.approx(stats.ttest_rel(x, y).pvalue, rel=1e-6)
 
 
 # ------------------------------------------------------------------------- the step
@@ -401,3 +427,17 @@ def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any,
 def test_what_cannot_be_compared_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Benchmark, {**SMALL, **change}, "file")
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({}, ["novelty"]),
+        ({"hit": "count"}, ["hit", "novelty"]),
+        ({"negative_grades": "signed", "gain": "linear"}, ["ndcg", "novelty"]),
+    ],
+)
+def test_metrics_that_leave_minus_one_to_one_are_scaled(axes: dict[str, str], expected: list[str]) -> None:
+    metrics = ["ndcg", "hit", "recall", "novelty"]
+    beyond = list_metrics_beyond_one(metrics, Definition(**axes))  # type: ignore[arg-type]
+    assert sorted(beyond) == sorted(expected)

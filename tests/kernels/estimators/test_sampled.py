@@ -129,6 +129,9 @@ def test_only_ndcg_asks_what_a_relevant_item_gains() -> None:
     assert sampled.no_value("ndcg", free) == "relevant items may have no gain"
     assert {sampled.no_value(metric, free) for metric in sampled.RANK_METRICS if metric != "ndcg"} == {None}
     assert sampled.no_value("ndcg", Definition(gain="linear", threshold=0.5)) is None
+    stars = Definition(gain="linear", grade_origin=3.0)
+    assert sampled.no_value("ndcg", stars) == "relevant items may have no gain"
+    assert sampled.no_value("ndcg", stars.model_copy(update={"threshold": 4.0})) is None
 
 
 def test_only_precision_at_hits_by_the_last_rank_looks_at_ties_from_below() -> None:

@@ -53,6 +53,13 @@ def test_bounds_that_are_not_zero_to_one() -> None:
     }
 
 
+def test_bounds_follow_the_definition() -> None:
+    signed = Definition(gain="linear", negative_grades="signed")
+    moved = {name: known for name, known in ABOUT.items() if known.bounds_under(signed) != known.bounds}
+    assert {name: known.bounds_under(signed) for name, known in moved.items()} == {"ndcg": (-math.inf, 1.0)}
+    assert ABOUT["ndcg"].bounds_under(Definition()) == about.SHARE
+
+
 @pytest.mark.parametrize(
     ("best", "order"),
     [

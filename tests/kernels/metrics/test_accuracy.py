@@ -31,6 +31,7 @@ DEFINITIONS = st.fixed_dictionaries(
         **{axis: st.sampled_from(values) for axis, values in AXES.items()},
         "threshold": st.sampled_from([None, 0.0, 1.0, 2.0]),
         "persistence": st.sampled_from([0.5, 0.8]),
+        "grade_origin": st.sampled_from([0.0, 1.0, -0.5]),
     }
 )
 
@@ -107,7 +108,7 @@ def test_values_stay_within_bounds_and_ties_are_ordered(users: list[Any], axes: 
             value = np.nan_to_num(by_ties[ties][name])
             assert (value <= np.nan_to_num(high) + 1e-12).all(), name
             assert (value >= np.nan_to_num(low) - 1e-12).all(), name
-            assert (value >= 0).all(), name
+            assert (value >= 0).all() or (name == "ndcg" and axes["negative_grades"] == "signed"), name
             assert name == "hit" or (value <= 1).all(), name
 
 
@@ -280,9 +281,50 @@ def test_negative_grades_by_hand() -> None:
     dcg, best, worst = -1 + 2 / math.log2(3), 2.0, -1.0
     expected = {"clip": 2 / math.log2(3) / best, "zero_floor": dcg / best}
     expected["worst"] = (dcg - worst) / (best - worst)
+    expected["signed"] = dcg / best
     for rule, value in expected.items():
         definition = Definition(gain="linear", negative_grades=rule)
         assert measure(rankings, ["ndcg"], [3], definition)["ndcg"][0, 0] == pytest.approx(value)
+
+
+def test_signed_grades_by_hand() -> None:
+    """Stars 5, 1 and 3 around an origin of 3 are grades 2, -2 and 0. The second user has none above 0."""
+    users = [
+        ({1: 3.0, 2: 2.0, 3: 1.0}, {1: 1.0, 2: 5.0, 3: 3.0}),
+        ({1: 3.0, 2: 2.0}, {1: 1.0, 2: 3.0}),
+    ]
+    definition = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
+    values = measure(oracles.make_rankings(users), ["ndcg"], [1, 2], definition)["ndcg"]
+    at_2 = (-2 + 2 / math.log2(3)) / 2
+    np.testing.assert_allclose(values, [[-1.0, at_2, at_2], [0.0, 0.0, 0.0]], atol=1e-15)
+
+
+@pytest.mark.parametrize(("step", "least"), [(1.0, -26.1), (0.5, -65.2)])
+def test_signed_values_of_stars_have_a_bound_far_below_zero(step: float, least: float) -> None:
+    """Fifty films of the fewest stars come first, and the best grade of the user is one step above 3."""
+    scores = {item: float(99 - item) for item in range(51)}
+    truth = dict.fromkeys(range(50), step) | {50: 3.0 + step}
+    definition = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
+    value = measure(oracles.make_rankings([(scores, truth)]), ["ndcg"], [50], definition)["ndcg"][0, 0]
+    discounts = math.fsum(1 / math.log2(rank + 1) for rank in range(1, 51))
+    assert value == pytest.approx((step - 3.0) / step * discounts)
+    assert least < value < least + 1
+
+
+def test_an_origin_moves_grades_alone() -> None:
+    """Relevance 5, 2 and 4 around 3 is relevance 2, -1 and 1; what is relevant does not change."""
+    scores = {1: 3.0, 2: 2.0, 3: 1.0}
+    stars, grades = {1: 5.0, 2: 2.0, 3: 4.0}, {1: 2.0, 2: -1.0, 3: 1.0}
+    for rule in axis_values("negative_grades"):
+        moved = Definition(gain="linear", negative_grades=rule, grade_origin=3.0, threshold=4.0)
+        plain = Definition(gain="linear", negative_grades=rule, threshold=1.0)
+        of_stars, of_grades = (
+            measure(oracles.make_rankings([(scores, truth)]), ["ndcg", "recall"], [1, 2, 3], definition)
+            for truth, definition in ((stars, moved), (grades, plain))
+        )
+        assert {name: values.tolist() for name, values in of_stars.items()} == {
+            name: values.tolist() for name, values in of_grades.items()
+        }
 
 
 def test_rated_candidates_best_and_worst_order_give_one_and_zero() -> None:

@@ -138,3 +138,79 @@ def test_rigs_over_two_base_rates_rank_models_wrongly() -> None:
     elsewhere = thin_groups(Fraction(1, 4))
     assert measure_groups(elsewhere)["rig"] < 0 < measure_groups(second)["rig"]
     assert measure_groups(elsewhere)["auc"] == measure_groups(first)["auc"] > measure_groups(second)["auc"]
+
+
+# ------------------------------------------------------------------------------ easy negatives
+
+
+def test_many_easy_negatives_raise_the_auc() -> None:
+    """A thousand rows that nobody would click, and nobody predicts: all pairs with them are won.
+
+    AUC .7 over 50 x 150 pairs becomes (.7 x 50 x 150 + 50 x 1000) / (50 x 1150); the order of the first
+    200 rows is the same.
+    """
+    hard = [(0.1, 10, 90), (0.4, 40, 60)]
+    easy = [*hard, (0.001, 0, 1000)]
+    assert measure_groups(hard)["auc"] == 0.7
+    assert measure_groups(easy)["auc"] == pytest.approx(float(Fraction(5250 + 50_000, 50 * 1150)))
+    assert measure_groups(easy)["auc"] > 0.96
+
+
+# ------------------------------------------------------------------- gains at the ends of the range
+
+
+def test_a_gain_where_nobody_looks_leaves_the_partial_auc() -> None:
+    """Four clicks move from the lowest to the middle group: AUC rises, the first tenth of the ROC stays."""
+    before = [(0.6, 20, 20), (0.3, 20, 80), (0.1, 10, 100)]
+    after = [(0.6, 20, 20), (0.3, 24, 80), (0.1, 6, 100)]
+    auc = [measure_groups(groups)["auc"] for groups in (before, after)]
+    pairs = 2 * 50 * 200
+    assert auc[0] == float(Fraction(20 * 380 + 20 * 280 + 10 * 100, pairs))
+    assert auc[1] == float(Fraction(20 * 380 + 24 * 280 + 6 * 100, pairs)) > auc[0]
+    parts = [roc.partial_auc(*rows(groups), 0.0, 0.1) for groups in (before, after)]
+    # The first twenty of 200 misses are those of the highest group: 20 / 50 of the clicks, linearly.
+    assert parts == pytest.approx([0.2, 0.2])
+
+
+# ---------------------------------------------------------------------------- unequal costs of errors
+
+
+def test_one_auc_and_opposite_costs() -> None:
+    """Both have AUC .7; the first finds 40 of 50 clicks with 60 of 150 misses, the second 30 with 30.
+
+    Where a lost click costs ten wrong ads the first is better (160 against 230), where it costs one the
+    second (70 against 50).
+    """
+    eager, strict = [(0.8, 40, 60), (0.2, 10, 90)], [(0.8, 30, 30), (0.2, 20, 120)]
+    costs = []
+    for groups in (eager, strict):
+        p, y = rows(groups)
+        rates = predictions.threshold_rates(predictions.bin_sums(np.array([0.5]), p, y))
+        lost, wrong = float(rates["fnr"][0]) * 50, float(rates["fpr"][0]) * 150
+        assert measure_groups(groups)["auc"] == pytest.approx(0.7)
+        costs.append((10 * lost + wrong, lost + wrong))
+    assert costs == [pytest.approx((160, 70)), pytest.approx((230, 50))]
+
+
+# -------------------------------------------------------------------------- a better AUC, off the rate
+
+
+def test_more_auc_and_clicks_underestimated() -> None:
+    """45 clicks in 300 rows: mean(p) / CTR is 1.02, and .86 of the model with 3.6 % more AUC."""
+    near = measure_groups([(0.306, 30, 70), (0.102, 10, 90), (0.051, 5, 95)])
+    far = measure_groups([(0.32, 32, 68), (0.06, 9, 91), (0.007, 4, 96)])
+    assert near["pe"] == pytest.approx(0.02) and far["pe"] == pytest.approx(-0.14)
+    assert far["auc"] > 1.03 * near["auc"] and far["rig"] < near["rig"]
+
+
+# -------------------------------------------------------------------------------- the main line alone
+
+
+def test_better_over_all_and_worse_on_the_main_line() -> None:
+    """The new model tells main line and sidebar apart, and orders the main line the wrong way round."""
+    main_line = [[(0.4, 40, 60), (0.2, 20, 80)], [(0.2, 40, 60), (0.4, 20, 80)]]
+    side = [[(0.3, 5, 95), (0.25, 2, 98)], [(0.05, 5, 95), (0.02, 2, 98)]]
+    overall = [measure_groups([*main, *other])["auc"] for main, other in zip(main_line, side, strict=True)]
+    on_main = [measure_groups(groups)["auc"] for groups in main_line]
+    assert overall[1] > overall[0]
+    assert on_main[1] < 0.5 < on_main[0] and sum(on_main) == pytest.approx(1)

@@ -1,0 +1,133 @@
+"""Time learning curves beside the ranking of ready vectors, in one process and one thread.
+
+    python jobs/bench/curves.py                                      2,000 users x 20 points x 20,000 items
+    python jobs/bench/curves.py --users 100000 --rounds 1
+
+Item vectors and histories are drawn; each user has 40 rows. For each kind of fold-in the bench takes turns
+between (1) the ranks, up to 50, of vectors that are ready, and their NDCG@50, and (2) the whole curve: the
+lists of all prefixes, their vectors, the same ranks and values. It prints the CPU seconds of this process,
+because other processes may share the machine, and the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import OK
+from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, measure_prefixes
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.kernels.ranking.counting import CountingSettings
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+from recbench_spark.kernels.splits.prefixes import PrefixRule, make_prefixes
+from recbench_spark.models.prefix_fold_in import decompose_items
+from recbench_spark.models.prefix_vectors import ConfidenceFolder, PrefixFolder, RatingFolder
+
+ROWS, K = 40, 50
+"""Rows of a user, and the cut-off."""
+
+
+def parser() -> cli.Parser:
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--users", type=cli.parse_count, default=2000)
+    flags.add_argument("--items", type=cli.parse_count, default=20_000)
+    flags.add_argument("--dims", type=cli.parse_count, default=64)
+    flags.add_argument("--points", type=cli.parse_count, default=20)
+    flags.add_argument("--rounds", type=cli.parse_count, default=3)
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Time both ways for each kind of fold-in."""
+    draw = np.random.default_rng(0)
+    vectors = (draw.normal(size=(args.items, args.dims)) / args.dims**0.5).astype(np.float32)
+    factors, known_i = vectors.astype(np.float64), np.ones(args.items, np.bool_)
+    folders: dict[str, PrefixFolder] = {
+        "als": RatingFolder(factors, known_i, 0.1),
+        "implicit als": ConfidenceFolder(factors, known_i, decompose_items(factors), 0.1, 10.0),
+    }
+    users, request = draw_users(draw, args.users, args.items), make_request(args.points)
+    print("fold-in        prefixes   ready vectors   whole curve   ratio   fold-in alone, us a prefix")
+    for name, folder in folders.items():
+        times = time_folder(DotScorer(vectors), folder, users, request, args.rounds)
+        ready, whole, alone = (statistics.median(column) for column in times)
+        prefixes = args.users * args.points
+        print(
+            f"{name:12} {prefixes:10,} {ready:13.1f} s {whole:11.1f} s {whole / ready:7.2f} "
+            f"{alone / prefixes * 1e6:14.1f}"
+        )
+    return OK
+
+
+def draw_users(draw: np.random.Generator, users: int, items: int) -> CurveUsers:
+    """Draw histories without repeated items."""
+    places = draw.integers(0, items // ROWS, (users, ROWS)) * ROWS + np.arange(ROWS)
+    order = np.argsort(draw.random((users, ROWS)), axis=1)
+    rows = np.take_along_axis(places, order, axis=1).reshape(-1)
+    keys = draw.integers(-(2**62), 2**62, users)
+    return CurveUsers(
+        keys, np.arange(users + 1) * ROWS, rows, draw.integers(1, 6, users * ROWS).astype(np.float64)
+    )
+
+
+def make_request(points: int) -> CurveRequest:
+    """Return a request for NDCG@50 at the points 1 .. `points`."""
+    rule = PrefixRule(tuple(range(1, points + 1)))
+    return CurveRequest(rule, ("ndcg",), (K,), Definition(gain="linear"), device="cpu")
+
+
+def time_folder(
+    scorer: DotScorer, folder: PrefixFolder, users: CurveUsers, request: CurveRequest, rounds: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Return CPU seconds of ready vectors, of the whole curve, and of the fold-in alone, in turns."""
+    prefixes = make_prefixes(users.offsets, request.rule)
+    truth = ItemLists(prefixes.truth_offsets, users.items_p[prefixes.truth_p])
+    masked = ItemLists(prefixes.masked_offsets, users.items_p[prefixes.masked_p])
+    folded = folder.fold(users.offsets, users.items_p, users.ratings_p).vectors_pd
+    place_x = users.offsets[prefixes.user_x] + prefixes.point_x - 1
+    ready = UserBlock(users.keys_u[prefixes.user_x], folded[place_x])
+    relevance, last = users.ratings_p[prefixes.truth_p], request.rule.given[-1]
+    rows = (users.offsets[:-1, None] + np.arange(last)).reshape(-1)
+    given = (np.arange(len(users.keys_u) + 1) * last, users.items_p[rows], users.ratings_p[rows])
+    works: tuple[Callable[[], object], ...] = (
+        lambda: measure_ready(scorer, ready, (truth, masked), relevance, request),
+        lambda: measure_prefixes(scorer, folder, users, request),
+        lambda: folder.fold(*given),
+    )
+    times: tuple[list[float], list[float], list[float]] = ([], [], [])
+    for turn in range(rounds + 1):
+        for work, seconds in zip(works, times, strict=True):
+            begun = time.process_time()
+            work()
+            if turn:  # the first turn compiles
+                seconds.append(time.process_time() - begun)
+    return times
+
+
+def measure_ready(
+    scorer: DotScorer,
+    ready: UserBlock,
+    lists: tuple[ItemLists, ItemLists],
+    relevance: Floats,
+    request: CurveRequest,
+) -> dict[str, Floats]:
+    """Rank vectors that are ready, and measure the ranks; `lists`: truth, and items left out."""
+    truth = lists[0]
+    counts = count_ranks(scorer, ready, *lists, settings=CountingSettings(cutoff=K))
+    ranks = (counts.above_p, counts.tied_p, counts.before_p, counts.candidates_u)
+    rankings = Rankings(truth.offsets_u, relevance, *ranks)
+    return measure(rankings, request.metrics, request.ks, request.definition, uncut=False)
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

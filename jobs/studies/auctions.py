@@ -1,0 +1,122 @@
+"""Replay generated logs of auctions: how often intervals hold the true lift of a new model, and its bias.
+
+    python jobs/studies/auctions.py --worlds 200                 # unseen pairs below 1 %
+    python jobs/studies/auctions.py --worlds 200 --unseen        # about a seventh of the ads shown
+
+The truth is the expected clicks of the new model minus those of the logging policy on the same auctions.
+One line for each curve: how many worlds, coverage of 95 % intervals, mean lift, mean true lift, and the
+share of worlds whose bounds (unseen pairs at 0 and as predicted) hold the truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recbench_spark import cli
+from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
+from recbench_spark.data.auction_worlds import LOGGED, SLOTS, make_auctions
+from recbench_spark.data.readers.auctions import check_auctions
+from recbench_spark.simulation.auction_log import make_parts, match_probabilities
+from recbench_spark.simulation.replay import LOGGED as LOGGED_POLICY
+from recbench_spark.simulation.replay import replay_models
+
+CURVES = ("conditional", "plain")
+NOISE = 0.3
+
+
+def parser() -> cli.Parser:
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--worlds", type=int, default=200, help="generated logs (200)")
+    flags.add_argument("--auctions", type=int, default=100_000, help="auctions of each (100,000)")
+    flags.add_argument("--queries", type=int, default=5000, help="queries of each (5,000)")
+    flags.add_argument("--zipf", type=float, default=0.5, help="exponent of the law of queries (.5)")
+    flags.add_argument("--unseen", action="store_true", help="fewer slots and more ads: many unseen pairs")
+    flags.add_argument("--replicates", type=int, default=200, help="bootstrap replicates (200)")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Replay the worlds and print a line for each curve."""
+    results = [measure_world(args, seed) for seed in range(args.worlds)]
+    for curve in CURVES:
+        print_results(curve, [world[curve] for world in results])
+    return 0
+
+
+def measure_world(args: argparse.Namespace, seed: int) -> dict[str, dict[str, float]]:
+    """Replay one world under each curve: lift, bounds, truth and share of unseen pairs."""
+    world = AuctionWorld(
+        auctions=args.auctions, queries=args.queries, zipf=args.zipf, seed=seed,
+        ads=200 if args.unseen else 10,
+    )  # fmt: skip
+    generated = make_auctions(world)
+    log = check_auctions(generated.log, AuctionLog(world=world), "log")
+    probability = generated.predict(NOISE, 0)
+    table = generated.log.select(["auction_id", "ad_id"]).append_column(
+        "probability", pa.array(probability)
+    )
+    parts = make_parts(log, {"new": match_probabilities(log, table, "model")}, 1)
+    base = generated.true_clicks(generated.log.column("probability").to_numpy(), LOGGED)
+    truth = generated.true_clicks(probability, LOGGED) / base - 1
+    results = {}
+    for curve in CURVES:
+        settings = ReplaySettings.model_validate(
+            {"points": [vars(LOGGED)], "curve": curve, "bootstrap": {"replicates": args.replicates}}
+        )
+        rows, _ = replay_models(parts, ["new"], settings)
+        results[curve] = {"truth": truth, **read_lift(rows)}
+    print(f"world {seed}: {results}", file=sys.stderr)
+    return results
+
+
+def read_lift(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the lift of clicks over the logged policy with its interval and bounds, as shares."""
+    logged = next(
+        row["value"] for row in rows if row["metric"] == "clicks" and row["model"] == LOGGED_POLICY
+    )
+    clicks = {
+        row["unseen"]: row
+        for row in rows
+        if row["metric"] == "clicks" and row["model"] == "new" and not row.get("other")
+    }
+    (difference,) = [row for row in rows if row["metric"] == "clicks" and row.get("other") == LOGGED_POLICY]
+    (share,) = [row["value"] for row in rows if row["metric"] == "share_unseen"]
+    (curve,) = [
+        row["value"]
+        for row in rows
+        if row["metric"] == "position_curve" and row["slot"] == f"main {SLOTS.main}"
+    ]
+    bounds = [clicks[name]["value"] for name in ("zero", "probability")]
+    return {
+        "lift": difference["value"] / logged,
+        "low": difference["ci_low"] / logged,
+        "high": difference["ci_high"] / logged,
+        "least": min(bounds) / logged - 1,
+        "most": max(bounds) / logged - 1,
+        "unseen": share,
+        "last_slot": curve,
+    }
+
+
+def print_results(curve: str, worlds: list[dict[str, float]]) -> None:
+    """Print what the worlds say about one curve."""
+    column = {name: np.array([world[name] for world in worlds]) for name in worlds[0]}
+    covered = (column["low"] <= column["truth"]) & (column["truth"] <= column["high"])
+    bounded = (column["least"] <= column["truth"]) & (column["truth"] <= column["most"])
+    bias = (column["lift"] - column["truth"]).mean()
+    print(
+        f"{curve}: {len(worlds)} worlds, coverage {covered.mean():.1%}, lift {column['lift'].mean():.2%} "
+        f"for {column['truth'].mean():.2%} (bias {bias / column['truth'].mean():+.1%} of it), "
+        f"unseen {column['unseen'].mean():.2%}, bounds hold {bounded.mean():.1%}, "
+        f"last slot of the main line {column['last_slot'].mean():.3f}"
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,300 @@
+"""Read logs of auctions: one row for each participant, shown or not, checked before anything is computed.
+
+One process reads the whole log, about 100 bytes for each row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.config.replay import AUCTION_COLUMNS, AuctionLog
+from recbench_spark.data import arrow_files
+from recbench_spark.data.arrow_rows import as_double, as_long, combine_column, encode_ids, has_numeric_order
+from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.schemas import require_names
+
+REQUIRED = ("auction_id", "query_id", "ad_id", "position", "clicked")
+BLOCKS = ("main", "side")
+UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
+SHOWN_REJECTS = 100_000
+"""Most rows kept in `rejects`; the number of all is reported."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedAuctions:
+    """A log as arrays, (r,) each, in the order of query, auction and ad.
+
+    Attributes:
+        query_ids, auction_ids, ad_ids: distinct ids as text; those of ads in the order that decides ties.
+        query_r, auction_r, ad_r: places in them.
+        time_r: microseconds since 1970 UTC; None: the log has no times.
+        bid_r, quality_r, probability_r: None where the log has no such column.
+        block_r: 0 main line, 1 sidebar; None where the log has no blocks.
+        position_r: from 1; 0: not shown.
+        click_r: 0 or 1.
+        rejects: rows that were left out, as JSON, and the reason of each.
+        left_out: rows in the auctions that were left out.
+    """
+
+    query_ids: pa.Array
+    auction_ids: pa.Array
+    ad_ids: pa.Array
+    query_r: Ints
+    auction_r: Ints
+    ad_r: Ints
+    time_r: Ints | None
+    bid_r: Floats | None
+    quality_r: Floats | None
+    probability_r: Floats | None
+    block_r: Ints | None
+    position_r: Ints
+    click_r: Ints
+    rejects: tuple[tuple[str, str], ...] = ()
+    left_out: int = 0
+
+
+def read_auctions(settings: AuctionLog) -> CheckedAuctions:
+    """Read and check the log at the path of the settings.
+
+    Raises:
+        ConfigError, SchemaError, MissingError: the table or a column is not there.
+        DataError: rows that cannot be used, with their number and an example.
+    """
+    path = settings.path or ""
+    return check_auctions(read_local_table(path, "log"), settings, f"log {path}")
+
+
+def read_local_table(path: str, what: str) -> pa.Table:
+    """Read a table of this machine as it is stored.
+
+    Raises:
+        DataError: it has lines of another layout, or only Spark reads it.
+    """
+    try:
+        stored = arrow_files.open_path(path)
+    except FallbackToSpark as error:
+        raise DataError(
+            f"{what} {path}: {error.message}", "a replay reads Parquet, Delta and CSV of this machine"
+        ) from None
+    if stored.bad_lines:
+        raise DataError(
+            f"{what} {path}: {len(stored.bad_lines)} lines have not {stored.line}, e.g. "
+            f"{stored.bad_lines[0][:200]!r}"
+        )
+    if not stored.line:
+        return stored.table
+    fields = [pa.field(one.name, one.type, metadata=TEXT_NOTES) for one in stored.table.schema]
+    return stored.table.cast(pa.schema(fields))
+
+
+def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> CheckedAuctions:
+    """Check a table as `read_auctions` does."""
+    wanted = {name: settings.columns.get(name, name) for name in AUCTION_COLUMNS}
+    names = table.column_names
+    needed = [wanted[name] for name in AUCTION_COLUMNS if name in REQUIRED or name in settings.columns]
+    require_names(names, needed, where)
+    rows = pa.table({name: table.column(own) for name, own in wanted.items() if own in names})
+    if not rows.num_rows:
+        raise DataError(f"{where}: no rows", "check the path")
+    ids, columns = _read_ids(rows, where), _read_columns(rows, settings, where)
+    problems = _find_problems(ids, columns)
+    good, rejects = _separate_rows(rows, problems, ids["auction_id"][1], settings, where)
+    return _sort_rows(ids, columns, good, rejects)
+
+
+def _read_ids(rows: pa.Table, where: str) -> dict[str, tuple[pa.Array, Ints]]:
+    """Return the distinct texts and their places of each column of ids; -1 where an id is missing."""
+    ids = {}
+    for name in ("auction_id", "query_id", "ad_id"):
+        field, coded = encode_ids(rows, name, where)
+        order = np.arange(len(coded.dictionary))
+        if name == "ad_id" and len(coded.dictionary):
+            whole = has_numeric_order([pa.table([coded], schema=pa.schema([field]))], name)
+            keys = coded.dictionary.cast(pa.int64() if whole else pa.large_binary())
+            order = pc.array_sort_indices(keys).to_numpy()
+        place = np.empty(len(order) + 1, np.int64)
+        place[order], place[-1] = np.arange(len(order)), -1
+        indices = pc.fill_null(coded.indices, len(order)).to_numpy().astype(np.int64)
+        ids[name] = (coded.dictionary.take(pa.array(order)), place[indices])
+    return ids
+
+
+def _read_columns(rows: pa.Table, settings: AuctionLog, where: str) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the other columns as float64, NaN where a value is missing or no number."""
+    columns = {}
+    for name in ("bid", "quality", "probability", "clicked", "position"):
+        if name in rows.column_names:
+            numbers = as_double(combine_column(rows.column(name)), name)
+            columns[name] = pc.fill_null(numbers, np.nan).to_numpy(zero_copy_only=False)
+    given = combine_column(rows.column("position"))
+    if given.type in (pa.string(), pa.large_string()):
+        given = pc.if_else(pc.equal(given, ""), None, given)
+    columns["no_position"] = given.is_null().to_numpy(zero_copy_only=False)
+    if "block" in rows.column_names:
+        text = combine_column(rows.column("block").cast(pa.string()))
+        code = pc.index_in(text, value_set=pa.array(BLOCKS))
+        columns["block"] = pc.fill_null(code, -1).to_numpy().astype(np.float64)
+    if "event_time" in rows.column_names:
+        columns["event_time"] = _read_times(combine_column(rows.column("event_time")), settings, where)
+    return columns
+
+
+def _read_times(column: pa.Array, settings: AuctionLog, where: str) -> npt.NDArray[np.float64]:
+    """Return microseconds since 1970 UTC; timestamps without a zone are taken as UTC."""
+    try:
+        if pa.types.is_timestamp(column.type):
+            times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+        elif pa.types.is_integer(column.type):
+            times = pc.multiply(as_long(column, "event_time"), UNITS[settings.time_unit])
+        else:
+            texts = column.cast(pa.string())
+            whole = pc.all(pc.match_substring_regex(texts, "^[0-9]+$")).as_py()
+            times = (
+                pc.multiply(as_long(texts, "event_time"), UNITS[settings.time_unit])
+                if whole
+                else texts.cast(pa.timestamp("us")).cast(pa.int64())
+            )
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{where}: event_time: {str(error).splitlines()[0][:200]}", "a time like 2026-01-31 12:00:00"
+        ) from None
+    except pa.ArrowNotImplementedError:
+        raise SchemaError(f"{where}: event_time is {column.type}, not a time", "give a timestamp") from None
+    filled = pc.fill_null(times.cast(pa.float64(), safe=False), np.nan)
+    microseconds: Floats = filled.to_numpy(zero_copy_only=False)
+    return microseconds
+
+
+def _find_problems(
+    ids: dict[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
+) -> dict[str, Bools]:
+    """Return a mask of bad rows for each kind of mistake."""
+    problems = {f"{name} is missing": place < 0 for name, (_, place) in ids.items()}
+    shown = ~columns["no_position"].astype(bool)
+    position, clicked = columns["position"], columns["clicked"]
+    for name in ("bid", "quality"):
+        if name in columns:
+            problems[f"{name} is not a number from 0 on"] = ~(
+                np.isfinite(columns[name]) & (columns[name] >= 0)
+            )
+    if "probability" in columns:
+        inside = (columns["probability"] >= 0) & (columns["probability"] <= 1)
+        problems["probability is not in 0..1"] = ~inside
+    whole = (position >= 1) & (position == np.floor(position)) & (position < 1000)
+    problems["position is not a whole number from 1 to 999"] = shown & ~whole
+    problems["clicked is not 0 or 1"] = ~np.isin(clicked, (0.0, 1.0))
+    problems["a click on an ad that was not shown"] = (clicked == 1) & ~shown
+    if "block" in columns:
+        problems["block of an ad that was shown is not main or side"] = shown & (columns["block"] < 0)
+    if "event_time" in columns:
+        problems["event_time is missing"] = np.isnan(columns["event_time"])
+    problems |= _find_auction_problems(ids, columns, shown & whole)
+    return problems
+
+
+def _find_auction_problems(
+    ids: dict[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats], shown: Bools
+) -> dict[str, Bools]:
+    """Return masks of mistakes that need all rows of an auction."""
+    auction, query, ad = (ids[name][1] for name in ("auction_id", "query_id", "ad_id"))
+    block = columns.get("block", np.zeros(len(auction)))
+    twice = _mark_repeated((auction, ad), np.ones(len(auction), bool))
+    order = np.lexsort((query, auction))
+    mixed = np.zeros(len(auction), bool)
+    same = auction[order][1:] == auction[order][:-1]
+    mixed[order[1:]] = same & (query[order][1:] != query[order][:-1])
+    place = (auction, block.astype(np.int64), np.nan_to_num(columns["position"]).astype(np.int64))
+    return {
+        "an ad twice in an auction": twice,
+        "an auction with two queries": mixed,
+        "two ads at one slot": _mark_repeated(place, shown),
+        "a slot without the one before it": _mark_gaps(place, shown),
+    }
+
+
+def _mark_repeated(keys: tuple[Ints, ...], among: Bools) -> Bools:
+    """Mark the rows whose keys stand in an earlier row."""
+    rows = np.flatnonzero(among)
+    order = rows[np.lexsort([key[rows] for key in reversed(keys)])]
+    equal = np.ones(max(len(order) - 1, 0), bool)
+    for key in keys:
+        equal &= key[order][1:] == key[order][:-1]
+    marked = np.zeros(len(among), bool)
+    marked[order[1:][equal]] = True
+    return marked
+
+
+def _mark_gaps(place: tuple[Ints, Ints, Ints], shown: Bools) -> Bools:
+    """Mark ads whose position follows on no other and is not 1; equal positions are another mistake."""
+    rows = np.flatnonzero(shown)
+    auction, block, position = (key[rows] for key in place)
+    order = np.lexsort((position, block, auction))
+    auction, block, position = auction[order], block[order], position[order]
+    follows = np.zeros(len(rows), np.int64)
+    same = (auction[1:] == auction[:-1]) & (block[1:] == block[:-1])
+    follows[1:] = np.where(same, position[:-1], 0)
+    marked = np.zeros(len(shown), bool)
+    marked[rows[order]] = position > follows + 1
+    return marked
+
+
+def _separate_rows(
+    rows: pa.Table, problems: dict[str, Bools], auction_r: Ints, settings: AuctionLog, where: str
+) -> tuple[Bools, tuple[tuple[str, str], ...]]:
+    """Return a mask of rows of good auctions, and the bad rows with their reasons.
+
+    Raises:
+        DataError: there are bad rows, and the settings say to fail; or no auction is good.
+    """
+    counts = {reason: int(bad.sum()) for reason, bad in problems.items() if bad.any()}
+    if not counts:
+        return np.ones(rows.num_rows, bool), ()
+    first = next(iter(counts))
+    if settings.bad_rows == "fail":
+        listed = "; ".join(f"{reason}: {count:,} rows" for reason, count in counts.items())
+        raise DataError(
+            f"{where}: {listed}; e.g. {_describe_row(rows, int(np.argmax(problems[first])))}",
+            "repair them, or log.bad_rows: reject leaves out their auctions and keeps them in rejects",
+        )
+    bad = np.any(list(problems.values()), axis=0)
+    good = ~np.isin(auction_r, auction_r[bad]) & (auction_r >= 0)
+    if not good.any():
+        raise DataError(f"{where}: every auction has a row that cannot be used, e.g. {first}")
+    kept = np.flatnonzero(bad)[:SHOWN_REJECTS]
+    reasons = [next(reason for reason, mask in problems.items() if mask[row]) for row in kept]
+    return good, tuple((_describe_row(rows, int(row)), why) for row, why in zip(kept, reasons, strict=True))
+
+
+def _describe_row(rows: pa.Table, row: int) -> str:
+    return json.dumps(rows.slice(row, 1).to_pylist()[0], default=str)
+
+
+def _sort_rows(
+    ids: dict[str, tuple[pa.Array, Ints]],
+    columns: Mapping[str, Floats],
+    good: Bools,
+    rejects: tuple[tuple[str, str], ...],
+) -> CheckedAuctions:
+    (auctions, auction_r), (queries, query_r), (ads, ad_r) = ids.values()
+    rows = np.flatnonzero(good)
+    rows = rows[np.lexsort((ad_r[rows], auction_r[rows], query_r[rows]))]
+    taken = {name: columns[name][rows] if name in columns else None for name in AUCTION_COLUMNS[3:]}
+    time, block = taken["event_time"], taken["block"]
+    position, clicked = columns["position"][rows], columns["clicked"][rows]
+    return CheckedAuctions(
+        queries, auctions, ads, query_r[rows], auction_r[rows], ad_r[rows],
+        None if time is None else time.astype(np.int64),
+        taken["bid"], taken["quality"], taken["probability"],
+        None if block is None else block.astype(np.int64),
+        np.nan_to_num(position).astype(np.int64), clicked.astype(np.int64),
+        rejects, int((~good).sum()),
+    )  # fmt: skip

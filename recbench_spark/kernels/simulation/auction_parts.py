@@ -1,0 +1,234 @@
+"""Hold the auctions of some queries as arrays, and add up what a replay needs from them.
+
+Axes: a auctions, r participants (contiguous by auction, in the order of their ad ids), g pairs of query and
+ad (contiguous by query), q queries, s slots, c columns, b bootstrap replicates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.kernels.simulation import position_curve
+from recbench_spark.kernels.simulation.click_estimates import ClickModel, estimate_clicks
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
+from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint, SlotCounts
+from recbench_spark.kernels.simulation.position_curve import CurveDerivatives
+
+LARGEST_CELL = np.int64(1 << 40)
+"""Largest whole number of a row of the bootstrap; larger ones take several rows, so that blocks of
+`resampling.bootstrap_sums` have their full 256 rows: 256 x the largest weight, 20, x 2^40 is below 2^53."""
+
+
+@dataclass(frozen=True, eq=False)
+class AuctionRows:
+    """Participants of auctions, (r,) each, in the order of query, auction and ad.
+
+    Attributes:
+        query_r, auction_r, ad_r: whole numbers from 0; those of ads are in the order of their ids.
+        bid_r, quality_r: inputs of the score beside the probability; bids as shares of the largest one.
+        slot_r, click_r: logged slot, negative for losers, and click.
+    """
+
+    query_r: Ints
+    auction_r: Ints
+    ad_r: Ints
+    bid_r: Floats
+    quality_r: Floats
+    slot_r: Ints32
+    click_r: Ints32
+
+
+@dataclass(frozen=True, eq=False)
+class AuctionPart:
+    """Auctions of some queries.
+
+    Attributes:
+        key_q: (q,) hash of each query: the key of its bootstrap weights.
+        own_q: (q,) false for a query whose pairs are counted elsewhere, since it is cut into several parts.
+        pair_starts_q: (q + 1,) first pair of each query.
+        auctions_q: (q,) auctions of this part.
+        starts_a: (a + 1,) first participant of each auction.
+        query_r, pair_r: (r,) query and pair of each participant.
+        bid_r, quality_r: (r,) inputs of the score beside the probability.
+        slot_r, click_r: (r,) logged slot, negative for losers, and click.
+        counts: impressions and clicks of each pair over the whole log.
+    """
+
+    key_q: Ints
+    own_q: Bools
+    pair_starts_q: Ints
+    auctions_q: Ints
+    starts_a: Ints
+    query_r: Ints
+    pair_r: Ints
+    bid_r: Floats
+    quality_r: Floats
+    slot_r: Ints32
+    click_r: Ints32
+    counts: ImpressionCounts = field(repr=False)
+
+    @classmethod
+    def from_rows(cls, rows: AuctionRows, key_q: Ints, slots: int) -> AuctionPart:
+        """Make a part from rows in the order of query, auction and ad.
+
+        Args:
+            rows: participants.
+            key_q: (q,) hash of each query.
+            slots: number of slots of the whole log.
+        """
+        ads = int(rows.ad_r.max(initial=0)) + 1
+        pairs, pair_r = np.unique(rows.query_r * ads + rows.ad_r, return_inverse=True)
+        firsts_a = np.flatnonzero(np.diff(rows.auction_r, prepend=-1))
+        every_q = np.arange(len(key_q) + 1)
+        return cls(
+            key_q=key_q,
+            own_q=np.ones(len(key_q), dtype=bool),
+            pair_starts_q=np.searchsorted(pairs // ads, every_q).astype(np.int64),
+            auctions_q=np.bincount(rows.query_r[firsts_a], minlength=len(key_q)).astype(np.int64),
+            starts_a=np.append(firsts_a, len(rows.ad_r)).astype(np.int64),
+            query_r=rows.query_r,
+            pair_r=pair_r.astype(np.int64),
+            bid_r=rows.bid_r,
+            quality_r=rows.quality_r,
+            slot_r=rows.slot_r,
+            click_r=rows.click_r,
+            counts=ImpressionCounts.from_rows(pair_r, rows.slot_r, rows.click_r, len(pairs), slots),
+        )
+
+    def rank(self, probability_r: Floats, exponent: float) -> AuctionOrder:
+        """Sort all auctions by the scores of a model."""
+        return AuctionOrder.from_scores(self.starts_a, self.bid_r, probability_r, self.quality_r, exponent)
+
+    def replay(
+        self,
+        order: AuctionOrder,
+        probability_r: Floats,
+        point: OperatingPoint,
+        model: ClickModel,
+        slots: SlotCounts,
+    ) -> Ints:
+        """Return the estimates of a model at a point for each query: see `estimate_clicks`."""
+        slot_r, price_r = order.run(point, slots)
+        rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
+        return estimate_clicks(rows, self.counts, model, len(self.key_q))
+
+    def with_counts(self, counts: ImpressionCounts) -> AuctionPart:
+        """Return the part with other counts of its pairs."""
+        return replace(self, counts=counts)
+
+    @property
+    def own_counts(self) -> ImpressionCounts:
+        """Counts of the pairs that are counted in this part; the others are 0."""
+        if self.own_q.all():
+            return self.counts
+        own_g = np.repeat(self.own_q, np.diff(self.pair_starts_q))[:, None]
+        return ImpressionCounts(
+            np.where(own_g, self.counts.shown_gs, 0).astype(np.int32),
+            np.where(own_g, self.counts.clicks_gs, 0).astype(np.int32),
+        )
+
+    @cached_property
+    def telling_pairs(self) -> ImpressionCounts:
+        """Own pairs that say something about the curve: with clicks, and seen at two or more slots."""
+        counts = self.own_counts
+        telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
+        return ImpressionCounts(counts.shown_gs[telling], counts.clicks_gs[telling])
+
+    def count_slots(self) -> SlotTotals:
+        """Count impressions and clicks of each slot in this part's own pairs."""
+        counts = self.own_counts
+        return SlotTotals(
+            counts.shown_gs.sum(axis=0, dtype=np.int64), counts.clicks_gs.sum(axis=0, dtype=np.int64)
+        )
+
+    def derive_curve(self, set_s: Ints, log_theta_s: Floats) -> CurveDerivatives:
+        """Return derivatives of the curve's likelihood over all pairs of this part, (s,) and (s, s)."""
+        counts = self.telling_pairs
+        whole = np.array([0, len(counts.shown_gs)], dtype=np.int64)
+        parts = position_curve.compute_derivatives(counts, whole, set_s, log_theta_s)
+        return CurveDerivatives(parts.gradient[0], parts.information[0])
+
+    def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
+        """Return what each query adds to the logged policy, int64 (q, c): see `LogColumns`."""
+        counts = self.own_counts
+        derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
+        several_g = (counts.shown_gs > 0).sum(axis=1) > 1
+        by_pair = np.concatenate(
+            [
+                counts.shown_gs,
+                counts.clicks_gs,
+                np.where(several_g, counts.clicks_gs.sum(axis=1), 0)[:, None],
+            ],
+            axis=1,
+        ).astype(np.int64)
+        unit = np.int64(UNIT)
+        columns = [
+            self.auctions_q[:, None] * unit,
+            sum_groups(by_pair, self.pair_starts_q) * unit,
+            derived.gradient,
+            derived.information.reshape(len(self.key_q), len(set_s) ** 2),
+        ]
+        return np.concatenate(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """Sums of the logged policy over queries, as floats (..., c), taken apart by name.
+
+    Attributes:
+        auctions: (...) auctions.
+        shown, clicks: (..., s) impressions and clicks of slots.
+        multi_slot_clicks: (...) clicks of pairs seen in two or more slots.
+        gradient, information: (..., s) and (..., s, s) derivatives of the curve's likelihood.
+    """
+
+    auctions: Floats
+    shown: Floats
+    clicks: Floats
+    multi_slot_clicks: Floats
+    gradient: Floats
+    information: Floats
+
+    @classmethod
+    def from_sums(cls, sums: Floats, slots: int) -> LogColumns:
+        """Take the columns of `AuctionPart.log_columns` apart."""
+        ends = np.cumsum([1, slots, slots, 1, slots, slots * slots])[:-1]
+        auctions, shown, clicks, several, gradient, information = np.split(sums, ends, axis=-1)
+        square = information.reshape(*information.shape[:-1], slots, slots)
+        return cls(auctions[..., 0], shown, clicks, several[..., 0], gradient, square)
+
+
+def sum_groups(values_gc: Ints, starts_q: Ints) -> Ints:
+    """Return sums of consecutive rows, (q, c); a group without rows gets 0."""
+    running = np.concatenate([np.zeros((1, values_gc.shape[1]), np.int64), np.cumsum(values_gc, axis=0)])
+    sums: Ints = running[starts_q[1:]] - running[starts_q[:-1]]
+    return sums
+
+
+def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) -> Ints:
+    """Return weighted sums of each replicate, int64 (b, c), multiples of 2^-30, without any rounding.
+
+    Args:
+        key_q: (q,) hashes of the queries.
+        sums_qc: (q, c) multiples of 2^-30.
+        replicates, seed: of the weights, which follow from key, replicate and seed alone.
+    """
+    keys, sums = split_rows(key_q, sums_qc)
+    return resampling.bootstrap_sums(keys, sums / UNIT, replicates, seed)[0]
+
+
+def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
+    """Cut rows with a number that is too large into rows of the same key that add up to it."""
+    pieces_q = 1 + np.abs(sums_qc).max(axis=1, initial=0) // LARGEST_CELL
+    if (pieces_q == 1).all():
+        return key_q, sums_qc
+    share = sums_qc // pieces_q[:, None]
+    pieces = np.repeat(share, pieces_q, axis=0)
+    firsts = np.concatenate([[0], np.cumsum(pieces_q)[:-1]])
+    pieces[firsts] += sums_qc - share * pieces_q[:, None]
+    return np.repeat(key_q, pieces_q), pieces

@@ -1,0 +1,199 @@
+"""Fold-in of prefixes as one interface: each class folds the histories of one family of models.
+
+A class holds what training has fixed (item vectors, biases, settings) and has one method `fold`, from
+arrays to the vectors of all prefixes. Rows that the model cannot use change no vector: items that training
+does not know, and for models of pairs items that are not liked. A prefix without a row that can be used has
+no vector, and its user is not ranked.
+
+Axes: u users, p given rows, i items, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.models.prefix_fold_in import (
+    ItemSpectrum,
+    fold_in_ials_prefixes,
+    fold_in_implicit_prefixes,
+    fold_in_prefixes,
+    ridge_by_frequency,
+    ridge_per_rating,
+)
+
+
+class PrefixVectors(NamedTuple):
+    """Vectors after each given row.
+
+    Attributes:
+        vectors_pd: (p, d) in float32, as all vectors are stored; zeros where there is none.
+        known_p: true for prefixes with a vector.
+    """
+
+    vectors_pd: Floats32
+    known_p: Bools
+
+
+class PrefixFolder(Protocol):
+    """Interface of all classes that fold prefixes in."""
+
+    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
+        """Fold all prefixes of the users' rows in.
+
+        Args:
+            offsets: (u + 1,) bounds of each user's rows, in the order in which they are given.
+            items: (p,) item indices; -1 for an item outside the catalogue.
+            ratings: (p,) ratings.
+        """
+
+
+@dataclass(frozen=True)
+class RatingFolder:
+    """Folder of models of ratings: r = mean + b_u + b_i + x_u y_i, with a ridge for each rating.
+
+    It covers Spark's explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
+    the vector. It moves all scores of a user alike, so it is no part of what is ranked.
+
+    Attributes:
+        factors_id: (i, d) item vectors.
+        known_i: items that training knows.
+        regulariser: lambda, times the number of ratings.
+        mean: subtracted from the ratings.
+        biases_i: subtracted from the ratings of each item; None: nothing.
+        bias_regulariser: lambda of the user's bias; None: users have no bias.
+    """
+
+    factors_id: Floats
+    known_i: Bools
+    regulariser: float
+    mean: float = 0.0
+    biases_i: Floats | None = None
+    bias_regulariser: float | None = None
+
+    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
+        """Fold all prefixes in by ridge regression on what mean and biases leave."""
+        targets = ratings - self.mean
+        design_id = np.asarray(self.factors_id, np.float64)
+        if self.biases_i is not None:
+            targets = targets - np.append(self.biases_i, 0.0)[items]
+        if self.bias_regulariser is not None:
+            # A column of s has the bias s b, and the ridge lambda b^2 of b is lambda / s^2 of s b.
+            height = (self.regulariser / self.bias_regulariser) ** 0.5
+            design_id = np.column_stack([design_id, np.full(len(design_id), height)])
+        dims = self.factors_id.shape[1]
+
+        def solve(offsets: Ints, rows: Ints) -> Floats:
+            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
+            return fold_in_prefixes(offsets, items[rows], targets[rows], design_id, ridge_n)[:, :dims]
+
+        return _fold_used(offsets, _mark_known_items(self.known_i, items), dims, solve)
+
+
+@dataclass(frozen=True)
+class ConfidenceFolder:
+    """Folder of Spark's implicit ALS: liked rows with strength 1, confidence 1 + alpha.
+
+    Attributes:
+        factors_id: (i, d) item vectors; zeros for items that training does not know.
+        known_i: items that training knows.
+        spectrum: eigenbasis of all item vectors (weight 1).
+        regulariser: lambda, times the number of liked rows.
+        alpha: growth of confidence.
+        threshold: lowest rating of a liked row; None: above 0.
+    """
+
+    factors_id: Floats
+    known_i: Bools
+    spectrum: ItemSpectrum
+    regulariser: float
+    alpha: float
+    threshold: float | None = None
+
+    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
+        """Fold all prefixes of liked rows in."""
+
+        def solve(offsets: Ints, rows: Ints) -> Floats:
+            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
+            ones = np.ones(len(rows))
+            arrays = (offsets, items[rows], ones, self.factors_id, self.spectrum)
+            return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
+
+        used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
+        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
+
+
+@dataclass(frozen=True)
+class PairFolder:
+    """Folder of models of pairs: iALS as it was fitted, and the final item vectors of any other model.
+
+    For MF-BPR, LightGCN and vectors of teams `unobserved_weight` and `regulariser` are settings of the
+    fold-in alone; search them on validation users.
+
+    Attributes:
+        factors_id: (i, d) item vectors; zeros for items that training does not know.
+        known_i: items that training knows.
+        spectrum: eigenbasis of all item vectors, with the weight `unobserved_weight`.
+        unobserved_weight: alpha_0.
+        regulariser: lambda.
+        frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
+        threshold: lowest rating of a liked row; None: above 0.
+    """
+
+    factors_id: Floats
+    known_i: Bools
+    spectrum: ItemSpectrum
+    unobserved_weight: float
+    regulariser: float
+    frequency: float = 1.0
+    threshold: float | None = None
+
+    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
+        """Fold all prefixes of liked rows in."""
+
+        def solve(offsets: Ints, rows: Ints) -> Floats:
+            ridge_n = ridge_by_frequency(
+                self.regulariser,
+                _longest(offsets),
+                len(self.factors_id),
+                self.unobserved_weight,
+                self.frequency,
+            )
+            return fold_in_ials_prefixes(offsets, items[rows], self.factors_id, self.spectrum, ridge_n)
+
+        used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
+        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
+
+
+def _longest(offsets: Ints) -> int:
+    return int(np.diff(offsets).max(initial=0))
+
+
+def _mark_known_items(known_i: Bools, items: Ints) -> Bools:
+    if len(items) and items.max() >= len(known_i):
+        raise DataError(f"item {items.max()} lies outside the catalogue of {len(known_i)} items")
+    return np.append(known_i, np.False_)[items]
+
+
+def _mark_liked_rows(ratings: Floats, threshold: float | None) -> Bools:
+    return ratings > 0 if threshold is None else ratings >= threshold
+
+
+def _fold_used(
+    offsets: Ints, used_p: Bools, dims: int, solve: Callable[[Ints, Ints], Floats]
+) -> PrefixVectors:
+    """Solve for the rows that are used, and give each prefix the vector of its last such row."""
+    before_p = np.concatenate([[0], np.cumsum(used_p)])
+    used_offsets = before_p[offsets]
+    solved = solve(used_offsets, np.flatnonzero(used_p))
+    user_p = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    last_p = before_p[1:] - 1
+    known_p = last_p >= used_offsets[user_p]
+    vectors_pd = np.zeros((len(used_p), dims), np.float32)
+    vectors_pd[known_p] = solved[last_p[known_p]]
+    return PrefixVectors(vectors_pd, known_p)

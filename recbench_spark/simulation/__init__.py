@@ -1,0 +1,1 @@
+"""Replay of logged auctions: the stage between a log of auctions and the table `replays`."""

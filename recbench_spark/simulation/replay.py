@@ -1,0 +1,384 @@
+"""Replay models at operating points over the parts of a log, with intervals: rows of the table `replays`.
+
+Passes over the parts: one counts slots, some fit the position curve (Newton steps), one adds up the logged
+policy, and one each model and point. Every pass returns whole numbers, so the cut into parts changes no
+bit. The driver holds sums and replicates of one model at one point: replicates x (11 + 6 slots) numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from recbench_spark.checks import Check
+from recbench_spark.config import Bootstrap
+from recbench_spark.config.replay import ReplaySettings
+from recbench_spark.definitions import VERSION
+from recbench_spark.errors import ConfigError
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.simulation import position_curve
+from recbench_spark.kernels.simulation.auction_parts import bootstrap_columns
+from recbench_spark.kernels.simulation.click_estimates import (
+    ClickModel,
+    EstimateRules,
+)
+from recbench_spark.kernels.simulation.counts import UNIT, SlotTotals
+from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint
+from recbench_spark.kernels.simulation.yields import UNSEEN, LoggedPolicy, ReplayedPolicy
+from recbench_spark.simulation.auction_log import AuctionParts, LoggedPart
+
+LOGGED = "logged"
+"""Name of the logged policy among the models."""
+
+FEWEST_QUERIES = 30.0
+"""Effective number of queries below which there is no interval."""
+
+SAME_CLICKS = 1e-7
+"""Largest relative difference between logged clicks and those of the logged model replayed: rounding."""
+
+CASES = {"same_slot": "same", "other_slot": "other"}
+
+ReplayRow = dict[str, Any]
+"""A row of `replays` without its run id."""
+
+Values = Mapping[str, tuple[float, Floats]]
+"""Each metric's value and replicates, (b,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replayer:
+    """A log, what it says about slots, and the settings of a replay.
+
+    Attributes:
+        log: parts of the log.
+        settings: the section `replay`.
+        clicks: position curve and rules of the estimates.
+        logged: sums of the log, and of its replicates.
+        effective_queries: (sum of auctions)^2 / sum of squares over queries.
+        queries: number of queries.
+    """
+
+    log: AuctionParts
+    settings: ReplaySettings
+    clicks: ClickModel
+    logged: tuple[LoggedPolicy, LoggedPolicy]
+    effective_queries: float
+    queries: int
+
+    @classmethod
+    def from_log(cls, log: AuctionParts, settings: ReplaySettings) -> Replayer:
+        """Count slots, fit the curve and add up the logged policy.
+
+        Raises:
+            ConfigError: an operating point has slots that the log never filled.
+        """
+        for point in settings.list_points():
+            log.slots.check(point)
+        totals = _count_slots(log.parts)
+        set_s, log_theta = _fit_curve(log.parts, totals, settings.curve)
+        plain = log_theta if settings.curve == "plain" else None
+        main = log.slots.main if log.has_blocks else len(log.slots)
+        sums, boot = _add_parts(
+            ((part.auctions.key_q, part.auctions.log_columns(set_s, log_theta)) for part in log.parts),
+            settings.bootstrap,
+        )
+        views = _count_views(settings.page_views, int(sums[0] / UNIT))
+        logged = [LoggedPolicy.from_sums(each, set_s, views, main, plain) for each in (sums, boot)]
+        counts = np.concatenate([part.auctions.auctions_q for part in log.parts]).astype(np.float64)
+        rules = EstimateRules(settings.minimum, settings.shrinkage)
+        return cls(
+            log, settings, ClickModel(np.exp(log_theta), set_s, main, rules), (logged[0], logged[1]),
+            float(counts.sum() ** 2 / (counts**2).sum()), len(counts),
+        )  # fmt: skip
+
+    def replay(self, model: str, point: OperatingPoint, orders: Sequence[AuctionOrder]) -> ReplayedModel:
+        """Return the estimates of a model at a point.
+
+        Args:
+            model: name of the model.
+            point: the operating point.
+            orders: participants of each part by score, for the point's exponent.
+        """
+        parts = zip(self.log.parts, orders, strict=True)
+        sums, boot = _add_parts(
+            (
+                (
+                    part.auctions.key_q,
+                    part.auctions.replay(
+                        order, part.probabilities[model], point, self.clicks, self.log.slots
+                    ),
+                )
+                for part, order in parts
+            ),
+            self.settings.bootstrap,
+        )
+        return ReplayedModel(
+            ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(boot, self.logged[1]), self.log
+        )
+
+    def rank(self, model: str, exponent: float) -> list[AuctionOrder]:
+        """Sort all auctions by the scores of a model, once for all points with this exponent."""
+        return [part.auctions.rank(part.probabilities[model], exponent) for part in self.log.parts]
+
+    def measure_log(self) -> Values:
+        """Return the metrics of the logged policy."""
+        first, replicates = (one.measure() for one in self.logged)
+        values = {name: (float(value), replicates[name]) for name, value in first.items()}
+        return values if self.log.has_blocks else _drop_main_line(values)
+
+    @property
+    def definition(self) -> str:
+        """The definition of the numbers: version of the defaults, and the settings that differ."""
+        settings = self.settings
+        words = [VERSION, f"curve={settings.curve}"]
+        words += [f"minimum={settings.minimum}"] if settings.minimum > 1 else []
+        words += [f"shrinkage={settings.shrinkage:g}"] if settings.shrinkage else []
+        words += [f"page_views={settings.page_views}"] if settings.page_views else []
+        return ";".join(words)
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedModel:
+    """The sums of a model at a point, and of its replicates."""
+
+    whole: ReplayedPolicy
+    boot: ReplayedPolicy
+    log: AuctionParts
+
+    def values(self, unseen: str) -> Values:
+        """Return the metrics, with unseen pairs as one of UNSEEN says."""
+        largest = self.log.largest_bid
+        first, replicates = (one.measure(unseen, largest or 1.0) for one in (self.whole, self.boot))
+        values = {name: (float(value), replicates[name]) for name, value in first.items()}
+        if largest is None:
+            values = {name: value for name, value in values.items() if not name.startswith("revenue")}
+        return values if self.log.has_blocks else _drop_main_line(values)
+
+    def cases(self) -> dict[str, float]:
+        """Return the share of shown ads of each case, and the clicks estimated for each."""
+        shown = float(self.whole.column("shown"))
+        unseen = self.whole.column("unseen")
+        reference = self.whole.logged.reference
+        cases = {}
+        for case, name in CASES.items():
+            cases[f"share_{case}"] = float(self.whole.column(name)) / shown if shown else np.nan
+            cases[f"clicks_{case}"] = float(self.whole.column(f"{name}_clicks"))
+        cases["share_unseen"] = float(unseen.sum()) / shown if shown else np.nan
+        cases["clicks_unseen"] = float((unseen * reference).sum())
+        return cases
+
+
+def replay_models(
+    log: AuctionParts, models: Sequence[str], settings: ReplaySettings
+) -> tuple[list[ReplayRow], list[Check]]:
+    """Replay models at all operating points: rows of `replays`, and checks of the log.
+
+    Args:
+        log: parts of the log, with the probabilities of the models, and of `logged` where the log has them.
+        models: names, in the order in which they are compared.
+        settings: the section `replay`.
+    """
+    replayer = Replayer.from_log(log, settings)
+    writer = RowWriter(replayer)
+    rows = writer.log_rows()
+    points = sorted(settings.list_points())
+    values: dict[tuple[str, OperatingPoint], Values] = {}
+    for model in models:
+        for exponent in sorted({point.exponent for point in points}):
+            orders = replayer.rank(model, exponent)
+            for point in [one for one in points if one.exponent == exponent]:
+                replayed = replayer.replay(model, point, orders)
+                values[model, point] = replayed.values(UNSEEN[0])
+                rows += writer.model_rows(model, point, replayed)
+    rows += writer.difference_rows(values, models, points)
+    return rows, [*_check_log(replayer), *_check_logged_model(replayer)]
+
+
+@dataclass(frozen=True)
+class RowWriter:
+    """Writer of rows of `replays`."""
+
+    replayer: Replayer
+
+    def log_rows(self) -> list[ReplayRow]:
+        """Return the metrics of the logged policy, its reference rates and its position curve."""
+        rows = [self._row(LOGGED, None, name, value) for name, value in self.replayer.measure_log().items()]
+        whole, boot = self.replayer.logged
+        theta = self.replayer.clicks.theta_s
+        names = _slot_names(self.replayer.log)
+        for s, slot in enumerate(names):
+            rate = (float(whole.reference[s]), boot.reference[:, s])
+            with np.errstate(over="ignore"):
+                curve = (float(theta[s]), theta[s] * np.exp(boot.curve_shift[:, s]))
+            first = names[self.replayer.clicks.set_s[s]]
+            rows.append({**self._row(LOGGED, None, "reference_rate", rate), "slot": slot})
+            rows.append(
+                {
+                    **self._row(LOGGED, None, "position_curve", curve),
+                    "slot": slot,
+                    "reference_slot": first,
+                }
+            )
+        return rows
+
+    def model_rows(self, model: str, point: OperatingPoint, replayed: ReplayedModel) -> list[ReplayRow]:
+        """Return the metrics of a model at a point, and the cases behind them."""
+        rows = []
+        for unseen in UNSEEN:
+            for name, value in replayed.values(unseen).items():
+                rows.append({**self._row(model, point, name, value), "unseen": unseen})
+        nowhere = np.zeros(0)
+        cases = replayed.cases().items()
+        return rows + [self._row(model, point, name, (value, nowhere)) for name, value in cases]
+
+    def difference_rows(
+        self,
+        values: Mapping[tuple[str, OperatingPoint], Values],
+        models: Sequence[str],
+        points: Sequence[OperatingPoint],
+    ) -> list[ReplayRow]:
+        """Return differences to the logged policy, and between models, on the same bootstrap weights."""
+        rows = []
+        for point in points:
+            known = {LOGGED: self.replayer.measure_log()}
+            known |= {model: values[model, point] for model in models}
+            pairs = [(one, LOGGED) for one in models]
+            pairs += [(one, other) for n, one in enumerate(models) for other in models[:n]]
+            for one, other in pairs:
+                for name in [name for name in known[one] if name in known[other]]:
+                    (value, replicates), (base, others) = known[one][name], known[other][name]
+                    row = self._row(one, point, name, (value - base, replicates - others))
+                    rows.append({**row, "other": other, "unseen": UNSEEN[0]})
+        return rows
+
+    def _row(
+        self, model: str, point: OperatingPoint | None, metric: str, value: tuple[float, Floats]
+    ) -> ReplayRow:
+        replayer = self.replayer
+        row: ReplayRow = {
+            "model": model,
+            "metric": metric,
+            "definition": replayer.definition,
+            "n": round(float(replayer.logged[0].views)),
+            "queries": replayer.queries,
+            "effective_queries": replayer.effective_queries,
+            **_describe_value(value, replayer),
+        }
+        if point is None:
+            return row
+        return row | {"point": point.describe(), **vars(point)}
+
+
+def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str, float | None]:
+    """Return value, standard error and interval; NULL where there are too few queries."""
+    number, replicates = value
+    row: dict[str, float | None] = {"value": number if np.isfinite(number) else None}
+    finite = replicates[np.isfinite(replicates)]
+    if len(finite) < 2 or replayer.effective_queries < FEWEST_QUERIES:
+        return row
+    low, high = resampling.percentile_interval(finite[:, None], replayer.settings.bootstrap.level)
+    return row | {"stderr": float(finite.std(ddof=1)), "ci_low": float(low[0]), "ci_high": float(high[0])}
+
+
+def _count_slots(parts: Sequence[LoggedPart]) -> SlotTotals:
+    each = [part.auctions.count_slots() for part in parts]
+    shown: Ints = reduce(add, (one.shown_s for one in each))
+    clicks: Ints = reduce(add, (one.clicks_s for one in each))
+    return SlotTotals(shown, clicks)
+
+
+def _fit_curve(parts: Sequence[LoggedPart], totals: SlotTotals, kind: str) -> tuple[Ints, Floats]:
+    """Return the first slot of each connected set, and log theta, (s,) each."""
+    if kind == "plain":
+        clicked = totals.clicks_s > 0
+        first = int(np.argmax(clicked)) if clicked.any() else 0
+        set_s = np.where(clicked, first, np.arange(len(clicked)))
+        return set_s, position_curve.plain_curve(totals.reference_s)
+    links: Bools = reduce(
+        np.logical_or, (position_curve.find_links(part.auctions.own_counts) for part in parts)
+    )
+    set_s = position_curve.find_connected_sets(links)
+
+    def derive(log_theta: Floats) -> position_curve.CurveDerivatives:
+        return reduce(add, (part.auctions.derive_curve(set_s, log_theta) for part in parts))
+
+    return set_s, position_curve.fit_curve(derive, set_s)
+
+
+def _add_parts(each: Iterator[tuple[Ints, Ints]], bootstrap: Bootstrap) -> tuple[Ints, Ints]:
+    """Return sums over all parts, (c,), and of each replicate, (b, c)."""
+    added: tuple[Ints, Ints] | None = None
+    for keys, rows in each:
+        part = (rows.sum(axis=0), bootstrap_columns(keys, rows, bootstrap.replicates, bootstrap.seed))
+        added = part if added is None else (added[0] + part[0], added[1] + part[1])
+    assert added is not None, "a checked log has rows"
+    return added
+
+
+def _count_views(page_views: int | None, auctions: int) -> float:
+    """Return the page views for each auction.
+
+    Raises:
+        ConfigError: fewer views than auctions.
+    """
+    if page_views is not None and page_views < auctions:
+        raise ConfigError(
+            f"page_views {page_views:,}: the log has {auctions:,} auctions", "at least as many"
+        )
+    return page_views / auctions if page_views else 1.0
+
+
+def _drop_main_line(values: Values) -> Values:
+    return {name: value for name, value in values.items() if name != "main_line_yield"}
+
+
+def _slot_names(log: AuctionParts) -> list[str]:
+    main, side = log.slots.main, log.slots.side
+    if not log.has_blocks:
+        return [str(s + 1) for s in range(main)]
+    return [f"main {s + 1}" for s in range(main)] + [f"side {s + 1}" for s in range(side)]
+
+
+def _check_log(replayer: Replayer) -> list[Check]:
+    """Return facts about the log that decide how far its replay can be trusted."""
+    sets = np.unique(replayer.clicks.set_s)
+    effective = replayer.effective_queries
+    few = "queries count alike; below 30 there is no interval" if effective >= FEWEST_QUERIES else (
+        "too few queries for intervals"
+    )  # fmt: skip
+    no_losers = "the log has no losers: models only reorder what was shown"
+    views = "yields are per auction; replay.page_views counts views without participants too"
+    checks = [
+        Check("effective queries", effective, None, "info", few),
+        Check("connected sets of slots", len(sets), 1.0, "warning", "slots of others have no common value"),
+    ]
+    if replayer.log.losers == 0:
+        checks.append(Check("participants not shown", 0, -1.0, "warning", no_losers))
+    if replayer.settings.page_views is None:
+        checks.append(Check("views without participants", 0, None, "info", views))
+    return checks
+
+
+def _check_logged_model(replayer: Replayer) -> list[Check]:
+    """Replay the logged model at its own point: it must give back the logged clicks."""
+    point = replayer.settings.logged
+    if point is None or not all(LOGGED in part.probabilities for part in replayer.log.parts):
+        return []
+    own = point.point()
+    replayer.log.slots.check(own)
+    replayed = replayer.replay(LOGGED, own, replayer.rank(LOGGED, own.exponent))
+    clicks = float(replayer.logged[0].columns.clicks.sum())
+    estimate = replayed.values(UNSEEN[0])["clicks"][0]
+    share = replayed.cases()["share_same_slot"]
+    detail = (
+        f"{estimate:.6g} for {clicks:.6g} clicks, {share:.1%} of its ads at a slot they had: "
+        "if it is not 0, another point, exponent or quality made the log"
+    )
+    error = abs(estimate / clicks - 1) if clicks else 0.0
+    return [Check("logged model replayed, error of its clicks", error, SAME_CLICKS, "warning", detail)]

@@ -1,0 +1,80 @@
+"""`jobs/studies/curves.py systems`: both kinds of candidates, both orders, refusals, on drawn ratings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jobs.bench import curves as bench
+from jobs.studies import curves as study
+from recbench_spark.errors import ConfigError
+
+FLAGS = ["--users", "10", "--points", "4", "--draws", "2", "--dims", "3"]
+
+
+def write_ratings(path: Path) -> Path:
+    """Write 40 users with 12 of 30 films each, and one user with 3 films."""
+    draw = np.random.default_rng(0)
+    rows = [
+        (user, film, draw.integers(1, 6), 0 if user == 1 else at)
+        for user in range(1, 42)
+        for at, film in enumerate(draw.choice(30, 3 if user == 41 else 12, replace=False))
+    ]
+    pd.DataFrame(rows, columns=["userId", "movieId", "rating", "timestamp"]).to_csv(path, index=False)
+    return path
+
+
+def test_five_systems_have_curves_and_crossings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_ratings(tmp_path / "ratings.csv")
+    flags = ["systems", "--ratings", str(path), *FLAGS]
+    assert study.main(study.parser().parse_args(flags)) == 0
+    first = capsys.readouterr().out
+    for candidates in ("unseen", "rated"):
+        assert f"candidates: {candidates}; 10 users, 2 orders of their ratings" in first
+    for system in ("sgd", "als_wr", "implicit_als", "item_knn", "popular"):
+        assert first.count(f"\n| {system} | ") == 2
+    assert sum("sign changes" in line for line in first.splitlines()) == 20
+    assert len(re.findall(r"MANDCG .* on the other 5 users", first)) == 2
+    popular = (
+        next(line for line in first.splitlines() if line.startswith("| popular")).strip(" |").split(" | ")
+    )
+    assert len(set(popular[5:])) == 1  # it does not look at what is given
+    assert study.main(study.parser().parse_args(flags)) == 0
+    assert capsys.readouterr().out == first
+    assert study.main(study.parser().parse_args([*flags, "--order", "time"])) == 0
+    assert "10 users, 1 orders" in capsys.readouterr().out
+
+
+def test_users_with_one_time_are_counted(tmp_path: Path) -> None:
+    log = study.read_log(str(write_ratings(tmp_path / "ratings.csv")), ordered=True)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(log.user_r))])
+    assert study.count_equal_times(log, bounds, 3) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--users", "41"], "40 users have 5 rows or more, not 41"),
+        (["--points", "12"], "0 users have 13 rows or more, not 10"),
+    ],
+)
+def test_points_beyond_the_histories_are_refused(tmp_path: Path, flags: list[str], message: str) -> None:
+    path = write_ratings(tmp_path / "ratings.csv")
+    with pytest.raises(ConfigError, match=message):
+        study.main(study.parser().parse_args(["systems", "--ratings", str(path), *FLAGS, *flags]))
+    with pytest.raises(ConfigError, match="systems need a file of ratings"):
+        study.main(study.parser().parse_args(["systems", *FLAGS]))
+    pd.DataFrame({"user": [1], "item": [2], "rating": [3]}).to_csv(path, index=False)
+    with pytest.raises(ConfigError, match="no column 'timestamp'"):
+        study.read_log(str(path), ordered=True)
+
+
+def test_the_bench_takes_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--users", "3", "--items", "80", "--dims", "4", "--points", "5", "--rounds", "1"]
+    assert bench.main(bench.parser().parse_args(flags)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["fold-in", "als", "implicit als"]

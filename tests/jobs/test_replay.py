@@ -1,0 +1,138 @@
+"""`jobs/replay.py` without a JVM: the generated log, a log from files, refusals, and a killed run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pytest
+import yaml
+
+from recbench_spark.commands.replay import main, parser
+from recbench_spark.config.replay import AuctionWorld, load_replay
+from recbench_spark.data.auction_worlds import make_auctions
+from recbench_spark.errors import ConfigError
+from recbench_spark.schemas import REJECTS, REPLAYS, RUNS
+from recbench_spark.storage.arrow_store import ArrowStore
+
+POINT = {"main_slots": 2, "side_slots": 2}
+SETTINGS = {"points": [POINT], "bootstrap": {"replicates": 20}}
+MODEL = {"name": "new", "path": "model.csv", "trained_until": "2026-01-01T00:01:00+00:00"}
+
+
+def write_file(folder: Path, **changes: Any) -> str:
+    """Write a log, a model and the replay file; return its path."""
+    world = make_auctions(AuctionWorld(auctions=400, queries=60, seed=9))
+    if not (folder / "log.csv").exists():
+        pyarrow.csv.write_csv(world.log, folder / "log.csv")
+        rows = world.log.select(["auction_id", "ad_id", "probability"])
+        pyarrow.csv.write_csv(rows, folder / "model.csv")
+    document = {
+        "name": "own",
+        "log": {"path": str(folder / "log.csv")},
+        "replay": SETTINGS,
+        "models": [{**MODEL, "path": str(folder / "model.csv")}],
+        **changes,
+    }
+    path = folder / "replay.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def run(config: str, warehouse: Path, *flags: str) -> int:
+    return main(parser().parse_args(["--config", config, "--warehouse", str(warehouse), *flags]))
+
+
+def test_a_log_from_files(tmp_path, capsys) -> None:
+    assert run(write_file(tmp_path), tmp_path / "wh", "--logical-date", "2026-01-02") == 0
+    rows = ArrowStore(str(tmp_path / "wh")).rows(REPLAYS)
+    runs = {row["run_id"]: row for row in ArrowStore(str(tmp_path / "wh")).rows(RUNS)}
+    assert {row["model"] for row in runs.values()} == {"new", "logged"}
+    assert {row["run_id"] for row in rows} == set(runs)
+    (views,) = {row["n"] for row in rows}
+    assert views == 339, "auctions after the first minute"
+    (value,) = [
+        row["value"]
+        for row in rows
+        if (row["model"], row["metric"], row["unseen"], row["other"])
+        == ("new", "click_yield", "reference", None)
+    ]
+    out = capsys.readouterr().out
+    page = (tmp_path / "wh" / "reports" / "replay-own.html").read_text()
+    assert "<svg" in page and "share of ads shown" in page and f"{value:.4f}" in page
+    assert f"click_yield: {value:.6f}" in out and {row["same_log"] for row in rows} == {0}
+
+
+def test_a_model_that_does_not_say_what_it_was_fitted_to(tmp_path) -> None:
+    silent = [{"name": "new", "path": str(tmp_path / "model.csv")}]
+    config = write_file(tmp_path, models=silent)
+    with pytest.raises(ConfigError, match="new has no trained_until") as raised:
+        run(config, tmp_path / "wh")
+    assert "--same-log" in raised.value.hint and not (tmp_path / "wh").exists()
+    assert run(config, tmp_path / "wh", "--same-log") == 0
+    rows = ArrowStore(str(tmp_path / "wh")).rows(REPLAYS)
+    assert {row["same_log"] for row in rows} == {1} and {row["n"] for row in rows} == {400}
+
+
+def test_rejected_rows_are_kept(tmp_path) -> None:
+    write_file(tmp_path)
+    with (tmp_path / "log.csv").open("a", encoding="utf-8") as log:
+        log.write("900,1,1,1900000000000000,-5,main,1,0,.5\n")
+    config = write_file(tmp_path, log={"path": str(tmp_path / "log.csv"), "bad_rows": "reject"})
+    assert run(config, tmp_path / "wh") == 0
+    (row,) = ArrowStore(str(tmp_path / "wh")).rows(REJECTS)
+    assert json.loads(row["line"])["auction_id"] in ("900", 900) and row["reason"].startswith("bid")
+
+
+def test_a_killed_run_leaves_nothing_visible_and_runs_again(tmp_path, monkeypatch) -> None:
+    config, warehouse = write_file(tmp_path), tmp_path / "wh"
+    append = ArrowStore.append_rows
+
+    def die_at_runs(store: ArrowStore, rows: Any, table: Any) -> None:
+        if table is RUNS:
+            raise KeyboardInterrupt
+        append(store, rows, table)
+
+    monkeypatch.setattr(ArrowStore, "append_rows", die_at_runs)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, warehouse)
+    monkeypatch.undo()
+    store = ArrowStore(str(warehouse))
+    first = store.rows(REPLAYS)
+    assert first and store.rows(RUNS) == []
+    assert run(config, warehouse) == 0
+    visible = {row["run_id"] for row in store.rows(RUNS)}
+    second = [row for row in store.rows(REPLAYS) if row["run_id"] in visible]
+    plain = [[{**row, "run_id": ""} for row in rows] for rows in (first, second)]
+    key = json.dumps
+    assert sorted(plain[0], key=key) == sorted(plain[1], key=key)
+
+
+def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
+    assert run(write_file(tmp_path), tmp_path / "wh", "--dry-run") == 0
+    assert "replay own: new at 1 operating points" in capsys.readouterr().out
+    assert not (tmp_path / "wh").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"replay": {**SETTINGS, "point": []}}, "replay.point"),
+        ({"replay": {"points": []}}, "at least one operating point"),
+        ({"log": {}}, "give one of 'path'"),
+        ({"models": [{**MODEL, "noise": 0.5}]}, "give one of 'path'"),
+        ({"models": [MODEL, MODEL]}, "stands there twice"),
+        ({"log": {"path": "log.csv", "columns": {"auction": "a"}}}, "no column 'auction' of auctions"),
+    ],
+)
+def test_mistakes_in_the_file(tmp_path, changes, words) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_replay(write_file(tmp_path, **changes))
+
+
+def test_an_unknown_file_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no replay file 'dmo'") as raised:
+        load_replay("dmo")
+    assert "demo" in raised.value.hint
