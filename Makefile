@@ -8,8 +8,10 @@ CONFIG ?= demo
 Q ?= leaderboard
 BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
+# One worker runs all of the first group, which needs Spark; files without Spark fill the other.
+TWO_WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: faults bench bench-quick bench-gpu package package-env libraries demo test test-fast test-slow lint sql report setup requirements clean help
+.PHONY: faults bench bench-quick bench-gpu package package-env libraries demo test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,10 +20,19 @@ demo report: export STORED_AT = $(value WAREHOUSE)
 demo: $(STAMP) ## set up and run the main job on the generated world
 	$(PY) jobs/nightly.py --config $(CONFIG) --warehouse "$$STORED_AT" --logical-date $(DATE) $(ARGS)
 
-test: $(STAMP) lint ## style, types, layers and all tests but the slow ones
-	$(PY) -m pytest -q -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder
+test: $(STAMP) style ## style, types, tests without a JVM, one shared night and a test of each job: 5 minutes
+	@$(MAKE) --no-print-directory -j 2 types test-short
 
-test-fast: $(STAMP) ## the tests that need no JVM: seconds
+test-short: $(STAMP)
+	$(TWO_WORKERS) -m "not slow and not full" $(ARGS)
+
+test-rest: $(STAMP) ## what `make test` leaves out, but the slow ones
+	$(TWO_WORKERS) -m "full and not slow" $(ARGS)
+
+test-all: $(STAMP) lint ## style, types and all tests but the slow ones: half an hour
+	$(TWO_WORKERS) -m "not slow" $(ARGS)
+
+test-fast: $(STAMP) ## the tests that need no JVM
 	$(PY) -m pytest -q -m "not slow and not spark"
 
 test-slow: $(STAMP) ## replications on real data and long properties
@@ -30,9 +41,13 @@ test-slow: $(STAMP) ## replications on real data and long properties
 faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/reliability.md
 	$(PY) -m tests.faults $(ARGS)
 
-lint: $(STAMP) ## ruff and strict mypy
+lint: style types ## ruff and strict mypy
+
+style: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+types: $(STAMP)
 	$(VENV)/bin/mypy
 
 # What is asked reaches the job through the environment: neither make nor the shell reads it as its own.

@@ -6,13 +6,25 @@ import fcntl
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
-# `make test` runs two processes with a session each. Tests of one group share a process.
+# An example that takes long beside other work is no failure.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
+
+# Tests of one group share a process of pytest, and so its session.
 NIGHT = "night"
+
+JVM_FIXTURES = {"spark", "own_jvm"}
+"""A test that requests one of these is marked `spark`. A fixture that asks for `spark` by a parameter alone
+marks that parameter: `pytest.param("spark", marks=pytest.mark.spark)`."""
+
+NO_JAVA = "/nonexistent/java"
+"""JAVA_HOME of the other tests: a JVM does not start there."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,20 +69,62 @@ SETTINGS = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that read the small night go first and to one process; others by file, those with Spark before.
-
-    Files without Spark take seconds, so neither process is idle long at the end.
-    """
-    nightly, sparky = (
-        {item.path for item in items if name in getattr(item, "fixturenames", ())}
-        for name in ("small_night", "spark")
+def start_jvm(item: pytest.Item) -> bool:
+    """Say if a test needs a JVM: it requests one, or a parameter of it asks for one and is marked so."""
+    parameters = getattr(getattr(item, "callspec", None), "marks", ())
+    return bool(JVM_FIXTURES & set(getattr(item, "fixturenames", ()))) or any(
+        mark.name == "spark" for mark in parameters
     )
+
+
+def mark_test(item: pytest.Item) -> None:
+    """Mark a test `spark` where it needs a JVM, and `full` where `make test` has no time for it.
+
+    Raises:
+        pytest.UsageError: the test is marked `spark` by hand and nothing of it needs a JVM.
+    """
+    if not start_jvm(item):
+        if item.get_closest_marker("spark"):
+            raise pytest.UsageError(f"{item.nodeid} is marked spark and requests none of {JVM_FIXTURES}")
+        return
+    item.add_marker(pytest.mark.spark)
+    if "small_night" not in item.fixturenames and not item.get_closest_marker("contract"):
+        item.add_marker(pytest.mark.full)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups, and before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests and put them in order.
+
+    Those with Spark come first: the files of the small night and of contracts in one process, others by
+    file. Files without Spark follow from the last to the first, since the first ones are short: neither
+    process is idle long at the end.
+    """
     for item in items:
-        group = NIGHT if item.path in nightly else str(item.path)
+        mark_test(item)
+    nightly = {
+        item.path
+        for item in items
+        if "small_night" in getattr(item, "fixturenames", ()) or item.get_closest_marker("contract")
+    }
+    items.sort(key=lambda item: "" if item.get_closest_marker("spark") else str(item.path), reverse=True)
+    items.sort(key=lambda item: (not item.get_closest_marker("spark"), item.path not in nightly))
+    for item in items:
+        name = str(item.path) if item.get_closest_marker("spark") else f"{item.path} without Spark"
+        group = NIGHT if item.get_closest_marker("spark") and item.path in nightly else name
         item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (item.path not in nightly, item.path not in sparky))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let no test start or use a JVM, here or in a process of its own, unless it is marked `spark`."""
+    if item.get_closest_marker("spark"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", NO_JAVA)
+        if "recbench_spark.runtime.session" in sys.modules:
+            forbid_spark(patch)
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -99,6 +153,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         session = get_session("recbench-spark tests")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def own_jvm() -> None:
+    """Say that a test starts JVMs in processes of its own."""
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,14 @@ def test_outputs_are_stripped(path: Path) -> None:
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.full] * (path.stem != "read_leaderboard"))
+        for path in NOTEBOOKS
+    ],
+    ids=ids,
+)
 def test_a_notebook_runs(path: Path, small_night: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     from nbclient import NotebookClient
 

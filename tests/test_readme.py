@@ -180,7 +180,6 @@ def demo(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 Printed = pytest.CaptureFixture[str]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("make sql")])
 def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
     assert run(line, "--warehouse", str(demo)) == 0
@@ -188,7 +187,6 @@ def test_questions_are_answered(line: str, demo: Path, capsys: Printed) -> None:
     assert len(printed.splitlines()) > 1 and "definition" in printed.splitlines()[0]
 
 
-@pytest.mark.spark
 def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys: Printed) -> None:
     assert "`make sql Q=which_differences_hold`" in README
     for engine in ("local", "spark"):
@@ -198,7 +196,6 @@ def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys
         assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_on_the_demo(path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECBENCH_WAREHOUSE", str(demo))
@@ -208,7 +205,6 @@ def test_a_notebook_runs_on_the_demo(path: Path, demo: Path, monkeypatch: pytest
     assert "image/png" in "".join(str(cell.get("outputs")) for cell in notebook.cells)
 
 
-@pytest.mark.spark
 def test_lines_that_a_night_prints_name_what_they_rank(demo: Path, capsys: Printed) -> None:
     (result_file,) = (demo / "results").glob("night-demo-*.json")
     _, by_query, by_deltalake = json.loads(result_file.read_text())["sql_lines"]
@@ -223,7 +219,6 @@ def test_lines_that_a_night_prints_name_what_they_rank(demo: Path, capsys: Print
     assert len(lines) == 13 and all("2026-01-01" in line for line in lines[1:])
 
 
-@pytest.mark.spark
 def test_sections_of_the_readme_fill_their_tables(demo: Path, tmp_path: Path, capsys: Printed) -> None:
     """A second night with these sections: comparisons, falls, corrected values, paradoxes."""
     blocks = [text for kind, text in FENCED if kind == "yaml"]
@@ -238,7 +233,6 @@ def test_sections_of_the_readme_fill_their_tables(demo: Path, tmp_path: Path, ca
         assert len(output.out.splitlines()) > 1 and "no rows" not in output.err, question
 
 
-@pytest.mark.spark
 def test_the_line_about_a_graph_runs(spark: Any, tmp_path: Path, capsys: Printed) -> None:
     pairs = [f"{n},{(n * 7 + step) % 30}" for n in range(30) for step in (1, 2, 5)]
     (tmp_path / "edges.csv").write_text("\n".join(["src,dst", *pairs]) + "\n")
@@ -260,7 +254,6 @@ def tiny_movielens(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "more"),

@@ -173,13 +173,11 @@ def same_by_both_engines(spark: Any, seed: int) -> Any:
     return here
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_bits_of_lists_scores_and_embeddings(spark, seed: int) -> None:
     same_by_both_engines(spark, seed)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -195,7 +193,6 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     assert len(here["metrics"]) > 10
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("kind", ["text", "int", "bool"])
 def test_the_same_bits_of_predictions_by_a_column(spark, kind: str) -> None:
     rng = np.random.default_rng(3)
@@ -213,7 +210,6 @@ def test_the_same_bits_of_predictions_by_a_column(spark, kind: str) -> None:
     assert here == answer(spark_engine.evaluate_predictions, spark.createDataFrame(table), *wrong)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("kind", ["int", "text"])
 def test_the_same_bits_of_pairs(spark, kind: str) -> None:
     rng = np.random.default_rng(7)

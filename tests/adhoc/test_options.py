@@ -162,7 +162,6 @@ def test_grades_are_told_once_with_both_lines(call: Any) -> None:
     assert all(check.check != GRADES_WITHOUT_GAIN for check in ones)
 
 
-@pytest.mark.spark
 def test_spark_tells_the_same_of_grades(spark) -> None:
     graded = TRUTH.assign(relevance=[1.0, 2.0, 3.0, 4.0, 5.0])
     ours = recbench_spark.evaluate(graded, lists=LISTS).checks

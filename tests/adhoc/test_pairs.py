@@ -16,8 +16,6 @@ from recbench_spark.adhoc.spark_pairs import evaluate_pairs
 from recbench_spark.commands import evaluate as job
 from recbench_spark.errors import DataError
 
-pytestmark = pytest.mark.spark
-
 
 def drawn() -> tuple[np.ndarray, list[tuple[int, int]]]:
     """250 items, ties among them, and 40 pairs of 13 queries; item 0 has no vector."""

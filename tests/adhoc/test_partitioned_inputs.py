@@ -17,8 +17,6 @@ from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.errors import DataError
 from tests.adhoc.test_engines import answer, frames
 
-pytestmark = pytest.mark.spark
-
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tests.cluster.processes import PATIENCE, ROOT, Process, cluster, properties, start_process
 from tests.graph import oracle
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 JOB = """
 import os, signal, sys

@@ -24,7 +24,7 @@ from recbench_spark.storage.store import Store
 from tests.cluster.processes import ROOT, Process, properties, start_process
 from tests.nights import TINY
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 KILLS = int(os.environ.get("RECBENCH_KILLS", "3"))
 SEED = int(os.environ.get("RECBENCH_KILLS_SEED", "1"))

@@ -14,7 +14,7 @@ from recbench_spark.schemas import INTERACTIONS
 from tests.cluster.processes import ROOT, properties, start_process
 from tests.protocol.test_splits import label_log, random_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 SPLITS = [
     Split(protocol="TO_LS", valid=True),

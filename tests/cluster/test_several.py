@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.cluster.processes import PATIENCE, bare_python, cluster, start_process
 from tests.cluster.test_standalone import TINY, submit
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 FITTED = {"kind": "mf_bpr", "dims": 8, "epochs": 3, "batch": 256, "rate": 0.05, "validation": 0.1}
 NIGHT: dict[str, Any] = {

@@ -28,7 +28,7 @@ from tests.cluster.processes import (
 )
 from tests.nights import models, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 TINY: dict[str, Any] = {
     "name": "tiny",

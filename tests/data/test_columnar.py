@@ -114,7 +114,6 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("form", FORMS)
 def test_every_split_is_that_of_sparks_readers(
     spark, store: Store, tmp_path: Path, form: str, python_alone: None
@@ -139,7 +138,6 @@ def test_every_split_is_that_of_sparks_readers(
     assert read.where("attributes IS NOT NULL").isEmpty()
 
 
-@pytest.mark.spark
 def test_a_log_without_ratings_and_times_under_other_names(
     store: Store, tmp_path: Path, python_alone: None
 ) -> None:
@@ -155,7 +153,6 @@ def test_a_log_without_ratings_and_times_under_other_names(
     assert sorted(rows.part) == ["test", "train", "train", "train"]
 
 
-@pytest.mark.spark
 def test_a_delta_log_is_read_as_its_present_version(
     store: Store, tmp_path: Path, python_alone: None
 ) -> None:
@@ -176,7 +173,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", BAD)
 def test_what_needs_a_second_look_is_told_by_sparks_readers(
     store: Store, tmp_path: Path, name: str
@@ -189,7 +185,6 @@ def test_what_needs_a_second_look_is_told_by_sparks_readers(
     assert read_split(store, f"bad {name}").empty
 
 
-@pytest.mark.spark
 def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refused(
     store: Store, tmp_path: Path
 ) -> None:
@@ -204,7 +199,6 @@ def test_an_append_is_made_once_and_files_that_the_driver_does_not_see_are_refus
         delta_files.require_visible(store.location("splits"), files)
 
 
-@pytest.mark.spark
 def test_of_writers_of_one_name_only_the_first_adds_its_files(store: Store) -> None:
     store.create(SPLITS)
     folder, partition = Path(store.location("splits")), {"split_id": "race"}
@@ -231,7 +225,6 @@ def lone_files(folder: Path, n: int) -> list[delta_files.File]:
     return [delta_files.File(f"{folder.name}/{path.name}", path.stat().st_size, 1) for path in paths]
 
 
-@pytest.mark.spark
 def test_many_splits_leave_a_checkpoint_that_spark_reads(spark, tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path / "a warehouse"))
     store.create(SPLITS)
@@ -245,7 +238,6 @@ def test_many_splits_leave_a_checkpoint_that_spark_reads(spark, tmp_path: Path) 
     assert [r.split_id for r in store.read(SPLITS).collect()] == ["ü%"] * 4
 
 
-@pytest.mark.spark
 def test_a_table_that_asks_its_writers_for_more_is_written_by_spark(spark, tmp_path: Path) -> None:
     """Read by tasks or by Spark, written by tasks or by Spark: four ways, the same rows."""
     path = write_log(tmp_path, plain_log())

@@ -18,8 +18,6 @@ from recbench_spark.data.readers import open_log, read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests import id_rule
 
-pytestmark = pytest.mark.spark
-
 HIT: dict[str, Any] = {"k": [1], "metrics": ["hit"], "bootstrap": Bootstrap(replicates=0)}
 
 

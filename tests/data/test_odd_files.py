@@ -302,7 +302,6 @@ LOGS: dict[str, tuple[Files, str, dict[str, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", LOGS)
 def test_logs(spark, tmp_path: Path, name: str) -> None:
     content, path, settings, wanted = LOGS[name]
@@ -319,7 +318,6 @@ def test_logs(spark, tmp_path: Path, name: str) -> None:
         assert sorted(map(tuple, open_log(spark, dataset).rows.select(*names).collect())) == wanted
 
 
-@pytest.mark.spark
 def test_names_of_partition_folders_are_numbers_where_all_are(spark, tmp_path: Path) -> None:
     """Whole numbers order ties as numbers, as in earlier versions."""
     plain = {f"a/item_id={n}/x.parquet": {"user_id": ["u"]} for n in (9, 10)}
@@ -330,14 +328,12 @@ def test_names_of_partition_folders_are_numbers_where_all_are(spark, tmp_path: P
         assert id_order([log.rows]) == order
 
 
-@pytest.mark.spark
 def test_days_of_partition_folders_are_times_still(spark, tmp_path: Path) -> None:
     lay(tmp_path, {f"l/event_time=1970-01-0{n}/x.parquet": ANN for n in (1, 2)})
     log = open_log(spark, Dataset(name="d", reader="parquet", path=str(tmp_path / "l")))
     assert sorted(row.event_time for row in log.rows.collect()) == [0, 86_400_000_000]
 
 
-@pytest.mark.spark
 def test_attributes_of_partition_folders_are_as_written(spark, tmp_path: Path) -> None:
     lay(
         tmp_path, {f"l/day={n}/x.parquet": {"user_id": ["u"], "item_id": [n]} for n in ("01", "1", "a%20b")}
@@ -481,7 +477,6 @@ def in_process(path: str, what: str) -> list[tuple]:
     return sorted(zip(*columns, strict=True))
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_are_the_same_to_both_engines(spark, tmp_path: Path, name: str) -> None:
     content, path, what, wanted = TABLES[name]
@@ -508,7 +503,6 @@ def test_a_relative_path_is_told_as_an_absolute_one(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("folder", ["one", "two"])
 def test_vectors_of_half_precision(spark, tmp_path: Path, folder: str) -> None:
     rows = {"item_id": ["a", "b"], "vector": half([1, -2.5, 6e-8, 0.1], [65504, -0.0, 6.1e-5, 3])}
@@ -526,7 +520,6 @@ def test_vectors_of_half_precision(spark, tmp_path: Path, folder: str) -> None:
         assert vectors["c"] == [0.5] * 4
 
 
-@pytest.mark.spark
 def test_a_delta_table_is_read_by_its_name(spark, tmp_path: Path) -> None:
     """Its folder is no pattern, and `%41` in it is no other folder's `A`."""
     for folder, user in (("d[1]", "ann"), ("d1", "bob"), ("d%41", "cid"), ("dA", "dan")):
@@ -543,7 +536,6 @@ def test_a_delta_table_is_read_by_its_name(spark, tmp_path: Path) -> None:
         assert {Path(piece.path).parent for piece in pieces} == {tmp_path / folder}
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("ending", ["", ".gz", ".bz2"])
 def test_first_lines_of_remote_files(spark, tmp_path: Path, ending: str, monkeypatch) -> None:
     """Files are read by Hadoop's file system; a local one represents any."""

@@ -23,7 +23,6 @@ SWALLOWED = {
 """Five rows each, of which a quote swallows some where fields may go on in the next line."""
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", SWALLOWED)
 def test_the_hint_of_an_open_quote_loses_no_row(spark, tmp_path: Path, name: str) -> None:
     path = tmp_path / "log.tsv"
@@ -46,7 +45,6 @@ def test_the_hint_of_an_open_quote_loses_no_row(spark, tmp_path: Path, name: str
     assert str(in_process.value) == str(on_spark.value)
 
 
-@pytest.mark.spark
 def test_a_field_that_really_goes_on_is_read_with_multiline(spark, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text('user_id,item_id,rating,text\n1,a,5,"good,\nreally\n"\n2,b,4,"x"\n')
@@ -62,7 +60,6 @@ def test_a_field_that_really_goes_on_is_read_with_multiline(spark, tmp_path: Pat
     assert {row.attributes["text"] for row in rows} == {"good,\nreally\n", "x"}
 
 
-@pytest.mark.spark
 def test_lines_of_comment_are_counted(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "log.csv"
     path.write_text("user_id,item_id\n#1,a\n2,b\n")

@@ -15,8 +15,6 @@ from recbench_spark.data.readers import id_order, open_log, read_log, read_table
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
 
-pytestmark = pytest.mark.spark
-
 SECOND = 1_000_000
 
 

@@ -25,9 +25,6 @@ from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
 from tests.nights import run
 
-pytestmark = pytest.mark.spark
-
-
 # --- MovieLens ---
 
 

@@ -99,7 +99,6 @@ def write_log(folder: Path, reader: str, times: list[Any], **settings: Any) -> D
     return Dataset(name="d", reader=reader, path=str(path), **settings)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("reader", ["csv", "parquet"])
 @pytest.mark.parametrize("name", LOGS)
 def test_times_that_are_none_are_refused_with_what_fits(
@@ -139,7 +138,6 @@ def test_counters_and_times_in_their_unit_pass(unit: str, times: list[Any]) -> N
     check_times(pa.array(times), "event_time", unit, "log", whole=True, all_bad=False)
 
 
-@pytest.mark.spark
 def test_counters_are_orders_and_rejected_rows_are_counted(spark, tmp_path: Path) -> None:
     assert [
         row.event_time for row in read_log(spark, write_log(tmp_path, "parquet", [0, 1])).collect()
@@ -153,7 +151,6 @@ def test_counters_are_orders_and_rejected_rows_are_counted(spark, tmp_path: Path
     assert opened.reasons == {"'event_time' is not a time in s before the year 2100": 1}
 
 
-@pytest.mark.spark
 def test_stored_timestamps_of_impossible_years_are_refused(spark, tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     spark.sql(
@@ -191,7 +188,6 @@ def test_a_dry_run_and_python_see_timestamps_of_another_unit(name: str) -> None:
             _convert_times(column, 1)
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("name", MISREAD)
 def test_stored_timestamps_of_another_unit_are_refused(spark, tmp_path: Path, name: str) -> None:
     unit, numbers, message, hint = MISREAD[name]
@@ -233,7 +229,6 @@ def test_a_dry_run_looks_at_times_of_movielens(tmp_path: Path, reader: str, name
     assert read_movielens_times(str(tmp_path), reader, 5) is None
 
 
-@pytest.mark.spark
 def test_times_that_were_read_before_keep_their_unit(spark, tmp_path: Path) -> None:
     """The training rows of a search, in microseconds: of a log that numbers its rows these look like ms."""
     path = str(tmp_path / "log")
@@ -257,7 +252,6 @@ def test_python_leaves_such_times_to_sparks_reader(column: pa.Array, micros: int
         _convert_times(column, micros)
 
 
-@pytest.mark.spark
 def test_movielens_and_ncf_obey_the_unit(spark, tmp_path: Path) -> None:
     (tmp_path / "ratings.dat").write_text(f"1::2::5::{IN_2021 * 1000}\n")
     for unit, micros in (("ms", IN_2021 * SECOND), ("us", IN_2021 * 1000)):

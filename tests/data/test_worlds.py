@@ -15,8 +15,6 @@ from recbench_spark.protocol.manifests import build_manifest
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import INTERACTIONS
 
-pytestmark = pytest.mark.spark
-
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
 PINNED = (6990, 18370, 39753365, 3511145)
 UNSEEN = WORLD.model_copy(update={"open_items": "unseen"})

@@ -264,7 +264,6 @@ def by_spark(spark: Any, table: pa.Table, ranked: Any) -> BatchResults:
     return result
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("kind", ["lists", "model"])
 def test_the_same_bits_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
     table = users()
@@ -286,8 +285,7 @@ def _wrap(ranked: Any) -> Any:
     return run
 
 
-@pytest.mark.spark
-def test_rows_of_rankings_are_those_of_the_table() -> None:
+def test_rows_of_rankings_are_those_of_the_table(spark) -> None:
     from pyspark.sql import types as T
 
     from recbench_spark.evaluation.ranking.rank import RANKING

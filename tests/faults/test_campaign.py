@@ -25,6 +25,8 @@ from tests.faults.campaign import FAILED, Case, Part, Verdict
 from tests.faults.parts import PARTS
 from tools import planted
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -53,7 +53,6 @@ def lay(spark, tmp_path_factory):
     return build
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("text", [False, True])
 def test_every_edge_and_node_once_in_the_order_of_hashes(lay, tmp_path, text) -> None:
     drawn = oracle.multigraph(text=text)
@@ -78,7 +77,6 @@ def test_every_edge_and_node_once_in_the_order_of_hashes(lay, tmp_path, text) ->
     assert graph.checks["most_edges_of_a_node"] == max(degrees)
 
 
-@pytest.mark.spark
 def test_both_ways_without_loops_and_doubles(lay, tmp_path) -> None:
     drawn = oracle.multigraph()
     edges, _ = drawn.write(tmp_path)
@@ -90,7 +88,6 @@ def test_both_ways_without_loops_and_doubles(lay, tmp_path) -> None:
     assert count_edges(plain) == Counter((drawn.ids[s], drawn.ids[d], 1.0) for s, d in pairs)
 
 
-@pytest.mark.spark
 def test_csv_delta_and_lists_are_one_graph(lay, tmp_path) -> None:
     drawn = oracle.multigraph(hub=10)
     rows = [(drawn.ids[s], drawn.ids[d], w) for s, d, w in drawn.edges]
@@ -117,7 +114,6 @@ def test_csv_delta_and_lists_are_one_graph(lay, tmp_path) -> None:
         assert count_edges(lay(weighted=True, **source)) == count_expected(drawn), source
 
 
-@pytest.mark.spark
 def test_a_graph_of_a_split_holds_training_rows_alone(lay, tmp_path) -> None:
     rows = {
         "split_id": ["a"] * 4 + ["b"],
@@ -135,7 +131,6 @@ def test_a_graph_of_a_split_holds_training_rows_alone(lay, tmp_path) -> None:
     assert graph.sides == ("user", "item") and graph.side_range(1) == (2, 3)
 
 
-@pytest.mark.spark
 def test_what_no_graph_is_made_of_is_refused_or_left_out(lay, tmp_path) -> None:
     rows = {
         "src": [1, None, 3, 4, 5],
@@ -155,7 +150,6 @@ def test_what_no_graph_is_made_of_is_refused_or_left_out(lay, tmp_path) -> None:
         lay(edges=str(tmp_path / "none.parquet"), bad_rows="drop")
 
 
-@pytest.mark.spark
 def test_lists_in_which_nobody_has_a_neighbour_are_refused_as_that(lay, tmp_path) -> None:
     nothing = pa.array([[], []], pa.list_(pa.int64()))
     pq.write_table(pa.table({"node": [1, 2], "neighbours": nothing}), tmp_path / "alone.parquet")
@@ -181,7 +175,6 @@ def test_what_cannot_be_read_is_told(tmp_path) -> None:
         open_rows(str(tmp_path / "no.parquet"), ["src"], "edges")
 
 
-@pytest.mark.spark
 def test_sums_of_hashes_tell_graphs_apart_as_the_weisfeiler_lehman_test_does(lay, tmp_path) -> None:
     """With identity weights and a hash as aggregator (Hamilton et al. 2017, section 3.2)."""
     from recbench_spark.kernels.graph.aggregate import pool_neighbours

@@ -89,7 +89,14 @@ def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     return Model(name, layers, ends, case.mode, case.wire, str(path), str(place / name), *tables, 7, 100)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.full] * (case.wire == "float16" or case.form == "convolve"))
+        for case in CASES
+    ],
+    ids=str,
+)
 def test_blocks_without_nodes_change_no_bit(case, graphs, tmp_path) -> None:
     place, result = warehouse(tmp_path), {}
     for cut in CUTS:
@@ -123,7 +130,6 @@ def test_some_nodes_of_a_graph_of_mostly_empty_blocks(sides, graphs, tmp_path) -
     assert vectors[0] == vectors[1]
 
 
-@pytest.mark.spark
 def test_spark_runs_every_plan_over_a_side_smaller_than_its_blocks(spark, tmp_path) -> None:
     folder, result = tmp_path / "g", {}
     small_graph(folder, TWO, 1)

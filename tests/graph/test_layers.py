@@ -24,8 +24,6 @@ from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes
 from recbench_spark.kernels.hashing import stream
 from tests.graph import oracle
 
-pytestmark = pytest.mark.spark
-
 DIMS = 20
 CUTS = (1, 3, 17)
 

@@ -55,7 +55,6 @@ def test_wrong_flags_are_refused_by_name_before_spark_starts(flag, value, word, 
         ran("--warehouse", "w", "--split", "s", "--side", "item", "--dry-run")
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("sides", [False, True], ids=["one side", "two sides"])
 def test_walks_and_joins_give_the_same_rows_under_any_cut(spark, tmp_path, monkeypatch, sides) -> None:
     drawn = oracle.bipartite() if sides else oracle.multigraph(text=True)
@@ -85,7 +84,7 @@ def test_walks_and_joins_give_the_same_rows_under_any_cut(spark, tmp_path, monke
     assert any(line.get("nodes") == result[0].num_rows for line in log)
 
 
-@pytest.mark.spark
+@pytest.mark.contract("neighbourhoods")
 def test_rows_are_those_of_the_kernel_and_feed_embed(spark, tmp_path, capsys) -> None:
     pq.write_table(pa.table({"src": [1, 2, 2, 3, 9], "dst": [2, 3, 4, 4, 9]}), tmp_path / "e.parquet")
     flags = ["--edges", tmp_path / "e.parquet", "--undirected", "--walks", 40, "--top", 2]

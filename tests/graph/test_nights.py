@@ -54,7 +54,6 @@ def test_lists_differ_by_id_weight_or_number() -> None:
     assert not compare_lists(one, hashes, moved, np.array([30, 10, 20], np.uint64)).any()
 
 
-@pytest.mark.spark
 def test_a_night_after_the_first_is_a_full_run_to_the_bit(  # noqa: PLR0915
     spark, tmp_path, capsys, monkeypatch
 ) -> None:
@@ -137,7 +136,6 @@ def likes(folder: Path, pairs: list[tuple[int, int]], h: dict[int, np.ndarray]) 
     return (*graph, "--sides", "board,pin", *nodes, "--features", str(folder / "h.parquet"))
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("wire", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_a_bipartite_night_after_the_first_is_a_full_run_to_the_bit(
     spark, tmp_path, capsys, monkeypatch, wire

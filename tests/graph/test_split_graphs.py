@@ -20,8 +20,6 @@ from recbench_spark.graph.folders import read_graph
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.store import Store
 
-pytestmark = pytest.mark.spark
-
 
 def run(job, *flags: str) -> int:
     with pytest.raises(SystemExit) as ended:

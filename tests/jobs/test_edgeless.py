@@ -52,6 +52,7 @@ def test_a_fit_with_dropout_places_items_without_edges_better(tmp_path, capsys) 
     assert "hit_rate, to no dropout | gain, to no dropout" in table[0]
 
 
+@pytest.mark.full
 def test_processes_that_share_the_seeds_fit_the_same(tmp_path, capsys) -> None:
     flags = (
         "--kinds",

@@ -115,7 +115,6 @@ def world(spark, tmp_path_factory) -> tuple[oracle.Drawn, Path]:
 FORMS = (LayerForm("sage", "mean", 5, 5), LayerForm("sage", "mean", 4, 4))
 
 
-@pytest.mark.spark
 def test_a_graph_is_embedded_with_given_weights_and_again_after_a_kill(  # noqa: PLR0915
     world, capsys, monkeypatch, tmp_path
 ) -> None:
@@ -207,7 +206,6 @@ def read_tables(place: Path) -> dict[str, list[tuple[object, ...]]]:
     return {name: sorted(frame.itertuples(index=False, name=None)) for name, frame in frames.items()}
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
     [
@@ -237,7 +235,6 @@ def test_what_is_told_of_a_graph_is_there_after_a_kill(
         assert read_tables(tmp_path) == read_tables(place)
 
 
-@pytest.mark.spark
 def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     drawn, folder = world
     place = ("--warehouse", str(tmp_path / "w"))
@@ -306,7 +303,6 @@ def test_what_is_wrong_is_told_with_its_number(world, capsys, tmp_path) -> None:
     np.testing.assert_allclose(result["1"], result["a"], rtol=1e-6)
 
 
-@pytest.mark.spark
 def test_two_lines_of_csv(spark, capsys, tmp_path) -> None:
     (tmp_path / "edges.csv").write_text("1,2\n2,3\n")
     assert (

@@ -161,7 +161,7 @@ def read_values(warehouse: Path) -> dict[tuple[str, str], pd.Series]:
     return {(row.metric, row.estimator): row for _, row in rows.iterrows()}
 
 
-@pytest.mark.spark
+@pytest.mark.contract("estimate")
 def test_a_matrix_by_hand(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """2 x 3 cells; known: (0, 0) with errors 1 and 1, p = 1/2; (1, 1) with errors 4 and 2, p = 1/4."""
     prediction, model = [[4, 2, 3], [2, 2, 2]], [[3, 3, 3], [1, 2, 3]]
@@ -190,7 +190,6 @@ def test_a_matrix_by_hand(spark, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert set(json.loads(run["inputs_json"])) == {"truth", "matrix", "log", "propensities"}
 
 
-@pytest.mark.spark
 def test_matrices_that_cannot_be_estimated(spark) -> None:
     few = Bootstrap(replicates=2)
     columns = "user_id string, item_id string, prediction double, rating double"
@@ -207,7 +206,6 @@ def test_matrices_that_cannot_be_estimated(spark) -> None:
         estimate_matrix(matrix, None, chance.select("propensity"), few)
 
 
-@pytest.mark.spark
 def test_rounds_by_hand_with_a_model_and_a_policy(spark) -> None:
     """Weights 4, 1, 1/2, 0 and rewards 1, 0, 1, 1; a model expects .5, .5, .2, 0 and .3 of the policy."""
     shown = [("a", 1.0, 0.1, 0.5), ("b", 0.0, 0.2, 0.5), ("c", 1.0, 0.4, 0.2), ("d", 1.0, 1.0, 0.0)]
@@ -234,7 +232,6 @@ def test_rounds_by_hand_with_a_model_and_a_policy(spark) -> None:
     assert observed["largest share of the weight"] == pytest.approx(4 / 5.5)
 
 
-@pytest.mark.spark
 def test_weights_from_tiny_to_huge_keep_their_digits_however_rounds_are_spread(spark) -> None:
     """Weights from 1e-8 to 1e8, and a reward whose variance is 1e-12 of its square: against fractions."""
     rng = np.random.default_rng(6)
@@ -256,7 +253,6 @@ def test_weights_from_tiny_to_huge_keep_their_digits_however_rounds_are_spread(s
         assert estimates[0][name] == pytest.approx((float(value), error), rel=1e-12), name
 
 
-@pytest.mark.spark
 def test_rounds_that_cannot_be_estimated(spark) -> None:
     columns = "reward double, propensity double, pi_e double"
     for row, message in (
@@ -280,7 +276,6 @@ def open_bandit(folder: Path) -> pd.DataFrame:
     return table.astype({"click": float, "propensity": float})
 
 
-@pytest.mark.spark
 @pytest.mark.data
 @pytest.mark.slow
 def test_open_bandit_in_both_directions(spark, shared_data: Path, tmp_path: Path) -> None:
@@ -308,7 +303,6 @@ def test_open_bandit_in_both_directions(spark, shared_data: Path, tmp_path: Path
             assert row.ci_low < truth < row.ci_high, (name, estimator)
 
 
-@pytest.mark.spark
 @pytest.mark.data
 @pytest.mark.slow
 def test_coat_s_whole_matrix_from_the_ratings_users_chose(spark, shared_data: Path) -> None:

@@ -129,7 +129,6 @@ O1 = {
 }  # fmt: skip
 
 
-@pytest.mark.spark
 def test_o1_from_csv(call, spark, tmp_path):
     """With a fourth user whose truth is empty: left out, so that no number changes."""
     rows = [(user, item, score) for user, scores in O1_LISTS.items() for item, score in scores.items()]
@@ -210,7 +209,6 @@ def test_o2_mllib_from_parquet(call, tmp_path):
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;users=output;empty_users=zero"}
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_o3_curve_from_delta(call, spark, tmp_path):
     """RecBole's hit rows 000, 111, 101, 001 with 1, 3, 4, 2 relevant items; k = 1..3 by --curve."""
@@ -302,7 +300,6 @@ def test_o6_predictions(call, tmp_path):
 # --------------------------------------------------------------------- predictions against sklearn
 
 
-@pytest.mark.spark
 def test_predictions_against_sklearn(spark):
     draw = np.random.default_rng(7)
     user = draw.integers(0, 40, 600).astype(str)
@@ -354,7 +351,6 @@ def _by_sklearn(user, p, y) -> dict[str, float]:
     }  # fmt: skip
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("error", [5e-7, 1e-5, 1e-60])
 def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: float):
     """RMSE, its standard error and interval, from fractions and the weights of the bootstrap."""
@@ -389,7 +385,6 @@ def test_small_errors_keep_their_digits_however_rows_are_spread(spark, error: fl
     assert (row.ci_low, row.ci_high) == pytest.approx(tuple(ends), rel=1e-12)
 
 
-@pytest.mark.spark
 def test_rare_events_keep_their_digits(spark):
     """Predictions of 1e-9: log-loss 1e-9 where nothing happens, PE to the last digits where one does."""
     rows = [("a", str(n), 1e-9, 0.0) for n in range(100)]
@@ -404,7 +399,6 @@ def test_rare_events_keep_their_digits(spark):
     result.release()
 
 
-@pytest.mark.spark
 def test_gauc_of_o6(spark):
     """Lengths 2, 3, 5 with 1, 2, 3 positives whose ranks (1 best) add up to 1, 4, 9."""
     best_first = {"a": (1, 0), "b": (1, 0, 1), "c": (0, 1, 1, 1, 0)}
@@ -430,7 +424,6 @@ SCORED = "user_id string, item_id long, score double"
 WANTED = "user_id string, item_id long"
 
 
-@pytest.mark.spark
 def test_odd_users_and_integer_ids(spark):
     """One user an oddity; ties fall to the smaller number, 2 before 10."""
     lists = [
@@ -481,7 +474,6 @@ def _check_frames(result: Result, truth: list[Any], lists: list[Any]) -> None:
         assert (both[f"{name}_x"] == both[f"{name}_y"]).all()
 
 
-@pytest.mark.spark
 def test_string_ids_tie_by_their_bytes(spark):
     """'10' stands before '2' where the column is text, also where every text is a number."""
     tied = [("u", "2", 1.0), ("u", "10", 1.0)]
@@ -492,7 +484,6 @@ def test_string_ids_tie_by_their_bytes(spark):
     result.release()
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("side", ["truth", "lists"])
 def test_duplicates_refused(spark, side):
     once, twice = [("u", 1)], [("u", 1), ("u", 1)]
@@ -503,7 +494,6 @@ def test_duplicates_refused(spark, side):
         recbench_spark.evaluate(truth, lists=lists, definition={"duplicates": "error"})
 
 
-@pytest.mark.spark
 def test_ties_and_presets_against_the_oracle(spark):
     """Lists of few different scores; every rule for ties, and presets, against all orders of the ties."""
     draw = np.random.default_rng(3)
@@ -540,7 +530,6 @@ def _check_ties(values, scores, truth, definition: Definition) -> None:
             assert row[place] == pytest.approx(expected, nan_ok=True), (metric, user, definition)
 
 
-@pytest.mark.spark
 def test_train_masks_scores_and_not_lists(spark):
     rows = _frame(spark, [("u", 1, 3.0), ("u", 2, 2.0), ("u", 3, 1.0)], SCORED)
     truth, train = _frame(spark, [("u", 2)], WANTED), _frame(spark, [("u", 1)], WANTED)
@@ -632,7 +621,6 @@ MODES: dict[str, Callable[[str], Iterable[int]]] = {
 }
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("mode", MODES)
 def test_dot_products(vectors, mode):
     result = recbench_spark.evaluate(
@@ -644,7 +632,6 @@ def test_dot_products(vectors, mode):
     result.release()
 
 
-@pytest.mark.spark
 def test_ranks_up_to_the_largest_k_give_the_same_values_there(vectors):
     given = {"embeddings": (vectors["users"], vectors["items"]), "train": vectors["train"], "k": [1, 3]}
     wanted = {"metrics": ["ndcg", "hit", "mrr"], "bootstrap": NONE}
@@ -664,7 +651,6 @@ def test_ranks_up_to_the_largest_k_give_the_same_values_there(vectors):
         recbench_spark.evaluate(vectors["truth"], **given, metrics=["auc"], uncut=False)
 
 
-@pytest.mark.spark
 def test_cosine(vectors):
     result = recbench_spark.evaluate(
         vectors["truth"], embeddings=(vectors["users"], vectors["items"].drop("bias")), similarity="cosine",
@@ -715,7 +701,6 @@ def settings(spark):
         spark.conf.set(name, value)
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_same_bits_however_rows_are_spread(spark, settings, vectors):
     rows = [(u, i, s) for n, u in enumerate(USERS) for i, s in enumerate(_scores(n, "dot")) if i % 3]
@@ -893,7 +878,6 @@ def test_warehouse_that_cannot_be(call, files, place):
     _check_refusal(answer, 2 if "--engine local" in answer.err else 1, root)
 
 
-@pytest.mark.spark
 def test_warehouse_of_another_version(call, spark, files):
     spark.range(1).selectExpr("'r' AS run_id").write.format("delta").save(str(files / "w" / "runs"))
     answer = call(*_argv("lists", files))
@@ -910,7 +894,6 @@ def test_foreign_folder_at_a_table(call, files):
 # ---------------------------------------------------------------------------------- from Python
 
 
-@pytest.mark.spark
 def test_misuse_from_python(spark):
     truth = _frame(spark, [("u", 1)], WANTED)
     lists = _frame(spark, [("u", 1, 1.0)], SCORED)

@@ -228,6 +228,7 @@ def test_a_cold_cache_is_announced(tmp_path: Path, monkeypatch) -> None:
     assert "NUMBA_CACHE_DIR" in compile_notice(Cold)
 
 
+@pytest.mark.full
 def test_a_job_announces_a_cold_cache_as_a_user_sees_it(files: Path, tmp_path: Path) -> None:
     """An empty folder is announced, filled, and not announced again."""
     words = argv(files, tmp_path / "w", "--metrics", "hit")
@@ -269,7 +270,6 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     assert sorted(row["run_id"] for row in result) == sorted(f"r{n}" for n in range(12))
 
 
-@pytest.mark.spark
 def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_path: Path) -> None:
     """Half of the runs by each, side by side from the first commit on; all are there, and alike."""
     ends: list[tuple[int, bytes]] = []
@@ -309,7 +309,6 @@ def test_one_warehouse_written_by_both_engines_at_once(spark, files: Path, tmp_p
     }
 
 
-@pytest.mark.spark
 def test_inputs_are_identified_alike(spark, files: Path, tmp_path: Path) -> None:
     from recbench_spark.data.identity import identity
 

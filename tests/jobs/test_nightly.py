@@ -100,7 +100,6 @@ def test_wrong_usage_exits_2_before_spark_starts(
     assert word in said and "Traceback" not in said
 
 
-@pytest.mark.spark
 def test_a_night_done_before_says_so(
     small_night: Ran, small_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +112,6 @@ def test_a_night_done_before_says_so(
         assert model in printed
 
 
-@pytest.mark.spark
 def test_the_line_of_python_that_it_prints_works(small_night: Ran) -> None:
     line = next(line for line in small_night.outcome.sql_lines if "delta_tables" in line)
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
@@ -122,7 +120,6 @@ def test_the_line_of_python_that_it_prints_works(small_night: Ran) -> None:
         assert model in done.stdout
 
 
-@pytest.mark.spark
 def test_a_model_that_fails_exits_1_and_names_it(
     small_night: Ran, small_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,7 +131,6 @@ def test_a_model_that_fails_exits_1_and_names_it(
     assert "Traceback" not in said.err and "at org.apache" not in said.err
 
 
-@pytest.mark.spark
 def test_a_warehouse_that_cannot_be_made_exits_1(
     spark, small_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +138,6 @@ def test_a_warehouse_that_cannot_be_made_exits_1(
     assert "cannot create warehouse /proc/recbench" in capsys.readouterr().err
 
 
-@pytest.mark.spark
 def test_jobs_that_were_cancelled_are_no_failed_model(small_night: Ran, tmp_path: Path) -> None:
     """Whoever cancels Spark's jobs ends the night: nothing is published of it, and no scratch is left."""
     store, over = small_night.store, threading.Event()
@@ -299,7 +294,6 @@ def test_what_the_machine_refuses_one_night_stops_no_other(
     assert len(list(tmp_path.glob("recbench-error-*"))) == 2
 
 
-@pytest.mark.spark
 def test_many_nights_in_one_session(
     spark, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

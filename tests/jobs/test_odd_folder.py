@@ -11,12 +11,21 @@ import yaml
 from deltalake import write_deltalake
 from pyarrow import csv
 
-from recbench_spark.commands import benchmark, embed, evaluate, maintain, nightly, query, report, tune
+from recbench_spark.commands import (
+    benchmark,
+    board,
+    bundle,
+    embed,
+    evaluate,
+    maintain,
+    nightly,
+    query,
+    report,
+    tune,
+)
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_tables import list_files, open_table
 from recbench_spark.storage.store import Store
-
-pytestmark = pytest.mark.spark
 
 ODD = "a b é %20 #1 [x] 'q' +& `b`"
 
@@ -91,14 +100,26 @@ def test_a_night_with_a_graph_and_what_reads_it(spark, folder, capsys) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == [ODD]
 
 
-def test_fits_over_folds_and_a_search(spark, folder) -> None:
+@pytest.mark.contract("benchmark", "tune", "board", "bundle")
+def test_fits_over_folds_and_a_search(spark, folder, capsys) -> None:
     flags = [f"--config={folder / 'rated.yaml'}", f"--warehouse={folder / 'w'}"]
     assert run(benchmark, *flags) == 0
     assert run(tune, *flags, "--models=means", "--budget=2") == 0
     assert {row["status"] for row in read_rows(folder, "fits")} == {"succeeded"}
     assert len(read_rows(folder, "trials")) == 2
+    assert run(board, *flags) == 0
+    assert "means" in capsys.readouterr().out
+    (entry,) = [row for row in read_rows(folder, "boards") if row["name"] == "means"]
+    rmse = [row["rmse"] for row in read_rows(folder, "fits") if row["purpose"] == "benchmark"]
+    assert len(rmse) == 2 and entry["value"] == pytest.approx(sum(rmse) / 2, rel=1e-12)
+    output = folder / "bundle"
+    assert run(bundle, "pack", *flags, "--model=means", f"--output={output}") == 0
+    other = [f"--config={folder / 'rated.yaml'}", f"--warehouse={folder / 'other'}"]
+    assert run(bundle, "score", *other, f"--bundle={output}") == 0
+    assert f"rmse {entry['value']:.4f} on board" in capsys.readouterr().out
 
 
+@pytest.mark.contract("embed")
 def test_a_graph_of_each_format(spark, folder) -> None:
     edges = csv.read_csv(folder / "log.csv").select(["user_id", "item_id"]).rename_columns(["src", "dst"])
     csv.write_csv(edges, folder / "edges.csv")
@@ -111,6 +132,7 @@ def test_a_graph_of_each_format(spark, folder) -> None:
     assert table.num_rows == 2 * 20
 
 
+@pytest.mark.contract("evaluate")
 def test_lists_by_both_engines(spark, folder) -> None:
     truth = ["user_id,item_id", *(f"u{u},i{i}" for u, i, r in LOG if r > 3)]
     lists = ["user_id,item_id,score", *(f"u{u},i{i},{r}" for u, i, r in LOG)]

@@ -20,8 +20,6 @@ from recbench_spark.schemas import EMBEDDINGS, FITS, RUNS, TRIALS
 from recbench_spark.storage.store import Store
 from tests.nightly.test_inputs import list_held_out, lists, rows
 
-pytestmark = pytest.mark.spark
-
 Printed = pytest.CaptureFixture[str]
 
 

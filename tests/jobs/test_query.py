@@ -42,7 +42,6 @@ def test_a_name_is_a_view_a_table_or_a_question() -> None:
     assert "did you mean 'leaderboard'?" in error.value.hint
 
 
-@pytest.mark.spark
 def test_a_statement_prints_rows(small_night: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = "suite = 'small' AND part = 'test' AND metric = 'ndcg' AND k = 5"
     sql = f"SELECT model, value FROM leaderboard WHERE {chosen}"
@@ -52,7 +51,6 @@ def test_a_statement_prints_rows(small_night: Ran, capsys: pytest.CaptureFixture
     assert {line.split(",")[0] for line in lines[1:] if line} == set(RANKED)
 
 
-@pytest.mark.spark
 def test_a_question_prints_a_table_no_longer_than_asked(
     small_night: Ran, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +59,6 @@ def test_a_question_prints_a_table_no_longer_than_asked(
     assert "next_model" in lines[0] and len(lines) == 4
 
 
-@pytest.mark.spark
 def test_an_empty_warehouse_is_told_and_not_made(
     spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,7 +69,6 @@ def test_an_empty_warehouse_is_told_and_not_made(
     assert not (tmp_path / "typo").exists()
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(("only", "requests"), [("fits", "fits_over_folds"), ("graph_runs", "graph_runs")])
 def test_a_warehouse_of_fits_or_graphs_alone_is_asked_as_their_jobs_say(
     spark: Any, tmp_path: Path, only: str, requests: str, capsys: pytest.CaptureFixture[str]
@@ -82,7 +78,6 @@ def test_a_warehouse_of_fits_or_graphs_alone_is_asked_as_their_jobs_say(
     assert "Columns: [" in capsys.readouterr().out
 
 
-@pytest.mark.spark
 def test_wrong_sql_ends_in_one_line(small_night: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.run(
@@ -203,7 +198,6 @@ def contents(root: str) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
 
-@pytest.mark.spark
 def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
     small_night: Ran, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,7 +217,7 @@ def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
     assert contents(root) == before
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_queries_of_every_form_and_all_of_ours_are_taken(small_night: Ran) -> None:
     store = small_night.store
     store.install_views()
@@ -241,7 +235,7 @@ def test_a_limit_is_a_number_of_rows(limit: str, capsys: pytest.CaptureFixture[s
     assert end.value.code == 2 and "whole number from 1" in capsys.readouterr().err
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_names_have_the_same_rows_in_the_same_order_without_spark(small_night: Ran) -> None:
     """Every view and question that this process answers, beside Spark; a table has no order of its own."""
     store = small_night.store

@@ -78,7 +78,6 @@ def test_mistakes_are_told_before_spark_starts(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.spark
 def test_a_session_that_splits_twice_at_one_place_reads_no_rows_of_the_first_split(
     spark, log: str, tmp_path: Path
 ) -> None:
@@ -96,7 +95,7 @@ def test_a_session_that_splits_twice_at_one_place_reads_no_rows_of_the_first_spl
     assert spark.read.format("delta").load(f"{warehouse}/user_blocks").count() == 4
 
 
-@pytest.mark.spark
+@pytest.mark.contract("split")
 def test_a_log_becomes_labelled_tables_and_an_audit(
     spark, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,7 +139,6 @@ def test_a_log_becomes_labelled_tables_and_an_audit(
 # ------------------------------------------------------------------------------- what is refused
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [
@@ -169,7 +167,6 @@ def test_a_split_without_training_or_test_rows_is_refused_with_sizes_and_range(
 # ------------------------------------------------------------------------------- rows of one instant
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("kind", "items", "last"),
     [("csv", (10, 9, 2), "10"), ("parquet", (10, 9, 2), "10"), ("parquet", ("10", "9", "2"), "9"),
@@ -195,7 +192,6 @@ def test_rows_of_one_instant_are_in_the_order_that_breaks_ties(
     assert max(catalogue, key=lambda item: catalogue[item]) == last
 
 
-@pytest.mark.spark
 def test_of_held_out_items_the_users_of_one_instant_are_in_that_order(spark, tmp_path: Path) -> None:
     """Every item is held out, its last row is tested: that of user 10, not of 9."""
     path = tmp_path / "log.parquet"

@@ -131,6 +131,7 @@ def case(number: int, planted: str | None) -> Case:
 KINDS = ["edge", "fewer_settings", "better_run_known", "unsearched_setting"]
 
 
+@pytest.mark.full
 def test_two_hundred_generated_searches() -> None:
     """Half with one planted fault, in turns: at least 90 % caught, at most 5 % of the others accused."""
     cases = [case(n, KINDS[n % 4] if n < 100 else None) for n in range(200)]

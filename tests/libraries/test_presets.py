@@ -114,7 +114,6 @@ def test_a_truth_item_given_twice_counts_once_where_the_library_says_so(library:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:Deprecated in 3.0.0:FutureWarning")
 @pytest.mark.parametrize("graded", [False, True])
 def test_the_mllib_preset_gives_the_numbers_of_mllib(spark: Any, graded: bool) -> None:

@@ -223,7 +223,6 @@ def run(job: Any, *flags: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.spark
 def test_old_layers_go_and_what_is_made_stays_made(spark, tmp_path, capsys) -> None:
     place = ("--warehouse", str(tmp_path / "w"))
     (tmp_path / "edges.csv").write_text("1,2\n2,3\n")

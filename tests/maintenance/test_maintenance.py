@@ -81,7 +81,6 @@ def test_flags_that_mean_nothing_exit_2(
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_old_nights_go_and_can_be_run_again(spark, tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path / "w"))
     world = {"users": 60, "items": 40, "interactions": 1000, "open_loop": 100}
@@ -160,7 +159,6 @@ def older_runs(spark, folder: Path) -> Store:
     return Store(spark, str(folder), any_version=True)
 
 
-@pytest.mark.spark
 def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = older_runs(spark, tmp_path / "w").root
     with pytest.raises(StoreError) as error:
@@ -201,7 +199,6 @@ def make_schema_3(spark, folder: Path) -> list[str]:
     return sorted(str(row) for row in spark.read.format("delta").load(f"{folder}/user_metrics").collect())
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("killed", ["never", "while it is written", "between the names"])
 def test_tables_of_users_are_laid_out_by_run(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
@@ -236,7 +233,6 @@ def test_tables_of_users_are_laid_out_by_run(
     assert sorted(store._values(USER_METRICS, "run_id")) == ["r1", "r2"]
 
 
-@pytest.mark.spark
 def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
     folder = tmp_path / "w"
     before = make_schema_3(spark, folder)
@@ -249,7 +245,6 @@ def test_of_two_migrations_at_once_one_waits(spark, tmp_path: Path) -> None:
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
 
 
-@pytest.mark.spark
 def test_a_migration_keeps_what_another_writer_appends_meanwhile(
     spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +279,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.spark
 def test_no_table_is_migrated_while_a_run_is_at_work(spark, tmp_path: Path) -> None:
     folder = tmp_path / "w"
     before = make_schema_3(spark, folder)
@@ -304,7 +298,6 @@ def test_no_table_is_migrated_while_a_run_is_at_work(spark, tmp_path: Path) -> N
     assert sorted(str(row) for row in store.read(USER_METRICS).collect()) == before
 
 
-@pytest.mark.spark
 def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
     newer = tmp_path / "newer"
     properties = f"TBLPROPERTIES ('{VERSION_PROPERTY}' = '99')"
@@ -319,7 +312,6 @@ def test_what_cannot_be_migrated_is_refused(spark, tmp_path: Path) -> None:
         Store(spark, str(foreign), any_version=True).migrate()
 
 
-@pytest.mark.spark
 def test_a_table_whose_creation_was_killed_is_created(spark, tmp_path: Path) -> None:
     """Its folder and log are there, its first commit is not."""
     log = tmp_path / "w" / "manifests" / "_delta_log"
@@ -381,7 +373,6 @@ def test_what_a_killed_create_leaves_goes(tmp_path: Path, leftover: str) -> None
     assert not folder.exists()
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_table_whose_log_is_gone_is_an_error_everywhere(
     spark, tmp_path: Path, scheme: str, capsys: pytest.CaptureFixture[str]
@@ -429,7 +420,6 @@ def log_until(spark, path: Path, days: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 def test_nights_run_in_any_order_give_the_same_bits(spark, tmp_path: Path) -> None:
     """One warehouse runs each night on the log as it lay then, the other runs them late, and backwards."""
 
@@ -460,7 +450,6 @@ def test_nights_run_in_any_order_give_the_same_bits(spark, tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------ scratch
 
 
-@pytest.mark.spark
 def test_scratch_lies_where_spark_is_told(spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Store(spark, str(tmp_path))
     catalog = Store(spark, "spark_catalog.default")

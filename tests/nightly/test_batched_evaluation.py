@@ -26,8 +26,6 @@ from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
 from tests.nights import DATE, models, run, small
 from tools import compare_warehouses
 
-pytestmark = pytest.mark.spark
-
 WORLD = {
     "name": "tiny",
     "reader": "world",

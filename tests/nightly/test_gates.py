@@ -55,7 +55,6 @@ def test_only_gates_that_fail_fail_the_job() -> None:
     assert error.message == "1 gate failed: train: rows is 80 (gate: fail above 50)"
 
 
-@pytest.mark.spark
 def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:
     gate = {"fact": "rows", "part": "test", "below": 1e9}
     store = small_night.store
@@ -67,7 +66,6 @@ def test_a_gate_stops_the_night_before_any_model_runs(small_night: Ran) -> None:
     assert result["exit_code"] == GATE
 
 
-@pytest.mark.spark
 def test_a_warning_stands_in_the_checks_of_the_run(small_night: Ran) -> None:
     gate = {"fact": "rows", "part": "test", "below": 1e9, "action": "warn"}
     store = small_night.store

@@ -65,7 +65,6 @@ def value(store: Store, run_id: str) -> tuple[float, int]:
     return row.value, row.n
 
 
-@pytest.mark.spark
 def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_path: Path) -> None:
     store, logs = Store(spark, str(tmp_path / "w")), tmp_path / "logs"
     write_deltalake(logs / "2026-01-01", rows(10))
@@ -93,7 +92,6 @@ def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_
     assert value(store, run(store, benchmark, SECOND, force=True).outcome.run_ids["m"]) == (1.0, 4)
 
 
-@pytest.mark.spark
 def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +123,6 @@ def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed
     assert find_finished_night(store.root, moved, date(2026, 1, 3)) is not None
 
 
-@pytest.mark.spark
 def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) -> None:
     logs = []
     for name, rating in (("a", 1.0), ("b", 5.0)):
@@ -143,7 +140,6 @@ def test_fits_of_another_table_find_its_own_ratings(spark: Any, tmp_path: Path) 
     assert logs[0][0] != logs[1][0] and [ratings for _, ratings in logs] == [{1.0}, {5.0}]
 
 
-@pytest.mark.spark
 def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> None:
     store, journal = Store(spark, str(tmp_path / "w")), Journal()
     write_deltalake(tmp_path / "a", pa.table({"src": ["1", "2"], "dst": ["2", "3"]}))
@@ -164,7 +160,6 @@ def test_graphs_of_other_edges_are_laid_out_anew(spark: Any, tmp_path: Path) -> 
     assert store.read(GRAPHS).count() == 4
 
 
-@pytest.mark.spark
 def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Path) -> None:
     store, given = Store(spark, str(tmp_path / "w")), tmp_path / "given"
     settings = Propensities(method="given", path=str(given))
@@ -176,7 +171,6 @@ def test_propensities_of_other_features_are_fitted_anew(spark: Any, tmp_path: Pa
     assert len({row.method for row in rows_}) == 3 and {row.propensity for row in rows_} == {0.25, 0.5}
 
 
-@pytest.mark.spark
 def test_a_log_that_changes_while_it_is_split_is_no_split(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,6 @@ from recbench_spark.schemas import ITEMS, SPLITS
 from recbench_spark.storage.store import Store
 from tests.nights import DATE, small
 
-pytestmark = pytest.mark.spark
-
 SETTINGS: dict[str, Any] = {
     "dataset": {
         "name": "tiny",

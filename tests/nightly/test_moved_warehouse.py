@@ -16,8 +16,6 @@ from recbench_spark.graph.folders import MANIFEST
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.store import Store
 
-pytestmark = pytest.mark.spark
-
 SGD = {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 2, "rates": 0.02}
 KNN = {"name": "knn", "kind": "item_knn", "neighbours": 3}
 OLD_DAY, NEXT_DAY = "2026-01-01", "2026-01-02"

@@ -43,8 +43,6 @@ from recbench_spark.tuning.board_update import append_entries, update_board
 from tests import oracles
 from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
 
-pytestmark = pytest.mark.spark
-
 NIGHT_2 = date(2026, 1, 2)
 TINY = {
     "dataset": {
@@ -216,6 +214,7 @@ def test_ranks_equal_a_slow_float64_oracle(small_night: Ran, als_scores) -> None
             assert ranks == (above, len(tied), sum(i < item for i in tied))
 
 
+@pytest.mark.full
 def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.DataFrame) -> None:
     definition = small_night.night.definition
     blocks = small_night.night.table(USER_BLOCKS).collect()
@@ -237,6 +236,7 @@ def test_metrics_equal_a_slow_oracle(small_night: Ran, als_scores, metrics: pd.D
             assert mine.value.iloc[0] == pytest.approx(math.fsum(kept) / len(kept), abs=1e-12)
 
 
+@pytest.mark.full
 def test_models_handed_over_get_the_numbers_of_the_model_they_came_from(
     small_night: Ran, als_scores, metrics: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -315,6 +315,7 @@ def test_force_makes_a_second_attempt_with_the_same_numbers(small_night: Ran) ->
     assert {row.run_id for row in board.collect()} == {second}
 
 
+@pytest.mark.full
 def test_a_forced_earlier_night_prints_its_own_board(small_night: Ran) -> None:
     store, benchmark = small_night.store, small(name="backfilled", models=models("popular"))
     later = run(store, benchmark, DATE + timedelta(days=1))
@@ -343,6 +344,7 @@ def kill(*_args, **_kwargs):
     raise Killed
 
 
+@pytest.mark.full
 def test_a_killed_run_leaves_nothing_visible_and_the_next_completes(
     small_night: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +422,7 @@ def test_a_split_that_lacks_rows_is_dropped_and_made_anew(
         assert ran.night.table(one).count() == store.read(one).count() == whole > 0
 
 
+@pytest.mark.full
 def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Path) -> None:
     for side, dims in (("user", 2), ("item", 3)):
         frame = pd.DataFrame({f"{side}_id": ["a"], "vector": [[0.5] * dims]})
@@ -447,6 +450,7 @@ WORDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("at_once", ["64", "0"], ids=["together", "alone"])
 def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
     spark, small_night: Ran, at_once: str
@@ -634,10 +638,16 @@ ASKED_ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("name", query_files())
-def test_every_question_has_an_answer(small_night: Ran, name: str) -> None:
+@pytest.fixture(scope="module")
+def with_views(small_night: Ran) -> Ran:
+    """The small night's store with its views."""
     small_night.store.install_views()
-    rows = small_night.store.spark.sql(query_files()[name]).toPandas()
+    return small_night
+
+
+@pytest.mark.parametrize("name", query_files())
+def test_every_question_has_an_answer(with_views: Ran, name: str) -> None:
+    rows = with_views.store.spark.sql(query_files()[name]).toPandas()
     if name in ASKED_ELSEWHERE:
         return
     assert len(rows) > 0
@@ -658,6 +668,7 @@ def test_a_night_in_a_catalog(spark) -> None:
         spark.sql("DROP SCHEMA recbench_night_test CASCADE")
 
 
+@pytest.mark.full
 def test_a_board_takes_the_headlines_of_nights_that_rank(small_night: Ran, metrics: pd.DataFrame) -> None:
     """The larger the better; figures of a publication in the file are rows of its night, none of ours."""
     store, name = small_night.store, "board_of_rankings"

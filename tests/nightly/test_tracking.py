@@ -29,7 +29,6 @@ def test_names_of_metrics(key: tuple[str, str, int | None], name: str) -> None:
 
 
 @pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed here")
-@pytest.mark.spark
 def test_without_mlflow_a_night_is_warned_and_goes_on(small_night: Ran) -> None:
     said = io.StringIO()
     done = log_night(

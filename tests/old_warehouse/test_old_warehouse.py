@@ -22,7 +22,7 @@ from recbench_spark.storage.store import Store
 OLD = Path(__file__).resolve().parent
 MODELS = {"item_knn", "popular"}
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def job(module: Any, *argv: object) -> int | str | None:

@@ -10,8 +10,6 @@ from pyspark.sql import functions as F
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.protocol.catalogue import build_catalogue
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def spread(spark):

@@ -12,8 +12,6 @@ from pyspark.sql import functions as F
 from recbench_spark.protocol.audit import COLUMNS
 from recbench_spark.protocol.manifests import build_manifest, format_manifest
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = "user_id string, item_id string, rating double, event_time long, part string"
 ROWS = [
     ("u", "a", 1.0, 10, "train"),

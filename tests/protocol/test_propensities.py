@@ -57,7 +57,7 @@ def run(store: Store, *flags: str) -> None:
     assert propensity.main(args) == 0
 
 
-@pytest.mark.spark
+@pytest.mark.contract("propensity")
 def test_relative_frequencies_by_hand_through_the_job(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,7 +72,6 @@ def test_relative_frequencies_by_hand_through_the_job(
     assert "5 items: propensities 0 to 1" in capsys.readouterr().out
 
 
-@pytest.mark.spark
 def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> None:
     law = fit([1, 2, 4], [1, 2, 1])
     settings = Propensities(scale="largest", floor=0.2)
@@ -92,7 +91,6 @@ def test_powers_by_hand_scaled_and_clipped_and_written_once(store: Store) -> Non
     assert row.factor == pytest.approx(4**-power) and 0 < row.p <= 1
 
 
-@pytest.mark.spark
 def test_naive_bayes_by_hand(store: Store) -> None:
     run(store, "--split", SPLIT, "--method", "naive_bayes")
     rows = store.read(RATING_PROPENSITIES).collect()
@@ -109,7 +107,6 @@ def features(path: Path, key: str, values: np.ndarray) -> str:
     return str(path)
 
 
-@pytest.mark.spark
 @pytest.mark.slow
 def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_path: Path) -> None:
     """100 users with one feature, 30 items with two, of whom one item is never shown; 1 in 8 cells is."""
@@ -164,7 +161,6 @@ def test_flags_and_settings_that_contradict_are_refused() -> None:
             parse(Propensities, wrong, "file")
 
 
-@pytest.mark.spark
 @pytest.mark.data
 @pytest.mark.slow
 def test_the_published_exponents_of_coat(

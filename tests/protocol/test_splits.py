@@ -23,8 +23,6 @@ from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
 
-pytestmark = pytest.mark.spark
-
 Row = tuple[str, str, float, int | None, str | None, dict[str, str] | None]
 
 

@@ -21,6 +21,7 @@ from recbench_spark.storage import marks, paths
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.store import _hours_to_keep
 from recbench_spark.storage.table_folders import try_create_local
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,7 +90,6 @@ def test_a_host_whose_clock_is_ahead_keeps_as_many_hours_more(
 
 
 def marks_time() -> float:
-    import time
 
     return time.time()
 
@@ -146,7 +146,7 @@ def test_of_two_jobs_that_run_one_night_the_second_waits_and_leaves_nothing(tmp_
     def first() -> None:
         with hold_night(night, Journal(lines)):
             inside.wait()
-            time.sleep(1)
+            wait_until(lambda: "another run is making" in lines.getvalue())
             order.append("first")
 
     def second(part: str) -> None:

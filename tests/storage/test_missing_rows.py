@@ -26,21 +26,28 @@ from recbench_spark.tuning.board_update import append_entries, read_newest_entri
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKER = """
-import sys, time
+import time
 from functools import partial
 from pathlib import Path
+from recbench_spark import cli
 from recbench_spark.storage import delta_files, spark_errors
 from recbench_spark.schemas import TRIALS, arrow_rows
 from tests.storage.test_missing_rows import trial
-folder, place = sys.argv[1:]
-Path(place, f"ready-{time.time_ns()}").touch()
-while len(list(Path(place).glob("ready-*"))) < 2:
-    time.sleep(0.001)
-for n in range(8):
-    rows = arrow_rows([trial(n), trial(n + 1)], TRIALS)
-    append = partial(delta_files.append_missing, folder, rows, ["trial_id", "status"])
-    spark_errors.retry_conflicts("write", append, 0.05)
+def main(args):
+    Path(args.place, f"ready-{time.time_ns()}").touch()
+    while len(list(Path(args.place).glob("ready-*"))) < 2:
+        time.sleep(0.001)
+    for n in range(8):
+        rows = arrow_rows([trial(n), trial(n + 1)], TRIALS)
+        append = partial(delta_files.append_missing, args.folder, rows, ["trial_id", "status"])
+        spark_errors.retry_conflicts("write", append, 0.05)
+    return 0
+parser = cli.Parser("A writer.")
+for name in ("folder", "place"):
+    parser.add_argument(name)
+cli.run(main, parser)
 """
+"""A job: at Python's own end, threads of Arrow on a busy machine abort the process."""
 
 
 def trial(number: int, status: str = "succeeded") -> dict[str, Any]:
@@ -105,7 +112,6 @@ def fit(status: str = "succeeded", **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.spark
 def test_equal_fits_trials_entries_and_verdicts_stand_once(store: Store) -> None:
     facts = {"log_id": "l", "suite": "s", "dataset": "d", "split": "p", "purpose": "benchmark"}
     entry = Entry(

@@ -166,14 +166,16 @@ target = Path(sys.argv[1])
 with hold_lease(target, target.exists) as lease:
     (lease.work / "checkpoint").write_text("7")
     print("holds", flush=True)
-    time.sleep(float(sys.argv[2]))
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
     lease.publish()
 """
 
 
-def start_owner(target: Path, seconds: float) -> subprocess.Popen[str]:
+def start_owner(target: Path, signal: str) -> subprocess.Popen[str]:
+    """Start a process that holds the lease of a target until a file beside it exists."""
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, str(target), str(seconds)],
+        [sys.executable, "-c", OWNER, str(target), str(target.with_name(signal))],
         stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "holds\n"
@@ -182,9 +184,14 @@ def start_owner(target: Path, seconds: float) -> subprocess.Popen[str]:
 
 def test_the_second_of_two_processes_waits_and_uses_the_first_ones(tmp_path: Path) -> None:
     target, lines = tmp_path / "g", list[str]()
-    owner = start_owner(target, 2)
+    owner = start_owner(target, "go")
     assert leases.is_held(target)
-    with hold_lease(target, is_there(target), lines.append) as lease:
+
+    def report(line: str) -> None:
+        lines.append(line)
+        (tmp_path / "go").touch()
+
+    with hold_lease(target, is_there(target), report) as lease:
         assert lease is None
     assert owner.wait() == 0 and (target / "checkpoint").read_text() == "7"
     assert lines and f"process {owner.pid}" in lines[0]
@@ -213,7 +220,7 @@ def test_who_waits_is_told_for_whom_how_long_and_how_to_go_on(
 
 def test_a_killed_process_loses_its_lease_at_once_and_its_work_goes_on(tmp_path: Path) -> None:
     target = tmp_path / "g"
-    owner = start_owner(target, 600)
+    owner = start_owner(target, "never")
     owner.kill()
     owner.wait()
     began = time.monotonic()
@@ -255,7 +262,7 @@ def test_an_owner_that_slept_finds_out_that_it_was_replaced(tmp_path: Path) -> N
 def test_of_many_processes_one_takes_over_and_the_others_use_its_work(tmp_path: Path) -> None:
     """Threads stand for processes: an epoch is taken by exclusive creation, whoever asks."""
     target = tmp_path / "g"
-    owner = start_owner(target, 600)
+    owner = start_owner(target, "never")
     owner.kill()
     owner.wait()
     barrier, epochs = Barrier(6), list[int]()

@@ -31,8 +31,6 @@ from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.table_sql import VERSION_PROPERTY, query_files, view_files
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.fixture
 def store(spark, tmp_path: Path) -> Store:

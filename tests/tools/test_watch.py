@@ -11,8 +11,11 @@ CHILD = """
 import sys, time
 held = bytearray(b"x" * 60_000_000)
 open(sys.argv[1], "wb").write(held[:8_000_000])
-time.sleep(1.5)
+before = len(open(sys.argv[2]).readlines())
+while len(open(sys.argv[2]).readlines()) < before + 4:
+    time.sleep(0.01)
 """
+"""A process that ends when it has been looked at often enough."""
 
 PARENT = """
 import subprocess, sys
@@ -24,7 +27,7 @@ def test_memory_of_a_child_and_its_file_are_seen(tmp_path):
     folder, output = tmp_path / "seen", tmp_path / "usage.jsonl"
     folder.mkdir()
     flags = ["--folders", f"{folder},{folder.parent / 'seen'}", "--output", str(output), "--every", "0.1"]
-    command = [sys.executable, "-c", PARENT, CHILD, str(folder / "file")]
+    command = [sys.executable, "-c", PARENT, CHILD, str(folder / "file"), str(output)]
     done = subprocess.run(
         [sys.executable, str(WATCH), *flags, "--", *command], check=False, capture_output=True
     )

@@ -183,7 +183,6 @@ def frame(place: Path, table: str, **partition: str) -> Any:
     return DeltaTable(place / table).to_pandas(partitions=filters)
 
 
-@pytest.mark.spark
 def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_path) -> None:
     log, place = write_log(tmp_path / "log.parquet", 1), tmp_path / "w"
     few = pa.table({"id": ["1", "2"], "vector": [[1.0] * DIMS] * 2})
@@ -249,7 +248,6 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
     assert len(frame(place, "graph_runs")) == len(layers)
 
 
-@pytest.mark.spark
 def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> None:
     place = tmp_path / "w"
     store = Store(spark, str(place))

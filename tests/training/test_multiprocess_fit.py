@@ -32,6 +32,7 @@ from recbench_spark.training.multiprocess_fit import (
 )
 from recbench_spark.training.processes import FailureNote, Job, run_processes
 from tests.models.networks.test_fitting import factor_task, pair_task
+from tests.waiting import wait_until
 
 PLAN = TrainingPlan(epochs=2, batch=50, rate=0.05)
 
@@ -69,7 +70,7 @@ WAYS = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("make", "local"),
     [
-        pytest.param(partial(factor_task, 0), True, id="MF-BPR, sparse"),
+        pytest.param(partial(factor_task, 0), True, marks=pytest.mark.full, id="MF-BPR, sparse"),
         pytest.param(own_negatives_task, True, id="pairs"),
         pytest.param(
             partial(factor_task, 2), False, marks=pytest.mark.spark, id="LightGCN, tasks of Spark"
@@ -122,6 +123,7 @@ def running(folder: Path) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "kind", "words"),
     [
@@ -155,6 +157,7 @@ def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> N
     assert not running(tmp_path) and not capfd.readouterr().out
 
 
+@pytest.mark.full
 def test_a_process_finds_modules_where_the_one_that_starts_it_does(tmp_path, monkeypatch) -> None:
     """In an archive, as tasks of Spark find what --py-files brought."""
     code = "from tests.models.networks.test_fitting import factor_task\ndef make(): return factor_task(0)\n"
@@ -208,7 +211,6 @@ def test_a_process_that_cannot_begin_is_told_and_the_others_do_not_wait_for_it(
     assert ends[0].result is None
 
 
-@pytest.mark.spark
 def test_a_folder_that_tasks_do_not_share_with_the_driver_is_refused(spark, tmp_path, monkeypatch) -> None:
     """/proc/self/cwd is another folder in each process: the driver's is not the one of Spark's workers."""
     monkeypatch.chdir(tmp_path)
@@ -277,6 +279,7 @@ def listening(pids: list[int]) -> set[str]:
     return addresses
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("interface", "local"),
@@ -306,15 +309,25 @@ def test_during_a_fit_nobody_listens_but_on_the_loopback_address(
     assert names(tmp_path / "two") == {"best.safetensors", "last.safetensors"}
 
 
+class Stuck(Slow):
+    """A task whose second epoch does not get anywhere."""
+
+    def batch(self, at, row_b, seed):
+        if (self.folder / "two" / "last.safetensors").exists():
+            time.sleep(600)
+        return super().batch(at, row_b, seed)
+
+
 DRIVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from tests.training.test_multiprocess_fit import PLAN, Slow, fit_multiprocess
-fit_multiprocess(partial(Slow, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
+from tests.training.test_multiprocess_fit import PLAN, Stuck, fit_multiprocess
+fit_multiprocess(partial(Stuck, sys.argv[1]), PLAN, Path(sys.argv[1], "two"), (1, 1), str)
 """
 
 
+@pytest.mark.full
 def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_path) -> None:
     with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)]) as driver:
         while not (tmp_path / "two" / "last.safetensors").exists():
@@ -322,10 +335,8 @@ def test_processes_end_with_a_driver_that_is_killed_and_a_restart_goes_on(tmp_pa
             time.sleep(0.05)
         pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
         driver.kill()
-    until = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    assert len(pids) == 2
     before = names(tmp_path / "two")  # with the meeting that nobody could remove
     assert len([name for name in before if name.startswith(".meeting.")]) == 1
     lines: list[str] = []

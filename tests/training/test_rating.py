@@ -14,7 +14,6 @@ from recbench_spark.schemas import CHECKS, METRICS, SPLITS, USER_METRICS
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
 
-pytestmark = pytest.mark.spark
 Rows = list[tuple[str, str, float]]
 
 MODELS = [

@@ -186,7 +186,6 @@ def test_pinsages_pairs_and_users() -> None:
     assert forms.features.side is None and forms.layers[0].aggregator == "importance"
 
 
-@pytest.mark.spark
 def test_a_night_trains_all_four_and_goes_on_where_it_was_killed(spark, tmp_path, monkeypatch) -> None:
     log, place = write_log(tmp_path / "log.parquet", items=60), tmp_path / "w"
     ran = run(Store(spark, str(place)), bench(log))
@@ -247,7 +246,6 @@ def test_test_pairs_that_are_watched() -> None:
     assert item.tolist() == [12, 14] and query[0] in (10, 11) and query[1] == 12  # 3 would be its own query
 
 
-@pytest.mark.spark
 def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> None:
     """Each user has one item in training."""
     rows = [(f"u{user}", str(user % 6), "train") for user in range(18)]
@@ -270,7 +268,6 @@ def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> Non
     assert "epoch 1: loss" not in ran.remarks
 
 
-@pytest.mark.spark
 def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
     kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
     fitted = [

@@ -12,8 +12,6 @@ from recbench_spark.config import AlsModel, ItemKnnModel
 from recbench_spark.errors import DataError
 from recbench_spark.training import als, baselines, item_knn
 
-pytestmark = pytest.mark.spark
-
 N_ITEMS = 30
 
 

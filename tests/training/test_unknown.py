@@ -19,8 +19,6 @@ from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
 
-pytestmark = pytest.mark.spark
-
 FIT = {"epochs": 1, "batch": 64, "validation": 0.2}
 FEATURES = {"features": {"kind": "hashed", "dims": 4}}
 LEARNERS: dict[str, dict[str, Any]] = {

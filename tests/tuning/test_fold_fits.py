@@ -29,8 +29,6 @@ from recbench_spark.tuning.folds import open_folded_log
 from recbench_spark.tuning.submissions import make_facts, pack_bundle, read_predictions, score_bundle
 from tests.nights import run, small
 
-pytestmark = pytest.mark.spark
-
 MODELS = [
     {"name": "means", "kind": "means"},
     {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 3, "rates": 0.02},

@@ -61,7 +61,6 @@ def benchmark(path: str, **search: Any) -> Any:
     }, [], "test")  # fmt: skip
 
 
-@pytest.mark.spark
 def test_a_search_is_resumed_extended_and_known_to_later_runs(spark, tmp_path, monkeypatch) -> None:
     one = benchmark(write_log(tmp_path))
     store = Store(spark, str(tmp_path / "warehouse"))
@@ -114,7 +113,6 @@ def names_credited(store: Store, one: Any) -> set[str]:
     return {model.name for model in credit_searches(store, one).models if model.provenance.budget}
 
 
-@pytest.mark.spark
 def test_a_search_is_credited_by_model_settings_and_log(spark, tmp_path) -> None:
     """Not by kind, not by the dataset's name, and not to a run that does not use what was result."""
     one = benchmark(write_log(tmp_path))
@@ -146,7 +144,6 @@ def verdict_codes(store: Store, one: Any) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.spark
 def test_a_later_search_is_joined_to_the_entry_that_uses_it(spark, tmp_path) -> None:
     rates = {"low": 0.001, "high": 0.05, "log": True}
     one = benchmark(write_log(tmp_path), budget=8, seeds=1, spaces={"sgd": {"rates": rates}})

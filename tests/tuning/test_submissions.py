@@ -30,8 +30,6 @@ from recbench_spark.tuning.submissions import FACTS_FILE, pack_bundle, score_bun
 from tests.nights import TINY, run
 from tests.tuning.test_fold_fits import benchmark, make_fits, never, write_log
 
-pytestmark = pytest.mark.spark
-
 MODELS = [
     {"name": "means", "kind": "means"},
     {"name": "sgd", "kind": "sgd_mf", "dims": 2, "epochs": 3, "rates": 0.02},

@@ -49,7 +49,6 @@ def benchmark(**changes: Any) -> Benchmark:
     }, "test")  # fmt: skip
 
 
-@pytest.mark.spark
 def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> None:
     one, journal = benchmark(), Journal(io.StringIO())
     store = Store(spark, str(tmp_path / "warehouse"))

@@ -65,7 +65,6 @@ def test_activity_in_ranges_that_double() -> None:
 # ------------------------------------------------------------------------- the stage
 
 
-@pytest.mark.spark
 def test_without_a_rest_and_against_pandas(spark) -> None:
     """Two models, 150 users per night of whom 100 stay; in the second definition nobody was before."""
     rng = np.random.default_rng(0)
@@ -124,7 +123,6 @@ def by_pandas(before: Users, after: Users, key: str, factor: float) -> dict[str,
 # ------------------------------------------------------------------------- the step
 
 
-@pytest.mark.spark
 def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path / "warehouse"))
     benchmark = small(

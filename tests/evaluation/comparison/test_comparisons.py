@@ -109,7 +109,6 @@ def results(spark) -> pd.DataFrame:
     return compare(frame, PLAN, earlier).toPandas()
 
 
-@pytest.mark.spark
 def test_every_pair_and_every_model_with_its_past_is_there_once(results: pd.DataFrame) -> None:
     pairs = {(r.kind, r.model, r.other) for r in results.itertuples()}
     assert pairs == {
@@ -120,7 +119,6 @@ def test_every_pair_and_every_model_with_its_past_is_there_once(results: pd.Data
     assert set(results[results.with_baseline & (results.kind == "pair")].other) == {"alice"}
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("c", range(3))
 def test_tests_agree_with_scipy(results: pd.DataFrame, c: int) -> None:
     night = [draw_values(m, 1)[:, c] for m in range(3)]
@@ -148,7 +146,6 @@ def test_tests_agree_with_scipy(results: pd.DataFrame, c: int) -> None:
     assert carol.ci_high == pytest.approx(carol.difference + reach, rel=1e-9)
 
 
-@pytest.mark.spark
 def test_a_model_is_compared_with_its_past_on_the_users_of_both(results: pd.DataFrame) -> None:
     for place, name in enumerate(("alice", "bob", "carol")):
         row = at(results, 10, kind="previous", model=name)
@@ -162,7 +159,6 @@ def test_a_model_is_compared_with_its_past_on_the_users_of_both(results: pd.Data
     assert not results[(results.kind == "pair") | (results.k != 10)].regressed.any()
 
 
-@pytest.mark.spark
 def test_families_and_verdicts(results: pd.DataFrame) -> None:
     pairs = results[results.kind == "pair"]
     held = pairs[pairs.with_baseline]
@@ -177,7 +173,6 @@ def test_families_and_verdicts(results: pd.DataFrame) -> None:
         assert row.verdict == ("equivalent" if low >= -0.05 and high <= 0.05 else wanted)
 
 
-@pytest.mark.spark
 def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
     rows = [
         row
@@ -193,7 +188,6 @@ def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
     )
 
 
-@pytest.mark.spark
 def test_signed_values_far_below_zero_are_compared(spark: Any) -> None:
     """Values of -40 to 1 exceed what is added up exactly; scaled by a power of two they do not."""
     values = [1 - 41 * np.random.default_rng(seed).random((N, 3)) ** 8 for seed in (1, 2)]
@@ -235,7 +229,6 @@ def run_row(run_id: str, model: str, night: date, **more: object) -> tuple:
     return tuple(values.get(name) for name in RUNS.names)
 
 
-@pytest.mark.spark
 def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> None:
     store = Store(spark, str(tmp_path / "warehouse"))
     benchmark = small(**ASKED)
@@ -316,7 +309,6 @@ OF_THE_RULE = (
 )
 
 
-@pytest.mark.spark
 def test_runs_of_other_metrics_definitions_or_data_hide_none_that_is_compared(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -401,7 +393,6 @@ def write_pieces(
     ]
 
 
-@pytest.mark.spark
 def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any, tmp_path: Path) -> None:
     whole = write_pieces(spark, tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
     pieces = {"-all": [("ndcg", KS)], "-recall": [("recall", (None, 10, 5))], "-five": [("ndcg", (5,))]}

@@ -79,7 +79,6 @@ def treatments(hospital) -> pd.DataFrame:
     return paradoxes.find_disagreements(hospital.repartition(3), PLAN).toPandas().set_index("part")
 
 
-@pytest.mark.spark
 def test_kidney_stones(treatments: pd.DataFrame) -> None:
     """A is better for small and for large stones, and worse in the whole: by hand, in fractions."""
     assert len(treatments) == 2
@@ -97,7 +96,6 @@ def test_kidney_stones(treatments: pd.DataFrame) -> None:
     assert row.opposed_share == 1 and not row.certain, "350 patients do not tell these rates apart"
 
 
-@pytest.mark.spark
 def test_a_full_reversal_that_is_certain(treatments: pd.DataFrame) -> None:
     row = treatments.loc["open_loop"]
     assert (row.model, row.kind, bool(row.certain)) == ("b", "full", True)
@@ -108,7 +106,6 @@ def test_a_full_reversal_that_is_certain(treatments: pd.DataFrame) -> None:
         assert low < middle < high
 
 
-@pytest.mark.spark
 def test_the_partitioning_changes_no_bit(hospital, treatments: pd.DataFrame) -> None:
     again = paradoxes.find_disagreements(hospital.coalesce(1).orderBy("user_key"), PLAN).toPandas()
     pd.testing.assert_frame_equal(
@@ -116,7 +113,6 @@ def test_the_partitioning_changes_no_bit(hospital, treatments: pd.DataFrame) -> 
     )
 
 
-@pytest.mark.spark
 def test_the_patients_who_turn_the_verdict(hospital) -> None:
     """B leads by 16 successes, one a patient: without 17 of its successes A leads."""
     pairs = (ModelPair("items", "test", 0, 0, 1), ModelPair("users", "test", 0, 1, 0))
@@ -188,7 +184,7 @@ def oracle(rows: list[dict[str, Any]], label: str | None, k: float) -> tuple[Any
     return values[there].mean(), drawn, sizes.sum(), weights.T @ sizes
 
 
-@pytest.mark.spark
+@pytest.mark.full
 @pytest.mark.parametrize(("part", "k"), [("test", 5), ("open_loop", None)])
 def test_differences_and_intervals_against_numpy(
     pairs: pd.DataFrame, rankings: Rows, part: str, k: int | None
@@ -224,7 +220,7 @@ def test_differences_and_intervals_against_numpy(
         assert row.kind == (wanted if opposed else "none")
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> None:
     table = night.store.read(FLIPS).where(F.col("logical_date") == F.lit(DATE)).toPandas()
     # Four models against the best one, two cut-offs and parts, items, users; AUC is not a sum over items.
@@ -252,7 +248,7 @@ def test_flips_equal_a_sort_of_all_contributions(night: Ran, rankings: Rows) -> 
         assert list(row.contributions) == [value * 2.0**-30 for _, value in largest]
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFrame) -> None:
     find_paradoxes(night.night, Journal())
     store = night.store

@@ -458,7 +458,7 @@ def read_rows(night: Ran, table: str) -> pd.DataFrame:
     return night.store.read_run(table, night.outcome.run_ids["popular"]).toPandas()
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_a_night_gives_all_estimates_side_by_side(night: Corrected) -> None:
     rankings = night.rows("rankings")
     truth = rankings[rankings.part == "test"].sort_values("user_id")
@@ -500,7 +500,7 @@ def add_rewards(rankings: pd.DataFrame) -> Iterator[Row]:
         yield {**kept, "slices": [], "truth_rewards": held, "listed_rewards": listed}
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> None:
     items = {row.item_id: row for row in night.ran.night.table(ITEMS).collect()}
     opened = night.opened_store
@@ -520,7 +520,7 @@ def test_strata_and_all_but_the_most_popular_are_slices(night: Corrected) -> Non
     assert set(sliced.part) == {"test", "open_loop"}
 
 
-@pytest.mark.spark
+@pytest.mark.full
 def test_findings_of_a_night(night: Corrected) -> None:
     checks = night.rows("checks").set_index("check")
     rankings = night.rows("rankings")
@@ -538,7 +538,6 @@ def test_findings_of_a_night(night: Corrected) -> None:
     assert checks.observed["exposure: items without a propensity"] == 0
 
 
-@pytest.mark.spark
 def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> None:
     store, split_id = small_night.store, small_night.night.split_id
     wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")
@@ -565,7 +564,6 @@ def test_few_effective_rows_are_a_warning() -> None:
     assert checks["test: clipped weights: effective rows"].passed
 
 
-@pytest.mark.spark
 def test_propensities_that_cannot_be_used(spark: Any) -> None:
     counted = [("a", 0, 3), ("b", 1, 2), ("c", 2, 1)]
     items = spark.createDataFrame(counted, "item_id string, item_index int, n_train long")
@@ -588,7 +586,6 @@ def test_propensities_that_cannot_be_used(spark: Any) -> None:
 # ------------------------------------------------------------------------------------ real data
 
 
-@pytest.mark.spark
 @pytest.mark.data
 @pytest.mark.slow
 def test_the_published_study_on_coat(spark: Any, shared_data: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from recbench_spark.kernels.estimators import sampled
 from recbench_spark.schemas import CANDIDATES, ITEMS, METRICS, USER_BLOCKS
 from tests.nights import Ran, models, run, small
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.full
 
 BY_POPULARITY = [{"key": "popularity", "of": "popularity"}]
 TABLES = ("rank_estimate", "monotone_least_squares", "bias_variance")

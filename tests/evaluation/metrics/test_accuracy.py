@@ -26,8 +26,6 @@ from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.schemas import RANKINGS
 from tests import oracles
 
-pytestmark = pytest.mark.spark
-
 KEY = ["part", "slice_key", "slice_value", "metric", "k"]
 NAMES = ("ndcg", "recall", "map", "hit", "auc")
 

@@ -62,7 +62,6 @@ def rankings(spark) -> Any:
     return spark.createDataFrame(rows, RANKINGS.schema)
 
 
-@pytest.mark.spark
 def test_overall_by_hand(rankings, catalogue) -> None:
     """p: a 1, b 1/2, c 1/4, d none (counts 1/8 in novelty), e 1; `?` is outside of the catalogue."""
     values = compute_all_metrics(rankings, plan(*NAMES), catalogue).collect()
@@ -86,7 +85,6 @@ def test_overall_by_hand(rankings, catalogue) -> None:
     assert {(r.definition, r.estimator) for r in values} == {("v1", "holdout")}
 
 
-@pytest.mark.spark
 def test_of_each_user_by_hand(rankings, catalogue) -> None:
     values = compute_all_user_metrics(
         rankings, plan("ndcg", "novelty", "mean_popularity", "gini"), catalogue
@@ -100,7 +98,6 @@ def test_of_each_user_by_hand(rankings, catalogue) -> None:
     assert sum(r.metric == "ndcg" for r in rows) == 5
 
 
-@pytest.mark.spark
 def test_rows_fit_the_tables_and_stand_beside_other_metrics(rankings, catalogue) -> None:
     metric_plan = plan("ndcg", *NAMES, candidates="all")
     rows = conform(
@@ -112,7 +109,6 @@ def test_rows_fit_the_tables_and_stand_beside_other_metrics(rankings, catalogue)
     assert {r.k for r in rows if r.metric == "ndcg"} == {1, 3, None}
 
 
-@pytest.mark.spark
 def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     draw = random.Random(3)
     ids = [f"i{n}" for n in range(40)]
@@ -142,7 +138,6 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
         assert value["novelty", k] == pytest.approx(np.mean([np.mean(b) for b in bits]), abs=1e-12)
 
 
-@pytest.mark.spark
 def test_from_python_lists_and_training_rows(spark) -> None:
     """Two training users have a, one has b: the novelty of [c, a] is (1 + 0) / 2 bits."""
     lists = spark.createDataFrame(

@@ -37,7 +37,6 @@ def test_worlds_are_all_different_and_stand_on_the_benchmarks_definition() -> No
     assert sum(world.metric == "precision" for world in worlds) == 2 * 2 * 4 * 3 * 2
 
 
-@pytest.mark.spark
 def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
     rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).where(
         "part = 'test'"
@@ -93,7 +92,6 @@ def test_the_report_of_two_protocols_by_hand() -> None:
     assert "50 %" in reports.multiverse_text(facts)
 
 
-@pytest.mark.spark
 def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
     """The same halves, asked in SQL over tables: a wins 3 of 4 worlds, then 1 of 4 with one draw."""
     store = Store(spark, str(tmp_path / "warehouse"))

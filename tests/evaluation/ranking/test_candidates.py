@@ -6,8 +6,6 @@ import pytest
 
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
 
-pytestmark = pytest.mark.spark
-
 USERS = "user_id string, part string, items array<int>, masked array<int>"
 GIVEN = "user_id string, candidates array<int>"
 DRAWN = "user_id string, part string, items array<int>"

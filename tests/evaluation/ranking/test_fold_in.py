@@ -12,8 +12,6 @@ from recbench_spark.models.fold_in import fold_in_explicit, fold_in_implicit
 from recbench_spark.training import als
 from recbench_spark.training.model_adapter import Trained
 
-pytestmark = pytest.mark.spark
-
 FACTORS = np.array([[1.0, 0.5], [-0.5, 2.0], [0.25, 0.75]])
 GIVEN = [("u", "a", 5.0), ("u", "c", 3.0), ("v", "b", 4.0), ("v", "new", 5.0), ("w", "new", 5.0)]
 

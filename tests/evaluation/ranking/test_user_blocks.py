@@ -9,8 +9,6 @@ from pyspark.sql import functions as F
 
 from recbench_spark.evaluation.ranking.user_blocks import build_user_blocks
 
-pytestmark = pytest.mark.spark
-
 ITEMS = [("a", 0, 5, "head"), ("b", 1, 2, "torso"), ("c", 2, 1, "tail"), ("d", 3, 0, "cold")]
 ROWS = [
     ("u", "c", 3.0, "train", {"page": "1"}),

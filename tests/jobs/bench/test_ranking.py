@@ -53,7 +53,6 @@ def test_ranks_that_differ_are_no_benchmark(monkeypatch):
         run()
 
 
-@pytest.mark.spark
 def test_measurements_become_rows_of_speed(spark, tmp_path):
     output = tmp_path / "ranks.jsonl"
     run("--output", str(output), "--systems", "product,ranks@k")

@@ -49,6 +49,7 @@ def slow_fit(counts: list[int]) -> float:
     return min(result)
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(COUNTS)
 def test_the_approximate_fit_equals_a_loop_over_items(counts: list[int]) -> None:

@@ -501,6 +501,7 @@ def test_a_run_on_the_cpu_loads_neither_triton_nor_spark():
     assert in_a_process(CPU_ONLY).strip() == "[]"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("device", "system", "interpret"), [("cpu", "ranks", "0"), ("cpu:0", "kernel@k", "1")]
 )

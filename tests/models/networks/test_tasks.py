@@ -50,7 +50,9 @@ def blobs(seed: int) -> tuple[tasks.GraphInput, np.ndarray]:
     return tasks.GraphInput(adjacency(drawn), x, (5, 5)), label
 
 
-@pytest.mark.parametrize("kind", ["mean", "max", "gcn", "lstm"])
+@pytest.mark.parametrize(
+    "kind", ["mean", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("max", "gcn", "lstm"))]
+)
 def test_labels_are_learnt_and_a_whole_unseen_graph_is_embedded(kind) -> None:
     form = LayerForm("sage", kind, 8, 8, most=5)
     given, label = blobs(1)

@@ -233,7 +233,7 @@ def geweke(features: str, sweeps: int, alter=lambda sampler: None) -> np.ndarray
     return (first.mean(axis=0) - second.mean(axis=0)) / error
 
 
-@pytest.mark.parametrize("features", ["u,i", "u,i,t,iu,ii"])
+@pytest.mark.parametrize("features", ["u,i", pytest.param("u,i,t,iu,ii", marks=pytest.mark.full)])
 def test_geweke(features: str) -> None:
     scores = geweke(features, 8000)
     assert np.abs(scores).max() < 4, scores.round(1)

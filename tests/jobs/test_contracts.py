@@ -1,0 +1,79 @@
+"""Entries in the warehouse of the shared night: each runs, prints what it did and leaves its rows.
+
+Other entries have their contract test in test_odd_folder.py and beside the tests of what they do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from recbench_spark import cli
+from recbench_spark.commands import maintain, multiverse, nightly, query, report
+from recbench_spark.storage import delta_files
+from tests.nights import SMALL, Ran, models
+
+DAY = "--logical-date=2026-01-01"
+NAMES = ("random", "popular")
+
+Printed = pytest.CaptureFixture[str]
+
+
+def run(job: ModuleType, *flags: str) -> int | str | None:
+    with pytest.raises(SystemExit) as end:
+        cli.run(job.main, job.parser(), list(flags))
+    return end.value.code
+
+
+@pytest.fixture
+def place(small_night: Ran, tmp_path: Path) -> list[str]:
+    """Flags of a benchmark of two quick models over the split of the small night."""
+    file = tmp_path / "contract.yaml"
+    file.write_text(yaml.safe_dump({**SMALL, "name": "contract", "models": models(*NAMES)}))
+    return [f"--config={file}", f"--warehouse={small_night.store.root}"]
+
+
+def read_runs(ran: Ran, suite: str) -> dict[str, str]:
+    """The run of each model of a suite."""
+    rows = delta_files.read_rows(ran.store.location("runs"), [("suite", "=", suite)]).to_pylist()
+    return {row["model"]: row["run_id"] for row in rows if row["status"] == "succeeded"}
+
+
+@pytest.mark.contract("nightly", "report", "query", "maintain")
+def test_a_night_and_the_jobs_that_read_it(small_night: Ran, place: list[str], capsys: Printed) -> None:
+    assert run(nightly, *place, DAY) == 0
+    said = capsys.readouterr()
+    assert f"split {small_night.night.split_id}: already made" in said.err
+    assert set(read_runs(small_night, "contract")) == set(NAMES)
+
+    page = Path(said.out.partition("report: file://")[2].split()[0])
+    page.unlink()
+    assert run(report, *place, DAY) == 0
+    assert all(name in page.read_text() for name in NAMES)
+
+    question = "SELECT model, value FROM current_metrics WHERE suite = 'contract' ORDER BY model, value"
+    capsys.readouterr()
+    for engine in ("local", "spark"):
+        assert run(query, question, place[1], f"--engine={engine}", "--format=csv") == 0
+    half = capsys.readouterr().out
+    lines = half.splitlines()
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :] and "popular" in half
+
+    assert run(maintain, place[1], "--migrate") == 0
+    assert run(maintain, place[1], "--keep-days=4000", "--logical-date=2026-01-02") == 0
+    assert set(read_runs(small_night, "contract")) == set(NAMES)
+
+
+@pytest.mark.contract("multiverse")
+def test_a_benchmark_under_a_protocol(small_night: Ran, place: list[str], capsys: Printed) -> None:
+    assert run(multiverse, *place, DAY, "--protocols=RO_RS", "--candidates=unseen") == 0
+    runs = read_runs(small_night, "contract-RO_RS-unseen")
+    assert set(runs) == set(NAMES)
+    rows = delta_files.read_rows(small_night.store.location("multiverse")).to_pylist()
+    worlds = [{row["definition"] for row in rows if row["run_id"] == run_id} for run_id in runs.values()]
+    assert worlds[0] == worlds[1] and len(worlds[0]) > 1
+    assert "worlds a pair in which the row wins" in capsys.readouterr().out
+    assert (Path(small_night.store.root) / "reports" / "contract-multiverse.html").is_file()
