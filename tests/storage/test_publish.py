@@ -203,7 +203,7 @@ def test_who_waits_is_told_for_whom_how_long_and_how_to_go_on(
     """The owner hangs: its lease is touched, and it makes nothing. When it is ended the second goes on."""
     monkeypatch.setattr(leases, "REPORT_SECONDS", 1.0)
     target, lines = tmp_path / "g", list[str]()
-    owner = start_owner(target, 600)
+    owner = start_owner(target, "never")
 
     def report(line: str) -> None:
         lines.append(line)
