@@ -78,7 +78,7 @@ def bench(log: str, fitted: list[dict[str, Any]] | None = None, **more: Any) -> 
         ({"kind": "pinsage", "neighbour_dropout": 1.0}, "neighbour_dropout"),
         ({"kind": "graphsage", "neighbour_dropout": -0.1}, "neighbour_dropout"),
         ({"kind": "pinsage", "aggregator": "importence"}, "aggregator"),
-        ({"kind": "pinsage", "hard_ranks": [6, 5]}, "no band"),
+        ({"kind": "pinsage", "hard_ranks": [6, 5]}, "not a band"),
         ({"kind": "graphsage", "aggregator": "median"}, "aggregator"),
         ({"kind": "graphsage", "samples": [3]}, "one per layer"),
         ({"kind": "pinsage", "features": {"kind": "hashed", "side": "user"}}, "items are the only nodes"),

@@ -45,4 +45,4 @@ def test_two_groups_of_users_and_items_are_found() -> None:
 
 def test_a_descent_that_diverges_is_named() -> None:
     with pytest.raises(DataError, match="diverged in epoch"):
-        fit_logistic(plant_ratings()[0], LogisticSettings(dims=3, rate=1e30, epochs=9), 1)
+        fit_logistic(plant_ratings()[0], LogisticSettings(dims=3, rate=900, epochs=9), 1)
