@@ -196,7 +196,7 @@ def test_matrices_that_cannot_be_estimated(spark) -> None:
     matrix = spark.createDataFrame([("u", "i", 1.0, 2.0), ("u", "j", 1.0, None)], columns)
     chance = spark.createDataFrame([(2.0, 0.5)], "rating double, propensity double")
     for change, message in (
-        ((matrix.union(matrix.where("item_id = 'j'")), chance), "there twice"),
+        ((matrix.union(matrix.where("item_id = 'j'")), chance), "occurs twice"),
         ((matrix, chance.withColumn("rating", chance.rating + 1)), "1 ratings without a propensity"),
         ((matrix, chance.withColumn("propensity", chance.propensity * 3)), "outside"),
     ):

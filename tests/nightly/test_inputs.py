@@ -179,9 +179,9 @@ def test_a_log_that_changes_while_it_is_split_is_no_split(
     benchmark = night(str(log), [{"name": "popular", "kind": "popular"}], reader="parquet")
     audit = splitting.build_manifest
 
-    def audit_late(*args: Any) -> Manifest:
+    def audit_late(*args: Any, **more: Any) -> Manifest:
         pq.write_table(rows(9), log)
-        return audit(*args)
+        return audit(*args, **more)
 
     monkeypatch.setattr(splitting, "build_manifest", audit_late)
     with pytest.raises(DataError, match="changed while it was read"):

@@ -280,7 +280,7 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> N
     ran = run(Store(spark, str(tmp_path / "w")), benchmark)
     assert set(ran.outcome.failed) == {"endless"}
     assert re.match(
-        "the loss is nan in epoch 1, step 0; .*\n  hint: a smaller", ran.outcome.failed["endless"]
+        "the loss is nan in epoch 1, step 0; .*\n  hint: use a smaller", ran.outcome.failed["endless"]
     )
     watched = re.findall(r"\(test .*?\); best on test would have been epoch \d \(.*?\)", ran.remarks)
     assert len(watched) == 4 and watched[0][:20] == watched[1][:20] and watched[2][:20] == watched[3][:20]
