@@ -136,7 +136,7 @@ def test_a_bundle_packed_again_is_the_same_and_another_one_is_refused(board) -> 
     mine = board.folder / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
-    board.pack("mine", "3.5D")
+    board.pack("mine", "2.5D")
     assert sorted(path.name for path in mine.iterdir()) == [
         "bundle.json",
         "notes.txt",
