@@ -89,7 +89,7 @@ def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[Sp
         yield None if adapter.is_saved(data) else data
         return
     target, journal = folder / FIT_FILES / adapter.key(data), data.journal or Journal()
-    with hold_lease(target, partial(adapter.saved, data), journal.say) as lease:
+    with hold_lease(target, partial(adapter.is_saved, data), journal.say) as lease:
         yield None if lease is None else replace(data, lease=lease)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from recbench_spark.config.models import ModelConfig
+from recbench_spark.nightly.model_evaluation import hold_fit
 from recbench_spark.training.model_adapter import Behaviour, ModelAdapter
 
 
@@ -42,3 +45,20 @@ def test_a_model_defines_the_plain_or_the_older_names(kind: Any) -> None:
 
 def test_a_model_without_description_has_none() -> None:
     assert ModelAdapter(None).describe() is None  # type: ignore[arg-type]
+
+
+def test_a_fit_under_a_lease_asks_for_the_plain_name(tmp_path: Path) -> None:
+    """A saved fit is not fitted again, by a model that defines `is_saved` alone."""
+
+    class Leased(Plain):
+        leased = True
+
+        def key(self, data: Any) -> str:
+            return "fit-1"
+
+        def is_saved(self, data: Any) -> bool:
+            return True
+
+    data: Any = SimpleNamespace(store=SimpleNamespace(folder=tmp_path), journal=None)
+    with hold_fit(Leased(ModelConfig(name="m", kind="m")), data) as fit:
+        assert fit is None
