@@ -77,6 +77,11 @@ def start_jvm(item: pytest.Item) -> bool:
     )
 
 
+def belongs_to_night(item: pytest.Item) -> bool:
+    """Return whether a test reads the small night or is a contract."""
+    return "small_night" in getattr(item, "fixturenames", ()) or bool(item.get_closest_marker("contract"))
+
+
 def mark_test(item: pytest.Item) -> None:
     """Mark a test `spark` where it needs a JVM, and `full` where `make test` has no time for it.
 
@@ -88,7 +93,7 @@ def mark_test(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.nodeid} is marked spark and requests none of {JVM_FIXTURES}")
         return
     item.add_marker(pytest.mark.spark)
-    if "small_night" not in item.fixturenames and not item.get_closest_marker("contract"):
+    if not belongs_to_night(item):
         item.add_marker(pytest.mark.full)
 
 
@@ -102,11 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         mark_test(item)
-    nightly = {
-        item.path
-        for item in items
-        if "small_night" in getattr(item, "fixturenames", ()) or item.get_closest_marker("contract")
-    }
+    nightly = {item.path for item in items if belongs_to_night(item)}
     items.sort(key=lambda item: "" if item.get_closest_marker("spark") else str(item.path), reverse=True)
     items.sort(key=lambda item: (not item.get_closest_marker("spark"), item.path not in nightly))
     for item in items:

@@ -13,6 +13,7 @@ from recbench_spark.config import Benchmark, parse
 from recbench_spark.nightly.job_size import SMALL_BYTES, is_small
 from recbench_spark.runtime import java, session
 from tests.nights import small
+from tests.waiting import wait_until
 
 CONF = {java.PACKAGES: "a:b:1", "spark.master": "local[2]"}
 
@@ -103,8 +104,7 @@ def test_what_java_says_is_kept_until_it_runs(capfd: pytest.CaptureFixture[str])
     ours, javas = os.pipe()
     errors = java.JavaErrors(os.fdopen(ours, "rb"))
     os.write(javas, b"noise\n")
-    while not errors.lines:
-        pass
+    wait_until(lambda: bool(errors.lines))
     errors.started.set()
     os.write(javas, b"a finding\n")
     os.close(javas)

@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import measure_own_cpu, take_turns
 from recbench_spark import cli
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK
@@ -60,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     print("fold-in        prefixes   ready vectors   whole curve   ratio   fold-in alone, us a prefix")
     for name, folder in folders.items():
         times = time_folder(DotScorer(vectors), folder, users, request, args.rounds)
-        ready, whole, alone = (statistics.median(column) for column in times)
+        ready, whole, alone = (statistics.median(column) for column in times.values())
         prefixes = args.users * args.points
         print(
             f"{name:12} {prefixes:10,} {ready:13.1f} s {whole:11.1f} s {whole / ready:7.2f} "
@@ -88,7 +93,7 @@ def make_request(points: int) -> CurveRequest:
 
 def time_folder(
     scorer: DotScorer, folder: PrefixFolder, users: CurveUsers, request: CurveRequest, rounds: int
-) -> tuple[list[float], list[float], list[float]]:
+) -> dict[str, list[float]]:
     """Return CPU seconds of ready vectors, of the whole curve, and of the fold-in alone, in turns."""
     prefixes = make_prefixes(users.offsets, request.rule)
     truth = ItemLists(prefixes.truth_offsets, users.items_p[prefixes.truth_p])
@@ -99,19 +104,13 @@ def time_folder(
     relevance, last = users.ratings_p[prefixes.truth_p], request.rule.given[-1]
     rows = (users.offsets[:-1, None] + np.arange(last)).reshape(-1)
     given = (np.arange(len(users.keys_u) + 1) * last, users.items_p[rows], users.ratings_p[rows])
-    works: tuple[Callable[[], object], ...] = (
-        lambda: measure_ready(scorer, ready, (truth, masked), relevance, request),
-        lambda: measure_prefixes(scorer, folder, users, request),
-        lambda: folder.fold(*given),
-    )
-    times: tuple[list[float], list[float], list[float]] = ([], [], [])
-    for turn in range(rounds + 1):
-        for work, seconds in zip(works, times, strict=True):
-            begun = time.process_time()
-            work()
-            if turn:  # the first turn compiles
-                seconds.append(time.process_time() - begun)
-    return times
+    works: dict[str, Callable[[], object]] = {
+        "ready": lambda: measure_ready(scorer, ready, (truth, masked), relevance, request),
+        "whole": lambda: measure_prefixes(scorer, folder, users, request),
+        "alone": lambda: folder.fold(*given),
+    }
+    steps = {name: partial(measure_own_cpu, work) for name, work in works.items()}
+    return take_turns(steps, rounds, warm_ups=1)  # the first turn compiles
 
 
 def measure_ready(

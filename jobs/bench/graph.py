@@ -199,11 +199,10 @@ def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[
     runs, ways = [], (("R", False), ("R", True), ("G", False))
     for edges in FIT_SIZES[:3]:
         bench = GraphBench(spark, folder, edges)
-        for turn, (plan, convolve) in order_turns(ways, rounds, warm_ups=1):
-            if plan == "R" and not convolve:
-                size = bench.layer_size("float32")
-            row = bench.run_beside_probe(probe, plan, size, convolve)
-            runs += [row] if turn >= 0 else []
+        for turn in range(-1, rounds):
+            size = bench.layer_size("float32")
+            measured = [bench.run_beside_probe(probe, plan, size, convolve) for plan, convolve in ways]
+            runs += measured if turn >= 0 else []
     rates = fit_rates([(row["amounts"], row["seconds"], cores) for row in runs])
     rows = []
     for mode, sizes in make_pinsage_amounts().items():

@@ -25,7 +25,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import add_output_flag, append_rows, divide_rounds, list_rows, take_turns, time_call
+from jobs.bench.harness import (
+    add_output_flag,
+    append_rows,
+    divide_rounds,
+    list_rows,
+    measure_own_cpu,
+    take_turns,
+    time_call,
+)
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.kernels.graph.csr import Csr
@@ -63,7 +71,9 @@ def main(args: argparse.Namespace) -> int:
     if abs(losses[0] - losses[1]) > LOSS_AGREES * abs(losses[0]):
         raise DataError(f"losses {losses[0]} and {losses[1]} differ", "the two do not compute the same")
     steps = {"ours": own_step, "torch-geometric": reference_step}
-    seconds = take_turns({name: partial(measure_step, step) for name, step in steps.items()}, args.rounds)
+    seconds = take_turns(
+        {name: partial(measure_own_cpu, step) for name, step in steps.items()}, args.rounds
+    )
     edges = sum(len(hop.place) for hop in batch.graph.hops)
     print(f"{args.batch} pairs, {len(batch.graph.inputs):,} nodes, {edges:,} edges a minibatch")
     for name, each in seconds.items():
@@ -73,13 +83,6 @@ def main(args: argparse.Namespace) -> int:
     print(f"ours is {ratio:.2f} times as fast")
     print_overlap(task, args.batch, args.rounds)
     return OK
-
-
-def measure_step(step: Callable[[], float]) -> float:
-    """Return the CPU seconds of a step in this process."""
-    before = time.process_time()
-    step()
-    return time.process_time() - before
 
 
 def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:

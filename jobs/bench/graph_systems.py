@@ -73,11 +73,11 @@ class Probe:
         return time_call(lambda: bag(self.sources, self.vectors, self.offsets, mode="mean"))[0]
 
 
-def mean_layer_size(edges: int, cores: int, wire: str = "float32") -> PassSize:
+def mean_layer_size(edges: int, cores: int) -> PassSize:
     """Return the size of a layer of means, before its graph is built."""
     nodes, blocks, d = edges // DEGREE, default_block_count(edges, cores), DIMS
     return PassSize(
-        nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, VALUE_BYTES[wire], False, False, False
+        nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, VALUE_BYTES["float32"], False, False, False
     )
 
 

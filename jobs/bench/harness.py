@@ -91,6 +91,13 @@ def make_figure(values: Sequence[float]) -> Figure:
 # ------------------------------------------------------------------------------------ calls
 
 
+def measure_own_cpu(work: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call in this process alone."""
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
 def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
     """Return the wall seconds and the result of a call."""
     started = time.perf_counter()

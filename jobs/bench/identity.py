@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +29,7 @@ from deltalake import write_deltalake
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import Seconds, add_output_flag, append_rows, measure_call, order_turns
+from jobs.bench.harness import Seconds, add_output_flag, append_rows, measure_call, take_turns
 from recbench_spark.config import parse
 from recbench_spark.config.dataset import Dataset
 from recbench_spark.data.columnar import open_columnar_log
@@ -41,7 +42,6 @@ FILES = 4
 
 READERS = ("csv", "parquet", "delta")
 
-STEPS = ("first", "second", "reading", "reading by Spark")
 """Names of the measurements, which take turns."""
 
 
@@ -86,20 +86,19 @@ def write_logs(folder: Path, rows: int) -> None:
 
 def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[Seconds]]:
     """Return the seconds of each step, once a round, after a warm-up round."""
-    steps: dict[str, Callable[[], Any]] = {
-        "first": lambda: identity(spark, str(log.path)),
-        "second": lambda: identity(spark, str(log.path)),
-        "reading": lambda: read(spark, log),
-        "reading by Spark": lambda: read_by_spark(spark, log),
+    digest = partial(identity, spark, str(log.path))
+
+    def digest_anew() -> Seconds:
+        shutil.rmtree(cache_folder() or "", ignore_errors=True)
+        return measure_call(digest)
+
+    others: dict[str, Callable[[], Any]] = {
+        "second": digest,
+        "reading": partial(read, spark, log),
+        "reading by Spark": partial(read_by_spark, spark, log),
     }
-    seconds: dict[str, list[Seconds]] = {name: [] for name in STEPS}
-    for number, name in order_turns(STEPS, rounds, warm_ups=1):
-        if name == "first":
-            shutil.rmtree(cache_folder() or "", ignore_errors=True)
-        spent = measure_call(steps[name])
-        if number >= 0:
-            seconds[name].append(spent)
-    return seconds
+    steps = {"first": digest_anew} | {name: partial(measure_call, step) for name, step in others.items()}
+    return take_turns(steps, rounds, warm_ups=1)
 
 
 def read(spark: Any, log: Dataset) -> None:
@@ -142,7 +141,7 @@ def print_line(reader: str, seconds: dict[str, list[Seconds]]) -> None:
     shares = [
         f"first / {name} {medians['first'][0] / medians[name][0]:.3f} "
         f"({medians['first'][1] / medians[name][1]:.3f} of CPU)"
-        for name in STEPS[2:]
+        for name in ("reading", "reading by Spark")
     ]
     print(f"{reader}: {words}; {', '.join(shares)}", flush=True)
 

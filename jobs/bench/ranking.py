@@ -318,18 +318,10 @@ def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row
         for system in filter(args.systems.split(",").__contains__, SEPARATE_SYSTEMS):
             for turn, timing in enumerate(time_system(system, Path(folder), args)):
                 limit = timing["product"] or product_speed(world, args)
-                records.append(
-                    make_record(
-                        args, world, system, timing["users"], timing["seconds"], turn=turn, limit=limit
-                    )
-                )
-                if timing["ranked"]:
-                    ranked = f"{system}: ranks"
-                    records.append(
-                        make_record(
-                            args, world, ranked, timing["users"], timing["ranked"], turn=turn, limit=limit
-                        )
-                    )
+                for name, spent in ((system, timing["seconds"]), (f"{system}: ranks", timing["ranked"])):
+                    if spent:
+                        row = make_record(args, world, name, timing["users"], spent, turn=turn, limit=limit)
+                        records.append(row)
     return records
 
 

@@ -283,7 +283,7 @@ def print_switch(values: Mapping[str, Floats], users: CurveUsers, given: tuple[i
     systems = [switch_values(first_ul, then_ul, switch), first_ul, then_ul]
     mean_um = np.column_stack([average_points(value_ul, given) for value_ul in systems])
     tests = paired_t(pair_sums(mean_um / LOWEST))
-    numbers = [mean_and_error(moments(mean_um))[0][at] for at in range(3)]
+    numbers = mean_and_error(moments(mean_um))[0]
     print(
         f"{first} up to {switch.given} given ratings, then {then}: MANDCG {numbers[0]:.4f} on the other "
         f"{len(mean_um)} users; {first} {numbers[1]:.4f} (p {tests.p[0, 1]:.3g}), "

@@ -33,12 +33,12 @@ from recbench_spark.schemas import require_names
 from recbench_spark.storage.local_files import (
     COMPRESSED,
     SEPARATORS,
+    cut_names,
     describe_content,
     head_lines,
     read_head,
     require_columns,
     separator,
-    split_line,
 )
 from recbench_spark.training.model_adapter import make_adapter
 
@@ -170,17 +170,13 @@ def _check_header(dataset: Dataset) -> None:
         return
     lines = head_lines(read_head(path), options.get("encoding", "utf-8"), options.get("comment", ""))
     columns = _list_log_columns(dataset)
-    if lines and not {*columns} <= _cut_names(lines[0], sep):
-        fits = next((one for one in SEPARATORS if {*columns} <= _cut_names(lines[0], one)), None)
+    if lines and not {*columns} <= (names := cut_names(lines[0], sep)):
+        fits = next((one for one in SEPARATORS if {*columns} <= cut_names(lines[0], one)), None)
         try:
-            require_names(sorted(_cut_names(lines[0], sep)), columns, f"log {path}, cut at {sep!r},")
+            require_names(sorted(names), columns, f"log {path}, cut at {sep!r},")
         except SchemaError as error:
             hint = f"its fields are separated by {fits!r}: dataset.options sep"
             raise SchemaError(error.message, hint if fits else error.hint) from None
-
-
-def _cut_names(line: str, sep: str) -> set[str]:
-    return {name.strip() for name in split_line(line, sep)}
 
 
 def _check_log_parts(benchmark: Benchmark) -> None:

@@ -34,11 +34,20 @@ def find_benchmark(source: str) -> Path:
     Raises:
         ConfigError: there is no such file.
     """
-    for path in (Path(source), BENCHMARKS / f"{source}.yaml"):
+    return find_file(source, BENCHMARKS, "benchmark")
+
+
+def find_file(source: str, folder: Path, kind: str) -> Path:
+    """Return the file of a path, or of a name in a folder of conf.
+
+    Raises:
+        ConfigError: there is no such file; the message names its kind.
+    """
+    for path in (Path(source), folder / f"{source}.yaml"):
         if _is_file(path):
             return path
-    known = [path.stem for path in BENCHMARKS.glob("*.yaml")]
-    raise ConfigError(f"no benchmark file '{shorten(source)}'", nearest(source, known))
+    known = [path.stem for path in folder.glob("*.yaml")]
+    raise ConfigError(f"no {kind} file '{shorten(source)}'", nearest(source, known))
 
 
 def _is_file(path: Path) -> bool:

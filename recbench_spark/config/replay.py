@@ -20,7 +20,7 @@ from recbench_spark.config.base import (
     require_day_text,
 )
 from recbench_spark.config.evaluation import Bootstrap
-from recbench_spark.config.loading import read_yaml
+from recbench_spark.config.loading import find_file, read_yaml
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint
 
@@ -212,9 +212,5 @@ def load_replay(source: str) -> ReplayFile:
     Raises:
         ConfigError: there is no such file, or it has a mistake.
     """
-    for path in (Path(source), REPLAYS / f"{source}.yaml"):
-        if path.is_file():
-            return parse(ReplayFile, read_yaml(path, "see conf/replays/demo.yaml"), str(path))
-    raise ConfigError(
-        f"no replay file '{source}'", nearest(source, [p.stem for p in REPLAYS.glob("*.yaml")])
-    )
+    path = find_file(source, REPLAYS, "replay")
+    return parse(ReplayFile, read_yaml(path, "see conf/replays/demo.yaml"), str(path))

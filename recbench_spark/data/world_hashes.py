@@ -56,12 +56,6 @@ def draw_below(bound: int, *keys: Any, seed: int) -> Ints:
     return (hash_keys(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
 
 
-def number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
-    """Return user position and number within the user, for this number of rows of each user."""
-    user_r = np.repeat(np.arange(len(counts_u)), counts_u)
-    return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
-
-
 def contains(sorted_values: Ints, values: Ints) -> npt.NDArray[np.bool_]:
     """Check whether each value is among the ascending ones."""
     if not len(sorted_values):

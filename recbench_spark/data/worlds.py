@@ -48,7 +48,6 @@ from recbench_spark.data.world_hashes import (
     draw_below,
     hash_keys,
     hash_long,
-    number_slots,
 )
 from recbench_spark.data.world_loop import (
     LEVELS,
@@ -58,6 +57,7 @@ from recbench_spark.data.world_loop import (
     survival,
 )
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.kernels.streams import Batches
 
 Cells = Callable[[Ints], Ints]

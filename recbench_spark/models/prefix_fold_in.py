@@ -205,7 +205,7 @@ def _add_gram(factors_id: Floats, gram_dd: Floats) -> None:
 
 
 @compile_kernel
-def _solve_in_place(matrix: Floats, right: Floats, n: int) -> bool:
+def _solve_in_place(matrix: Floats, right: Floats, n: int) -> None:
     """Solve matrix x = right for the first n rows, by Cholesky: L into the upper triangle, x into `right`.
 
     The upper triangle holds L', so that the inner loops run over neighbouring numbers.
@@ -213,7 +213,7 @@ def _solve_in_place(matrix: Floats, right: Floats, n: int) -> bool:
     for k in range(n):
         pivot = matrix[k, k]
         if not pivot > 0.0:
-            return False
+            return
         scale = 1.0 / np.sqrt(pivot)
         for j in range(k, n):
             matrix[k, j] *= scale
@@ -230,7 +230,6 @@ def _solve_in_place(matrix: Floats, right: Floats, n: int) -> bool:
         for j in range(k + 1, n):
             total -= matrix[k, j] * right[j]
         right[k] = total / matrix[k, k]
-    return True
 
 
 @compile_kernel

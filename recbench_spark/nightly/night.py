@@ -34,6 +34,7 @@ from recbench_spark.nightly.exposure import ExposureContext, build_exposure_cont
 from recbench_spark.nightly.gates import GateCheck, gate_checks
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key
 from recbench_spark.nightly.split import (
+    HELD_OUT_PARTS,
     current_split_id,
     identify_split,
     list_held_out_parts,
@@ -319,8 +320,10 @@ def _check_parts(benchmark: Benchmark) -> None:
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
 
 
-READER_PARTS = {"world": ("open_loop",), **dict.fromkeys(("netflix", "coat", "yahoo_r3", "lightgcn", "ncf"),
-                ("valid", "probe", "quiz", "test", "open_loop"))}  # fmt: skip
+READER_PARTS = {
+    "world": ("open_loop",),
+    **dict.fromkeys(("netflix", "coat", "yahoo_r3", "lightgcn", "ncf"), HELD_OUT_PARTS),
+}
 """Readers whose logs name the parts of some rows, and the held-out parts that these can be."""
 
 

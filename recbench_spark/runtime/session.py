@@ -227,16 +227,15 @@ def cache_scope() -> Iterator[None]:
     one Delta folder at different versions. So a frame that stays in the session can answer for other rows.
 
     Spark holds a cached frame's plan, and with it the snapshots of all tables that it reads, until the
-    frame is
-    released: a driver of 2 GB that ran 175 small nights one after the other spent its time on garbage
-    collection. The Java object of a frame stays as long as the Python object does, and those in a reference
-    cycle stay until Python collects old objects: with large libraries loaded, hardly ever.
+    frame is released: a driver of 2 GB that ran 175 small nights one after the other spent its time on
+    garbage collection. The Java object of a frame stays as long as the Python object does, and those in a
+    reference cycle stay until Python collects old objects: with large libraries loaded, hardly ever.
     """
-    _cached_frames.append([])
-    try:
-        yield
-    finally:
-        for frame in reversed(_cached_frames.pop()):  # derived frames first: else Spark caches them again
-            with suppress(Exception):  # the session may have ended
-                frame.unpersist()
-        gc.collect()
+    with collect_cached() as frames:
+        try:
+            yield
+        finally:
+            for frame in reversed(frames):  # derived frames first: else Spark caches them again
+                with suppress(Exception):  # the session may have ended
+                    frame.unpersist()
+            gc.collect()

@@ -68,7 +68,7 @@ def make_parts(log: CheckedAuctions, models: Mapping[str, Floats], count: int) -
         mine = np.flatnonzero(part_r == number)
         queries, query_r = np.unique(log.query_r[mine], return_inverse=True)
         rows = AuctionRows(
-            query_r, _renumber(log.auction_r[mine]), log.ad_r[mine], bid_r[mine], quality_r[mine],
+            query_r, log.auction_r[mine], log.ad_r[mine], bid_r[mine], quality_r[mine],
             slot_r[mine].astype(np.int32), log.click_r[mine].astype(np.int32),
         )  # fmt: skip
         part = AuctionPart.from_rows(rows, key_q[queries], len(slots))
@@ -86,13 +86,6 @@ def _number_slots(log: CheckedAuctions) -> tuple[SlotCounts, Ints]:
     main, side = (int(log.position_r[shown & (block_r == n)].max(initial=0)) for n in (0, 1))
     slot_r = log.position_r - 1 + np.where(block_r == 1, main, 0)
     return SlotCounts(main, side), np.where(shown, slot_r, NOT_SHOWN)
-
-
-def _renumber(sorted_r: Ints) -> Ints:
-    """Return numbers from 0 that rise where the value changes; rows of one value are contiguous."""
-    changes = np.zeros(len(sorted_r), np.int64)
-    changes[1:] = sorted_r[1:] != sorted_r[:-1]
-    return np.cumsum(changes)
 
 
 def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:

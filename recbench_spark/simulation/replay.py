@@ -194,8 +194,9 @@ def replay_models(
             orders = replayer.rank(model, exponent)
             for point in [one for one in points if one.exponent == exponent]:
                 replayed = replayer.replay(model, point, orders)
-                values[model, point] = replayed.values(UNSEEN[0])
-                rows += writer.model_rows(model, point, replayed)
+                by_unseen = {unseen: replayed.values(unseen) for unseen in UNSEEN}
+                values[model, point] = by_unseen[UNSEEN[0]]
+                rows += writer.model_rows(model, point, by_unseen, replayed.cases())
     rows += writer.difference_rows(values, models, points)
     return rows, [*_check_log(replayer), *_check_logged_model(replayer)]
 
@@ -227,15 +228,17 @@ class RowWriter:
             )
         return rows
 
-    def model_rows(self, model: str, point: OperatingPoint, replayed: ReplayedModel) -> list[ReplayRow]:
-        """Return the metrics of a model at a point, and the cases behind them."""
-        rows = []
-        for unseen in UNSEEN:
-            for name, value in replayed.values(unseen).items():
-                rows.append({**self._row(model, point, name, value), "unseen": unseen})
+    def model_rows(
+        self, model: str, point: OperatingPoint, by_unseen: Mapping[str, Values], cases: Mapping[str, float]
+    ) -> list[ReplayRow]:
+        """Return the metrics of a model at a point by each rule for unseen pairs, and their cases."""
+        rows = [
+            {**self._row(model, point, name, value), "unseen": unseen}
+            for unseen, values in by_unseen.items()
+            for name, value in values.items()
+        ]
         nowhere = np.zeros(0)
-        cases = replayed.cases().items()
-        return rows + [self._row(model, point, name, (value, nowhere)) for name, value in cases]
+        return rows + [self._row(model, point, name, (value, nowhere)) for name, value in cases.items()]
 
     def difference_rows(
         self,
@@ -244,10 +247,9 @@ class RowWriter:
         points: Sequence[OperatingPoint],
     ) -> list[ReplayRow]:
         """Return differences to the logged policy, and between models, on the same bootstrap weights."""
-        rows = []
+        rows, logged = [], self.replayer.measure_log()
         for point in points:
-            known = {LOGGED: self.replayer.measure_log()}
-            known |= {model: values[model, point] for model in models}
+            known = {LOGGED: logged} | {model: values[model, point] for model in models}
             pairs = [(one, LOGGED) for one in models]
             pairs += [(one, other) for n, one in enumerate(models) for other in models[:n]]
             for one, other in pairs:
@@ -301,7 +303,7 @@ def _fit_curve(parts: Sequence[LoggedPart], totals: SlotTotals, kind: str) -> tu
         set_s = np.where(clicked, first, np.arange(len(clicked)))
         return set_s, position_curve.plain_curve(totals.reference_s)
     links: Bools = reduce(
-        np.logical_or, (position_curve.find_links(part.auctions.own_counts) for part in parts)
+        np.logical_or, (position_curve.find_links(part.auctions.counts) for part in parts)
     )
     set_s = position_curve.find_connected_sets(links)
 

@@ -83,8 +83,14 @@ def list_files(
         DeltaError: as `open_table`.
         StoreError: the table is not partitioned by one of the columns.
     """
-    actions = _list_actions(open_table(place, version), place, partition or {})
-    folder = _real_folder(place)
+    return list_table_files(open_table(place, version), place, partition)
+
+
+def list_table_files(
+    table: DeltaTable, place: str | Path, partition: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the paths of the data files of an open table; arguments and errors as for `list_files`."""
+    actions, folder = _list_actions(table, place, partition or {}), _real_folder(place)
     return [_real_file(folder, path) for path in actions["path"].to_pylist()]
 
 

@@ -310,11 +310,21 @@ def find_target(path: Path) -> Path:
 
 def list_abandoned(folder: Path) -> dict[Path, list[Path]]:
     """Return leases and work folders in a folder whose owners have ended, by target."""
+    return {target: paths for target, paths in _list_targets(folder).items() if not is_held(target)}
+
+
+def list_held(folder: Path) -> list[Path]:
+    """Return the targets in a folder that an owner who may be alive is making."""
+    return [target for target in _list_targets(folder) if is_held(target)]
+
+
+def _list_targets(folder: Path) -> dict[Path, list[Path]]:
+    """Return leases and work folders in a folder, by target."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     paths_by_target: dict[Path, list[Path]] = {}
     for path in (folder / name for name in names if LEASE_NAME.fullmatch(name)):
         paths_by_target.setdefault(find_target(path), []).append(path)
-    return {target: paths for target, paths in paths_by_target.items() if not is_held(target)}
+    return paths_by_target
 
 
 def remove_work(target: Path) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
+from recbench_spark.storage.delta_tables import LOG
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
@@ -77,7 +78,7 @@ def refuse_name(path: str) -> None:
 
 def has_delta_log(path: str | Path) -> bool:
     """Return whether a path of this machine is the folder of a Delta table."""
-    return Path(path, "_delta_log").is_dir()
+    return Path(path, LOG).is_dir()
 
 
 def list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -175,9 +176,14 @@ def _text_hint(path: str, columns: Sequence[str]) -> str:
         for sep in SEPARATORS:
             if number == 1 and sep == text_separator(path):
                 continue
-            if {*columns} <= {name.strip() for name in split_line(line, sep)}:
+            if {*columns} <= cut_names(line, sep):
                 return f"{_line_hint(number)}{_separator_hint(sep, path)}".strip()
     return trec_hint(lines)
+
+
+def cut_names(line: str, sep: str) -> set[str]:
+    """Return the names of columns in a first line."""
+    return {name.strip() for name in split_line(line, sep)}
 
 
 SEPARATORS = (",", "\t", ";", "|")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from recbench_spark.storage.leases import LEASE_NAME, TOUCH_SECONDS, find_target, is_dead, is_held
+from recbench_spark.storage.leases import TOUCH_SECONDS, is_dead, list_held
 from recbench_spark.storage.makers import private_name, this_maker
 
 MARKS_FOLDER = "_at_work"
@@ -128,12 +128,8 @@ def list_others_at_work(root: Path) -> list[str]:
     here = this_maker()
     owners = [json.loads(lines[0]) for lines in _living_marks(root) if lines]
     others = [one for one in owners if (one["host"], one["pid"]) != (here.host, here.pid)]
-    folder = root / MARKS_FOLDER
-    leases = (
-        [path for path in folder.iterdir() if LEASE_NAME.fullmatch(path.name)] if folder.is_dir() else []
-    )
-    nights = {target.name for target in map(find_target, leases) if is_held(target)}
-    return [f"process {one['pid']} of host {one['host']}" for one in others] + sorted(nights)
+    nights = sorted(target.name for target in list_held(root / MARKS_FOLDER))
+    return [f"process {one['pid']} of host {one['host']}" for one in others] + nights
 
 
 def _living_marks(root: Path) -> Iterator[list[str]]:

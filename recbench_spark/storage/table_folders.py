@@ -19,6 +19,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.ages import age_seconds
+from recbench_spark.storage.delta_tables import LOG
 from recbench_spark.storage.publish import NO_LINKS
 from recbench_spark.storage.table_sql import table_properties
 
@@ -56,8 +57,6 @@ def check_would_write(root: Path) -> None:
 
 
 # ------------------------------------------------------------------------- first commits
-
-LOG = "_delta_log"
 
 HINT_RESTORE = f"restore all of its {LOG}, or choose another --warehouse"
 

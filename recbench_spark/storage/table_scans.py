@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.inputs import find_version
-from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
+from recbench_spark.storage.delta_tables import list_table_files, open_table, read_dataset
 from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
 
 
@@ -68,7 +68,7 @@ def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = N
         table = open_table(place, find_version(str(place)))
         if table.protocol().min_reader_version > 1:
             raise FallbackToSpark(f"{place} uses Delta features that are not read here", "export Parquet")
-        files = sorted(list_files(place, partitions, table.version()))
+        files = sorted(list_table_files(table, place, partitions))
     except (DeltaError, StoreError) as error:
         raise FallbackToSpark(f"cannot read {place}: {error}", "is it a Delta table?") from None
     columns = frozenset(field.name for field in table.schema().fields)

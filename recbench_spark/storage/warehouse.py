@@ -17,12 +17,11 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
-from recbench_spark.storage.delta_tables import count_rows
+from recbench_spark.storage.delta_tables import LOG, count_rows
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import first_line, retry_conflicts
 from recbench_spark.storage.table_folders import (
     HINT_RESTORE,
-    LOG,
     check_writable,
     files_in,
     find_commit,

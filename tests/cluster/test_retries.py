@@ -56,8 +56,8 @@ spark = get_session()
 log = spark.read.parquet(str(folder / "log"))
 for n, split in enumerate(SPLITS):
     read = log.mapInArrow(dying("read"), log.schema)
-    found = label_log(read, split, "keep_last")
-    found.mapInArrow(dying("labelled"), found.schema).write.parquet(str(folder / f"split{n}"))
+    labels = label_log(read, split, "keep_last")
+    labels.mapInArrow(dying("labelled"), labels.schema).write.parquet(str(folder / f"split{n}"))
 
 # Once more by Python tasks alone: these die with blocks dealt, and with their file written.
 columnar._read_blocks = dying("dealt", columnar._read_blocks)

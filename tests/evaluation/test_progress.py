@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from recbench_spark.evaluation.batched import progress
+from tests.waiting import wait_until
 
 
 def test_a_second_attempt_counts_once_and_half_written_files_not_at_all(tmp_path: Path) -> None:
@@ -40,7 +41,6 @@ def test_progress_is_reported_during_the_run_and_leaves_nothing(
     said: list[str] = []
     with progress.watch_progress(tmp_path / "notes", 100, said.append):
         progress.record_progress(str(tmp_path / "notes"), 0, 50)
-        while not said:
-            pass
+        wait_until(lambda: bool(said))
     assert said[0].startswith("ranked 50 of 100")
     assert list(tmp_path.iterdir()) == []

@@ -84,7 +84,7 @@ def test_a_replicate_is_near_its_full_re_estimation() -> None:
             (auctions.counts.shown_gs * weight_g).astype(np.int32),
             (auctions.counts.clicks_gs * weight_g).astype(np.int32),
         )
-        own = auctions.with_counts(counts)
+        own = replace(auctions, counts=counts)
         theta = np.exp(
             position_curve.fit_curve(lambda curve, one=own: one.derive_curve(set_s, curve), set_s)
         )

@@ -40,6 +40,7 @@ from recbench_spark.simulation.auction_log import (
 )
 from recbench_spark.simulation.replay import LOGGED, replay_models
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.local_files import COMPRESSED
 
 MOST_ROWS = 100_000_000
 """Most rows of a log that one process holds, about 10 GB."""
@@ -119,7 +120,7 @@ def _check_size(path: str) -> None:
         rows = arrow_files.estimate_rows(path)
     except FallbackToSpark:
         return
-    if rows > MOST_ROWS and not path.endswith((".gz", ".bz2")):
+    if rows > MOST_ROWS and not path.endswith(COMPRESSED):
         raise DataError(
             f"log {path}: {rows:,} rows, one process replays up to {MOST_ROWS:,}",
             "replay a share of the queries: all auctions of each of them",

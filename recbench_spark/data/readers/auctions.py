@@ -18,13 +18,13 @@ from recbench_spark.config.replay import AUCTION_COLUMNS, AuctionLog
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_rows import as_double, as_long, combine_column, encode_ids, has_numeric_order
 from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.data.times import MICROS_PER_UNIT
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.schemas import require_names
 
 REQUIRED = ("auction_id", "query_id", "ad_id", "position", "clicked")
 BLOCKS = ("main", "side")
-UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}
 SHOWN_REJECTS = 100_000
 """Most rows kept in `rejects`; the number of all is reported."""
 
@@ -154,12 +154,12 @@ def _read_times(column: pa.Array, settings: AuctionLog, where: str) -> npt.NDArr
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
         elif pa.types.is_integer(column.type):
-            times = pc.multiply(as_long(column, "event_time"), UNITS[settings.time_unit])
+            times = pc.multiply(as_long(column, "event_time"), MICROS_PER_UNIT[settings.time_unit])
         else:
             texts = column.cast(pa.string())
             whole = pc.all(pc.match_substring_regex(texts, "^[0-9]+$")).as_py()
             times = (
-                pc.multiply(as_long(texts, "event_time"), UNITS[settings.time_unit])
+                pc.multiply(as_long(texts, "event_time"), MICROS_PER_UNIT[settings.time_unit])
                 if whole
                 else texts.cast(pa.timestamp("us")).cast(pa.int64())
             )

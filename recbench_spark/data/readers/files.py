@@ -23,10 +23,10 @@ from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
 from recbench_spark.storage.local_files import (
     HEAD_BYTES,
+    cut_names,
     head_lines,
     read_head,
     refuse_packed_text,
-    split_line,
 )
 from recbench_spark.storage.shared_arrays import escape_path
 
@@ -198,7 +198,7 @@ def _group_by_header(
 
 
 def _refuse_strange_names(groups: dict[str, list[str]], sep: str, path: str) -> None:
-    names = {line: {name.strip() for name in split_line(line, sep)} for line in groups}
+    names = {line: cut_names(line, sep) for line in groups}
     first = next(iter(groups), "")
     for line, line_names in names.items():
         pair = f"{_file_name(groups[first][0])} begins with {first[:120]!r}"

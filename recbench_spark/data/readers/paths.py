@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
-from recbench_spark.storage.local_files import bare_name, is_hidden, is_text, refuse_name
+from recbench_spark.storage.local_files import DAMAGED, bare_name, is_hidden, is_text, refuse_name
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.shared_arrays import escape_path
 
@@ -157,7 +157,7 @@ def explain_errors(where: str) -> Iterator[None]:
         causes = _list_causes(error)
         file = re.search(r"file:/\S*?(?=[.,:]?(\s|$))", " ".join(causes))
         inside = f"{file[0]}: " if file and file[0] not in causes[-1] else ""
-        hint = "the file is damaged, cut off or in another format: write it again" if file else ""
+        hint = DAMAGED if file else ""
         raise DataError(f"{where}: cannot be read: {inside}{causes[-1][:300]}", hint) from None
 
 

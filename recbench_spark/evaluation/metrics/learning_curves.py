@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.ranking.scored import drop_unknown_users
+from recbench_spark.evaluation.ranking.scored import drop_unknown_users, keep_known_users
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.kernels.metrics.chunk import is_relevant
@@ -31,7 +31,13 @@ from recbench_spark.kernels.ranking.scorers import (
     count_listed,
     count_ranks,
 )
-from recbench_spark.kernels.splits.prefixes import PrefixRows, PrefixRule, count_points, make_prefixes
+from recbench_spark.kernels.splits.prefixes import (
+    PrefixRows,
+    PrefixRule,
+    count_points,
+    list_ranges,
+    make_prefixes,
+)
 from recbench_spark.models.prefix_vectors import PrefixFolder
 
 BATCH_ENTRIES = 1 << 21
@@ -148,8 +154,7 @@ def _rank_pairs(
     block, known_x = _fold_pairs(folder, users, prefixes, request.definition)
     truth = ItemLists(prefixes.truth_offsets, users.items_p[prefixes.truth_p])
     masked = ItemLists(prefixes.masked_offsets, users.items_p[prefixes.masked_p])
-    knows = getattr(scorer, "knows", None)
-    known_x = known_x if knows is None else known_x & knows(block)
+    known_x = keep_known_users(scorer, block, known_x)
     counts = drop_unknown_users(known_x, truth, _count(scorer, block, truth, masked, request))
     return Rankings(
         prefixes.truth_offsets,
@@ -186,9 +191,7 @@ def _fold_pairs(
     # Each user's rows up to the last point are folded in once, and every point takes its prefix.
     last_u = np.zeros(len(users.keys_u), np.int64)
     np.maximum.at(last_u, prefixes.user_x, prefixes.point_x)
-    user_p = np.repeat(np.arange(len(last_u)), np.diff(users.offsets))
-    rows = np.flatnonzero(np.arange(len(user_p)) - users.offsets[user_p] < last_u[user_p])
-    offsets = np.concatenate([[0], np.cumsum(last_u)])
+    offsets, rows = list_ranges(users.offsets[:-1], users.offsets[:-1] + last_u)
     folded = folder.fold(offsets, users.items_p[rows], users.ratings_p[rows])
     place_x = offsets[prefixes.user_x] + prefixes.point_x - 1
     return UserBlock(keys_x, folded.vectors_pd[place_x], history), folded.known_p[place_x]

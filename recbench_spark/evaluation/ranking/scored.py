@@ -98,6 +98,11 @@ def _find_known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -
     known_u = np.ones(batch.num_rows, np.bool_)
     if "vector" in batch.schema.names:
         known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
+    return keep_known_users(scorer, users, known_u)
+
+
+def keep_known_users(scorer: Scorer, users: UserBlock, known_u: Bools) -> Bools:
+    """Return which of the users, (u,), the scorer's method `knows` also knows; all where it has none."""
     knows = getattr(scorer, "knows", None)
     return known_u if knows is None else known_u & knows(users)
 

@@ -86,14 +86,12 @@ def find_switch(first_l: Floats, second_l: Floats, given: Sequence[int]) -> Swit
     """
     weights_l = point_weights(given)
     pairs = ((False, first_l, second_l), (True, second_l, first_l))
-    best: SwitchPoint | None = None
+    switches = []
     for swapped, before_l, after_l in pairs:
         place = int(_best_places(before_l[None], after_l[None], weights_l)[0])
         value = float(np.average(np.append(before_l[:place], after_l[place:]), weights=weights_l))
-        if best is None or value > best.value:
-            best = SwitchPoint(swapped, place, int(given[place - 1]) if place else 0, value)
-    assert best is not None
-    return best
+        switches.append(SwitchPoint(swapped, place, int(given[place - 1]) if place else 0, value))
+    return max(switches, key=lambda switch: switch.value)
 
 
 def _best_places(before_bl: Floats, after_bl: Floats, weights_l: Floats) -> Ints:
@@ -195,11 +193,10 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
         The system that comes first, the one that follows, and the place.
     """
     means = {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}
-    best: tuple[str, str, SwitchPoint] | None = None
-    for first, second in combinations(means, 2):
-        switch = find_switch(means[first], means[second], given)
-        if best is None or switch.value > best[2].value:
-            order = (second, first) if switch.swapped else (first, second)
-            best = (*order, replace(switch, swapped=False))
-    assert best is not None
-    return best
+    pairs = [
+        (first, second, find_switch(means[first], means[second], given))
+        for first, second in combinations(means, 2)
+    ]
+    first, second, switch = max(pairs, key=lambda pair: pair[2].value)
+    order = (second, first) if switch.swapped else (first, second)
+    return (*order, replace(switch, swapped=False))

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.metrics.chunk import divide
 from recbench_spark.kernels.resampling import bootstrap_sums, interval, mean_and_error, moments
 
 FEWEST_USERS = 10
@@ -77,16 +78,11 @@ def average_points(values_ul: Floats, given: Sequence[int], standing_u: Ints | N
         table[count, :count] = point_weights(given[:count])
     counts = np.full(len(values_ul), len(given)) if standing_u is None else standing_u
     weights_ul = np.where(np.isnan(values_ul), 0.0, table[counts])
-    total_u = weights_ul.sum(axis=1)
-    means: Floats = np.full(len(values_ul), np.nan)
     sums_u = (weights_ul * np.nan_to_num(values_ul)).sum(axis=1)
-    np.divide(sums_u, total_u, out=means, where=total_u > 0)
-    return means
+    return divide(sums_u, weights_ul.sum(axis=1), np.nan)
 
 
 def average_draws(values_dul: Floats) -> Floats:
     """Return the mean over draws of each user and point, (u, l); draws without a value are left out."""
     counts_ul = (~np.isnan(values_dul)).sum(axis=0)
-    means: Floats = np.full(counts_ul.shape, np.nan)
-    np.divide(np.nansum(values_dul, axis=0), counts_ul, out=means, where=counts_ul > 0)
-    return means
+    return divide(np.nansum(values_dul, axis=0), counts_ul, np.nan)

@@ -6,13 +6,13 @@ ad (contiguous by query), q queries, s slots, c columns, b bootstrap replicates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.kernels.arrays import Floats, Ints, Ints32
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.click_estimates import ClickModel, estimate_clicks
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
@@ -29,7 +29,8 @@ class AuctionRows:
     """Participants of auctions, (r,) each, in the order of query, auction and ad.
 
     Attributes:
-        query_r, auction_r, ad_r: whole numbers from 0; those of ads are in the order of their ids.
+        query_r, auction_r, ad_r: whole numbers from 0; those of ads are in the order of their ids. Rows of
+            one auction are neighbours.
         bid_r, quality_r: inputs of the score beside the probability; bids as shares of the largest one.
         slot_r, click_r: logged slot, negative for losers, and click.
     """
@@ -49,7 +50,6 @@ class AuctionPart:
 
     Attributes:
         key_q: (q,) hash of each query: the key of its bootstrap weights.
-        own_q: (q,) false for a query whose pairs are counted elsewhere, since it is cut into several parts.
         pair_starts_q: (q + 1,) first pair of each query.
         auctions_q: (q,) auctions of this part.
         starts_a: (a + 1,) first participant of each auction.
@@ -60,7 +60,6 @@ class AuctionPart:
     """
 
     key_q: Ints
-    own_q: Bools
     pair_starts_q: Ints
     auctions_q: Ints
     starts_a: Ints
@@ -87,7 +86,6 @@ class AuctionPart:
         every_q = np.arange(len(key_q) + 1)
         return cls(
             key_q=key_q,
-            own_q=np.ones(len(key_q), dtype=bool),
             pair_starts_q=np.searchsorted(pairs // ads, every_q).astype(np.int64),
             auctions_q=np.bincount(rows.query_r[firsts_a], minlength=len(key_q)).astype(np.int64),
             starts_a=np.append(firsts_a, len(rows.ad_r)).astype(np.int64),
@@ -117,31 +115,16 @@ class AuctionPart:
         rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
 
-    def with_counts(self, counts: ImpressionCounts) -> AuctionPart:
-        """Return the part with other counts of its pairs."""
-        return replace(self, counts=counts)
-
-    @property
-    def own_counts(self) -> ImpressionCounts:
-        """Counts of the pairs that are counted in this part; the others are 0."""
-        if self.own_q.all():
-            return self.counts
-        own_g = np.repeat(self.own_q, np.diff(self.pair_starts_q))[:, None]
-        return ImpressionCounts(
-            np.where(own_g, self.counts.shown_gs, 0).astype(np.int32),
-            np.where(own_g, self.counts.clicks_gs, 0).astype(np.int32),
-        )
-
     @cached_property
     def telling_pairs(self) -> ImpressionCounts:
-        """Own pairs that say something about the curve: with clicks, and seen at two or more slots."""
-        counts = self.own_counts
+        """Pairs that say something about the curve: with clicks, and seen at two or more slots."""
+        counts = self.counts
         telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
         return ImpressionCounts(counts.shown_gs[telling], counts.clicks_gs[telling])
 
     def count_slots(self) -> SlotTotals:
-        """Count impressions and clicks of each slot in this part's own pairs."""
-        counts = self.own_counts
+        """Count impressions and clicks of each slot over the pairs of this part."""
+        counts = self.counts
         return SlotTotals(
             counts.shown_gs.sum(axis=0, dtype=np.int64), counts.clicks_gs.sum(axis=0, dtype=np.int64)
         )
@@ -155,7 +138,7 @@ class AuctionPart:
 
     def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
         """Return what each query adds to the logged policy, int64 (q, c): see `LogColumns`."""
-        counts = self.own_counts
+        counts = self.counts
         derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
         several_g = (counts.shown_gs > 0).sum(axis=1) > 1
         by_pair = np.concatenate(

@@ -32,8 +32,8 @@ NEVER_SHOWN, SAME_SLOT, OTHER_SLOT = 0, 1, 2
 """Cases of an estimate; the last two are also their places in FIXED."""
 
 Rows = tuple[Ints, Ints, Ints32, Floats, Floats]
-"""Of each participant (r,): group, pair, slot in the replay (negative: not shown), price of a click as a
-share of the largest bid, predicted probability."""
+"""Arrays with a value for each participant, (r,): group, pair, slot in the replay (negative: not shown),
+price of a click as a share of the largest bid, predicted probability."""
 
 Log = tuple[Ints32, Ints32, Floats, Ints]
 """Impressions and clicks of pairs (g, s), position curve and first slots of connected sets (s,)."""

@@ -45,7 +45,13 @@ class SlotTotals:
     @property
     def reference_s(self) -> Floats:
         """The reference click rate of each slot; 0 for a slot without impressions."""
-        return np.where(self.shown_s > 0, self.clicks_s / np.maximum(self.shown_s, 1), 0.0)
+        return click_rates(self.clicks_s, self.shown_s)
+
+
+def click_rates(clicks: Ints | Floats, shown: Ints | Floats) -> Floats:
+    """Return clicks / impressions of slots, (..., s); 0 for a slot without impressions."""
+    rates: Floats = np.divide(clicks, shown, out=np.zeros(shown.shape), where=shown > 0)
+    return rates
 
 
 @compile_kernel

@@ -141,17 +141,21 @@ def _add_pair(
             information_ss[s, t] += np.int64(np.rint(clicks * (same - share_s[s] * share_s[t]) * UNIT))
 
 
-def solve_step(derivatives: CurveDerivatives, set_s: Ints) -> Floats:
+def solve_step(gradient: Floats, information: Floats, set_s: Ints) -> Floats:
     """Return the Newton step of log theta, (..., s); 0 for the first slot of each set.
 
     A replicate in which a set falls apart takes the shortest of its possible steps.
+
+    Args:
+        gradient: (..., s) first derivatives of the log-likelihood.
+        information: (..., s, s) second derivatives with the opposite sign.
+        set_s: (s,) first slot of the connected set of each slot.
     """
     free = np.flatnonzero(set_s != np.arange(len(set_s)))
-    gradient = derivatives.gradient / UNIT
     step = np.zeros(gradient.shape)
     if len(free):
-        information = (derivatives.information / UNIT)[..., free[:, None], free[None, :]]
-        step[..., free] = (np.linalg.pinv(information, hermitian=True) @ gradient[..., free, None])[..., 0]
+        inverse = np.linalg.pinv(information[..., free[:, None], free[None, :]], hermitian=True)
+        step[..., free] = (inverse @ gradient[..., free, None])[..., 0]
     return step
 
 
@@ -167,7 +171,8 @@ def fit_curve(derive: Callable[[Floats], CurveDerivatives], set_s: Ints) -> Floa
     """
     log_theta = np.zeros(len(set_s))
     for _ in range(MOST_STEPS):
-        step = solve_step(derive(log_theta), set_s)
+        derived = derive(log_theta)
+        step = solve_step(derived.gradient / UNIT, derived.information / UNIT, set_s)
         largest = float(np.abs(step).max(initial=0.0))
         log_theta = log_theta + step * min(1.0, LONGEST_STEP / max(largest, LONGEST_STEP))
         if largest < SMALLEST_STEP:

@@ -15,8 +15,7 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.auction_parts import LogColumns
 from recbench_spark.kernels.simulation.click_estimates import BY_SLOT, find_column
-from recbench_spark.kernels.simulation.counts import UNIT
-from recbench_spark.kernels.simulation.position_curve import CurveDerivatives
+from recbench_spark.kernels.simulation.counts import UNIT, click_rates
 
 UNSEEN = ("reference", "zero", "probability")
 """Clicks of a pair that the log never showed: at the slot's reference rate, none, or as predicted."""
@@ -54,15 +53,9 @@ class LoggedPolicy:
             plain: log theta of the whole log, where the curve is the plain one; None: the conditional one.
         """
         columns = LogColumns.from_sums(sums / UNIT, len(set_s))
-        reference = np.divide(
-            columns.clicks, columns.shown, out=np.zeros(columns.shown.shape), where=columns.shown > 0
-        )
+        reference = click_rates(columns.clicks, columns.shown)
         if plain is None:
-            gradient, information = (
-                (each * UNIT).astype(np.int64) for each in (columns.gradient, columns.information)
-            )
-            derived = CurveDerivatives(gradient, information)
-            shift = position_curve.solve_step(derived, set_s)
+            shift = position_curve.solve_step(columns.gradient, columns.information, set_s)
         else:
             shift = position_curve.plain_curve(reference) - plain
         return cls(columns, columns.auctions * views_per_auction, reference, shift, main)

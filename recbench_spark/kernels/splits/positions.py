@@ -29,7 +29,13 @@ def positions_from_end(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> tuple[Ints
     return order_o, position_o, np.repeat(n_g, n_g)
 
 
-def ascending(groups_r: Ints, keys_r: Ints, ties_r: Ints) -> Ints:
+def number_slots(counts_u: Ints) -> tuple[Ints, Ints]:
+    """Return user position and number within the user, for this number of rows of each user."""
+    user_r = np.repeat(np.arange(len(counts_u)), counts_u)
+    return user_r, np.arange(len(user_r)) - np.repeat(np.cumsum(counts_u) - counts_u, counts_u)
+
+
+def ascending(groups_r: Ints, keys_r: Ints | npt.NDArray[np.uint64], ties_r: Ints) -> Ints:
     """Return the rows in order of (group, key, tie).
 
     Sorted by one word that holds the group and as many leading bits of the key as fit, which is an

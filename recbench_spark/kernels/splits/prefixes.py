@@ -18,6 +18,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import hash_longs, start
+from recbench_spark.kernels.splits.positions import ascending, number_slots
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def order_by_hash(
         hashes_p = hash_longs(np.resize(numbers, len(item_keys_p)).astype(np.int64), hashes_p)
     hashes_p = hash_longs(user_keys_u[user_p], hashes_p)
     hashes_p = hash_longs(item_keys_p, hashes_p)
-    return np.lexsort((item_keys_p, hashes_p, user_p)).astype(np.int64)
+    return ascending(user_p, hashes_p, item_keys_p)
 
 
 def count_points(offsets: Ints, rule: PrefixRule) -> Ints:
@@ -118,7 +119,7 @@ def make_prefixes(offsets: Ints, rule: PrefixRule, points: Sequence[int] | None 
     standing_u = count_points(offsets, rule)
     given = np.asarray(rule.given)
     last_u = np.where(standing_u > 0, given[np.maximum(standing_u - 1, 0)], 0)
-    user_x, place_x = _list_pairs(standing_u)
+    user_x, place_x = number_slots(standing_u)
     if points is not None:
         chosen = np.isin(given[place_x], points)
         user_x, place_x = user_x[chosen], place_x[chosen]
@@ -127,19 +128,13 @@ def make_prefixes(offsets: Ints, rule: PrefixRule, points: Sequence[int] | None 
     return PrefixRows(
         user_x,
         point_x,
-        *_list_ranges(first_x, first_x + point_x),
-        *_list_ranges(first_x + hidden_x, end_x),
-        *_list_ranges(first_x, first_x + hidden_x),
+        *list_ranges(first_x, first_x + point_x),
+        *list_ranges(first_x + hidden_x, end_x),
+        *list_ranges(first_x, first_x + hidden_x),
     )
 
 
-def _list_pairs(standing_u: Ints) -> tuple[Ints, Ints]:
-    user_x = np.repeat(np.arange(len(standing_u)), standing_u)
-    place_x = np.arange(len(user_x)) - np.repeat(np.cumsum(standing_u) - standing_u, standing_u)
-    return user_x, place_x
-
-
-def _list_ranges(first_x: Ints, end_x: Ints) -> tuple[Ints, Ints]:
+def list_ranges(first_x: Ints, end_x: Ints) -> tuple[Ints, Ints]:
     """Return the bounds and the whole numbers of all ranges, one after another."""
     offsets = np.concatenate([[0], np.cumsum(end_x - first_x)]).astype(np.int64)
     numbers = np.empty(offsets[-1], np.int64)
