@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, mod
 
 from recbench_spark.config.base import Name, Strict
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import Dataset
+from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.config.models import ModelConfig, make_model
 from recbench_spark.config.searching import SearchSettings
@@ -49,7 +49,12 @@ class Benchmark(Strict):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Benchmark:
-        mistakes = (*_comparison_mistakes(self), *_paradox_mistakes(self), *_search_mistakes(self))
+        mistakes = (
+            *_comparison_mistakes(self),
+            *_paradox_mistakes(self),
+            *_search_mistakes(self),
+            *_open_loop_mistakes(self),
+        )
         for wrong, message in mistakes:
             if wrong:
                 raise ValueError(message)
@@ -97,6 +102,28 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
         (
             pinned and comparisons.baseline_night is None,
             "regressions against 'baseline' need comparisons.baseline_night",
+        ),
+    ]
+
+
+def _open_loop_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """Return settings of the closed and of the open loop that cannot go together: (is wrong, message)."""
+    dataset, split = benchmark.dataset, benchmark.split
+    given, divided = split.holdout == "given", dataset.closed_loop == "split"
+    has_open_loop = dataset.reader in ("world", *CLOSED_LOOP_READERS, *TABLE_READERS)
+    return [
+        (given and divided, "dataset.closed_loop 'split' needs a split.holdout other than 'given'"),
+        (
+            dataset.reader in CLOSED_LOOP_READERS
+            and not given
+            and not divided
+            and benchmark.evaluation.task != "rating",
+            f"all closed rows of reader '{dataset.reader}' train, so the split has no test rows: give "
+            "dataset.closed_loop: split, or split.protocol: given",
+        ),
+        (
+            split.open_loop == "all" and not has_open_loop,
+            f"split.open_loop 'all': reader '{dataset.reader}' has no open loop",
         ),
     ]
 

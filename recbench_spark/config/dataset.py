@@ -47,6 +47,9 @@ FILE_OPTIONS = (
 )  # fmt: skip
 """Options of all of Spark's readers of files."""
 
+CLOSED_LOOP_READERS = ("coat", "yahoo_r3")
+"""Readers of two logs: one of the closed loop, which no file divides, and one of an open loop."""
+
 READER_OPTIONS = {
     "csv": (
         "sep", "delimiter", "encoding", "charset", "quote", "escape", "comment", "header", "inferSchema",
@@ -94,9 +97,11 @@ class Dataset(Strict):
     `rejects`. `until`: the last day of the log, in `time_zone`; later rows are left out and counted. Paths,
     options and `until` may hold `{logical_date}` (see `placeholders`). `scale`: the lowest and the highest
     possible rating, to which rating models clip their predictions; without it, those of the log.
+    `closed_loop`: the rows of a log with an open loop (coat, yahoo_r3) all train, as their files give them,
+    or the split divides them.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"scale"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop"})
 
     name: Name
     reader: Literal[
@@ -127,6 +132,7 @@ class Dataset(Strict):
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
     scale: tuple[float, float] | None = None
     until: str | None = None
+    closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
 
     @field_validator("time_zone")
@@ -196,6 +202,15 @@ class Dataset(Strict):
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_closed_loop(self) -> Dataset:
+        if self.closed_loop == "split" and self.reader not in CLOSED_LOOP_READERS:
+            message = f"closed_loop: reader '{self.reader}' has no closed loop beside an open one"
+            raise make_error(
+                message, f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -78,7 +78,10 @@ class Split(Strict):
     given: nothing; the log names the part of each row.
 
     `parts`: the names of the held-out parts, among which test rows are divided by hash.
+    `open_loop`: the rows of an open loop whose pair training knows are left out (unseen), or stay (all).
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"open_loop"})
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
     order: Literal["random", "temporal"] = "random"
@@ -97,6 +100,7 @@ class Split(Strict):
     step: Duration | None = None
     window: Annotated[int, Field(ge=0, le=INT)] = 0
     held_out: HeldOut | None = None
+    open_loop: Literal["unseen", "all"] = "unseen"
     seed: Seed = 42
 
     @model_validator(mode="before")
@@ -156,6 +160,7 @@ class Split(Strict):
         if self.held_out:
             valid = f"/{self.held_out.valid:g}" if self.held_out.valid else ""
             words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
+        words.append("open loop whole" if self.open_loop == "all" else "")
         return " ".join(word for word in [*words, f"seed {self.seed}"] if word)
 
     def _describe_amount(self) -> str:

@@ -38,6 +38,8 @@ METHOD_NAMES = {
     "item_knn": "item nearest neighbours of lists",
     "implicit_als": "iALS",
     "logistic_mf": "logistic matrix factorisation",
+    "wmf": "weighted matrix factorisation",
+    "gmf": "generalised matrix factorisation",
     "mf_bpr": "MF-BPR",
     "lightgcn": "LightGCN",
     "pinsage": "PinSage",

@@ -296,6 +296,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     _check_parts(benchmark)
+    _check_open_loop(benchmark, definition)
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
@@ -318,6 +319,17 @@ def _check_parts(benchmark: Benchmark) -> None:
             )
     if dataset.reader not in TABLE_READERS:  # the log of a table may name the parts of its rows
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
+
+
+def _check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
+    """Refuse candidates without the pairs that training knows, if those are tested. Raises ConfigError."""
+    tested = benchmark.split.open_loop == "all" and "open_loop" in benchmark.evaluation.parts
+    if tested and benchmark.evaluation.task != "rating" and definition.candidates not in ("all", "rated"):
+        raise ConfigError(
+            "split.open_loop 'all' tests pairs that training knows, and they are no candidates under "
+            f"definition.candidates '{definition.candidates}'",
+            "evaluation.definition.candidates: all, or split.open_loop: unseen",
+        )
 
 
 READER_PARTS = {

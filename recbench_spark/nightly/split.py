@@ -24,7 +24,7 @@ from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.placeholders import log_end_micros
 from recbench_spark.protocol.catalogue import build_catalogue
-from recbench_spark.protocol.labels import label_rows
+from recbench_spark.protocol.labels import OpenLoop, label_rows
 from recbench_spark.protocol.manifests import (
     Fact,
     Manifest,
@@ -78,9 +78,11 @@ def current_split_id(store: Store, split_id: str) -> str:
     return f"{base}.{dropped:.0f}" if dropped else base
 
 
-def shows_all_pairs(dataset: Dataset) -> bool:
-    """Return True if the open loop of the log can show any pair, also pairs that the loop has shown."""
-    return dataset.reader == "world" and dataset.world.open_items == "all"
+def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
+    """Return whether the open loop is a separate log of any pairs, and which of its pairs stay."""
+    shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
+    keeps_known = split.open_loop == "all"
+    return OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
@@ -114,7 +116,7 @@ def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Jo
             written.reasons,
             parts=part_counts,
             dropped="pairs in training that the open loop shows"
-            if shows_all_pairs(benchmark.dataset)
+            if choose_open_loop(benchmark.dataset, split).drops_known
             else None,
             files=files,
         )
@@ -246,9 +248,8 @@ def _write_by_spark(store: Store, dataset: Dataset, split: Split, split_id: str)
     tie = make_rule(split, None).tie
     ordered = numeric if tie == "item_id" else id_order([log], tie) == "numeric"
     with narrow_rows(store.spark):
-        blocks = label_blocks(
-            narrow, split, dataset.duplicates, n, ordered, open_apart=shows_all_pairs(dataset)
-        )
+        open_loop = choose_open_loop(dataset, split)
+        blocks = label_blocks(narrow, split, dataset.duplicates, n, ordered, open_loop=open_loop)
         store.append_blocks(blocks, SPLITS, split_id)
     opened.stored.unpersist()
     return LogCounts(n, numeric, later, opened.rejected, opened.describe_reasons())

@@ -46,10 +46,17 @@ class PartSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """Input of a task: the rows of each part, and the earliest held-out time."""
+    """Input of a task.
+
+    Attributes:
+        rows: the number of rows of each part.
+        earliest: the earliest held-out time; None where rows have no times.
+        keeps_known: true if the open loop may have pairs that training knows: they are no overlap.
+    """
 
     rows: dict[str, int]
     earliest: int | None
+    keeps_known: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -187,7 +194,8 @@ def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
         _count_owners(rows, name, kind, part_r, len(request.parts))
         for kind, name in ((USERS, "user_id"), (ITEMS, "item_id"))
     ]
-    whole = {"overlap": _count_overlap(rows, part_r, request), **_count_future(rows, part_r, request)}
+    overlap, known = count_repeated_pairs(rows, part_r, request)
+    whole = {"overlap": overlap, "known": known, **_count_future(rows, part_r, request)}
     numbers = np.zeros((len(whole), len(request.parts)), np.int64)
     numbers[:, 0] = list(whole.values())
     return pa.concat_tables(
@@ -220,21 +228,23 @@ def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools
     return np.array([part in names for part in parts])[part_r]
 
 
-def _count_overlap(rows: pa.Table, part_r: Ints, request: AuditRequest) -> int:
-    """Count pairs in more than one row.
+def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> tuple[int, int]:
+    """Count pairs in more than one row, and pairs of the open loop that training knows.
 
-    A tested pair may also be shown in the open loop, but a pair in training may not.
+    A tested pair may also be shown in the open loop, but a pair in training only where the split allows it.
     """
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     order = np.argsort(pair_r, kind="stable")
     again = np.append(False, np.diff(pair_r[order]) == 0)
     if not again.any():
-        return 0
+        return 0, 0
     pair_r, number_r = np.unique(pair_r, return_inverse=True)
     open_r = _in_parts(request.parts, [OPEN_LOOP], part_r)
     known_r = _in_parts(request.parts, [TRAIN, GIVEN, VALID], part_r)
     opened, others, known = (np.bincount(number_r, in_rows) for in_rows in (open_r, ~open_r, known_r))
-    return int(((opened > 1) | (others > 1) | ((opened > 0) & (known > 0))).sum())
+    both = (opened > 0) & (known > 0)
+    doubled = (opened > 1) | (others > 1) | (both & (not request.keeps_known))
+    return int(doubled.sum()), int(both.sum())
 
 
 def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:

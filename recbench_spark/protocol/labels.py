@@ -23,6 +23,7 @@ from recbench_spark.protocol.positions import (
     encode_ids,
     id_column,
     id_numbers,
+    mark_parts,
     order_rows,
 )
 
@@ -43,6 +44,25 @@ class HeldOutIds:
 
 
 @dataclass(frozen=True)
+class OpenLoop:
+    """Treatment of rows of the part `open_loop`.
+
+    Attributes:
+        apart: true if the open loop is a separate log, which shows any pair: a pair may be in it and in
+            another part.
+        keeps_known: true if also the pairs that are in training stay in a separate open loop.
+    """
+
+    apart: bool = False
+    keeps_known: bool = False
+
+    @property
+    def drops_known(self) -> bool:
+        """Return whether rows of the open loop are left out if their pair is in training."""
+        return self.apart and not self.keeps_known
+
+
+@dataclass(frozen=True)
 class SplitRule:
     """A split protocol in the form that a task needs.
 
@@ -58,9 +78,7 @@ class SplitRule:
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
         duplicates: the row of a pair that stays; None where no pair is in two rows.
-        open_apart: true if the open loop is a separate log, which shows any pair. Its pairs that are in
-            training
-            are left out; all others may be in it and in another part.
+        open_loop: whether the open loop is a separate log, and which of its pairs stay.
         seed: the seed of the hashes.
         numeric: true if ids that decide between equal keys (`tie`) are ordered as numbers, as in rankings.
     """
@@ -75,7 +93,7 @@ class SplitRule:
     parts: tuple[str, ...] = (TEST,)
     held_out: HeldOutIds | None = None
     duplicates: DuplicateRule | None = None
-    open_apart: bool = False
+    open_loop: OpenLoop = OpenLoop()
     seed: int = 42
     numeric: bool = False
 
@@ -109,9 +127,9 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     """
     rows = encode_ids(rows)
     if rule.duplicates:
-        rows = drop_duplicates(rows, rule.duplicates)
+        rows = drop_duplicates(rows, rule.duplicates, OPEN_LOOP if rule.open_loop.apart else None)
     if rule.by == "given":
-        return rows
+        return _drop_known_pairs(rows) if rule.open_loop.drops_known else rows
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
         key_r = _sort_key(rows, rule)
@@ -124,17 +142,14 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
         codes = pa.array(_part_codes(rows, rule, position_r, n_r))
         names = pa.array([*labels.NAMES[:-1], *rule.parts])
     labelled = _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
-    return _drop_known_pairs(labelled) if rule.open_apart else labelled
+    return _drop_known_pairs(labelled) if rule.open_loop.drops_known else labelled
 
 
 def _drop_known_pairs(rows: pa.Table) -> pa.Table:
     """Drop the rows of the open loop whose pair a model knows before the test."""
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
-    part = rows.column("part").combine_chunks()
-    known_r, open_r = (
-        pc.is_in(part, pa.array(names, part.type.value_type)).to_numpy(zero_copy_only=False)
-        for names in ((TRAIN, GIVEN, VALID), (OPEN_LOOP,))
-    )
+    known_r = mark_parts(rows, (TRAIN, GIVEN, VALID))
+    open_r = mark_parts(rows, (OPEN_LOOP,))
     return rows.filter(pa.array(~(open_r & np.isin(pair_r, pair_r[known_r]))))
 
 

@@ -73,7 +73,9 @@ def build_manifest(
         files: the Parquet files that `splits` reads; tasks then read them directly.
     """
     parts = count_parts(splits, files) if parts is None else parts
-    sums = _sum_audit(splits, files, parts)
+    protocol = json.loads(settings)
+    keeps_known = protocol.get("open_loop") == "all"
+    sums = _sum_audit(splits, files, parts, keeps_known=keeps_known)
     n_labelled = sum(part.rows for part in parts.values())
     facts = [
         Fact("log", "rows_read", float(log_rows)),
@@ -86,7 +88,9 @@ def build_manifest(
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
     facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
     facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
-    held_out = json.loads(settings).get("held_out")
+    if keeps_known:
+        facts.append(Fact(OPEN_LOOP, "known_pairs", float(sums["known"]), "pairs that training knows"))
+    held_out = protocol.get("held_out")
     facts += _all_given_facts(sums, held_out["of"]) if held_out else []
     return Manifest(facts, sums["users", "all"], sums["items", "all"])
 
@@ -125,19 +129,21 @@ def _summarise_batches(batches: Batches) -> Batches:
     yield pa.RecordBatch.from_arrays([pa.array([summary], pa.binary())], ["summary"])
 
 
-def _sum_audit(splits: DataFrame, files: Sequence[str], parts: Parts) -> Counter[Any]:
+def _sum_audit(splits: DataFrame, files: Sequence[str], parts: Parts, *, keeps_known: bool) -> Counter[Any]:
     """Sum `audit.sum_counts` over all users and items."""
     times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
     request = AuditRequest(
         {name: part.rows for name, part in parts.items()},
         min((time for time in times if time is not None), default=None),
+        keeps_known,
     )
     totals = _count_blocks(splits, files, request).each(partial(audit.sum_counts, request=request))
     sums: Counter[Any] = Counter()
     for one in totals:
         sums.update(one)
     if sums["parted"]:
-        sums["overlap"], sums["own_later"] = _count_overlap(splits), _count_own_future(splits)
+        sums["overlap"], sums["known"] = _count_repeated_pairs(splits, keeps_known)
+        sums["own_later"] = _count_own_future(splits)
     return sums
 
 
@@ -226,17 +232,20 @@ def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 # ------------------------------------------------------- users with rows in several pieces
 
 
-def _count_overlap(splits: DataFrame) -> int:
+def _count_repeated_pairs(splits: DataFrame, keeps_known: bool) -> tuple[int, int]:
+    """Count as `audit.count_repeated_pairs` does, by a shuffle of the pairs."""
     if not may_have_duplicates(splits):
-        return 0
-    # A tested pair may also be shown in the open loop, but a pair in training may not.
+        return 0, 0
     opened, known = F.col("part") == OPEN_LOOP, F.col("part").isin(TRAIN, GIVEN, VALID)
     pairs = splits.groupBy("user_id", "item_id").agg(
         F.count_if(opened).alias("opened"),
         F.count_if(~opened).alias("others"),
         F.count_if(known).alias("known"),
     )
-    return pairs.where("opened > 1 OR others > 1 OR (opened > 0 AND known > 0)").count()
+    both = (F.col("opened") > 0) & (F.col("known") > 0)
+    doubled = (F.col("opened") > 1) | (F.col("others") > 1) | (both & F.lit(not keeps_known))
+    (row,) = pairs.agg(F.count_if(doubled).alias("overlap"), F.count_if(both).alias("known")).collect()
+    return row.overlap, row.known
 
 
 def _count_own_future(splits: DataFrame) -> int:

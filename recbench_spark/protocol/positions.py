@@ -7,6 +7,7 @@ each row's position. The module imports neither Spark nor the settings, so that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import copysign
 from typing import Literal
 
@@ -79,7 +80,7 @@ def order_rows(
     return rows.take(pa.array(order_r)), position_o, n_o
 
 
-def drop_duplicates(rows: pa.Table, keep: DuplicateRule) -> pa.Table:
+def drop_duplicates(rows: pa.Table, keep: DuplicateRule, apart: str | None = None) -> pa.Table:
     """Keep one row of each pair (user_id, item_id): the last or first by time, then the highest rating.
 
     Rows that are still equal are compared by part and attributes, so that the order of rows never decides.
@@ -87,11 +88,14 @@ def drop_duplicates(rows: pa.Table, keep: DuplicateRule) -> pa.Table:
     Args:
         rows: all rows of some users, ids as in `encode_ids`.
         keep: the row that stays.
+        apart: a part that is a separate log: a pair may be there once and in all other parts once.
 
     Raises:
         FallbackToSpark: a pair is in two rows and `keep` is `error`.
     """
     user_r, item_r = id_numbers(rows, "user_id"), id_numbers(rows, "item_id")
+    if apart is not None and "part" in rows.column_names:
+        item_r = 2 * item_r + mark_parts(rows, (apart,))
     doubled_r = mark_repeats(user_r, item_r)
     if not doubled_r.any():
         return rows
@@ -101,6 +105,14 @@ def drop_duplicates(rows: pa.Table, keep: DuplicateRule) -> pa.Table:
     kept_r = ~doubled_r
     kept_r[places[_rows_to_keep(rows.take(pa.array(places)), (user_r << 32 | item_r)[places], keep)]] = True
     return rows.filter(pa.array(kept_r))
+
+
+def mark_parts(rows: pa.Table, names: Sequence[str]) -> Bools:
+    """Return (r,) true for the rows of these parts; `part` may be text, a dictionary, or missing."""
+    column = rows.column("part").combine_chunks()
+    texts = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    marked_r: Bools = pc.is_in(column, pa.array(names, texts)).to_numpy(zero_copy_only=False)
+    return marked_r
 
 
 def _rows_to_keep(rows: pa.Table, pair_r: Ints, keep: DuplicateRule) -> Bools:

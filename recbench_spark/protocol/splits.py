@@ -9,23 +9,34 @@ numbers, the shuffle. `labels` is the tasks' part; `windows` has cuts at one ins
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Split
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.indexing import add_row_index
 from recbench_spark.kernels.streams import Batches
-from recbench_spark.protocol.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
+from recbench_spark.protocol.labels import (
+    OPEN_LOOP,
+    HeldOutIds,
+    LabelMethod,
+    OpenLoop,
+    SplitRule,
+    label_rows,
+)
 from recbench_spark.protocol.positions import DuplicateRule
 from recbench_spark.protocol.windows import find_instants
 from recbench_spark.schemas import ABSENT, COMPLETE, cast_ids_to_text
 from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks, unpack_batches
+
+JOINED = OpenLoop()
+"""The open loop is a part of the log like any other: a pair is in one row."""
 
 
 def label_blocks(
@@ -35,7 +46,7 @@ def label_blocks(
     n: int | None = None,
     numeric: bool = False,
     *,
-    open_apart: bool = False,
+    open_loop: OpenLoop = JOINED,
     every_fold: bool = False,
 ) -> Blocks:
     """Label the log with `part`, ids as text. Rows with a part keep it and do not count for others.
@@ -54,7 +65,7 @@ def label_blocks(
             duplicates by a shuffle of 64-bit hashes; None where no pair is in two rows.
         n: an upper bound of the rows of the log; None to count them.
         numeric: true if these ids are ordered as numbers (see `data.readers.id_order`).
-        open_apart: true if pairs may be both in the open loop and in the rest (see `SplitRule`).
+        open_loop: whether it is a separate log, and which of its pairs stay.
         every_fold: true if `part` is the number of the row's fold, as text: all folds in one pass.
 
     Raises:
@@ -62,10 +73,8 @@ def label_blocks(
         DataError: the log has duplicates, and they are an error.
     """
     n = log.count() if n is None else n
-    if open_apart:
-        duplicates = None
     if duplicates == "error":
-        _refuse_duplicates(log, n)
+        _refuse_duplicates(log, n, open_loop.apart)
         duplicates = None
     if split.holdout == "given":
         _require_parts(log)
@@ -75,9 +84,11 @@ def label_blocks(
         _require_times(log)
     cut = None
     if _label_method(split) == "instants":
-        cut = find_instants(_drop_duplicates(log, duplicates, n).rows() if duplicates else log, split)
+        unique = _drop_duplicates(log, duplicates, n, open_loop).rows() if duplicates else log
+        cut = find_instants(unique, split)
     rule = make_rule(split, duplicates, cut, numeric)
-    return _label_in_tasks(log, replace(rule, open_apart=open_apart, every_fold=every_fold), n)
+    rule = replace(rule, open_loop=open_loop, every_fold=every_fold)
+    return _label_in_tasks(log, rule, n)
 
 
 def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> DataFrame:
@@ -91,10 +102,10 @@ def _label_stretches(log: DataFrame, split: Split, n: int, every_fold: bool) -> 
     return add_row_index(log, "_row").withColumn("part", F.coalesce("part", part)).drop("_row")
 
 
-def _drop_duplicates(log: DataFrame, keep: DuplicateRule, n: int) -> Blocks:
+def _drop_duplicates(log: DataFrame, keep: DuplicateRule, n: int, open_loop: OpenLoop) -> Blocks:
     """Return the rows of a split without labels; shares of a cut in time are shares of these rows."""
-    # Attributes decide between rows of one time.
-    return _label_in_tasks(log.drop("attributes"), SplitRule(by="given", duplicates=keep), n)
+    rule = SplitRule(by="given", duplicates=keep, open_loop=replace(open_loop, keeps_known=True))
+    return _label_in_tasks(log.drop("attributes"), rule, n)  # attributes decide between rows of one time
 
 
 def _label_in_tasks(log: DataFrame, rule: SplitRule, n: int) -> Blocks:
@@ -189,9 +200,12 @@ def _require_parts(log: DataFrame) -> None:
 # ------------------------------------------------------------------------------- duplicates
 
 
-def may_have_duplicates(log: DataFrame, n: int | None = None) -> bool:
-    """Return False only where no pair (user_id, item_id) is in two rows. It shuffles 8 bytes per row."""
-    pairs = log.select(F.xxhash64("user_id", "item_id").alias("pair"))
+def may_have_duplicates(log: DataFrame, n: int | None = None, keys: Sequence[Column] = ()) -> bool:
+    """Return False only where no pair (user_id, item_id) is in two rows. It shuffles 8 bytes per row.
+
+    `keys`: further columns in which two rows of a pair must be equal.
+    """
+    pairs = log.select(F.xxhash64("user_id", "item_id", *keys).alias("pair"))
     tasks = count_tasks(log.sparkSession, log.count() if n is None else n)
     blocks = shuffle_blocks(pairs, F.col("pair"), tasks)
     return not blocks.mapInArrow(_find_repeated, "pair BIGINT").isEmpty()
@@ -206,11 +220,12 @@ def _find_repeated(batches: Batches) -> Batches:
         yield pa.RecordBatch.from_arrays([pa.array(doubled)], ["pair"])
 
 
-def _refuse_duplicates(log: DataFrame, n: int | None = None) -> None:
+def _refuse_duplicates(log: DataFrame, n: int | None = None, open_apart: bool = False) -> None:
     """Raise DataError where a pair (user_id, item_id) is in two rows, with one of them as an example."""
-    if not may_have_duplicates(log, n):
+    keys = [(F.coalesce("part", F.lit("")) == OPEN_LOOP).alias("open")] if open_apart else []
+    if not may_have_duplicates(log, n, keys):
         return
-    doubled = log.groupBy("user_id", "item_id").count().where("count > 1").limit(1).collect()
+    doubled = log.groupBy("user_id", "item_id", *keys).count().where("count > 1").limit(1).collect()
     if doubled:
         pair = f"user {doubled[0].user_id}, item {doubled[0].item_id}"
         raise DataError(

@@ -17,7 +17,7 @@ from recbench_spark.config import AlsModel, Benchmark, ModelConfig, digest
 from recbench_spark.errors import RecbenchError
 from recbench_spark.leaderboard.fold_statistics import FoldSummary, summarise_folds
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
-from recbench_spark.models.rating.registry import IMPLICIT
+from recbench_spark.models.rating.registry import learns_relevant
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.spark_errors import explain_spark_error
@@ -142,7 +142,7 @@ class FitPlanner:
         evaluated: tuple[str, ...] = () if drawn else held_out
         share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
         document, evaluation = settings.model_dump(), self.benchmark.evaluation
-        threshold = evaluation.resolve().threshold if settings.kind in IMPLICIT else None
+        threshold = evaluation.resolve().threshold if learns_relevant(settings.model_dump()) else None
         hashed = (
             log.log_id,
             log.files.scale,

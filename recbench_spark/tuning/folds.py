@@ -10,7 +10,7 @@ from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
 from recbench_spark.data.readers import id_order, open_log
 from recbench_spark.errors import DataError, ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.nightly.split import drop_later_rows, identify_split, shows_all_pairs
+from recbench_spark.nightly.split import choose_open_loop, drop_later_rows, identify_split
 from recbench_spark.protocol.splits import label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
@@ -143,7 +143,7 @@ def _write_labelled_rows(store: Store, benchmark: Benchmark, folder_path: str, e
         dataset.duplicates,
         n,
         ordered,
-        open_apart=shows_all_pairs(dataset),
+        open_loop=choose_open_loop(dataset, split),
         every_fold=every_fold,
     )
     blocks.rows().select(*COLUMNS).write.parquet(folder_path)

@@ -11,6 +11,7 @@ from recbench_spark.data import world_hashes, world_loop, worlds
 from recbench_spark.data.worlds import read_world, true_factors, true_propensities
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.run_keys import hash_split, world_settings
+from recbench_spark.protocol.labels import OpenLoop
 from recbench_spark.protocol.manifests import build_manifest
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import INTERACTIONS
@@ -237,7 +238,8 @@ def test_tastes_differ_in_half_of_their_signs(spark, tastes):
 def test_the_split_keeps_training_out_of_the_open_loop_and_nothing_else(log, spark):
     """The rest of the open loop is its pairs outside training, uniformly; tested ones stay in both."""
     split = Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2), seed=3)
-    made = label_blocks(read_world(spark, WORLD), split, "keep_last", open_apart=True).rows().toPandas()
+    blocks = label_blocks(read_world(spark, WORLD), split, "keep_last", open_loop=OpenLoop(apart=True))
+    made = blocks.rows().toPandas()
     closed = (
         label_blocks(read_world(spark, WORLD).where("part IS NULL"), split, "keep_last").rows().toPandas()
     )

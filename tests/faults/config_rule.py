@@ -343,6 +343,8 @@ def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
     )
     if without_unit and unit != "s":
         return "has no times in a unit"
+    if dataset.get("closed_loop") == "split" and reader not in ("coat", "yahoo_r3"):
+        return "has no closed loop"
     return _column_mistakes(dataset)
 
 
@@ -401,6 +403,7 @@ DATASET = with_rule(
             "time_zone": a_zone,
             "bad_rows": choice("error", "reject"),
             "duplicates": choice("keep_last", "keep_first", "error"),
+            "closed_loop": choice("as_given", "split"),
             "until": maybe(last_day),
             "scale": maybe(a_scale),
             "world": WORLD,
@@ -528,6 +531,7 @@ SPLIT = with_rule(
             "step": maybe(DURATION),
             "window": whole(0),
             "held_out": maybe(HELD_OUT),
+            "open_loop": choice("unseen", "all"),
             "seed": SEED,
         }
     ),
@@ -846,6 +850,24 @@ def _check_parts(meant: dict[str, Any]) -> None:
             raise Broken("benchmark.evaluation.parts", f"{part} has no row")
 
 
+def _check_open_loop(meant: dict[str, Any]) -> None:
+    """Check which rows of the closed loop train, and that tested pairs are candidates."""
+    dataset, split, evaluation = meant["dataset"], meant.get("split", {}), meant.get("evaluation", {})
+    reader, given = dataset["reader"], usual_split(split)["holdout"] == "given"
+    ranks = evaluation.get("task", "ranking") == "ranking"
+    if reader in ("coat", "yahoo_r3"):
+        divided = dataset.get("closed_loop") == "split"
+        if given == divided and (given or ranks):
+            raise Broken("benchmark.dataset.closed_loop", "who divides it?")
+    if split.get("open_loop") != "all":
+        return
+    if reader not in ("world", "coat", "yahoo_r3", "csv", "parquet", "delta"):
+        raise Broken("benchmark.split.open_loop", "there is none")
+    candidates = evaluation.get("definition", {}).get("candidates", "unseen")
+    if ranks and "open_loop" in evaluation.get("parts", ("test",)) and candidates not in ("all", "rated"):
+        raise Broken("benchmark.evaluation.definition.candidates", "tested pairs are none")
+
+
 def _check_task(meant: dict[str, Any]) -> None:
     evaluation = meant.get("evaluation", {})
     if evaluation.get("task") == "rating":
@@ -1033,5 +1055,5 @@ def _check_placeholders(meant: dict[str, Any]) -> None:
 
 RULES = (
     _check_models, _check_parts, _check_task, _check_metrics, _check_log_slices, _check_exposure,
-    _check_nights, _check_differences, _check_placeholders,
+    _check_nights, _check_differences, _check_placeholders, _check_open_loop,
 )  # fmt: skip

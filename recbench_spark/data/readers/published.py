@@ -21,10 +21,16 @@ WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
 CANDIDATE_LINE = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
 
 
-def _union_parts(frames: dict[str, DataFrame]) -> DataFrame:
-    """Return the frames under each other, each with its part."""
-    marked = [frame.withColumn("part", F.lit(part)) for part, frame in frames.items()]
+def _union_parts(frames: dict[str, DataFrame], undivided: str | None = None) -> DataFrame:
+    """Return the frames under each other, each with its part; `undivided` leaves its part to the split."""
+    parts = {name: F.lit(None if name == undivided else name).cast("string") for name in frames}
+    marked = [frame.withColumn("part", parts[name]) for name, frame in frames.items()]
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), marked)
+
+
+def _undivided(dataset: Dataset) -> str | None:
+    """Return the part whose rows the split divides, if `dataset.closed_loop` says so."""
+    return "train" if dataset.closed_loop == "split" else None
 
 
 def _split_tokens(line: str | Column) -> Column:
@@ -64,7 +70,8 @@ def read_coat(spark: SparkSession, dataset: Dataset) -> RawLog:
         for part, name in (("train", "train.ascii"), ("open_loop", "test.ascii"))
     }
     rated = F.coalesce(F.col("rating").try_cast("double"), F.lit(1.0)) != 0
-    return RawLog(_union_parts(frames).where(rated), folder, "as many numbers as in the first line")
+    log = _union_parts(frames, _undivided(dataset)).where(rated)
+    return RawLog(log, folder, "as many numbers as in the first line")
 
 
 def read_propensities(spark: SparkSession, path: str) -> DataFrame:
@@ -123,7 +130,7 @@ def read_yahoo_r3(spark: SparkSession, dataset: Dataset) -> RawLog:
         for part, name in (("train", "train"), ("open_loop", "test"))
     }
     frames = {part: text.frame for part, text in texts.items()}
-    return RawLog(_union_parts(frames), folder, texts["train"].line)
+    return RawLog(_union_parts(frames, _undivided(dataset)), folder, texts["train"].line)
 
 
 # --- LightGCN: adjacency lines ---

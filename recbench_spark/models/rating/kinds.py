@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from recbench_spark.config import ModelConfig, Seed
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.means import MeansModel
+from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
 from recbench_spark.models.rating.bayesian import BayesianSettings
 from recbench_spark.models.rating.interface import RatingSettings
@@ -80,6 +81,18 @@ class LogisticMfModel(LogisticSettings, RatingModelConfig):
     """Matrix factorisation with a logistic loss and drawn negatives, for ranking."""
 
     kind: Literal["logistic_mf"]
+
+
+class WmfModel(WmfSettings, RatingModelConfig):
+    """Weighted matrix factorisation by Adam, for ranking."""
+
+    kind: Literal["wmf"]
+
+
+class GmfModel(GmfSettings, RatingModelConfig):
+    """Generalised matrix factorisation: products with learnt weights and a logistic loss, for ranking."""
+
+    kind: Literal["gmf"]
 
 
 def learner_settings(model: ModelConfig) -> RatingSettings:

@@ -16,6 +16,7 @@ import numpy as np
 
 from recbench_spark.config import parse
 from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
 from recbench_spark.models.rating.bayesian import BayesianModel, BayesianSettings, fit_bayesian
 from recbench_spark.models.rating.interface import (
@@ -56,12 +57,20 @@ FAMILIES: dict[str, Family] = {
 }
 
 IMPLICIT: dict[str, Family] = {
+    "gmf": Family(GmfSettings, fit_gmf, RatingFactorModel),
     "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, RatingFactorModel),
     "logistic_mf": Family(LogisticSettings, fit_logistic, RatingFactorModel),
+    "wmf": Family(WmfSettings, fit_wmf, RatingFactorModel),
 }
-"""Learners of ranking scores; they learn from the pairs and not from their ratings."""
+"""Learners of ranking scores: these are no ratings, also where a learner reads the ratings (wmf)."""
 
 ALL_FAMILIES = FAMILIES | IMPLICIT
+
+
+def learns_relevant(settings: Mapping[str, Any]) -> bool:
+    """Return true for a learner that takes only the relevant pairs: of IMPLICIT, unless it takes all."""
+    return settings["kind"] in IMPLICIT and settings.get("positives", "relevant") == "relevant"
+
 
 KIND = "kind"
 """Name of the array of a stored model that holds its kind."""

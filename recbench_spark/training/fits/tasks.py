@@ -174,7 +174,7 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
 def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
     """Return the row numbers to learn from and those to predict; no row is in both."""
     train_r = log.find_rows(task.train)
-    if task.kind in registry.IMPLICIT:
+    if registry.learns_relevant(task.settings):
         ratings_r = log.arrays["ratings"][train_r]
         counts = ratings_r > 0 if task.threshold is None else ratings_r >= task.threshold
         train_r = train_r[counts]

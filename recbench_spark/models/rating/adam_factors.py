@@ -1,0 +1,296 @@
+"""Factor models that Adam fits: WMF, which weighs all pairs, and GMF, which draws negatives.
+
+Both learn from every rated pair by default, as the published study of 104 models did, and rank by products
+of vectors. Torch is imported by the fit alone, so that settings are read without it.
+
+Axes: u users, i items, d dimensions, r ratings, b examples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from recbench_spark.errors import DivergedError
+from recbench_spark.models.networks.sampling import draw_unseen
+from recbench_spark.models.rating.interface import (
+    MAX_RATE,
+    REAL,
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    RatingSettings,
+)
+from recbench_spark.models.rating.sgd import RatingFactorModel, Table
+from recbench_spark.models.rating.shuffling import permutation
+
+if TYPE_CHECKING:
+    import torch
+
+USERS, ITEMS, WEIGHTS, NEGATIVES = range(4)
+"""Purposes of random draws: each has draws of its own."""
+
+
+class AdamSettings(RatingSettings):
+    """Settings that both learners have.
+
+    Attributes:
+        positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
+        rate: step of Adam.
+    """
+
+    dims: Annotated[int, Field(ge=1, le=1024)] = 50
+    epochs: Annotated[int, Field(ge=1)] = 20
+    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.001
+    positives: Literal["all", "relevant"] = "all"
+
+
+class WmfSettings(AdamSettings):
+    """Settings of weighted matrix factorisation.
+
+    Attributes:
+        batch_items: items of a step; all users take part in each.
+        observed_weight: a, the weight of a rated pair.
+        unobserved_weight: b, the weight of every other pair, whose target is 0.
+        user_regulariser, item_regulariser: factors of half the squared lengths.
+        target: the score that a rated pair should have: its rating, or 1.
+        clip: largest size of an entry of a gradient.
+    """
+
+    kind: Literal["wmf"] = "wmf"
+    epochs: Annotated[int, Field(ge=1)] = 100
+    batch_items: Annotated[int, Field(ge=1)] = 128
+    observed_weight: Annotated[float, Field(gt=0)] = 1.0
+    unobserved_weight: Annotated[float, Field(ge=0)] = 0.01
+    user_regulariser: Annotated[float, Field(ge=0)] = 0.01
+    item_regulariser: Annotated[float, Field(ge=0)] = 0.01
+    target: Literal["rating", "one"] = "rating"
+    clip: Annotated[float, Field(gt=0)] = 5.0
+
+
+class GmfSettings(AdamSettings):
+    """Settings of generalised matrix factorisation.
+
+    Attributes:
+        batch: rated pairs of a step.
+        negatives: items drawn for each of them that the user has not rated.
+        regulariser: factor of half the squared lengths of the vectors of a step.
+        init_sd: standard deviation of the vectors at the start.
+    """
+
+    kind: Literal["gmf"] = "gmf"
+    batch: Annotated[int, Field(ge=1)] = 256
+    negatives: Annotated[int, Field(ge=1, le=1000)] = 4
+    regulariser: Annotated[float, Field(ge=0)] = 0.0
+    init_sd: Annotated[float, Field(gt=0)] = 0.01
+
+
+class RatedPairs(NamedTuple):
+    """Rated pairs in the order of one side: pairs of row a are `start_a[a] : start_a[a + 1]`.
+
+    Attributes:
+        start_a: (a + 1,) first pair of each row.
+        other_r: (r,) row of the other side, ascending within a row.
+        target_r: (r,) target of each pair.
+    """
+
+    start_a: Indices
+    other_r: Indices
+    target_r: Floats
+
+
+def group_pairs(key_r: Indices, other_r: Indices, target_r: Floats, size: int) -> RatedPairs:
+    """Put pairs in the order of (key, other); the order of the given rows never decides."""
+    order = np.lexsort((target_r, other_r, key_r))
+    start_a = np.concatenate([[0], np.cumsum(np.bincount(key_r, minlength=size))]).astype(np.int64)
+    return RatedPairs(start_a, other_r[order], target_r[order])
+
+
+# ------------------------------------------------------------------------------------ WMF
+
+
+def fit_wmf(
+    train: Ratings, settings: WmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Fit WMF: minimise a sum_rated (t - p q)^2 + b sum_others (p q)^2 + regularisers, items in batches.
+
+    The sum over all pairs is that of the Gram matrix P'P, so a step costs (users + batch) d^2 + rated d and
+    not users x batch x d. A fit takes one thread, whatever `threads` says.
+    Source: Hu, Koren and Volinsky, "Collaborative filtering for implicit feedback datasets" (ICDM 2008),
+    equation 3, with the weights a and b of Pan et al., "One-class collaborative filtering" (ICDM 2008).
+
+    Raises DivergedError if a vector is not finite.
+    """
+    import torch  # noqa: PLC0415
+
+    target_r = np.ones(len(train)) if settings.target == "one" else train.ratings_r
+    pairs = group_pairs(train.items_r, train.users_r, target_r, train.n_items)
+    with use_one_thread():
+        tables = [
+            torch.tensor(draw_xavier(rows, settings.dims, seed, purpose), requires_grad=True)
+            for purpose, rows in ((USERS, train.n_users), (ITEMS, train.n_items))
+        ]
+        adam = torch.optim.Adam(tables, lr=settings.rate)
+        for epoch in range(settings.epochs):
+            for items_b in cut_batches(train.n_items, settings.batch_items, seed, epoch):
+                adam.zero_grad()
+                _wmf_loss(tables[USERS], tables[ITEMS], pairs, items_b, settings).backward()
+                torch.nn.utils.clip_grad_value_(tables, settings.clip)
+                adam.step()
+        p_ud, q_id = (table.detach().numpy().copy() for table in tables)
+    return _make_fit(train, p_ud, q_id, np.zeros(train.n_items), settings, watched)
+
+
+def _wmf_loss(
+    p_ud: torch.Tensor, q_id: torch.Tensor, pairs: RatedPairs, items_b: Indices, settings: WmfSettings
+) -> torch.Tensor:
+    """Return the loss of all users and a batch of items."""
+    import torch  # noqa: PLC0415
+
+    a, b = settings.observed_weight, settings.unobserved_weight
+    q_bd = q_id[torch.from_numpy(items_b)]
+    places_r, column_r = _list_pairs(pairs.start_a, items_b)
+    users = torch.from_numpy(pairs.other_r[places_r])
+    target_r = torch.from_numpy(pairs.target_r[places_r].astype(np.float32))
+    score_r = (p_ud[users] * q_bd[torch.from_numpy(column_r)]).sum(dim=1)
+    all_pairs = ((p_ud.T @ p_ud) * (q_bd.T @ q_bd)).sum()
+    rated = (a * (target_r - score_r) ** 2 - b * score_r**2).sum()
+    lengths = settings.user_regulariser * (p_ud**2).sum() + settings.item_regulariser * (q_bd**2).sum()
+    return b * all_pairs + rated + lengths / 2
+
+
+def _list_pairs(start_a: Indices, rows_b: Indices) -> tuple[Indices, Indices]:
+    """Return the places of the pairs of some rows, and for each pair the number of its row among them."""
+    count_b = start_a[rows_b + 1] - start_a[rows_b]
+    column_r = np.repeat(np.arange(len(rows_b)), count_b)
+    first_b = np.cumsum(count_b) - count_b
+    return np.arange(count_b.sum()) - first_b[column_r] + start_a[rows_b][column_r], column_r
+
+
+# ------------------------------------------------------------------------------------ GMF
+
+
+def fit_gmf(
+    train: Ratings, settings: GmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Fit GMF: minimise the mean logistic loss of h . (p * q) + c over rated pairs and drawn negatives.
+
+    The output weights h are folded into the users' vectors and c is left out: the sigmoid and a constant
+    keep the order. A fit takes one thread, whatever `threads` says.
+    Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.2.
+
+    Raises DivergedError if a vector is not finite.
+    """
+    import torch  # noqa: PLC0415
+
+    sampler = PairSampler(train, settings.batch, settings.negatives, seed)
+    with use_one_thread():
+        tables = [torch.tensor(table, requires_grad=True) for table in start_gmf(train, settings, seed)]
+        adam = torch.optim.Adam(tables, lr=settings.rate)
+        for epoch in range(settings.epochs):
+            for users_b, items_b, label_b in sampler.draw_batches(epoch):
+                adam.zero_grad()
+                _gmf_loss(tables, users_b, items_b, label_b, settings.regulariser).backward()
+                adam.step()
+        p_ud, q_id, h_d, _ = (table.detach().numpy().copy() for table in tables)
+    return _make_fit(train, p_ud * h_d, q_id, np.zeros(train.n_items), settings, watched)
+
+
+def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
+    """Return users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant (1,)."""
+    sides = ((USERS, train.n_users), (ITEMS, train.n_items))
+    tables = [
+        make_generator(seed, at).normal(0, settings.init_sd, (rows, settings.dims)) for at, rows in sides
+    ]
+    bound = np.sqrt(3 / settings.dims)
+    weights_d = make_generator(seed, WEIGHTS).uniform(-bound, bound, settings.dims)
+    return [table.astype(np.float32) for table in (*tables, weights_d, np.zeros(1))]
+
+
+def _gmf_loss(
+    tables: list[torch.Tensor], users_b: Indices, items_b: Indices, label_b: Table, regulariser: float
+) -> torch.Tensor:
+    import torch  # noqa: PLC0415
+
+    p_ud, q_id, h_d, c = tables
+    p_bd, q_bd = p_ud[torch.from_numpy(users_b)], q_id[torch.from_numpy(items_b)]
+    score_b = (p_bd * q_bd) @ h_d + c
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(score_b, torch.from_numpy(label_b))
+    return loss + regulariser * ((p_bd**2).sum() + (q_bd**2).sum()) / 2 if regulariser else loss
+
+
+class PairSampler:
+    """Batches of rated pairs and of items that the users have not rated, drawn by hash."""
+
+    def __init__(self, train: Ratings, batch: int, negatives: int, seed: int) -> None:
+        """Put the pairs in order; `batch`: rated pairs of a batch; `negatives`: items drawn for each."""
+        self.pairs = group_pairs(train.users_r, train.items_r, train.ratings_r, train.n_users)
+        self.users_r = np.repeat(np.arange(train.n_users), np.diff(self.pairs.start_a))
+        self.n_items, self.batch, self.negatives, self.seed = train.n_items, batch, negatives, seed
+
+    def draw_batches(self, epoch: int) -> Iterator[tuple[Indices, Indices, Table]]:
+        """Yield (b,) users, (b,) items and (b,) labels, 1 for a rated pair and 0 for a negative."""
+        for rows in cut_batches(len(self.users_r), self.batch, self.seed, epoch):
+            users_b = np.tile(self.users_r[rows], 1 + self.negatives)
+            drawn = self._draw_negatives(users_b[len(rows) :], rows, epoch)
+            label_b = np.repeat([1.0, 0.0], [len(rows), len(drawn)]).astype(np.float32)
+            yield users_b, np.concatenate([self.pairs.other_r[rows], drawn]), label_b
+
+    def _draw_negatives(self, users_b: Indices, rows: Indices, epoch: int) -> Indices:
+        first = epoch * self.negatives * len(self.users_r)
+        keys = np.arange(self.negatives)[:, None] * len(self.users_r) + rows[None, :] + first
+        seed = int(make_generator(self.seed, NEGATIVES).integers(1 << 62))
+        start_u, own = self.pairs.start_a, self.pairs.other_r
+        return draw_unseen(start_u, own, users_b, keys.ravel(), self.n_items, seed=seed)
+
+
+# ------------------------------------------------------------------------------------ both
+
+
+@contextmanager
+def use_one_thread() -> Iterator[None]:
+    """Let torch use one thread, so that a sum has one order on every host."""
+    import torch  # noqa: PLC0415
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def make_generator(seed: int, purpose: int) -> np.random.Generator:
+    """Return the random numbers of one purpose."""
+    return np.random.Generator(np.random.Philox(key=[seed % (1 << 63), purpose]))
+
+
+def draw_xavier(rows: int, dims: int, seed: int, purpose: int) -> Table:
+    """Draw (rows, dims) numbers within sqrt(6 / (rows + dims)) (Glorot and Bengio 2010, equation 16)."""
+    bound = np.sqrt(6 / (rows + dims))
+    return make_generator(seed, purpose).uniform(-bound, bound, (rows, dims)).astype(np.float32)
+
+
+def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Indices]:
+    """Yield the numbers 0 .. n - 1 in an order of this epoch's own, `size` at a time."""
+    order = permutation(n, seed, epoch).astype(np.int64)
+    for start in range(0, n, size):
+        yield order[start : start + size]
+
+
+def _make_fit(
+    train: Ratings, p_ud: Table, q_id: Table, bias_i: Floats, settings: AdamSettings, watched: Any
+) -> Fit:
+    """Return the fit; users and items without a rated pair have zero vectors."""
+    for table, key_r in ((p_ud, train.users_r), (q_id, train.items_r)):
+        table[np.bincount(key_r, minlength=len(table)) == 0] = 0
+    if not (np.isfinite(p_ud).all() and np.isfinite(q_id).all()):
+        raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
+    model = RatingFactorModel(0.0, np.zeros(train.n_users), bias_i, p_ud, q_id, np.array(REAL))
+    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.zeros(0), watched_p, settings.epochs)
