@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
 from recbench_spark.evaluation.ranking.rank import RankingInput
-from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
+from recbench_spark.models.rating.kinds import RatingModelConfig, VectorModel, learner_settings
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.shared_arrays import read_bytes
@@ -102,7 +102,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
-        if self.settings.kind in IMPLICIT:
+        if self.settings.kind in IMPLICIT or isinstance(self.settings, VectorModel):
             raise ConfigError(
                 f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
                 "evaluation.task: ranking, or a learner of ratings such as sgd_mf",

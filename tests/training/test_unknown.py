@@ -23,10 +23,12 @@ FIT = {"epochs": 1, "batch": 64, "validation": 0.2}
 FEATURES = {"features": {"kind": "hashed", "dims": 4}}
 LEARNERS: dict[str, dict[str, Any]] = {
     "als_wr": {"dims": 3, "sweeps": 2},
+    "gmf": {"dims": 3, "epochs": 2},
     "implicit_als": {"dims": 3, "sweeps": 2},
     "logistic_mf": {"dims": 3, "epochs": 2},
     "nsvd1": {"dims": 3, "epochs": 2},
     "sgd_mf": {"dims": 3, "epochs": 2},
+    "wmf": {"dims": 3, "epochs": 2},
 }
 """Learners of `models.rating` that lists can be made by."""
 

@@ -14,10 +14,11 @@ from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
 from recbench_spark.models.rating.bayesian import BayesianSettings
-from recbench_spark.models.rating.interface import RatingSettings
+from recbench_spark.models.rating.interface import Ratings, RatingSettings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
 from recbench_spark.models.rating.logistic import LogisticSettings
 from recbench_spark.models.rating.nsvd import NsvdSettings
+from recbench_spark.models.rating.own import VectorLearner, Vectors
 from recbench_spark.models.rating.rbm import RbmSettings
 from recbench_spark.models.rating.registry import ALL_FAMILIES, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
@@ -95,8 +96,42 @@ class GmfModel(GmfSettings, RatingModelConfig):
     kind: Literal["gmf"]
 
 
+class VectorModel(RatingModelConfig):
+    """Base of a model of another package that returns vectors: `kind: my_models:MyModel`.
+
+    A subclass has a `kind` of its own, settings with defaults, and the function `fit`. It needs no Spark:
+    a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The code
+    must be importable on the driver and in tasks (`--py-files`). Raise `version` when the code changes:
+    a fit of the same settings, data and version is not repeated.
+
+        class MyModel(VectorModel):
+            kind: Literal["my_model"]
+            dims: int = 8
+
+            def fit(self, ratings, seed):
+                return Vectors(users_ud, items_id)
+
+    Attributes:
+        positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
+    """
+
+    positives: Literal["all", "relevant"] = "all"
+
+    def fit(self, ratings: Ratings, seed: int) -> Vectors:
+        """Return the vectors of users and items, from pairs by dense index and the model's seed."""
+        raise NotImplementedError
+
+    def learner(self) -> VectorLearner:
+        """Return the settings as a task gets them: the class by name, and the settings that fit it."""
+        mine = self.model_dump(exclude=set(ModelConfig.model_fields) | {"seed"})
+        kind = f"{type(self).__module__}:{type(self).__qualname__}"
+        return VectorLearner(kind=kind, positives=self.positives, version=self.version, settings=mine)
+
+
 def learner_settings(model: ModelConfig) -> RatingSettings:
     """Return the settings of a model's learner. Raise ConfigError if it is no rating model."""
+    if isinstance(model, VectorModel):
+        return model.learner()
     if model.kind not in ALL_FAMILIES:
         raise ConfigError(
             f"model {model.name}: kind '{model.kind}' is not a rating model",

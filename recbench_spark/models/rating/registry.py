@@ -34,6 +34,7 @@ from recbench_spark.models.rating.item_neighbours import (
 from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_means
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
+from recbench_spark.models.rating.own import VectorLearner, fit_vectors, import_learner
 from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
 from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
 
@@ -69,7 +70,9 @@ ALL_FAMILIES = FAMILIES | IMPLICIT
 
 def learns_relevant(settings: Mapping[str, Any]) -> bool:
     """Return true for a learner that takes only the relevant pairs: of IMPLICIT, unless it takes all."""
-    return settings["kind"] in IMPLICIT and settings.get("positives", "relevant") == "relevant"
+    kind = str(settings["kind"])
+    ranks_only = kind in IMPLICIT or ":" in kind
+    return ranks_only and settings.get("positives", "relevant") == "relevant"
 
 
 KIND = "kind"
@@ -82,6 +85,8 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
     Raises ConfigError with the path of the key and the nearest known one.
     """
     kind = str(document.get("kind", ""))
+    if ":" in kind:
+        return parse(import_learner(kind), dict(document), where)
     if kind not in ALL_FAMILIES:
         raise ConfigError(f"{where}: kind: no rating model is called '{kind}'", nearest(kind, ALL_FAMILIES))
     return parse(ALL_FAMILIES[kind].settings, dict(document), where)
@@ -91,6 +96,8 @@ def fit(
     train: Ratings, settings: RatingSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
     """Fit the learner of these settings."""
+    if isinstance(settings, VectorLearner):
+        return fit_vectors(train, settings, seed, watched)
     return ALL_FAMILIES[settings.kind].fit(train, settings, seed, watched, threads)
 
 

@@ -1,0 +1,83 @@
+"""A model of another package: a class with `fit`, ranked as any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbench_spark.config import make_benchmark
+from recbench_spark.errors import ConfigError, DataError, DivergedError
+from recbench_spark.models.rating.kinds import learner_settings
+from recbench_spark.models.rating.registry import fit, learns_relevant, make_settings
+from tests.models.rating.worlds import plant_ratings
+from tests.nights import run, small
+from tests.own_model import PureSvd
+
+KIND = "tests.own_model:PureSvd"
+
+
+def make_learner(**settings: Any) -> Any:
+    model = PureSvd(name="mine", kind="pure_svd", **settings)
+    document = learner_settings(model).model_dump()
+    assert document["kind"] == KIND and not learns_relevant(document)
+    return make_settings(document)
+
+
+def test_the_vectors_are_those_that_the_class_returns() -> None:
+    train, test = plant_ratings()
+    fitted: Any = fit(train, make_learner(dims=3), 1, test)
+    users, items, _ = PureSvd(name="mine", kind="pure_svd", dims=3).fit(train, 1)
+    scores = np.einsum("pd,pd->p", np.asarray(users)[test.users_r], np.asarray(items)[test.items_r])
+    rated = (np.bincount(train.users_r, minlength=train.n_users)[test.users_r] > 0) & (
+        np.bincount(train.items_r, minlength=train.n_items)[test.items_r] > 0
+    )
+    np.testing.assert_allclose(fitted.watched_p[rated], scores[rated], rtol=1e-5, atol=1e-5)
+    assert not fitted.watched_p[~rated].any()
+
+
+def test_only_relevant_pairs_are_learnt_from_if_the_file_says_so() -> None:
+    model = PureSvd(name="mine", kind="pure_svd", positives="relevant")
+    assert learns_relevant(learner_settings(model).model_dump())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ("rows", DataError, r"vectors of users have shape"),
+        ("text", DataError, r"vectors of users have shape .* and type <U"),
+        ("nan", DivergedError, r"numbers that are not finite"),
+        ("width", DataError, r"users have 4 dimensions, and items 3"),
+        ("bias", DataError, r"the bias has shape \(2,\)"),
+    ],
+)
+def test_wrong_vectors_are_refused_by_name(wrong: str, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        fit(plant_ratings()[0], make_learner(wrong=wrong), 1)
+
+
+def test_a_class_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="PureSvdd"):
+        make_settings({"kind": f"{KIND}d", "settings": {}})
+    document = {"name": "x", "dataset": {"name": "x", "reader": "world"}}
+    with pytest.raises(ConfigError, match="dims"):
+        models = [{"name": "a", "kind": KIND, "dims": "many"}]
+        make_benchmark({**document, "models": models}, [], "test")
+
+
+def test_a_night_ranks_it(spark: Any, tmp_path: Any) -> None:
+    """It beats random order on the small world, and a second night fits nothing again."""
+    models = [{"name": "svd", "kind": KIND, "dims": 3}, {"name": "random", "kind": "random"}]
+    evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
+    from recbench_spark.schemas import FITS, METRICS
+    from recbench_spark.storage.store import Store
+
+    store = Store(spark, str(tmp_path))
+    benchmark = small(models=models, evaluation=evaluation)
+    first = run(store, benchmark)
+    rows = store.read(METRICS).where("metric = 'ndcg' AND k = 5").collect()
+    values = {row.run_id: row.value for row in rows}
+    assert values[first.outcome.run_ids["svd"]] > values[first.outcome.run_ids["random"]]
+    run(store, benchmark)
+    assert store.read(FITS).count() == 1
