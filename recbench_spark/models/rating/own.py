@@ -39,7 +39,7 @@ class VectorLearner(RatingSettings):
 
     positives: Literal["all", "relevant"] = "all"
     version: str = "1"
-    settings: dict[str, Any]
+    settings: dict[str, bool | Any]
 
 
 def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Ratings | None = None) -> Fit:

@@ -1,0 +1,80 @@
+"""Models of cornac: the scores are those that cornac itself gives; wrong names are refused before a fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbench_spark.errors import ConfigError, MissingError
+from recbench_spark.models.cornac import CornacModel, make_dataset
+from recbench_spark.models.rating.kinds import learner_settings
+from recbench_spark.models.rating.registry import fit, make_settings
+from tests.models.rating.worlds import plant_ratings
+
+ZOO = {
+    "MF": {"use_bias": False, "k": 6},
+    "SVD": {"k": 6},
+    "PMF": {"variant": "linear"},
+    "PMF non-linear": {},
+    "MMMF": {"max_iter": 5},
+    "BPR": {"max_iter": 5},
+    "WBPR": {"max_iter": 5},
+    "NMF": {"max_iter": 5},
+    "BaselineOnly": {},
+}
+
+
+def test_without_cornac_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cornac.models", None)
+    model = CornacModel(name="mine", kind="cornac", model="BPR")
+    with pytest.raises(MissingError, match="needs the library cornac") as error:
+        model.check("csv")
+    assert "recbench-spark[zoo]" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_scores_are_those_of_cornac(name: str) -> None:
+    """Order and differences within a user are equal; cornac adds means that no order depends on."""
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    import cornac.models
+
+    train, test = plant_ratings()
+    chosen, settings = name.partition(" ")[0], ZOO[name]
+    model = CornacModel(name="mine", kind="cornac", model=chosen, settings=settings)
+    model.check("csv")
+    learner = make_settings(learner_settings(model).model_dump())
+    fitted: Any = fit(train, learner, 3, test).model
+    data = make_dataset(train, 3)
+    options: dict[str, Any] = {"verbose": False, "seed": 3, **settings}
+    if chosen not in ("PMF",):
+        options["num_threads"] = 1
+    theirs = getattr(cornac.models, chosen)(**options).fit(data)
+    for user in range(5):
+        ours = (fitted.p_ud @ fitted.q_id.T + fitted.bias_i)[user][list(data.iid_map)]
+        scores = np.asarray(theirs.score(data.uid_map[user]), float)
+        np.testing.assert_allclose(ours - ours.mean(), scores - scores.mean(), atol=1e-5)
+    again: Any = fit(train.rows(np.arange(len(train))[::-1]), learner, 3).model
+    assert np.array_equal(again.p_ud, fitted.p_ud) and np.array_equal(again.q_id, fitted.q_id)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        ("BPRR", {}, "cornac has no model 'BPRR'"),
+        ("BPR", {"kk": 3}, "BPR has no setting 'kk'"),
+        ("BPR", {"seed": 3}, "BPR has no setting 'seed'"),
+    ],
+)
+def test_wrong_names_are_refused(model: str, settings: dict[str, Any], message: str) -> None:
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    with pytest.raises(ConfigError, match=message):
+        CornacModel(name="mine", kind="cornac", model=model, settings=settings).check("csv")
+
+
+def test_a_model_without_vectors_is_refused() -> None:
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    model = CornacModel(name="mine", kind="cornac", model="SKMeans")
+    with pytest.raises(ConfigError, match="SKMeans gives no vectors"):
+        model.fit(plant_ratings()[0], 1)
