@@ -26,7 +26,7 @@ from recbench_spark.nightly.batched_evaluation import (
 from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.comparisons import compare_night
 from recbench_spark.nightly.gates import gate_error
-from recbench_spark.nightly.model_evaluation import evaluate_model, train_model
+from recbench_spark.nightly.model_evaluation import evaluate_model, fit_models_in_tasks, train_model
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     check_night_gates,
@@ -128,8 +128,8 @@ def run_models(
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
     """Run models one after the other.
 
-    Models that can be ranked in one pass are opened first, then ranked together in groups. The failure of a
-    model does not touch the others.
+    Rating models are fitted first, side by side. Models that can be ranked in one pass are opened, then
+    ranked together in groups. The failure of a model does not touch the others.
 
     Returns:
         By model name, the run ids of those that succeeded and the messages of those that failed; then the
@@ -139,10 +139,11 @@ def run_models(
     ready: list[RankableModel] = []
     try:
         group_size = read_models_per_pass(night)
+        fitted = fit_models_in_tasks(night, todo, journal)
         for run in start_runs(night, todo, attempts):
             runs.append(run)
             with catch_failures(run, journal):
-                opened = run_model(run, journal, alone=not group_size)
+                opened = run_model(run, journal, alone=not group_size, fitted=fitted)
                 ready += opened
             if run.error or not opened:
                 report_run_states(night, [run], journal)
@@ -156,13 +157,16 @@ def run_models(
     return {run.model.name: run.run_id for run in runs if not run.error}, failed, held
 
 
-def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableModel]:
+def run_model(
+    run: Attempt, journal: Journal, *, alone: bool, fitted: frozenset[str] = frozenset()
+) -> list[RankableModel]:
     """Train or open one model.
 
     Args:
         run: the attempt.
         journal: journal of the job.
         alone: rank and measure the model by itself, now.
+        fitted: names of the models that this night has fitted.
 
     Returns:
         The opened model, for ranking in a group; empty where the run is complete.
@@ -172,7 +176,7 @@ def run_model(run: Attempt, journal: Journal, *, alone: bool) -> list[RankableMo
         write_published_figures(night, model, run.run_id)
         return []
     with journal.stage("train", f"model {run.place} {model.name}: train", **run.facts) as counts:
-        counts["trained"] = train_model(night, model, journal)
+        counts["trained"] = train_model(night, model, journal) or model.name in fitted
     if not alone:
         opened = open_model(night, model, run.run_id)
         run.seconds = (datetime.now(UTC) - run.started).total_seconds()

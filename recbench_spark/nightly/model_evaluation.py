@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,11 +12,14 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig
+from recbench_spark.config.base import shorten
+from recbench_spark.errors import is_cancelled
 from recbench_spark.evaluation import checks as check_rows
 from recbench_spark.evaluation.estimators.exposure import add_exposure
 from recbench_spark.evaluation.estimators.sampled import check_uncorrected_metrics
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.evaluation.ranking.request import RankingRequest
+from recbench_spark.failures import describe_error, is_java_gone
 from recbench_spark.nightly.candidates import select_candidates
 from recbench_spark.nightly.exposure import estimate_exposure, make_plan
 from recbench_spark.nightly.gates import gate_error
@@ -27,6 +30,7 @@ from recbench_spark.schemas import RANKINGS
 from recbench_spark.storage.leases import hold_lease
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, make_adapter
+from recbench_spark.training.rating_models import RatingAdapter, fit_side_by_side
 
 
 def evaluate_model(night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal) -> list[Check]:
@@ -74,6 +78,27 @@ def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> 
     if error is not None:
         raise error
     return trained is not None
+
+
+def fit_models_in_tasks(
+    night: BenchmarkNight, models: Sequence[ModelConfig], journal: Journal
+) -> frozenset[str]:
+    """Fit the night's rating models side by side; return their names. A single one is left to its run."""
+    adapters = [adapter for adapter in map(make_adapter, models) if isinstance(adapter, RatingAdapter)]
+    todo = [adapter for adapter in adapters if not adapter.is_saved(night.data)]
+    if len(todo) < 2:
+        return frozenset()
+    names = ", ".join(adapter.settings.name for adapter in todo)
+    try:
+        with journal.stage("fits", f"fit {len(todo)} models side by side: {shorten(names)}") as counts:
+            fitted = fit_side_by_side(todo, night.data, journal.say)
+            counts["trained"] = len(fitted)
+    except Exception as error:
+        if is_cancelled(error) or is_java_gone(error):
+            raise
+        journal.say(f"they are fitted one after the other, since this failed: {describe_error(error)}")
+        return frozenset()
+    return frozenset(fitted)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ vectors (SGD, ALS, iALS, logistic) can also rank.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from pyspark.sql import Column, DataFrame
@@ -28,7 +30,7 @@ from recbench_spark.training.fits.logs import (
     find_scale,
     require_times,
 )
-from recbench_spark.training.fits.running import run_tasks
+from recbench_spark.training.fits.running import count_slots, run_tasks
 from recbench_spark.training.fits.table import append_fits
 from recbench_spark.training.fits.tasks import (
     FIT_FILES,
@@ -37,6 +39,7 @@ from recbench_spark.training.fits.tasks import (
     ROW,
     USERS,
     FitTask,
+    Row,
     fit_one,
 )
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
@@ -57,15 +60,13 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             ConfigError: features of days on a log without times.
             DataError, DivergedError: the error that ended the fit.
         """
-        files = self._files(data)
-        task = self._task(data, files)
+        files, name = share_log(data), self.settings.name
+        task = self.make_task(data, files)
         (outcome,) = run_tasks(data.spark, [task], partial(fit_one, files=files), 1)
         if outcome.row is None:
             reason = explain_spark_error(outcome.error or OSError())
-            raise DataError(f"model {self.settings.name}: its process ended: {reason}")
-        name = self.settings.name
-        facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
-        append_fits(data.store, [outcome.row], facts)
+            raise DataError(f"model {name}: its process ended: {reason}")
+        append_night_fits(data, [outcome.row])
         if outcome.row["status"] != "succeeded":
             kind = DivergedError if outcome.row["status"] == "diverged" else DataError
             message, _, hint = str(outcome.row["error"]).partition("\n  hint: ")
@@ -132,15 +133,13 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
     def _place(self, data: SplitData, name: str) -> str:
         return f"{data.store.files_root}/{FIT_FILES}/{data.key(self.settings)}/{name}"
 
-    def _files(self, data: SplitData) -> SharedRatingLog:
-        rows = data.table(SPLITS).select(*COLUMNS)
-        facts = collect_facts(rows)
-        scale = find_scale(facts, data.scale)
-        has_times = facts["timed"] == facts["rows"]
-        shared = share_rows(data.store.scratch, rows)
-        return SharedRatingLog(shared, tuple(facts["parts"]), scale, has_times, facts["rows"])
+    def make_task(self, data: SplitData, files: SharedRatingLog) -> FitTask:
+        """Return the fit as a task.
 
-    def _task(self, data: SplitData, files: SharedRatingLog) -> FitTask:
+        Raises:
+            ConfigError: the learner needs times, and the log has none.
+            ProtocolError: there are no rows to learn from, or none to predict.
+        """
         settings = learner_settings(self.settings)
         require_times(files, self.settings.name, settings)
         watched = tuple(part for part in files.parts if part not in TRAINING_PARTS)
@@ -152,3 +151,51 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
             stored=data.store.format_path(FIT_FILES),
         )  # fmt: skip
+
+
+def share_log(data: SplitData) -> SharedRatingLog:
+    """Write the labelled log of a split once for all tasks of a host."""
+    rows = data.table(SPLITS).select(*COLUMNS)
+    facts = collect_facts(rows)
+    scale = find_scale(facts, data.scale)
+    has_times = facts["timed"] == facts["rows"]
+    shared = share_rows(data.store.scratch, rows)
+    return SharedRatingLog(shared, tuple(facts["parts"]), scale, has_times, facts["rows"])
+
+
+def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:
+    """Append rows of fits that a night made."""
+    facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
+    append_fits(data.store, rows, facts)
+
+
+def fit_side_by_side(
+    adapters: Sequence[RatingAdapter], data: SplitData, report: Callable[[str], None]
+) -> list[str]:
+    """Fit models beside each other, a task of one core each, and commit the rows of all in one append.
+
+    The driver holds the tasks and their rows. A fit that fails leaves no row here: its own run repeats it
+    and reports the reason, and no other fit ends with it.
+
+    Args:
+        adapters: models that are not saved yet.
+        data: the split.
+        report: called with one line for each fit that ends.
+
+    Returns:
+        The names of the models that were fitted.
+    """
+    files, tasks = share_log(data), dict[str, FitTask]()
+    for adapter in adapters:
+        with suppress(ConfigError, ProtocolError):  # the model's own run raises it again
+            task = adapter.make_task(data, files)
+            tasks[task.fit_id] = task
+    rows: list[Row] = []
+    work = partial(fit_one, files=files)
+    for outcome in run_tasks(data.spark, list(tasks.values()), work, count_slots(data.spark)):
+        if outcome.row is not None and outcome.row["status"] == "succeeded":
+            rows.append(outcome.row)
+            report(f"  {len(rows)} of {len(tasks)}: {outcome.row['model']}, {outcome.row['seconds']:.1f} s")
+    append_night_fits(data, rows)
+    fitted = {row["fit_id"] for row in rows}
+    return [adapter.settings.name for adapter in adapters if data.key(adapter.settings) in fitted]

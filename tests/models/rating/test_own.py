@@ -11,6 +11,8 @@ from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, DataError, DivergedError
 from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import fit, learns_relevant, make_settings
+from recbench_spark.schemas import FITS, METRICS
+from recbench_spark.storage.store import Store
 from tests.models.rating.worlds import plant_ratings
 from tests.nights import run, small
 from tests.own_model import PureSvd
@@ -66,18 +68,27 @@ def test_a_class_that_is_not_there_is_refused() -> None:
         make_benchmark({**document, "models": models}, [], "test")
 
 
-def test_a_night_ranks_it(spark: Any, tmp_path: Any) -> None:
-    """It beats random order on the small world, and a second night fits nothing again."""
-    models = [{"name": "svd", "kind": KIND, "dims": 3}, {"name": "random", "kind": "random"}]
+def test_a_night_fits_models_side_by_side_and_ranks_them(spark: Any, tmp_path: Any) -> None:
+    """Fits that succeed come in one commit; the one that fails fails alone, and nothing is fitted twice."""
+    models = [
+        {"name": "svd", "kind": KIND, "dims": 3},
+        {"name": "wrong", "kind": KIND, "wrong": "rows"},
+        {"name": "wmf", "kind": "wmf", "dims": 3, "epochs": 3},
+        {"name": "random", "kind": "random"},
+    ]
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
-    from recbench_spark.schemas import FITS, METRICS
-    from recbench_spark.storage.store import Store
-
     store = Store(spark, str(tmp_path))
     benchmark = small(models=models, evaluation=evaluation)
     first = run(store, benchmark)
-    rows = store.read(METRICS).where("metric = 'ndcg' AND k = 5").collect()
+    assert "fit 3 models side by side: svd, wrong, wmf" in first.remarks
+    assert "vectors of users have shape" in first.outcome.failed["wrong"]
+    rows = (
+        store.read(METRICS).where("metric = 'ndcg' AND k = 5 AND part = 'test' AND slice IS NULL").collect()
+    )
     values = {row.run_id: row.value for row in rows}
     assert values[first.outcome.run_ids["svd"]] > values[first.outcome.run_ids["random"]]
-    run(store, benchmark)
-    assert store.read(FITS).count() == 1
+    fits = store.read(FITS).collect()
+    assert sorted(row.model for row in fits) == ["svd", "wmf", "wrong"]
+    again = run(store, benchmark)
+    assert "side by side" not in again.remarks
+    assert [row.model for row in store.read(FITS).collect()].count("svd") == 1
