@@ -28,7 +28,7 @@ def _union_parts(frames: dict[str, DataFrame], undivided: str | None = None) -> 
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), marked)
 
 
-def _undivided(dataset: Dataset) -> str | None:
+def _name_undivided_part(dataset: Dataset) -> str | None:
     """Return the part whose rows the split divides, if `dataset.closed_loop` says so."""
     return "train" if dataset.closed_loop == "split" else None
 
@@ -70,7 +70,7 @@ def read_coat(spark: SparkSession, dataset: Dataset) -> RawLog:
         for part, name in (("train", "train.ascii"), ("open_loop", "test.ascii"))
     }
     rated = F.coalesce(F.col("rating").try_cast("double"), F.lit(1.0)) != 0
-    log = _union_parts(frames, _undivided(dataset)).where(rated)
+    log = _union_parts(frames, _name_undivided_part(dataset)).where(rated)
     return RawLog(log, folder, "as many numbers as in the first line")
 
 
@@ -130,7 +130,7 @@ def read_yahoo_r3(spark: SparkSession, dataset: Dataset) -> RawLog:
         for part, name in (("train", "train"), ("open_loop", "test"))
     }
     frames = {part: text.frame for part, text in texts.items()}
-    return RawLog(_union_parts(frames, _undivided(dataset)), folder, texts["train"].line)
+    return RawLog(_union_parts(frames, _name_undivided_part(dataset)), folder, texts["train"].line)
 
 
 # --- LightGCN: adjacency lines ---

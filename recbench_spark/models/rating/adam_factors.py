@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -139,11 +139,11 @@ def fit_wmf(
         for epoch in range(settings.epochs):
             for items_b in cut_batches(train.n_items, settings.batch_items, seed, epoch):
                 adam.zero_grad()
-                _wmf_loss(tables[USERS], tables[ITEMS], pairs, items_b, settings).backward()
+                _wmf_loss(tables[USERS], tables[ITEMS], pairs, items_b, settings).backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_value_(tables, settings.clip)
                 adam.step()
         p_ud, q_id = (table.detach().numpy().copy() for table in tables)
-    return _make_fit(train, p_ud, q_id, np.zeros(train.n_items), settings, watched)
+    return _make_fit(train, p_ud, q_id, settings, watched)
 
 
 def _wmf_loss(
@@ -195,10 +195,10 @@ def fit_gmf(
         for epoch in range(settings.epochs):
             for users_b, items_b, label_b in sampler.draw_batches(epoch):
                 adam.zero_grad()
-                _gmf_loss(tables, users_b, items_b, label_b, settings.regulariser).backward()
+                _gmf_loss(tables, users_b, items_b, label_b, settings.regulariser).backward()  # type: ignore[no-untyped-call]
                 adam.step()
         p_ud, q_id, h_d, _ = (table.detach().numpy().copy() for table in tables)
-    return _make_fit(train, p_ud * h_d, q_id, np.zeros(train.n_items), settings, watched)
+    return _make_fit(train, p_ud * h_d, q_id, settings, watched)
 
 
 def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
@@ -284,13 +284,15 @@ def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Indices]:
 
 
 def _make_fit(
-    train: Ratings, p_ud: Table, q_id: Table, bias_i: Floats, settings: AdamSettings, watched: Any
+    train: Ratings, p_ud: Table, q_id: Table, settings: AdamSettings, watched: Ratings | None
 ) -> Fit:
     """Return the fit; users and items without a rated pair have zero vectors."""
     for table, key_r in ((p_ud, train.users_r), (q_id, train.items_r)):
         table[np.bincount(key_r, minlength=len(table)) == 0] = 0
     if not (np.isfinite(p_ud).all() and np.isfinite(q_id).all()):
         raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
-    model = RatingFactorModel(0.0, np.zeros(train.n_users), bias_i, p_ud, q_id, np.array(REAL))
+    model = RatingFactorModel(
+        0.0, np.zeros(train.n_users), np.zeros(train.n_items), p_ud, q_id, np.array(REAL)
+    )
     watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
     return Fit(model, np.zeros(0), watched_p, settings.epochs)
