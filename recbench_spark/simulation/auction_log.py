@@ -1,13 +1,15 @@
 """Cut a checked log of auctions into parts by a hash of the query, with the probabilities of the models.
 
-One process holds the log; each part holds the auctions of its queries.
+Here one process holds the log; `log_layout` cuts a log whose parts are files. A part is the unit of every
+pass: a function from a part to whole numbers, which are added over all parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import reduce
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,32 +23,105 @@ from recbench_spark.kernels.simulation.auction_parts import AuctionPart, Auction
 from recbench_spark.kernels.simulation.mechanism import NOT_SHOWN, SlotCounts
 from recbench_spark.schemas import require_names
 
+Sums = tuple[Ints, ...]
+"""Whole numbers of a part, in any shapes; those of all parts are added, so no order changes a bit."""
+
 
 @dataclass(frozen=True, eq=False)
 class LoggedPart:
-    """Auctions of some queries, and the probabilities of each model for their participants, (r,)."""
+    """Auctions of some queries, and the probabilities of each model for their participants, (r,).
+
+    Attributes:
+        auctions: the auctions.
+        probabilities: by model.
+        whole_auctions_q: (q,) auctions of each query in the whole log; 0 where another part counts it.
+    """
 
     auctions: AuctionPart
     probabilities: Mapping[str, Floats]
+    whole_auctions_q: Ints
 
 
-@dataclass(frozen=True, eq=False)
-class AuctionParts:
-    """A log in parts.
+PartWork = Callable[[LoggedPart], Sums]
+"""A pass: what a part adds."""
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """Facts about the replayed rows that every part must know.
 
     Attributes:
-        parts: auctions by hash of their query.
         slots: slots of the log in each block.
         largest_bid: the unit of revenue; None: the log has no bids.
         losers: participants that were not shown.
         has_blocks: whether the log says which ads stood on the main line.
+        rows: participants.
     """
 
-    parts: tuple[LoggedPart, ...]
     slots: SlotCounts
     largest_bid: float | None
     losers: int
     has_blocks: bool
+    rows: int
+
+    @classmethod
+    def from_log(cls, log: CheckedAuctions) -> LogFacts:
+        """Return the facts about the rows of a log, or of a part of one."""
+        shown = log.position_r > 0
+        block_r = np.zeros(len(shown), np.int64) if log.block_r is None else log.block_r
+        main, side = (int(log.position_r[shown & (block_r == n)].max(initial=0)) for n in (0, 1))
+        largest = None if log.bid_r is None else float(log.bid_r.max(initial=0.0))
+        losers = int((~shown).sum())
+        return cls(SlotCounts(main, side), largest, losers, log.block_r is not None, len(shown))
+
+    def __add__(self, other: LogFacts) -> LogFacts:
+        """Return the facts about the rows of both."""
+        bids = [bid for bid in (self.largest_bid, other.largest_bid) if bid is not None]
+        slots = SlotCounts(max(self.slots.main, other.slots.main), max(self.slots.side, other.slots.side))
+        rows = self.rows + other.rows
+        return LogFacts(slots, max(bids, default=None), self.losers + other.losers, self.has_blocks, rows)
+
+    @property
+    def bid_unit(self) -> float:
+        """The largest bid, or 1 where there is none above 0."""
+        return self.largest_bid or 1.0
+
+
+class AuctionLogParts(Protocol):
+    """A log in parts, in this process or in files that tasks read."""
+
+    @property
+    def facts(self) -> LogFacts:
+        """Facts about the replayed rows."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models whose probabilities the parts have."""
+
+    def add(self, work: PartWork) -> Sums:
+        """Return the sums of a pass over all parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class AuctionParts:
+    """A log in parts that this process holds."""
+
+    parts: tuple[LoggedPart, ...]
+    facts: LogFacts
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models whose probabilities the parts have."""
+        return tuple(self.parts[0].probabilities)
+
+    def add(self, work: PartWork) -> Sums:
+        """Return the sums of a pass over all parts."""
+        return reduce(add_sums, map(work, self.parts))
+
+
+def add_sums(one: Sums, other: Sums) -> Sums:
+    """Add the whole numbers of two parts."""
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def make_parts(log: CheckedAuctions, models: Mapping[str, Floats], count: int) -> AuctionParts:
@@ -57,35 +132,43 @@ def make_parts(log: CheckedAuctions, models: Mapping[str, Floats], count: int) -
         models: probabilities of each model, (r,) in the order of the log.
         count: number of parts; parts without a query are left out.
     """
-    slots, slot_r = _number_slots(log)
-    bid_r = np.ones(len(log.click_r)) if log.bid_r is None else log.bid_r
-    largest = float(bid_r.max(initial=0.0)) or 1.0
-    quality_r = np.ones(len(bid_r)) if log.quality_r is None else log.quality_r
-    key_q = hash_ids(log.query_ids).view(np.int64)
-    part_r = (key_q.view(np.uint64) % np.uint64(count)).astype(np.int64)[log.query_r]
+    facts = LogFacts.from_log(log)
+    part_q = (hash_ids(log.query_ids) % np.uint64(count)).astype(np.int64)
+    part_r = part_q[log.query_r]
     parts = []
     for number in np.unique(part_r):
-        mine = np.flatnonzero(part_r == number)
-        queries, query_r = np.unique(log.query_r[mine], return_inverse=True)
-        rows = AuctionRows(
-            query_r, log.auction_r[mine], log.ad_r[mine], bid_r[mine], quality_r[mine],
-            slot_r[mine].astype(np.int32), log.click_r[mine].astype(np.int32),
-        )  # fmt: skip
-        part = AuctionPart.from_rows(rows, key_q[queries], len(slots))
-        parts.append(LoggedPart(part, {name: values[mine] for name, values in models.items()}))
-    losers = int((slot_r == NOT_SHOWN).sum())
-    return AuctionParts(
-        tuple(parts), slots, None if log.bid_r is None else largest, losers, log.block_r is not None
-    )
+        mine = part_r == number
+        auctions = make_part(select_rows(log, mine), facts)
+        chosen = {name: values[mine] for name, values in models.items()}
+        parts.append(LoggedPart(auctions, chosen, auctions.auctions_q))
+    return AuctionParts(tuple(parts), facts)
 
 
-def _number_slots(log: CheckedAuctions) -> tuple[SlotCounts, Ints]:
-    """Return the slots of the log, and the slot of each row: the sidebar comes after the main line."""
-    shown = log.position_r > 0
-    block_r = np.zeros(len(shown), np.int64) if log.block_r is None else log.block_r
-    main, side = (int(log.position_r[shown & (block_r == n)].max(initial=0)) for n in (0, 1))
-    slot_r = log.position_r - 1 + np.where(block_r == 1, main, 0)
-    return SlotCounts(main, side), np.where(shown, slot_r, NOT_SHOWN)
+def make_part(log: CheckedAuctions, facts: LogFacts) -> AuctionPart:
+    """Make a part of all rows of a log.
+
+    Args:
+        log: rows of some queries.
+        facts: facts about the whole log.
+    """
+    ones = np.ones(len(log.click_r))
+    queries, query_r = np.unique(log.query_r, return_inverse=True)
+    rows = AuctionRows(
+        query_r, log.auction_r, log.ad_r,
+        ones if log.bid_r is None else log.bid_r,
+        ones if log.quality_r is None else log.quality_r,
+        number_slots(log, facts.slots).astype(np.int32), log.click_r.astype(np.int32),
+    )  # fmt: skip
+    key_q = hash_ids(log.query_ids.take(pa.array(queries))).view(np.int64)
+    part = AuctionPart.from_rows(rows, key_q, len(facts.slots))
+    return replace(part, largest_bid=facts.bid_unit)
+
+
+def number_slots(log: CheckedAuctions, slots: SlotCounts) -> Ints:
+    """Return the slot of each row, (r,): the sidebar comes after the main line."""
+    block_r = 0 if log.block_r is None else log.block_r
+    slot_r = log.position_r - 1 + np.where(block_r == 1, slots.main, 0)
+    return np.where(log.position_r > 0, slot_r, NOT_SHOWN)
 
 
 def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:

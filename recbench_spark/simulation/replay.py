@@ -1,16 +1,15 @@
 """Replay models at operating points over the parts of a log, with intervals: rows of the table `replays`.
 
 Passes over the parts: one counts slots, some fit the position curve (Newton steps), one adds up the logged
-policy, and one each model and point. Every pass returns whole numbers, so the cut into parts changes no
-bit. The driver holds sums and replicates of one model at one point: replicates x (11 + 6 slots) numbers.
+policy, and each model takes one for every POINTS_AT_ONCE points. Every pass returns whole numbers, so the
+cut into parts changes no bit. The caller holds sums alone: POINTS_AT_ONCE x replicates x (11 + 6 slots)
+numbers, and replicates x metrics of each model and point. Nothing grows with queries, ads or pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -29,15 +28,18 @@ from recbench_spark.kernels.simulation.click_estimates import (
     EstimateRules,
 )
 from recbench_spark.kernels.simulation.counts import UNIT, SlotTotals
-from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint
+from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.yields import UNSEEN, LoggedPolicy, ReplayedPolicy
-from recbench_spark.simulation.auction_log import AuctionParts, LoggedPart
+from recbench_spark.simulation.auction_log import AuctionLogParts, LoggedPart, Sums
 
 LOGGED = "logged"
 """Name of the logged policy among the models."""
 
 FEWEST_QUERIES = 30.0
 """Effective number of queries below which there is no interval."""
+
+POINTS_AT_ONCE = 16
+"""Operating points of a pass: all of them share one draw of the bootstrap weights."""
 
 SAME_CLICKS = 1e-7
 """Largest relative difference between logged clicks and those of the logged model replayed: rounding."""
@@ -64,7 +66,7 @@ class Replayer:
         queries: number of queries.
     """
 
-    log: AuctionParts
+    log: AuctionLogParts
     settings: ReplaySettings
     clicks: ClickModel
     logged: tuple[LoggedPolicy, LoggedPolicy]
@@ -72,65 +74,49 @@ class Replayer:
     queries: int
 
     @classmethod
-    def from_log(cls, log: AuctionParts, settings: ReplaySettings) -> Replayer:
+    def from_log(cls, log: AuctionLogParts, settings: ReplaySettings) -> Replayer:
         """Count slots, fit the curve and add up the logged policy.
 
         Raises:
             ConfigError: an operating point has slots that the log never filled.
         """
+        slots = log.facts.slots
         for point in settings.list_points():
-            log.slots.check(point)
-        totals = _count_slots(log.parts)
-        set_s, log_theta = _fit_curve(log.parts, totals, settings.curve)
+            slots.check(point)
+        shown, clicks, links, queries = log.add(count_part)
+        set_s, log_theta = _fit_curve(log, SlotTotals(shown, clicks), links > 0, settings.curve)
         plain = log_theta if settings.curve == "plain" else None
-        main = log.slots.main if log.has_blocks else len(log.slots)
-        sums, boot = _add_parts(
-            ((part.auctions.key_q, part.auctions.log_columns(set_s, log_theta)) for part in log.parts),
-            settings.bootstrap,
-        )
+        main = slots.main if log.facts.has_blocks else len(slots)
+        sums, boot = log.add(LogPass(set_s, log_theta, settings.bootstrap))
         views = _count_views(settings.page_views, int(sums[0] / UNIT))
         logged = [LoggedPolicy.from_sums(each, set_s, views, main, plain) for each in (sums, boot)]
-        counts = np.concatenate([part.auctions.auctions_q for part in log.parts]).astype(np.float64)
         rules = EstimateRules(settings.minimum, settings.shrinkage)
+        auctions, squares, number = map(int, queries)
         return cls(
             log, settings, ClickModel(np.exp(log_theta), set_s, main, rules), (logged[0], logged[1]),
-            float(counts.sum() ** 2 / (counts**2).sum()), len(counts),
+            auctions**2 / squares, number,
         )  # fmt: skip
 
-    def replay(self, model: str, point: OperatingPoint, orders: Sequence[AuctionOrder]) -> ReplayedModel:
-        """Return the estimates of a model at a point.
+    def replay(self, model: str, points: Sequence[OperatingPoint]) -> Iterator[ReplayedModel]:
+        """Yield the estimates of a model at each point.
 
         Args:
             model: name of the model.
-            point: the operating point.
-            orders: participants of each part by score, for the point's exponent.
+            points: operating points; neighbours with one exponent share one sort.
         """
-        parts = zip(self.log.parts, orders, strict=True)
-        sums, boot = _add_parts(
-            (
-                (
-                    part.auctions.key_q,
-                    part.auctions.replay(
-                        order, part.probabilities[model], point, self.clicks, self.log.slots
-                    ),
+        for first in range(0, len(points), POINTS_AT_ONCE):
+            some = tuple(points[first : first + POINTS_AT_ONCE])
+            work = ModelPass(model, some, self.clicks, self.log.facts.slots, self.settings.bootstrap)
+            for sums, boot in zip(*self.log.add(work), strict=True):
+                yield ReplayedModel(
+                    ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(boot, self.logged[1]), self.log
                 )
-                for part, order in parts
-            ),
-            self.settings.bootstrap,
-        )
-        return ReplayedModel(
-            ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(boot, self.logged[1]), self.log
-        )
-
-    def rank(self, model: str, exponent: float) -> list[AuctionOrder]:
-        """Sort all auctions by the scores of a model, once for all points with this exponent."""
-        return [part.auctions.rank(part.probabilities[model], exponent) for part in self.log.parts]
 
     def measure_log(self) -> Values:
         """Return the metrics of the logged policy."""
         first, replicates = (one.measure() for one in self.logged)
         values = {name: (float(value), replicates[name]) for name, value in first.items()}
-        return values if self.log.has_blocks else _drop_main_line(values)
+        return values if self.log.facts.has_blocks else _drop_main_line(values)
 
     @property
     def definition(self) -> str:
@@ -149,16 +135,16 @@ class ReplayedModel:
 
     whole: ReplayedPolicy
     boot: ReplayedPolicy
-    log: AuctionParts
+    log: AuctionLogParts
 
     def values(self, unseen: str) -> Values:
         """Return the metrics, with unseen pairs as one of UNSEEN says."""
-        largest = self.log.largest_bid
+        largest = self.log.facts.largest_bid
         first, replicates = (one.measure(unseen, largest or 1.0) for one in (self.whole, self.boot))
         values = {name: (float(value), replicates[name]) for name, value in first.items()}
         if largest is None:
             values = {name: value for name, value in values.items() if not name.startswith("revenue")}
-        return values if self.log.has_blocks else _drop_main_line(values)
+        return values if self.log.facts.has_blocks else _drop_main_line(values)
 
     def cases(self) -> dict[str, float]:
         """Return the share of shown ads of each case, and the clicks estimated for each."""
@@ -175,7 +161,7 @@ class ReplayedModel:
 
 
 def replay_models(
-    log: AuctionParts, models: Sequence[str], settings: ReplaySettings
+    log: AuctionLogParts, models: Sequence[str], settings: ReplaySettings
 ) -> tuple[list[ReplayRow], list[Check]]:
     """Replay models at all operating points: rows of `replays`, and checks of the log.
 
@@ -190,13 +176,10 @@ def replay_models(
     points = sorted(settings.list_points())
     values: dict[tuple[str, OperatingPoint], Values] = {}
     for model in models:
-        for exponent in sorted({point.exponent for point in points}):
-            orders = replayer.rank(model, exponent)
-            for point in [one for one in points if one.exponent == exponent]:
-                replayed = replayer.replay(model, point, orders)
-                by_unseen = {unseen: replayed.values(unseen) for unseen in UNSEEN}
-                values[model, point] = by_unseen[UNSEEN[0]]
-                rows += writer.model_rows(model, point, by_unseen, replayed.cases())
+        for point, replayed in zip(points, replayer.replay(model, points), strict=True):
+            by_unseen = {unseen: replayed.values(unseen) for unseen in UNSEEN}
+            values[model, point] = by_unseen[UNSEEN[0]]
+            rows += writer.model_rows(model, point, by_unseen, replayed.cases())
     rows += writer.difference_rows(values, models, points)
     return rows, [*_check_log(replayer), *_check_logged_model(replayer)]
 
@@ -288,39 +271,86 @@ def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str
     return row | {"stderr": float(finite.std(ddof=1)), "ci_low": float(low[0]), "ci_high": float(high[0])}
 
 
-def _count_slots(parts: Sequence[LoggedPart]) -> SlotTotals:
-    each = [part.auctions.count_slots() for part in parts]
-    shown: Ints = reduce(add, (one.shown_s for one in each))
-    clicks: Ints = reduce(add, (one.clicks_s for one in each))
-    return SlotTotals(shown, clicks)
+def count_part(part: LoggedPart) -> Sums:
+    """Count impressions and clicks (s,), links (s, s), and auctions, their squares and queries (3,)."""
+    counts = part.auctions.added_counts
+    totals = part.auctions.count_slots()
+    auctions_q = part.whole_auctions_q
+    queries = np.array([auctions_q.sum(), (auctions_q * auctions_q).sum(), (auctions_q > 0).sum()])
+    links = position_curve.find_links(counts).astype(np.int64)
+    return totals.shown_s, totals.clicks_s, links, queries
 
 
-def _fit_curve(parts: Sequence[LoggedPart], totals: SlotTotals, kind: str) -> tuple[Ints, Floats]:
+@dataclass(frozen=True, eq=False)
+class CurvePass:
+    """Pass that adds the derivatives of the curve's likelihood, (s,) and (s, s)."""
+
+    set_s: Ints
+    log_theta: Floats
+
+    def __call__(self, part: LoggedPart) -> Sums:
+        """Return the derivatives of a part."""
+        derived = part.auctions.derive_curve(self.set_s, self.log_theta)
+        return derived.gradient, derived.information
+
+
+@dataclass(frozen=True, eq=False)
+class LogPass:
+    """Pass that adds the logged policy: sums over queries (c,) and those of replicates (b, c)."""
+
+    set_s: Ints
+    log_theta: Floats
+    bootstrap: Bootstrap
+
+    def __call__(self, part: LoggedPart) -> Sums:
+        """Return the sums of a part."""
+        rows = part.auctions.log_columns(self.set_s, self.log_theta)
+        return _sum_rows(part, rows, self.bootstrap)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPass:
+    """Pass that adds a model at points: sums over queries (p, c) and those of replicates (p, b, c)."""
+
+    model: str
+    points: tuple[OperatingPoint, ...]
+    clicks: ClickModel
+    slots: SlotCounts
+    bootstrap: Bootstrap
+
+    def __call__(self, part: LoggedPart) -> Sums:
+        """Return the sums of a part; each exponent's scores are sorted once."""
+        rows, order, exponent = [], None, None
+        probability_r = part.probabilities[self.model]
+        for point in self.points:
+            if order is None or exponent != point.exponent:
+                order, exponent = part.auctions.rank(probability_r, point.exponent), point.exponent
+            rows.append(part.auctions.replay(order, probability_r, point, self.clicks, self.slots))
+        columns = rows[0].shape[1]
+        sums, boot = _sum_rows(part, np.concatenate(rows, axis=1), self.bootstrap)
+        each = boot.reshape(len(boot), len(rows), columns).transpose(1, 0, 2)
+        return sums.reshape(len(rows), columns), each
+
+
+def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap) -> Sums:
+    """Return sums over queries, (c,), and of each replicate, (b, c)."""
+    keys = part.auctions.key_q
+    return rows.sum(axis=0), bootstrap_columns(keys, rows, bootstrap.replicates, bootstrap.seed)
+
+
+def _fit_curve(log: AuctionLogParts, totals: SlotTotals, links: Bools, kind: str) -> tuple[Ints, Floats]:
     """Return the first slot of each connected set, and log theta, (s,) each."""
     if kind == "plain":
         clicked = totals.clicks_s > 0
         first = int(np.argmax(clicked)) if clicked.any() else 0
         set_s = np.where(clicked, first, np.arange(len(clicked)))
         return set_s, position_curve.plain_curve(totals.reference_s)
-    links: Bools = reduce(
-        np.logical_or, (position_curve.find_links(part.auctions.counts) for part in parts)
-    )
     set_s = position_curve.find_connected_sets(links)
 
     def derive(log_theta: Floats) -> position_curve.CurveDerivatives:
-        return reduce(add, (part.auctions.derive_curve(set_s, log_theta) for part in parts))
+        return position_curve.CurveDerivatives(*log.add(CurvePass(set_s, log_theta)))
 
     return set_s, position_curve.fit_curve(derive, set_s)
-
-
-def _add_parts(each: Iterator[tuple[Ints, Ints]], bootstrap: Bootstrap) -> tuple[Ints, Ints]:
-    """Return sums over all parts, (c,), and of each replicate, (b, c)."""
-    added: tuple[Ints, Ints] | None = None
-    for keys, rows in each:
-        part = (rows.sum(axis=0), bootstrap_columns(keys, rows, bootstrap.replicates, bootstrap.seed))
-        added = part if added is None else (added[0] + part[0], added[1] + part[1])
-    assert added is not None, "a checked log has rows"
-    return added
 
 
 def _count_views(page_views: int | None, auctions: int) -> float:
@@ -340,9 +370,9 @@ def _drop_main_line(values: Values) -> Values:
     return {name: value for name, value in values.items() if name != "main_line_yield"}
 
 
-def _slot_names(log: AuctionParts) -> list[str]:
-    main, side = log.slots.main, log.slots.side
-    if not log.has_blocks:
+def _slot_names(log: AuctionLogParts) -> list[str]:
+    main, side = log.facts.slots.main, log.facts.slots.side
+    if not log.facts.has_blocks:
         return [str(s + 1) for s in range(main)]
     return [f"main {s + 1}" for s in range(main)] + [f"side {s + 1}" for s in range(side)]
 
@@ -360,7 +390,7 @@ def _check_log(replayer: Replayer) -> list[Check]:
         Check("effective queries", effective, None, "info", few),
         Check("connected sets of slots", len(sets), 1.0, "warning", "slots of others have no common value"),
     ]
-    if replayer.log.losers == 0:
+    if replayer.log.facts.losers == 0:
         checks.append(Check("participants not shown", 0, -1.0, "warning", no_losers))
     if replayer.settings.page_views is None:
         checks.append(Check("views without participants", 0, None, "info", views))
@@ -370,11 +400,11 @@ def _check_log(replayer: Replayer) -> list[Check]:
 def _check_logged_model(replayer: Replayer) -> list[Check]:
     """Replay the logged model at its own point: it must give back the logged clicks."""
     point = replayer.settings.logged
-    if point is None or not all(LOGGED in part.probabilities for part in replayer.log.parts):
+    if point is None or LOGGED not in replayer.log.models:
         return []
     own = point.point()
-    replayer.log.slots.check(own)
-    replayed = replayer.replay(LOGGED, own, replayer.rank(LOGGED, own.exponent))
+    replayer.log.facts.slots.check(own)
+    (replayed,) = replayer.replay(LOGGED, [own])
     clicks = float(replayer.logged[0].columns.clicks.sum())
     estimate = replayed.values(UNSEEN[0])["clicks"][0]
     share = replayed.cases()["share_same_slot"]

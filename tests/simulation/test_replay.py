@@ -73,8 +73,9 @@ def test_a_replicate_is_near_its_full_re_estimation() -> None:
     replayer = Replayer.from_log(log, SETTINGS)
     (part,) = log.parts
     point = SETTINGS.list_points()[1]
-    orders = replayer.rank("new", 1.0)
-    quick = replayer.replay("new", point, orders).values("reference")["clicks"][1]
+    (replayed,) = replayer.replay("new", [point])
+    quick = replayed.values("reference")["clicks"][1]
+    order = part.auctions.rank(part.probabilities["new"], 1.0)
     auctions, boot = part.auctions, SETTINGS.bootstrap
     weights_qb = poisson_weights(auctions.key_q, 20, boot.seed).astype(np.int64)
     slow, set_s = [], replayer.clicks.set_s
@@ -89,7 +90,7 @@ def test_a_replicate_is_near_its_full_re_estimation() -> None:
             position_curve.fit_curve(lambda curve, one=own: one.derive_curve(set_s, curve), set_s)
         )
         model = replace(replayer.clicks, theta_s=theta)
-        rows = auctions.replay(orders[0], part.probabilities["new"], point, model, log.slots) / UNIT
+        rows = auctions.replay(order, part.probabilities["new"], point, model, log.facts.slots) / UNIT
         sums = (rows * weight_q[:, None]).sum(axis=0)
         unseen = sums[find_column("unseen", 8)] * own.count_slots().reference_s
         known = sums[find_column("same_clicks", 8)] + sums[find_column("other_clicks", 8)]
@@ -157,7 +158,7 @@ def test_a_query_of_its_own_and_a_log_without_clicks() -> None:
     bare = generated.log.set_column(7, "clicked", pa.nulls(8, pa.int32()).fill_null(0))
     log = check_auctions(bare, AuctionLog(world=WORLD), "log")
     parts = make_parts(log, {"new": np.full(8, 0.5)}, 1)
-    slots = parts.slots
+    slots = parts.facts.slots
     settings = ReplaySettings.model_validate(
         {"points": [{"main_slots": slots.main, "side_slots": slots.side}], "bootstrap": {"replicates": 10}}
     )
@@ -179,4 +180,4 @@ def test_rows_that_models_were_fitted_to_are_left_out() -> None:
 
 
 def test_slots_are_those_of_the_world() -> None:
-    assert make_log().slots == SLOTS
+    assert make_log().facts.slots == SLOTS

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Floats, Ints, Ints32
+from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.click_estimates import ClickModel, estimate_clicks
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
@@ -57,6 +57,9 @@ class AuctionPart:
         bid_r, quality_r: (r,) inputs of the score beside the probability.
         slot_r, click_r: (r,) logged slot, negative for losers, and click.
         counts: impressions and clicks of each pair over the whole log.
+        owned_g: (g,) pairs that this part adds to sums of the log. The auctions of a large query stand in
+            several parts, and each of its pairs is added by one of them. None: all pairs.
+        largest_bid: the unit in which revenue is added.
     """
 
     key_q: Ints
@@ -70,6 +73,8 @@ class AuctionPart:
     slot_r: Ints32
     click_r: Ints32
     counts: ImpressionCounts = field(repr=False)
+    owned_g: Bools | None = field(default=None, repr=False)
+    largest_bid: float = 1.0
 
     @classmethod
     def from_rows(cls, rows: AuctionRows, key_q: Ints, slots: int) -> AuctionPart:
@@ -112,19 +117,27 @@ class AuctionPart:
     ) -> Ints:
         """Return the estimates of a model at a point for each query: see `estimate_clicks`."""
         slot_r, price_r = order.run(point, slots)
-        rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
+        rows = (self.query_r, self.pair_r, slot_r, price_r / self.largest_bid, probability_r)
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
+
+    @cached_property
+    def added_counts(self) -> ImpressionCounts:
+        """Counts of the pairs that this part adds to sums of the log; those of others are 0."""
+        if self.owned_g is None:
+            return self.counts
+        own = self.owned_g[:, None]
+        return ImpressionCounts(self.counts.shown_gs * own, self.counts.clicks_gs * own)
 
     @cached_property
     def telling_pairs(self) -> ImpressionCounts:
         """Pairs that say something about the curve: with clicks, and seen at two or more slots."""
-        counts = self.counts
+        counts = self.added_counts
         telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
         return ImpressionCounts(counts.shown_gs[telling], counts.clicks_gs[telling])
 
     def count_slots(self) -> SlotTotals:
         """Count impressions and clicks of each slot over the pairs of this part."""
-        counts = self.counts
+        counts = self.added_counts
         return SlotTotals(
             counts.shown_gs.sum(axis=0, dtype=np.int64), counts.clicks_gs.sum(axis=0, dtype=np.int64)
         )
@@ -138,7 +151,7 @@ class AuctionPart:
 
     def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
         """Return what each query adds to the logged policy, int64 (q, c): see `LogColumns`."""
-        counts = self.counts
+        counts = self.added_counts
         derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
         several_g = (counts.shown_gs > 0).sum(axis=1) > 1
         by_pair = np.concatenate(
