@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import re
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +109,7 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
 def read_column_names(path: str) -> list[str]:
     """Read the column names of a table at a path, without reading a row of Parquet or Delta."""
     kind = detect_kind(path)
-    named = open_path(path).table.schema if kind == "text" else _open_dataset(path, kind).schema
+    named = open_path(path).table.schema if kind == "text" else open_dataset(path, kind).schema
     return list(named.names)
 
 
@@ -118,7 +120,7 @@ def read_vector_width(path: str) -> int | None:
         vector = open_path(path).table.column("vector")
         values = _parse_json_vector(vector[0].as_py()) if len(vector) else None
     else:
-        head = _open_dataset(path, kind).head(1, columns=["vector"])
+        head = open_dataset(path, kind).head(1, columns=["vector"])
         values = head.column(0)[0].as_py() if head.num_rows else None
     return None if values is None else len(values)
 
@@ -128,7 +130,7 @@ def read_first_values(path: str, name: str, n: int) -> pa.Array:
     kind = detect_kind(path)
     if kind == "text":
         return combine_column(open_path(path).table.column(name).slice(0, n))
-    return combine_column(_open_dataset(path, kind).head(n, columns=[name]).column(name))
+    return combine_column(open_dataset(path, kind).head(n, columns=[name]).column(name))
 
 
 def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
@@ -225,34 +227,37 @@ def open_path(path: str) -> StoredTable:
     if kind == "text":
         return _read_text(path)
     try:
-        return StoredTable(_open_dataset(path, kind).to_table())
+        return StoredTable(open_dataset(path, kind).to_table())
     except (pa.ArrowException, OSError) as error:
         message = str(error).strip().splitlines()[0]
         raise DataError(f"{path}: cannot be read: {message[:300]}", DAMAGED) from None
 
 
-def _open_dataset(path: str, kind: str) -> ds.Dataset:
+def open_dataset(path: str, kind: str) -> ds.Dataset:
+    """Open a table of kind `delta` or `parquet`, without reading a row; errors as `open_path`."""
     return open_delta(path) if kind == "delta" else open_parquet(path)
 
 
 def estimate_rows(path: str) -> int:
     """Estimate the rows of a table from its metadata, without reading it.
 
-    The estimate for a text file is its number of lines, or its bytes where it is compressed or large.
+    The lines of a text file are counted, of a large one in its first COUNTED_BYTES bytes alone. For a
+    compressed file its bytes stand for lines.
     """
     kind = detect_kind(path)
-    if kind == "text":
-        size = Path(path).stat().st_size
-        return (
-            size
-            if path.endswith(COMPRESSED) or size > MAX_COUNTED_BYTES
-            else Path(path).read_bytes().count(b"\n")
-        )
-    return int(_open_dataset(path, kind).count_rows())
+    if kind != "text":
+        return int(open_dataset(path, kind).count_rows())
+    size = Path(path).stat().st_size
+    if path.endswith(COMPRESSED):
+        return size
+    with Path(path).open("rb") as stream:
+        head = stream.read(COUNTED_BYTES)
+    lines = head.count(b"\n")
+    return lines if size <= len(head) else round(size * max(lines, 1) / len(head))
 
 
-MAX_COUNTED_BYTES = 1 << 28
-"""Bytes of the largest text file whose lines are counted; of a larger one each byte counts as a line."""
+COUNTED_BYTES = 1 << 28
+"""Bytes of a text file whose lines are counted; those beyond have as many lines for each byte."""
 
 
 # -------------------------------------------------------------------------------------------- text
@@ -265,14 +270,48 @@ def _read_text(path: str) -> StoredTable:
         raw = bz2.decompress(raw) if path.endswith(".bz2") else raw
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path}: cannot be read: {error}", DAMAGED) from None
-    text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
-    # Lines are split as Hadoop does it; blank lines are skipped.
-    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
+    stream = io.BytesIO(raw)
+    names, sep = split_header(stream, path)
+    return cut_lines(stream.read(), names, sep, path)
+
+
+def split_header(stream: IO[bytes], path: str) -> tuple[list[str], str]:
+    """Read a text file up to the end of its header, the first line that is not blank.
+
+    Returns:
+        The names of the columns, none for an empty file, and the separator.
+
+    Raises:
+        FallbackToSpark: names that are empty or stand there twice.
+    """
     sep = separator(path)
-    names = _split_fields(lines[0], sep, path, None) if lines else []
+    text = _read_header(stream)
+    names = _split_fields(text, sep, path, None) if text else []
     if len({name.lower() for name in names}) < len(names) or not all(names):
         raise FallbackToSpark(f"{path}: column names that are empty or stand there twice")
-    return _split_columns(lines[1:], names, sep, path)
+    return names, sep
+
+
+def _read_header(stream: IO[bytes]) -> str:
+    """Return the first line that is not blank; the stream then stands behind it."""
+    at = 0
+    while line := stream.readline():
+        bare = line.removeprefix(b"\xef\xbb\xbf") if not at else line
+        at += len(line) - len(bare)
+        for part in re.split(rb"(?<=\r)(?!\n)", bare):  # a lone carriage return ends a line too
+            at += len(part)
+            text = part.decode("utf-8", errors="replace").rstrip("\r\n")
+            if text.strip(BLANKS):
+                stream.seek(at)
+                return text
+    return ""
+
+
+def cut_lines(raw: bytes, names: list[str], sep: str, path: str) -> StoredTable:
+    """Cut whole lines of a text file into columns; lines end as for Hadoop, and blank ones are skipped."""
+    text = raw.decode("utf-8", errors="replace")
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
+    return _split_columns(lines, names, sep, path)
 
 
 BLANKS = "".join(map(chr, range(33)))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, find_indices
 from recbench_spark.data.readers.auctions import CheckedAuctions
@@ -184,24 +185,84 @@ def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
 
 
 def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:
-    """Return the auctions after a time in microseconds; an auction counts by its latest row.
+    """Return the auctions after a time in microseconds; an auction counts by its earliest row.
 
     Raises:
         DataError: the log has no times, or no auction is later.
     """
     if log.time_r is None:
-        raise DataError(
-            "the log has no event_time, so rows after trained_until cannot be told from others",
-            "add the column, or --same-log, which marks the results",
-        )
-    earlier = np.unique(log.auction_r[log.time_r <= time])
-    keep = ~np.isin(log.auction_r, earlier)
+        raise make_no_time_error()
+    keep = mask_later_rows(log, time)
     if not keep.any():
-        raise DataError(
-            "no auction of the log is later than trained_until of every model",
-            "replay a later log, or --same-log, which marks the results",
-        )
+        raise make_no_later_error()
     return select_rows(log, keep)
+
+
+def mask_later_rows(log: CheckedAuctions, time: int) -> Bools:
+    """Return a mask of the rows of auctions whose rows are all later than a time."""
+    assert log.time_r is not None, "the caller looks first"
+    earlier = np.unique(log.auction_r[log.time_r <= time])
+    return ~np.isin(log.auction_r, earlier)
+
+
+def make_no_time_error() -> DataError:
+    """Return the error for a log without times."""
+    return DataError(
+        "the log has no event_time, so rows after trained_until cannot be told from others",
+        "add the column, or --same-log, which marks the results",
+    )
+
+
+def make_no_later_error() -> DataError:
+    """Return the error for a log that ends before a model's training ends."""
+    return DataError(
+        "no auction of the log is later than trained_until of every model",
+        "replay a later log, or --same-log, which marks the results",
+    )
+
+
+Participant = tuple[str, str]
+"""Auction and ad, as text."""
+
+
+@dataclass(frozen=True)
+class MatchProblems:
+    """Mistakes of a model's table, over some auctions.
+
+    Attributes:
+        twice: the first participant with two rows, by auction and ad as text.
+        missing: participants without a row; bad: probabilities outside 0..1; each with the first of them.
+    """
+
+    twice: Participant | None = None
+    missing: tuple[int, Participant | None] = (0, None)
+    bad: tuple[int, Participant | None] = (0, None)
+
+    def __add__(self, other: MatchProblems) -> MatchProblems:
+        """Return the mistakes over the auctions of both."""
+        return MatchProblems(
+            _find_first(self.twice, other.twice),
+            *(
+                (one[0] + two[0], _find_first(one[1], two[1]))
+                for one, two in ((self.missing, other.missing), (self.bad, other.bad))
+            ),
+        )
+
+    def refuse(self, where: str) -> None:
+        """Raise DataError where there is a mistake."""
+        if self.twice:
+            raise DataError(f"{where}: {_describe(self.twice)} stands there twice", "keep one row of each")
+        if self.missing[1]:
+            raise DataError(
+                f"{where}: {self.missing[0]:,} participants of the log have no probability, e.g. "
+                f"{_describe(self.missing[1])}",
+                "a model scores every participant, also those that were not shown",
+            )
+        if self.bad[1]:
+            raise DataError(
+                f"{where}: {self.bad[0]:,} probabilities are not in 0..1, e.g. of {_describe(self.bad[1])}",
+                "probabilities of a click, not scores",
+            )
 
 
 def match_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> Floats:
@@ -211,7 +272,17 @@ def match_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> Fl
         SchemaError: a column is missing. DataError: a participant has no probability or two, or one that
             is outside 0..1.
     """
-    require_names(table.column_names, ["auction_id", "ad_id", "probability"], where)
+    require_names(table.column_names, MODEL_COLUMNS, where)
+    probability_r, problems = find_probabilities(log, table, where)
+    problems.refuse(where)
+    return probability_r
+
+
+MODEL_COLUMNS = ("auction_id", "ad_id", "probability")
+
+
+def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tuple[Floats, MatchProblems]:
+    """Return the probability of each row of the log, (r,), NaN where there is none, and all mistakes."""
     auction = _find_places(table, "auction_id", log.auction_ids, where)
     ad = _find_places(table, "ad_id", log.ad_ids, where)
     numbers = as_double(combine_column(table.column("probability")), "probability")
@@ -220,28 +291,18 @@ def match_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> Fl
     keys = auction[known] * len(log.ad_ids) + ad[known]
     order = np.argsort(keys, kind="stable")
     keys, value = keys[order], value[known][order]
-    if (keys[1:] == keys[:-1]).any():
-        place = int(keys[1:][keys[1:] == keys[:-1]][0])
-        raise DataError(f"{where}: {_describe(log, place)} stands there twice", "keep one row of each")
     wanted = log.auction_r * len(log.ad_ids) + log.ad_r
     at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
     missing = (keys[at] != wanted) if len(keys) else np.ones(len(wanted), bool)
-    if missing.any():
-        place = int(wanted[np.argmax(missing)])
-        raise DataError(
-            f"{where}: {int(missing.sum()):,} participants of the log have no probability, e.g. "
-            f"{_describe(log, place)}",
-            "a model scores every participant, also those that were not shown",
-        )
-    probability: Floats = value[at]
-    bad = ~((probability >= 0) & (probability <= 1))
-    if bad.any():
-        place = int(wanted[np.argmax(bad)])
-        raise DataError(
-            f"{where}: {int(bad.sum()):,} probabilities are not in 0..1, e.g. of {_describe(log, place)}",
-            "probabilities of a click, not scores",
-        )
-    return probability
+    probability_r = np.full(len(wanted), np.nan)
+    probability_r[~missing] = value[at[~missing]]
+    bad = ~missing & ~((probability_r >= 0) & (probability_r <= 1))
+    problems = MatchProblems(
+        _name_first(log, keys[1:][keys[1:] == keys[:-1]]),
+        (int(missing.sum()), _name_first(log, wanted[missing])),
+        (int(bad.sum()), _name_first(log, wanted[bad])),
+    )
+    return probability_r, problems
 
 
 def _find_places(table: pa.Table, name: str, known: pa.Array, where: str) -> Ints:
@@ -250,6 +311,23 @@ def _find_places(table: pa.Table, name: str, known: pa.Array, where: str) -> Int
     return find_indices(coded, known)
 
 
-def _describe(log: CheckedAuctions, place: int) -> str:
-    auction, ad = divmod(place, len(log.ad_ids))
-    return f"ad {log.ad_ids[ad]} in auction {log.auction_ids[auction]}"
+def _name_first(log: CheckedAuctions, keys: Ints) -> Participant | None:
+    """Return the first of some participants by the texts of auction and ad, in any order of the rows."""
+    if not len(keys):
+        return None
+    auction, ad = np.divmod(keys, len(log.ad_ids))
+    auctions = np.unique(auction)
+    first = auctions[int(pc.array_sort_indices(log.auction_ids.take(pa.array(auctions)))[0].as_py())]
+    ads = log.ad_ids.take(pa.array(np.unique(ad[auction == first])))
+    return str(log.auction_ids[first]), str(pc.min(ads))
+
+
+def _find_first(one: Participant | None, other: Participant | None) -> Participant | None:
+    present = [each for each in (one, other) if each]
+    # Arrow sorts texts by their bytes.
+    return min(present, key=lambda each: tuple(text.encode() for text in each), default=None)
+
+
+def _describe(participant: Participant) -> str:
+    auction, ad = participant
+    return f"ad {ad} in auction {auction}"

@@ -6,7 +6,7 @@ One process reads the whole log, about 100 bytes for each row.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,48 +77,115 @@ def read_local_table(path: str, what: str) -> pa.Table:
     """Read a table of this machine as it is stored.
 
     Raises:
-        DataError: it has lines of another layout, or only Spark reads it.
+        DataError: it has lines of another layout, or only Spark's readers read it.
     """
     try:
         stored = arrow_files.open_path(path)
     except FallbackToSpark as error:
-        raise DataError(
-            f"{what} {path}: {error.message}", "a replay reads Parquet, Delta and CSV of this machine"
-        ) from None
+        raise make_reach_error(f"{what} {path}", error) from None
     if stored.bad_lines:
-        raise DataError(
-            f"{what} {path}: {len(stored.bad_lines)} lines have not {stored.line}, e.g. "
-            f"{stored.bad_lines[0][:200]!r}"
-        )
+        raise make_lines_error(f"{what} {path}", len(stored.bad_lines), stored.bad_lines[0], stored.line)
     if not stored.line:
         return stored.table
     fields = [pa.field(one.name, one.type, metadata=TEXT_NOTES) for one in stored.table.schema]
     return stored.table.cast(pa.schema(fields))
 
 
+def make_reach_error(where: str, error: FallbackToSpark) -> DataError:
+    """Return the error for a table that this module cannot read."""
+    return DataError(f"{where}: {error.message}", "a replay reads Parquet, Delta and CSV of this machine")
+
+
+def make_lines_error(where: str, count: int, example: str, layout: str) -> DataError:
+    """Return the error for lines of a text file with another layout."""
+    return DataError(f"{where}: {count} lines have not {layout}, e.g. {example[:200]!r}")
+
+
 def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> CheckedAuctions:
     """Check a table as `read_auctions` does."""
-    wanted = {name: settings.columns.get(name, name) for name in AUCTION_COLUMNS}
-    names = table.column_names
-    needed = [wanted[name] for name in AUCTION_COLUMNS if name in REQUIRED or name in settings.columns]
-    require_names(names, needed, where)
-    rows = pa.table({name: table.column(own) for name, own in wanted.items() if own in names})
+    rows = select_columns(table, settings, where)
     if not rows.num_rows:
         raise DataError(f"{where}: no rows", "check the path")
-    ids, columns = _read_ids(rows, where), _read_columns(rows, settings, where)
-    problems = _find_problems(ids, columns)
-    good, rejects = _separate_rows(rows, problems, ids["auction_id"][1], settings, where)
-    return _sort_rows(ids, columns, good, rejects)
+    converted = convert_rows(rows, RowRules(settings.time_unit), where)
+    bad = find_bad_rows(rows, converted, most=SHOWN_REJECTS if settings.bad_rows == "reject" else 0)
+    if bad.counts and settings.bad_rows == "fail":
+        raise bad.make_error(where)
+    good = converted.mask_good(bad.mask_r)
+    if not good.any():
+        raise make_all_bad_error(where, bad)
+    return sort_rows(converted, good, bad.rejects)
 
 
-def _read_ids(rows: pa.Table, where: str) -> dict[str, tuple[pa.Array, Ints]]:
+def select_columns(table: pa.Table, settings: AuctionLog, where: str) -> pa.Table:
+    """Return the columns of a log by their own names.
+
+    Raises:
+        SchemaError: a column is missing.
+    """
+    wanted = name_columns(table.column_names, settings, where)
+    return pa.table({name: table.column(own) for name, own in wanted.items()})
+
+
+def name_columns(names: Sequence[str], settings: AuctionLog, where: str) -> dict[str, str]:
+    """Return the name in the file of each column of a log that is there; errors as `select_columns`."""
+    wanted = {name: settings.columns.get(name, name) for name in AUCTION_COLUMNS}
+    needed = [wanted[name] for name in AUCTION_COLUMNS if name in REQUIRED or name in settings.columns]
+    require_names(names, needed, where)
+    return {name: own for name, own in wanted.items() if own in names}
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """Rules by which rows are converted, the same for all rows of a log.
+
+    Attributes:
+        time_unit: unit of times that are numbers.
+        number_times: whether times that are text are numbers; None: if all texts of the rows are digits.
+        numeric_ads: whether ads are in the order of numbers; None: if all ids here are.
+    """
+
+    time_unit: str
+    number_times: bool | None = None
+    numeric_ads: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ConvertedRows:
+    """Rows of a log as arrays, in any order.
+
+    Attributes:
+        ids: distinct texts of each column of ids, and their places, (r,); -1 where an id is missing.
+        columns: the other columns as float64, (r,); NaN where a value is missing or no number.
+    """
+
+    ids: Mapping[str, tuple[pa.Array, Ints]]
+    columns: Mapping[str, Floats]
+
+    def mask_good(self, bad_r: Bools) -> Bools:
+        """Return a mask of the rows of auctions without a bad row."""
+        auction_r = self.ids["auction_id"][1]
+        return ~np.isin(auction_r, auction_r[bad_r]) & (auction_r >= 0)
+
+
+def convert_rows(rows: pa.Table, rules: RowRules, where: str) -> ConvertedRows:
+    """Convert the columns of a log to arrays.
+
+    Raises:
+        SchemaError: a column of another type. DataError: an id or a time that is none.
+    """
+    return ConvertedRows(_read_ids(rows, rules, where), _read_columns(rows, rules, where))
+
+
+def _read_ids(rows: pa.Table, rules: RowRules, where: str) -> dict[str, tuple[pa.Array, Ints]]:
     """Return the distinct texts and their places of each column of ids; -1 where an id is missing."""
     ids = {}
     for name in ("auction_id", "query_id", "ad_id"):
         field, coded = encode_ids(rows, name, where)
         order = np.arange(len(coded.dictionary))
         if name == "ad_id" and len(coded.dictionary):
-            whole = has_numeric_order([pa.table([coded], schema=pa.schema([field]))], name)
+            whole = rules.numeric_ads
+            if whole is None:
+                whole = has_numeric_order([pa.table([coded], schema=pa.schema([field]))], name)
             keys = coded.dictionary.cast(pa.int64() if whole else pa.large_binary())
             order = pc.array_sort_indices(keys).to_numpy()
         place = np.empty(len(order) + 1, np.int64)
@@ -128,7 +195,7 @@ def _read_ids(rows: pa.Table, where: str) -> dict[str, tuple[pa.Array, Ints]]:
     return ids
 
 
-def _read_columns(rows: pa.Table, settings: AuctionLog, where: str) -> dict[str, npt.NDArray[np.float64]]:
+def _read_columns(rows: pa.Table, rules: RowRules, where: str) -> dict[str, npt.NDArray[np.float64]]:
     """Return the other columns as float64, NaN where a value is missing or no number."""
     columns = {}
     for name in ("bid", "quality", "probability", "clicked", "position"):
@@ -144,22 +211,22 @@ def _read_columns(rows: pa.Table, settings: AuctionLog, where: str) -> dict[str,
         code = pc.index_in(text, value_set=pa.array(BLOCKS))
         columns["block"] = pc.fill_null(code, -1).to_numpy().astype(np.float64)
     if "event_time" in rows.column_names:
-        columns["event_time"] = _read_times(combine_column(rows.column("event_time")), settings, where)
+        columns["event_time"] = _read_times(combine_column(rows.column("event_time")), rules, where)
     return columns
 
 
-def _read_times(column: pa.Array, settings: AuctionLog, where: str) -> npt.NDArray[np.float64]:
+def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np.float64]:
     """Return microseconds since 1970 UTC; timestamps without a zone are taken as UTC."""
     try:
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
         elif pa.types.is_integer(column.type):
-            times = pc.multiply(as_long(column, "event_time"), MICROS_PER_UNIT[settings.time_unit])
+            times = pc.multiply(as_long(column, "event_time"), MICROS_PER_UNIT[rules.time_unit])
         else:
             texts = column.cast(pa.string())
-            whole = pc.all(pc.match_substring_regex(texts, "^[0-9]+$")).as_py()
+            whole = has_number_times(texts) if rules.number_times is None else rules.number_times
             times = (
-                pc.multiply(as_long(texts, "event_time"), MICROS_PER_UNIT[settings.time_unit])
+                pc.multiply(as_long(texts, "event_time"), MICROS_PER_UNIT[rules.time_unit])
                 if whole
                 else texts.cast(pa.timestamp("us")).cast(pa.int64())
             )
@@ -174,8 +241,13 @@ def _read_times(column: pa.Array, settings: AuctionLog, where: str) -> npt.NDArr
     return microseconds
 
 
+def has_number_times(texts: pa.Array) -> bool:
+    """Return whether all texts are digits; a missing one says nothing."""
+    return bool(pc.all(pc.match_substring_regex(texts, "^[0-9]+$")).as_py())
+
+
 def _find_problems(
-    ids: dict[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
+    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
     """Return a mask of bad rows for each kind of mistake."""
     problems = {f"{name} is missing": place < 0 for name, (_, place) in ids.items()}
@@ -202,7 +274,7 @@ def _find_problems(
 
 
 def _find_auction_problems(
-    ids: dict[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats], shown: Bools
+    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats], shown: Bools
 ) -> dict[str, Bools]:
     """Return masks of mistakes that need all rows of an auction."""
     auction, query, ad = (ids[name][1] for name in ("auction_id", "query_id", "ad_id"))
@@ -247,44 +319,75 @@ def _mark_gaps(place: tuple[Ints, Ints, Ints], shown: Bools) -> Bools:
     return marked
 
 
-def _separate_rows(
-    rows: pa.Table, problems: dict[str, Bools], auction_r: Ints, settings: AuctionLog, where: str
-) -> tuple[Bools, tuple[tuple[str, str], ...]]:
-    """Return a mask of rows of good auctions, and the bad rows with their reasons.
+@dataclass(frozen=True, eq=False)
+class BadRows:
+    """Bad rows of a log, or of a part of one that has whole auctions.
 
-    Raises:
-        DataError: there are bad rows, and the settings say to fail; or no auction is good.
+    Attributes:
+        counts: rows by reason; the reasons in the order in which they are reported.
+        examples: the first row of each reason: its place in the log and the row as JSON.
+        rejects: the first rows as JSON with the reason of each.
+        mask_r: (r,) the bad rows.
     """
-    counts = {reason: int(bad.sum()) for reason, bad in problems.items() if bad.any()}
-    if not counts:
-        return np.ones(rows.num_rows, bool), ()
-    first = next(iter(counts))
-    if settings.bad_rows == "fail":
-        listed = "; ".join(f"{reason}: {count:,} rows" for reason, count in counts.items())
-        raise DataError(
-            f"{where}: {listed}; e.g. {_describe_row(rows, int(np.argmax(problems[first])))}",
+
+    counts: Mapping[str, int]
+    examples: Mapping[str, tuple[int, str]]
+    rejects: tuple[tuple[str, str], ...]
+    mask_r: Bools
+
+    def make_error(self, where: str) -> DataError:
+        """Return the error for a log with bad rows."""
+        listed = "; ".join(f"{reason}: {count:,} rows" for reason, count in self.counts.items())
+        return DataError(
+            f"{where}: {listed}; e.g. {self.examples[next(iter(self.counts))][1]}",
             "repair them, or log.bad_rows: reject leaves out their auctions and keeps them in rejects",
         )
-    bad = np.any(list(problems.values()), axis=0)
-    good = ~np.isin(auction_r, auction_r[bad]) & (auction_r >= 0)
-    if not good.any():
-        raise DataError(f"{where}: every auction has a row that cannot be used, e.g. {first}")
-    kept = np.flatnonzero(bad)[:SHOWN_REJECTS]
-    reasons = [next(reason for reason, mask in problems.items() if mask[row]) for row in kept]
-    return good, tuple((_describe_row(rows, int(row)), why) for row, why in zip(kept, reasons, strict=True))
 
 
-def _describe_row(rows: pa.Table, row: int) -> str:
+def make_all_bad_error(where: str, bad: BadRows) -> DataError:
+    """Return the error for a log without a good auction."""
+    first = next(iter(bad.counts))
+    return DataError(f"{where}: every auction has a row that cannot be used, e.g. {first}")
+
+
+def find_bad_rows(
+    rows: pa.Table, converted: ConvertedRows, place_r: Ints | None = None, most: int = SHOWN_REJECTS
+) -> BadRows:
+    """Find the rows that cannot be used.
+
+    Args:
+        rows: rows as they are stored, whole auctions.
+        converted: the same rows.
+        place_r: (r,) rising places of the rows in the log; None: the rows are the log.
+        most: most rejects.
+    """
+    masks = {why: bad for why, bad in _find_problems(converted.ids, converted.columns).items() if bad.any()}
+    bad_r = np.any([np.zeros(rows.num_rows, bool), *masks.values()], axis=0)
+    firsts = {why: int(np.argmax(bad)) for why, bad in masks.items()}
+    kept = np.flatnonzero(bad_r)[:most]
+    reasons = [next(reason for reason, mask in masks.items() if mask[row]) for row in kept]
+    return BadRows(
+        {why: int(bad.sum()) for why, bad in masks.items()},
+        {
+            why: (row if place_r is None else int(place_r[row]), describe_row(rows, row))
+            for why, row in firsts.items()
+        },
+        tuple((describe_row(rows, int(row)), why) for row, why in zip(kept, reasons, strict=True)),
+        bad_r,
+    )
+
+
+def describe_row(rows: pa.Table, row: int) -> str:
+    """Return a row as JSON."""
     return json.dumps(rows.slice(row, 1).to_pylist()[0], default=str)
 
 
-def _sort_rows(
-    ids: dict[str, tuple[pa.Array, Ints]],
-    columns: Mapping[str, Floats],
-    good: Bools,
-    rejects: tuple[tuple[str, str], ...],
+def sort_rows(
+    converted: ConvertedRows, good: Bools, rejects: tuple[tuple[str, str], ...] = ()
 ) -> CheckedAuctions:
-    (auctions, auction_r), (queries, query_r), (ads, ad_r) = ids.values()
+    """Return the good rows in the order of query, auction and ad."""
+    columns = converted.columns
+    (auctions, auction_r), (queries, query_r), (ads, ad_r) = converted.ids.values()
     rows = np.flatnonzero(good)
     rows = rows[np.lexsort((ad_r[rows], auction_r[rows], query_r[rows]))]
     taken = {name: columns[name][rows] if name in columns else None for name in AUCTION_COLUMNS[3:]}

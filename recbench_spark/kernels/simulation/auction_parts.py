@@ -13,6 +13,7 @@ import numpy as np
 
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.click_estimates import ClickModel, estimate_clicks
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
@@ -85,22 +86,21 @@ class AuctionPart:
             key_q: (q,) hash of each query.
             slots: number of slots of the whole log.
         """
-        ads = int(rows.ad_r.max(initial=0)) + 1
-        pairs, pair_r = np.unique(rows.query_r * ads + rows.ad_r, return_inverse=True)
+        pair_r, pair_starts_q = number_pairs(rows.query_r, rows.ad_r, len(key_q))
+        pairs = int(pair_starts_q[-1])
         firsts_a = np.flatnonzero(np.diff(rows.auction_r, prepend=-1))
-        every_q = np.arange(len(key_q) + 1)
         return cls(
             key_q=key_q,
-            pair_starts_q=np.searchsorted(pairs // ads, every_q).astype(np.int64),
+            pair_starts_q=pair_starts_q,
             auctions_q=np.bincount(rows.query_r[firsts_a], minlength=len(key_q)).astype(np.int64),
             starts_a=np.append(firsts_a, len(rows.ad_r)).astype(np.int64),
             query_r=rows.query_r,
-            pair_r=pair_r.astype(np.int64),
+            pair_r=pair_r,
             bid_r=rows.bid_r,
             quality_r=rows.quality_r,
             slot_r=rows.slot_r,
             click_r=rows.click_r,
-            counts=ImpressionCounts.from_rows(pair_r, rows.slot_r, rows.click_r, len(pairs), slots),
+            counts=ImpressionCounts.from_rows(pair_r, rows.slot_r, rows.click_r, pairs, slots),
         )
 
     def rank(self, probability_r: Floats, exponent: float) -> AuctionOrder:
@@ -199,6 +199,39 @@ class LogColumns:
         return cls(auctions[..., 0], shown, clicks, several[..., 0], gradient, square)
 
 
+def number_pairs(query_r: Ints, ad_r: Ints, queries: int) -> tuple[Ints, Ints]:
+    """Number the pairs of query and ad by their first row.
+
+    Args:
+        query_r: (r,) rising, below `queries`.
+        ad_r: (r,) whole numbers from 0; the memory is 8 bytes for each number up to the largest.
+        queries: number of queries.
+
+    Returns:
+        The pair of each row, (r,), and the first pair of each query, then the number of pairs, (q + 1,).
+    """
+    pair_r = np.empty(len(ad_r), dtype=np.int64)
+    starts_q = np.empty(queries + 1, dtype=np.int64)
+    pair_of_ad = np.full(int(ad_r.max(initial=0)) + 1, -1, dtype=np.int64)
+    _fill_pairs(query_r, ad_r, pair_of_ad, pair_r, starts_q)
+    return pair_r, starts_q
+
+
+@compile_kernel
+def _fill_pairs(query_r: Ints, ad_r: Ints, pair_of_ad: Ints, pair_r: Ints, starts_q: Ints) -> None:
+    """Fill in pairs; the number of an ad's pair in an earlier query is below the query's first pair."""
+    pairs, first, begun = 0, 0, 0
+    for r in range(len(ad_r)):
+        while begun <= query_r[r]:
+            starts_q[begun] = pairs
+            begun, first = begun + 1, pairs
+        if pair_of_ad[ad_r[r]] < first:
+            pair_of_ad[ad_r[r]] = pairs
+            pairs += 1
+        pair_r[r] = pair_of_ad[ad_r[r]]
+    starts_q[begun:] = pairs
+
+
 def sum_groups(values_gc: Ints, starts_q: Ints) -> Ints:
     """Return sums of consecutive rows, (q, c); a group without rows gets 0."""
     running = np.concatenate([np.zeros((1, values_gc.shape[1]), np.int64), np.cumsum(values_gc, axis=0)])
@@ -214,8 +247,15 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
         sums_qc: (q, c) multiples of 2^-30.
         replicates, seed: of the weights, which follow from key, replicate and seed alone.
     """
-    keys, sums = split_rows(key_q, sums_qc)
-    return resampling.bootstrap_sums(keys, sums / UNIT, replicates, seed)[0]
+    keys, rows = split_rows(key_q, sums_qc)
+    used_c = np.flatnonzero(rows.any(axis=0))
+    sums = np.zeros((replicates, rows.shape[1]), dtype=np.int64)
+    for start in range(0, len(keys), resampling.BLOCK):
+        block = slice(start, start + resampling.BLOCK)
+        weights = resampling.poisson_weights(keys[block], replicates, seed).astype(np.float64)
+        # Exact in any order: all terms and partial sums are whole numbers below 2^53 (LARGEST_CELL).
+        sums[:, used_c] += (weights.T @ rows[block][:, used_c].astype(np.float64)).astype(np.int64)
+    return sums
 
 
 def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
