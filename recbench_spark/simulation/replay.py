@@ -46,6 +46,9 @@ SAME_CLICKS = 1e-7
 
 CASES = {"same_slot": "same", "other_slot": "other"}
 
+LIFTS = {"click_lift": "clicks", "main_line_lift": "main_line_yield", "revenue_lift": "revenue"}
+"""Relative differences, each with the metric whose quotient minus 1 it is."""
+
 ReplayRow = dict[str, Any]
 """A row of `replays` without its run id."""
 
@@ -236,10 +239,10 @@ class RowWriter:
             pairs = [(one, LOGGED) for one in models]
             pairs += [(one, other) for n, one in enumerate(models) for other in models[:n]]
             for one, other in pairs:
-                for name in [name for name in known[one] if name in known[other]]:
-                    (value, replicates), (base, others) = known[one][name], known[other][name]
-                    row = self._row(one, point, name, (value - base, replicates - others))
-                    rows.append({**row, "other": other, "unseen": UNSEEN[0]})
+                rows += [
+                    {**self._row(one, point, name, value), "other": other, "unseen": UNSEEN[0]}
+                    for name, value in compare_values(known[one], known[other]).items()
+                ]
         return rows
 
     def _row(
@@ -258,6 +261,18 @@ class RowWriter:
         if point is None:
             return row
         return row | {"point": point.describe(), **vars(point)}
+
+
+def compare_values(one: Values, other: Values) -> dict[str, tuple[float, Floats]]:
+    """Return differences of the metrics that both have, and the lifts: quotients minus 1."""
+    common = {name: (one[name], other[name]) for name in one if name in other}
+    compared = {name: (a[0] - b[0], a[1] - b[1]) for name, (a, b) in common.items()}
+    for lift, name in LIFTS.items():
+        if name in common:
+            (value, replicates), (base, others) = common[name]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                compared[lift] = (float(np.float64(value) / base - 1), replicates / others - 1)
+    return compared
 
 
 def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str, float | None]:
