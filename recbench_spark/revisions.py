@@ -86,6 +86,9 @@ REVISIONS: dict[str, int] = {
     "comparisons": 2,
     "changes": 1,
     "paradoxes": 1,
+    # --- replays of auctions
+    # 2: revenue is in the unit of bids; before, it was too large by the largest bid.
+    "replays": 2,
 }
 """The present revisions; one comment per revision, the newest last."""
 

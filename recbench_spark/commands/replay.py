@@ -10,7 +10,10 @@ probability. Each model ranks every auction by bid x probability^exponent x qual
 estimated from the log: at the same slot, moved along the position curve, or by the slot's reference rate
 (docs/auctions.md). Only rows later than every model's trained_until are replayed.
 
-Printed, and written to WAREHOUSE/replays, checks and runs. The whole log is held by one process.
+Printed, and written to WAREHOUSE/replays, checks and runs. Up to 20 million rows the whole log is held by
+one process. Larger ones are replayed with Spark: the log is laid out once below WAREHOUSE/auction_logs, and
+later runs with other models read only this layout. Both give the same numbers. A replay that has succeeded
+on the same day is not run again without --force.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--same-log", action="store_true", help="replay all rows, also those that models were fitted to"
     )
-    flags.add_argument("--parts", type=int, default=1, help="parts of the log; the numbers are the same")
+    flags.add_argument("--parts", type=int, help="parts of the log, at least; the numbers are the same")
+    flags.add_argument(
+        "--engine", choices=("auto", "local", "spark"), default="auto",
+        help="engine: this process, Spark, or by size (default)",
+    )  # fmt: skip
+    flags.add_argument(
+        "--force", action="store_true", help="run again what has succeeded, as a new attempt"
+    )
     flags.add_argument("--logical-date", type=cli.parse_day, help="the day evaluated (default: today)")
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
     return flags

@@ -240,16 +240,37 @@ def publish_replays(
         {"split_id": truth, "file": run["dataset"], "line": line, "reason": why} for line, why in rejects
     ]
     store.append_rows(rejected, REJECTS)
-    published = []
-    for model, content in run["models"].items():
-        own = {**run, "model": model, "model_kind": "replay"}
-        own["inputs"] = {**run["inputs"], "model": content}
-        published.append(
-            make_run_row(_standalone_row(own, truth, checks), run_ids[model], run["started_at"])
-        )
+    published = [
+        make_run_row(_replay_row(run, model, checks), run_ids[model], run["started_at"])
+        for model in run["models"]
+    ]
     store.append_rows(published, RUNS)
     store.end_runs()
     return list(run_ids.values())
+
+
+def find_finished_replay(store: ArrowStore, run: dict[str, Any]) -> list[str]:
+    """Return the runs of a replay that has succeeded on its day; empty if a model lacks one.
+
+    Args:
+        store: the warehouse.
+        run: as in `publish_replays`.
+    """
+    wanted = {_replay_row(run, model, ())["run_key"] for model in run["models"]}
+    filters = [("suite", "=", run["suite"]), ("status", "=", "succeeded")]
+    rows = [
+        row
+        for row in store.rows(RUNS, filters, ["run_id", "run_key", "logical_date"])
+        if row["logical_date"] == run["logical_date"]
+    ]
+    newest = {row["run_key"]: row["run_id"] for row in sorted(rows, key=lambda row: row["run_id"])}
+    return [newest[key] for key in sorted(wanted)] if wanted <= newest.keys() else []
+
+
+def _replay_row(run: dict[str, Any], model: str, checks: Sequence[Check]) -> dict[str, Any]:
+    own = {**run, "model": model, "model_kind": "replay"}
+    own["inputs"] = {**run["inputs"], "model": run["models"][model]}
+    return _standalone_row(own, digest(run["inputs"]["truth"]), checks, ("replays",))
 
 
 def _add_run_id(rows: Any, run_id: str) -> Any:
@@ -258,9 +279,14 @@ def _add_run_id(rows: Any, run_id: str) -> Any:
     return rows.append_column("run_id", pa.repeat(run_id, len(rows)))
 
 
-def _standalone_row(run: dict[str, Any], truth: str | None, checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the row of an evaluation without a night; `truth`: a hash of the truth."""
-    used_revisions = revisions.select_revisions(*code_provenance.STANDALONE)
+def _standalone_row(
+    run: dict[str, Any], truth: str | None, checks: Sequence[Check], parts: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the row of an evaluation without a night; `truth`: a hash of the truth.
+
+    `parts` are parts of the code that it uses beside those of all such evaluations.
+    """
+    used_revisions = revisions.select_revisions(*code_provenance.STANDALONE, *parts)
     identity = digest(run["inputs"], run["settings"], run["model"], __version__, used_revisions)
     facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
     split = truth or digest({"truth": run["inputs"]["truth"]})

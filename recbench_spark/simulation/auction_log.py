@@ -297,8 +297,9 @@ def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tup
     probability_r = np.full(len(wanted), np.nan)
     probability_r[~missing] = value[at[~missing]]
     bad = ~missing & ~((probability_r >= 0) & (probability_r <= 1))
+    repeated = keys[1:][keys[1:] == keys[:-1]]
     problems = MatchProblems(
-        _name_first(log, keys[1:][keys[1:] == keys[:-1]]),
+        _name_first(log, repeated[np.isin(repeated, wanted)]),
         (int(missing.sum()), _name_first(log, wanted[missing])),
         (int(bad.sum()), _name_first(log, wanted[bad])),
     )

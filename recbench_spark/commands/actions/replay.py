@@ -1,4 +1,4 @@
-"""Replay a log of auctions: the work of `jobs/replay.py`, in this process, without a JVM."""
+"""Replay a log of auctions: the work of `jobs/replay.py`, in this process or with Spark."""
 
 from __future__ import annotations
 
@@ -9,41 +9,31 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from recbench_spark.adhoc import replays
+from recbench_spark.adhoc.engines import EngineChoice
 from recbench_spark.commands.dry_runs import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import digest
 from recbench_spark.config.replay import ReplayFile, load_replay
 from recbench_spark.data import arrow_files
-from recbench_spark.data.auction_worlds import GeneratedAuctions, make_auctions
-from recbench_spark.data.readers.auctions import (
-    REQUIRED,
-    CheckedAuctions,
-    check_auctions,
-    read_auctions,
-    read_local_table,
-)
+from recbench_spark.data.readers.auctions import REQUIRED
 from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs, require_unchanged
-from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.compiling import compile_notice
 from recbench_spark.kernels.hashing import splitmix64
-from recbench_spark.nightly.results import publish_replays
+from recbench_spark.nightly.results import find_finished_replay, publish_replays
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import REPLAYS, arrow_rows
-from recbench_spark.simulation.auction_log import (
-    AuctionParts,
-    make_parts,
-    match_probabilities,
-    read_later_rows,
-)
-from recbench_spark.simulation.replay import LOGGED, replay_models
+from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART
+from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
 from recbench_spark.storage.local_files import COMPRESSED
 
 MOST_ROWS = 100_000_000
 """Most rows of a log that one process holds, about 10 GB."""
+
+FEW_ROWS = 20_000_000
+"""Most rows of log and models together that `auto` replays in this process, about 3 GB."""
 
 SHOWN = ("click_yield", "main_line_yield", "ads_per_view", "revenue_per_view")
 """Metrics that are printed, with their differences to the logged policy."""
@@ -56,28 +46,64 @@ def run(args: argparse.Namespace) -> int:
     check_flags(args)
     until = file.end_training(args.same_log)
     lines = describe_replay(file, until)
+    choice = choose_engine(args.engine, file)
     if args.dry_run:
         check_warehouse(args.warehouse)
-        print("\n".join(lines))
+        print("\n".join([*lines, choice.describe()]))
         return OK
     journal, started = Journal(), datetime.now(UTC)
     journal.say(lines[0])
-    if wait := compile_notice(splitmix64):
-        print(wait, file=sys.stderr)
+    journal.say(choice.describe())
     store = ArrowStore(args.warehouse)
-    log, parts = read_parts(file, until, args.parts)
-    journal.say(f"{len(log.click_r):,} participants are read")
-    rows, checks = replay_models(parts, [model.name for model in file.models], file.replay)
-    require_unchanged()
     run = identify_replay(file, args) | {"started_at": started}
-    marked = [{**row, "same_log": int(args.same_log)} for row in rows]
-    run_ids = publish_replays(store, marked, checks, log.rejects, run)
-    print_replays(marked, log)
-    notes = [f"{'' if check.passed else 'warning: '}{check.summary_line()}" for check in checks]
+    if not args.force and (run_ids := find_finished_replay(store, run)):
+        print(f"nothing to do: this replay has succeeded, runs {', '.join(run_ids)} (--force: run again)")
+        return OK
+    moment = None if until is None else int(until.timestamp() * 1_000_000)
+    outcome = make_outcome(file, args, choice, store, moment, journal)
+    require_unchanged()
+    publish_outcome(file, args, store, outcome, run)
+    return OK
+
+
+def make_outcome(
+    file: ReplayFile,
+    args: argparse.Namespace,
+    choice: EngineChoice,
+    store: ArrowStore,
+    until: int | None,
+    journal: Journal,
+) -> replays.ReplayOutcome:
+    """Replay the models with the chosen engine."""
+    if choice.engine == "local":
+        if wait := compile_notice(splitmix64):
+            print(wait, file=sys.stderr)
+        return replays.replay_here(file, until, args.parts or 1)
+    # Imported here: this process needs Spark for large logs alone.
+    from recbench_spark.adhoc.spark_replays import replay_on_spark  # noqa: PLC0415
+    from recbench_spark.runtime.session import get_session  # noqa: PLC0415
+
+    spark, most = get_session(f"recbench-spark replay {file.name}"), MOST_ROWS_OF_A_PART
+    if args.parts:
+        most = min(most, max(1, -(-arrow_files.estimate_rows(file.log.path or "") // args.parts)))
+    return replay_on_spark(spark, file, until, store.folder, most, journal.say)
+
+
+def publish_outcome(
+    file: ReplayFile,
+    args: argparse.Namespace,
+    store: ArrowStore,
+    outcome: replays.ReplayOutcome,
+    run: dict[str, Any],
+) -> None:
+    """Write the results and the page, and print them."""
+    marked = [{**row, "same_log": int(args.same_log)} for row in outcome.rows]
+    run_ids = publish_replays(store, marked, outcome.checks, outcome.rejects, run)
+    print_replays(marked, outcome)
+    notes = [f"{'' if check.passed else 'warning: '}{check.summary_line()}" for check in outcome.checks]
     print("\n".join(notes))
     print(f"report: {write_replay_page(store, file.name, marked, notes).as_uri()}")
     print(f"runs {', '.join(run_ids)} in {store.root}")
-    return OK
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -88,10 +114,45 @@ def check_flags(args: argparse.Namespace) -> None:
     """
     if not is_local_folder(args.warehouse):
         raise ConfigError(
-            f"--warehouse {args.warehouse}: no folder of this machine", "a replay runs in one"
+            f"--warehouse {args.warehouse}: no folder of this machine",
+            "a replay writes to a folder, on a cluster to one that all hosts share",
         )
-    if not 1 <= args.parts <= 100_000:
+    if args.parts is not None and not 1 <= args.parts <= 100_000:
         raise ConfigError(f"--parts {args.parts}: must lie in 1 .. 100,000")
+
+
+def choose_engine(requested: str, file: ReplayFile) -> EngineChoice:
+    """Choose this process or Spark, by the rows of the log and the models.
+
+    Raises:
+        ConfigError: Spark is requested for a generated log. DataError: the log is too large for the
+            requested process.
+    """
+    if file.log.path is None:
+        if requested == "spark":
+            raise ConfigError("--engine spark: a generated log is replayed in one process", "leave it out")
+        return EngineChoice("local", "a generated log, without Spark")
+    if requested == "spark":
+        return EngineChoice("spark", "as requested")
+    if requested == "local":
+        _check_size(file.log.path)
+        return EngineChoice("local", "as requested")
+    total = sum(filter(None, (_estimate_rows(path) for path in _list_paths(file))))
+    if total > FEW_ROWS:
+        return EngineChoice("spark", f"{total:,} rows, up to {FEW_ROWS:,} are replayed without it")
+    return EngineChoice("local", f"{total:,} rows of this machine (up to {FEW_ROWS:,}), without Spark")
+
+
+def _list_paths(file: ReplayFile) -> list[str]:
+    return [path for path in (file.log.path, *(model.path for model in file.models)) if path]
+
+
+def _estimate_rows(path: str) -> int | None:
+    """Return the rows of a table; None where its reader words what is wrong."""
+    try:
+        return arrow_files.estimate_rows(path)
+    except FallbackToSpark:
+        return None
 
 
 def describe_replay(file: ReplayFile, until: datetime | None) -> list[str]:
@@ -99,7 +160,6 @@ def describe_replay(file: ReplayFile, until: datetime | None) -> list[str]:
 
     Raises:
         MissingError: a table is not there. SchemaError: it lacks a column.
-        DataError: the log is too large for one process.
     """
     points = file.replay.list_points()
     rows = f"rows after {until:%Y-%m-%d %H:%M:%S%z}" if until else "all rows (--same-log)"
@@ -108,7 +168,6 @@ def describe_replay(file: ReplayFile, until: datetime | None) -> list[str]:
     if file.log.path:
         needed = [file.log.columns.get(name, name) for name in REQUIRED]
         lines.append(describe_table("log", file.log.path, needed))
-        _check_size(file.log.path)
     for model in file.models:
         if model.path:
             lines.append(describe_table(model.name, model.path, ("auction_id", "ad_id", "probability")))
@@ -116,47 +175,12 @@ def describe_replay(file: ReplayFile, until: datetime | None) -> list[str]:
 
 
 def _check_size(path: str) -> None:
-    try:
-        rows = arrow_files.estimate_rows(path)
-    except FallbackToSpark:
-        return
-    if rows > MOST_ROWS and not path.endswith(COMPRESSED):
+    rows = _estimate_rows(path)
+    if rows and rows > MOST_ROWS and not path.endswith(COMPRESSED):
         raise DataError(
             f"log {path}: {rows:,} rows, one process replays up to {MOST_ROWS:,}",
-            "replay a share of the queries: all auctions of each of them",
+            "use --engine spark, or replay a share of the queries: all auctions of each of them",
         )
-
-
-def read_parts(
-    file: ReplayFile, until: datetime | None, count: int
-) -> tuple[CheckedAuctions, AuctionParts]:
-    """Read the log and the models, leave out rows that models were fitted to, and cut the log."""
-    world = make_auctions(file.log.world) if file.log.world else None
-    log = check_auctions(world.log, file.log, "generated log") if world else read_auctions(file.log)
-    if until is not None:
-        log = read_later_rows(log, int(until.timestamp() * 1_000_000))
-    models = read_models(file, log, world)
-    if log.probability_r is not None:
-        models[LOGGED] = log.probability_r
-    return log, make_parts(log, models, count)
-
-
-def read_models(
-    file: ReplayFile, log: CheckedAuctions, world: GeneratedAuctions | None
-) -> dict[str, Floats]:
-    """Return the probabilities of each model, (r,) in the order of the log."""
-    models = {}
-    for number, model in enumerate(file.models):
-        if model.path:
-            table, where = read_local_table(model.path, "model"), f"model {model.name} {model.path}"
-        elif world is not None and model.noise is not None:
-            predicted = pa.array(world.predict(model.noise, number))
-            table = world.log.select(["auction_id", "ad_id"]).append_column("probability", predicted)
-            where = f"model {model.name}"
-        else:
-            raise ConfigError(f"models: {model.name} has no source", "give path")
-        models[model.name] = match_probabilities(log, table, where)
-    return models
 
 
 def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any]:
@@ -190,9 +214,10 @@ def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], 
     return write_page(render_replay(facts), store.folder / "reports" / f"replay-{name}.html")
 
 
-def print_replays(rows: list[dict[str, Any]], log: CheckedAuctions) -> None:
+def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) -> None:
     """Print the yields of each model and point, their differences to the logged policy, and the cases."""
-    print(f"{len(log.click_r):,} participants of {len(log.query_ids):,} queries; {log.left_out:,} left out")
+    queries = rows[0]["queries"]
+    print(f"{outcome.participants:,} participants of {queries:,} queries; {outcome.left_out:,} left out")
     wanted = [row for row in rows if row["metric"] in SHOWN and row.get("unseen") in (None, "reference")]
     for row in wanted:
         print(_describe_row(row))

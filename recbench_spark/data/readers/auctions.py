@@ -21,9 +21,11 @@ from recbench_spark.data.readers.ids import TEXT_NOTES
 from recbench_spark.data.times import MICROS_PER_UNIT
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.ids import as_ids
 from recbench_spark.schemas import require_names
 
 REQUIRED = ("auction_id", "query_id", "ad_id", "position", "clicked")
+ID_COLUMNS = ("auction_id", "query_id", "ad_id")
 BLOCKS = ("main", "side")
 SHOWN_REJECTS = 100_000
 """Most rows kept in `rejects`; the number of all is reported."""
@@ -107,13 +109,10 @@ def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> Checked
     if not rows.num_rows:
         raise DataError(f"{where}: no rows", "check the path")
     converted = convert_rows(rows, RowRules(settings.time_unit), where)
-    bad = find_bad_rows(rows, converted, most=SHOWN_REJECTS if settings.bad_rows == "reject" else 0)
-    if bad.counts and settings.bad_rows == "fail":
-        raise bad.make_error(where)
-    good = converted.mask_good(bad.mask_r)
-    if not good.any():
-        raise make_all_bad_error(where, bad)
-    return sort_rows(converted, good, bad.rejects)
+    most = SHOWN_REJECTS if settings.bad_rows == "reject" else 0
+    bad, good = find_bad_rows(rows, converted, most=most)
+    bad.refuse(settings, where)
+    return sort_rows(converted, good, bad.list_rejects())
 
 
 def select_columns(table: pa.Table, settings: AuctionLog, where: str) -> pa.Table:
@@ -179,7 +178,7 @@ def convert_rows(rows: pa.Table, rules: RowRules, where: str) -> ConvertedRows:
 def _read_ids(rows: pa.Table, rules: RowRules, where: str) -> dict[str, tuple[pa.Array, Ints]]:
     """Return the distinct texts and their places of each column of ids; -1 where an id is missing."""
     ids = {}
-    for name in ("auction_id", "query_id", "ad_id"):
+    for name in ID_COLUMNS:
         field, coded = encode_ids(rows, name, where)
         order = np.arange(len(coded.dictionary))
         if name == "ad_id" and len(coded.dictionary):
@@ -250,6 +249,13 @@ def _find_problems(
     ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
     """Return a mask of bad rows for each kind of mistake."""
+    return _find_row_problems(ids, columns) | _find_auction_problems(ids, columns)
+
+
+def _find_row_problems(
+    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
+) -> dict[str, Bools]:
+    """Return masks of mistakes that a row shows by itself."""
     problems = {f"{name} is missing": place < 0 for name, (_, place) in ids.items()}
     shown = ~columns["no_position"].astype(bool)
     position, clicked = columns["position"], columns["clicked"]
@@ -261,7 +267,7 @@ def _find_problems(
     if "probability" in columns:
         inside = (columns["probability"] >= 0) & (columns["probability"] <= 1)
         problems["probability is not in 0..1"] = ~inside
-    whole = (position >= 1) & (position == np.floor(position)) & (position < 1000)
+    whole = _is_position(position)
     problems["position is not a whole number from 1 to 999"] = shown & ~whole
     problems["clicked is not 0 or 1"] = ~np.isin(clicked, (0.0, 1.0))
     problems["a click on an ad that was not shown"] = (clicked == 1) & ~shown
@@ -269,15 +275,20 @@ def _find_problems(
         problems["block of an ad that was shown is not main or side"] = shown & (columns["block"] < 0)
     if "event_time" in columns:
         problems["event_time is missing"] = np.isnan(columns["event_time"])
-    problems |= _find_auction_problems(ids, columns, shown & whole)
     return problems
 
 
+def _is_position(position: Floats) -> Bools:
+    mask: Bools = (position >= 1) & (position == np.floor(position)) & (position < 1000)
+    return mask
+
+
 def _find_auction_problems(
-    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats], shown: Bools
+    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
     """Return masks of mistakes that need all rows of an auction."""
-    auction, query, ad = (ids[name][1] for name in ("auction_id", "query_id", "ad_id"))
+    shown = ~columns["no_position"].astype(bool) & _is_position(columns["position"])
+    auction, query, ad = (ids[name][1] for name in ID_COLUMNS)
     block = columns.get("block", np.zeros(len(auction)))
     twice = _mark_repeated((auction, ad), np.ones(len(auction), bool))
     order = np.lexsort((query, auction))
@@ -324,36 +335,59 @@ class BadRows:
     """Bad rows of a log, or of a part of one that has whole auctions.
 
     Attributes:
-        counts: rows by reason; the reasons in the order in which they are reported.
-        examples: the first row of each reason: its place in the log and the row as JSON.
-        rejects: the first rows as JSON with the reason of each.
-        mask_r: (r,) the bad rows.
+        counts: rows by reason, also reasons without a row, in the order in which they are reported.
+        examples: the first row of each reason that has rows: its place in the log and the row as JSON.
+        rejects: the first rows: place in the log, the row as JSON, and its reason.
+        rows, good: rows in all, and rows of auctions without a bad row.
     """
 
     counts: Mapping[str, int]
     examples: Mapping[str, tuple[int, str]]
-    rejects: tuple[tuple[str, str], ...]
-    mask_r: Bools
+    rejects: tuple[tuple[int, str, str], ...]
+    rows: int
+    good: int
 
-    def make_error(self, where: str) -> DataError:
-        """Return the error for a log with bad rows."""
-        listed = "; ".join(f"{reason}: {count:,} rows" for reason, count in self.counts.items())
+    def __add__(self, other: BadRows) -> BadRows:
+        """Return the bad rows of both parts of a log."""
+        return BadRows(
+            {why: self.counts[why] + other.counts[why] for why in self.counts},
+            {
+                why: min(one.examples[why] for one in (self, other) if why in one.examples)
+                for why in self.examples.keys() | other.examples.keys()
+            },
+            tuple(sorted((*self.rejects, *other.rejects))[:SHOWN_REJECTS]),
+            self.rows + other.rows,
+            self.good + other.good,
+        )
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons that have rows."""
+        return [why for why, count in self.counts.items() if count]
+
+    def refuse(self, settings: AuctionLog, where: str) -> None:
+        """Raise DataError where bad rows are not left out by the settings, or no auction is good."""
+        if self.reasons and settings.bad_rows == "fail":
+            raise self._make_error(where)
+        if not self.good:
+            raise DataError(f"{where}: every auction has a row that cannot be used, e.g. {self.reasons[0]}")
+
+    def list_rejects(self) -> tuple[tuple[str, str], ...]:
+        """Return the first bad rows as JSON with the reason of each."""
+        return tuple((line, why) for _, line, why in self.rejects)
+
+    def _make_error(self, where: str) -> DataError:
+        listed = "; ".join(f"{reason}: {self.counts[reason]:,} rows" for reason in self.reasons)
         return DataError(
-            f"{where}: {listed}; e.g. {self.examples[next(iter(self.counts))][1]}",
+            f"{where}: {listed}; e.g. {self.examples[self.reasons[0]][1]}",
             "repair them, or log.bad_rows: reject leaves out their auctions and keeps them in rejects",
         )
 
 
-def make_all_bad_error(where: str, bad: BadRows) -> DataError:
-    """Return the error for a log without a good auction."""
-    first = next(iter(bad.counts))
-    return DataError(f"{where}: every auction has a row that cannot be used, e.g. {first}")
-
-
 def find_bad_rows(
     rows: pa.Table, converted: ConvertedRows, place_r: Ints | None = None, most: int = SHOWN_REJECTS
-) -> BadRows:
-    """Find the rows that cannot be used.
+) -> tuple[BadRows, Bools]:
+    """Find the rows that cannot be used; return them, and a mask of the rows of good auctions.
 
     Args:
         rows: rows as they are stored, whole auctions.
@@ -361,25 +395,71 @@ def find_bad_rows(
         place_r: (r,) rising places of the rows in the log; None: the rows are the log.
         most: most rejects.
     """
-    masks = {why: bad for why, bad in _find_problems(converted.ids, converted.columns).items() if bad.any()}
-    bad_r = np.any([np.zeros(rows.num_rows, bool), *masks.values()], axis=0)
-    firsts = {why: int(np.argmax(bad)) for why, bad in masks.items()}
+    masks = _find_problems(converted.ids, converted.columns)
+    bad_r = np.any(list(masks.values()), axis=0)
+    good = converted.mask_good(bad_r)
+    place_r = np.arange(rows.num_rows) if place_r is None else place_r
+    firsts = {why: int(np.argmax(bad)) for why, bad in masks.items() if bad.any()}
     kept = np.flatnonzero(bad_r)[:most]
     reasons = [next(reason for reason, mask in masks.items() if mask[row]) for row in kept]
-    return BadRows(
+    bad_rows = BadRows(
         {why: int(bad.sum()) for why, bad in masks.items()},
-        {
-            why: (row if place_r is None else int(place_r[row]), describe_row(rows, row))
-            for why, row in firsts.items()
-        },
-        tuple((describe_row(rows, int(row)), why) for row, why in zip(kept, reasons, strict=True)),
-        bad_r,
+        {why: (int(place_r[row]), describe_row(rows, row)) for why, row in firsts.items()},
+        tuple(
+            (int(place_r[row]), describe_row(rows, int(row)), why)
+            for row, why in zip(kept, reasons, strict=True)
+        ),
+        rows.num_rows,
+        int(good.sum()),
     )
+    return bad_rows, good
 
 
 def describe_row(rows: pa.Table, row: int) -> str:
     """Return a row as JSON."""
     return json.dumps(rows.slice(row, 1).to_pylist()[0], default=str)
+
+
+def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table | None:
+    """Return rows in few bytes for a shuffle; None if a row cannot be used.
+
+    Mistakes that need all rows of an auction are not found here.
+
+    Args:
+        rows: rows as they are stored.
+        converted: the same rows.
+        where: name of the log in errors.
+    """
+    columns = converted.columns
+    if np.any(list(_find_row_problems(converted.ids, columns).values())):
+        return None
+    ids = {name: combine_column(as_ids(rows.column(name), f"{where}: {name}")) for name in ID_COLUMNS}
+    packed = {"position": np.nan_to_num(columns["position"]), **columns}
+    packed["position"] = np.where(columns["no_position"].astype(bool), 0, packed["position"])
+    kinds = {"position": np.int16, "clicked": np.int8, "block": np.int8, "event_time": np.int64}
+    values = {
+        name: pa.array(packed[name].astype(kinds.get(name, np.float64)))
+        for name in AUCTION_COLUMNS[3:]
+        if name in packed
+    }
+    return pa.table({**ids, **values})
+
+
+def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRows:
+    """Return packed rows as arrays."""
+    rules = RowRules("us", numeric_ads=numeric_ads)
+    columns = {
+        name: packed.column(name).to_numpy().astype(np.float64)
+        for name in packed.column_names
+        if name not in ID_COLUMNS
+    }
+    columns["no_position"] = columns["position"] == 0
+    return ConvertedRows(_read_ids(packed, rules, where), columns)
+
+
+def has_bad_auctions(converted: ConvertedRows) -> bool:
+    """Return whether a mistake shows that needs all rows of an auction."""
+    return bool(np.any(list(_find_auction_problems(converted.ids, converted.columns).values())))
 
 
 def sort_rows(

@@ -1,0 +1,377 @@
+"""Lay out a log of auctions with Spark: once for each content, whatever models are replayed.
+
+One pass counts the rows of each class of queries. Then all rows are shuffled once by part, in blocks
+(`piece_shuffle`), checked and written. Mistakes that need a whole auction are looked for again only where
+there are any: then a second shuffle, by auction, counts them, and finds the rows of good auctions. A task
+holds the rows of a part. The driver holds CLASSES counts, a few facts for each part, and at most
+SHOWN_REJECTS rows that are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import add
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.sql import SparkSession
+
+from recbench_spark.config import digest
+from recbench_spark.config.replay import AuctionLog
+from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numeric_order, is_text
+from recbench_spark.data.readers.auctions import (
+    BadRows,
+    RowRules,
+    convert_rows,
+    find_bad_rows,
+    has_bad_auctions,
+    has_number_times,
+    make_reach_error,
+    name_columns,
+    pack_rows,
+    sort_rows,
+    unpack_rows,
+)
+from recbench_spark.data.table_pieces import TablePiece, open_pieces
+from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.simulation.log_layout import (
+    CLASSES,
+    LAYOUT_VERSION,
+    MANIFEST,
+    LayoutPlan,
+    LogLayout,
+    find_classes,
+    write_index,
+    write_part,
+)
+from recbench_spark.simulation.piece_shuffle import (
+    PieceProblem,
+    read_piece,
+    receive_rows,
+    refuse_problems,
+    send_rows,
+    spread_pieces,
+)
+from recbench_spark.storage.blocks import Block, count_tasks, partition_rows
+from recbench_spark.storage.leases import hold_lease
+
+Report = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """A log in pieces.
+
+    Attributes:
+        pieces: of the table.
+        names: name in the file of each column of a log that is there.
+        rules: rules of conversion for all rows.
+        where: name of the log in errors.
+    """
+
+    pieces: tuple[TablePiece, ...]
+    names: dict[str, str]
+    rules: RowRules
+    where: str
+
+    @classmethod
+    def open(cls, settings: AuctionLog) -> LogSource:
+        """Open the log of the settings; types of columns are checked.
+
+        Raises:
+            SchemaError, DataError, MissingError: as `read_auctions`.
+        """
+        where = f"log {settings.path}"
+        try:
+            table = open_pieces(settings.path or "")
+        except FallbackToSpark as error:
+            raise make_reach_error(where, error) from None
+        names = name_columns(table.schema.names, settings, where)
+        source = cls(table.pieces, names, RowRules(settings.time_unit), where)
+        empty = source.select(table.schema.empty_table())
+        convert_rows(empty, source.rules, where)
+        return replace(source, rules=_choose_rules(empty, source.rules))
+
+    def select(self, table: pa.Table) -> pa.Table:
+        """Return the columns of a log by their own names."""
+        fields = [table.schema.field(own).with_name(name) for name, own in self.names.items()]
+        return pa.table([table.column(own) for own in self.names.values()], schema=pa.schema(fields))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns in the file."""
+        return tuple(dict.fromkeys(self.names.values()))
+
+
+def _choose_rules(empty: pa.Table, rules: RowRules) -> RowRules:
+    """Return the rules that types decide; texts are looked at in `_scan_pieces`."""
+    numeric = (
+        None if _may_vary(empty, "ad_id") else has_numeric_order([_encode_column(empty, "ad_id")], "ad_id")
+    )
+    times = None if "event_time" in empty.column_names and _is_text(empty, "event_time") else False
+    return replace(rules, numeric_ads=numeric, number_times=times)
+
+
+def _encode_column(rows: pa.Table, name: str) -> pa.Table:
+    field, coded = encode_ids(rows, name, "log")
+    return pa.table([coded], schema=pa.schema([field]))
+
+
+def _is_text(rows: pa.Table, name: str) -> bool:
+    return is_text(combine_column(rows.column(name)).type)
+
+
+def _may_vary(rows: pa.Table, name: str) -> bool:
+    """Return whether the values of a column decide if its ids are numbers."""
+    kind = combine_column(rows.column(name)).type
+    return not (pa.types.is_integer(kind) and kind != pa.uint64()) and not pa.types.is_floating(kind)
+
+
+# ------------------------------------------------------------------------------------ layout
+
+
+def open_layout(
+    spark: SparkSession, settings: AuctionLog, identity: str, folder: Path, most: int, report: Report
+) -> LogLayout:
+    """Return the layout of a log; the first run makes it, under a lease.
+
+    Args:
+        spark: the session.
+        settings: the log.
+        identity: identity of the content of the log.
+        folder: folder of layouts, on storage that all workers see.
+        most: rows of a part.
+        report: gets lines about the progress.
+
+    Raises:
+        SchemaError, DataError, MissingError: as `read_auctions`.
+    """
+    rules = settings.model_dump(mode="json", exclude={"path", "world"})
+    target = folder / digest(LAYOUT_VERSION, identity, rules, most)[:24]
+    with hold_lease(target, (target / MANIFEST).is_file, report) as lease:
+        if lease is not None:
+            layout = _make_layout(spark, settings, lease.work, most)
+            lease.publish()
+            report(f"{layout.rows:,} participants are laid out in {layout.parts} parts, {target.name}")
+    return LogLayout.read(target)
+
+
+def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: int) -> LogLayout:
+    source = LogSource.open(settings)
+    scan = _scan_log(spark, source)
+    refuse_problems(scan.problems, source.where)
+    if not scan.rows_k.sum():
+        raise DataError(f"{source.where}: no rows", "check the path")
+    source = replace(source, rules=scan.rules(source.rules))
+    plan = LayoutPlan.from_counts(scan.rows_k, most)
+    rows = send_rows(
+        spark, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
+    )
+    dirty, bad = _write_parts(rows, folder, plan, source), None
+    if dirty:
+        bad, rows = _find_good_rows(spark, settings, source, plan)
+        if bad.reasons:
+            _write_parts(rows, folder, plan, source)
+    total = int(scan.rows_k.sum())
+    layout = LogLayout(
+        folder, plan.parts, tuple(plan.list_cuts()), bool(source.rules.numeric_ads),
+        "event_time" in source.names, bad.good if bad else total, total - bad.good if bad else 0,
+    )  # fmt: skip
+    layout.write(bad.list_rejects() if bad else ())
+    return layout
+
+
+@dataclass(frozen=True, eq=False)
+class LogScan:
+    """What one look at the ids of all rows gives.
+
+    Attributes:
+        rows_k: (CLASSES,) rows of each class of queries.
+        numeric_ads: whether all ids of ads are whole numbers.
+        number_times: whether all times are digits.
+        problems: pieces that cannot be read or converted.
+    """
+
+    rows_k: Ints
+    numeric_ads: bool
+    number_times: bool
+    problems: tuple[PieceProblem, ...]
+
+    def __add__(self, other: LogScan) -> LogScan:
+        """Return the scan of the rows of both."""
+        return LogScan(
+            self.rows_k + other.rows_k,
+            self.numeric_ads and other.numeric_ads,
+            self.number_times and other.number_times,
+            self.problems + other.problems,
+        )
+
+    def rules(self, rules: RowRules) -> RowRules:
+        """Return rules with all that texts decide."""
+        ads = self.numeric_ads if rules.numeric_ads is None else rules.numeric_ads
+        times = self.number_times if rules.number_times is None else rules.number_times
+        return replace(rules, numeric_ads=ads, number_times=times)
+
+
+def _scan_log(spark: SparkSession, source: LogSource) -> LogScan:
+    """Count the rows of each class, and look at texts; a task sends one value."""
+    nothing = LogScan(np.zeros(CLASSES, np.int64), True, True, ())
+    pieces = spread_pieces(spark, len(source.pieces))
+    return nothing + pieces.mapPartitions(partial(_scan_pieces, source=source)).treeReduce(add)
+
+
+def _scan_pieces(numbers: Iterable[int], source: LogSource) -> Iterator[LogScan]:
+    total = LogScan(np.zeros(CLASSES, np.int64), True, True, ())
+    wanted = [name for name in ("query_id", "ad_id", "event_time") if name in source.names]
+    narrow = replace(source, names={name: source.names[name] for name in wanted})
+    for number in numbers:
+        for item in read_piece(source.pieces[number], number, narrow.columns):
+            one = item if isinstance(item, PieceProblem) else _scan_rows(narrow, item, number)
+            if isinstance(one, PieceProblem):
+                one = LogScan(np.zeros(CLASSES, np.int64), True, True, (one,))
+            total = total + one
+    yield total
+
+
+def _scan_rows(source: LogSource, table: pa.Table, number: int) -> LogScan | PieceProblem:
+    rows = source.select(table)
+    try:
+        class_r = find_classes(_hash_column(rows, "query_id", source.where))
+        ads = source.rules.numeric_ads is not None or has_numeric_order(
+            [_encode_column(rows, "ad_id")], "ad_id"
+        )
+    except DataError as error:
+        return PieceProblem(number, 0, error.message, type(error).__name__, error.hint)
+    times = source.rules.number_times is not None or has_number_times(
+        combine_column(rows.column("event_time").cast(pa.string()))
+    )
+    return LogScan(np.bincount(class_r, minlength=CLASSES), bool(ads), bool(times), ())
+
+
+def _hash_column(rows: pa.Table, name: str, where: str) -> Hashes:
+    """Return the hash of each id, (r,); 0 where it is missing."""
+    _, coded = encode_ids(rows, name, where)
+    hashes = np.append(hash_ids(coded.dictionary), np.uint64(0))
+    places: Ints = coded.indices.fill_null(len(coded.dictionary)).to_numpy()
+    hashed: Hashes = hashes[places]
+    return hashed
+
+
+# ------------------------------------------------------------------------------------ rows to parts
+
+
+def _cut_rows(table: pa.Table, place: int, source: LogSource, plan: LayoutPlan) -> Iterator[Block]:
+    del place
+    rows = source.select(table)
+    packed = pack_rows(rows, convert_rows(rows, source.rules, source.where), source.where)
+    if packed is None:
+        raise _DirtyRowsError("rows that cannot be used")
+    yield from _cut_packed(packed, plan, source.where)
+
+
+class _DirtyRowsError(DataError):
+    """Signal of a task that a row cannot be used."""
+
+
+def _cut_packed(packed: pa.Table, plan: LayoutPlan, where: str) -> Iterator[Block]:
+    hashes = [_hash_column(packed, name, where) for name in ("query_id", "auction_id")]
+    return partition_rows(packed.combine_chunks(), plan.assign(hashes[0], hashes[1]))
+
+
+def _write_parts(rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSource) -> bool:
+    """Write all parts and the index; return whether the log must be checked auction by auction.
+
+    Raises:
+        DataError: a piece cannot be read or converted.
+    """
+    write = partial(_write_part, folder=folder, source=source)
+    results = rows.mapPartitionsWithIndex(write).collect()
+    problems = [problem for some, _ in results for problem in some]
+    refuse_problems((one for one in problems if one.kind != _DirtyRowsError.__name__), source.where)
+    if problems or any(dirty for _, dirty in results):
+        return True
+    numbers = rows.context.parallelize(range(plan.parts), plan.parts)
+    return any(numbers.map(partial(write_index, folder, parts=plan.parts)).collect())
+
+
+def _write_part(
+    part: int, blocks: Iterable[Block], folder: Path, source: LogSource
+) -> Iterator[tuple[list[PieceProblem], bool]]:
+    rows, problems = receive_rows(blocks)
+    if rows is None:
+        np.save(folder / f"auctions-{part:05d}.npy", np.zeros(0, np.uint64))
+        yield problems, False
+        return
+    converted = unpack_rows(rows, bool(source.rules.numeric_ads), source.where)
+    if problems or has_bad_auctions(converted):
+        yield problems, True
+        return
+    write_part(folder, part, sort_rows(converted, np.ones(rows.num_rows, bool)))
+    yield problems, False
+
+
+# ------------------------------------------------------------------------------------ bad rows
+
+
+def _find_good_rows(
+    spark: SparkSession, settings: AuctionLog, source: LogSource, plan: LayoutPlan
+) -> tuple[BadRows, RDD[Block]]:
+    """Check whole auctions; return the bad rows, and the blocks of good auctions by part.
+
+    All rows are shuffled by auction, as they are stored.
+
+    Raises:
+        DataError: there are bad rows, and the settings say to fail; or no auction is good.
+    """
+    tasks = max(plan.parts, count_tasks(spark, 0))
+    cut = partial(_cut_auctions, source=source, tasks=tasks)
+    auctions = send_rows(spark, source.pieces, source.columns, cut, tasks)
+    bad = auctions.mapPartitions(partial(_count_bad_rows, source=source)).treeReduce(add)
+    bad.refuse(settings, source.where)
+    good = auctions.mapPartitions(partial(_keep_good_rows, source=source, plan=plan))
+    return bad, good.partitionBy(plan.parts, int)
+
+
+def _cut_auctions(table: pa.Table, place: int, source: LogSource, tasks: int) -> Iterator[Block]:
+    rows = source.select(table)
+    task_r = _hash_column(rows, "auction_id", source.where) % np.uint64(tasks)
+    placed = rows.append_column(PLACE, pa.array(place + np.arange(rows.num_rows)))
+    return partition_rows(placed.combine_chunks(), task_r.astype(np.int64))
+
+
+PLACE = "place in the log"
+
+
+def _check_whole_auctions(
+    blocks: Iterable[Block], source: LogSource
+) -> tuple[pa.Table, BadRows, Sequence[bool]] | None:
+    placed, _ = receive_rows(blocks)
+    if placed is None:
+        return None
+    placed = placed.take(pa.array(np.argsort(placed.column(PLACE).to_numpy()))).combine_chunks()
+    rows, places = placed.drop_columns([PLACE]), placed.column(PLACE).to_numpy()
+    bad, good = find_bad_rows(rows, convert_rows(rows, source.rules, source.where), places)
+    return rows, bad, good
+
+
+def _count_bad_rows(blocks: Iterable[Block], source: LogSource) -> Iterator[BadRows]:
+    checked = _check_whole_auctions(blocks, source)
+    if checked is not None:
+        yield checked[1]
+
+
+def _keep_good_rows(blocks: Iterable[Block], source: LogSource, plan: LayoutPlan) -> Iterator[Block]:
+    checked = _check_whole_auctions(blocks, source)
+    if checked is None or not any(checked[2]):
+        return
+    rows = checked[0].filter(pa.array(checked[2]))
+    packed = pack_rows(rows, convert_rows(rows, source.rules, source.where), source.where)
+    assert packed is not None, "rows of good auctions"
+    yield from _cut_packed(packed, plan, source.where)

@@ -1,0 +1,243 @@
+"""Parts of a log that is laid out, as Spark's tasks read them: counts, probabilities of models, and passes.
+
+Each pass is a job over the parts, whose tasks send sums. So the driver holds sums alone: those of
+replicates at POINTS_AT_ONCE operating points are the largest, and nothing grows with queries, ads, pairs or
+auctions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
+from recbench_spark.data.readers.auctions import make_reach_error
+from recbench_spark.data.table_pieces import open_pieces
+from recbench_spark.errors import FallbackToSpark
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.ids import as_ids
+from recbench_spark.schemas import require_names
+from recbench_spark.simulation import part_files
+from recbench_spark.simulation.auction_log import (
+    MODEL_COLUMNS,
+    LogFacts,
+    MatchProblems,
+    PartWork,
+    Sums,
+    add_sums,
+    find_probabilities,
+    make_no_later_error,
+    make_no_time_error,
+)
+from recbench_spark.simulation.log_layout import LogLayout, find_parts
+from recbench_spark.simulation.part_files import FACTS
+from recbench_spark.simulation.piece_shuffle import (
+    PieceProblem,
+    receive_rows,
+    refuse_problems,
+    send_rows,
+)
+from recbench_spark.storage.blocks import Block, partition_rows
+from recbench_spark.storage.leases import hold_lease
+
+Report = Callable[[str], object]
+
+
+@dataclass(frozen=True, eq=False)
+class CountedLog:
+    """The replayed rows of a log that is laid out, in files.
+
+    Attributes:
+        layout: all rows.
+        until: time in microseconds after which rows are replayed; None: all.
+        folder: arrays of the parts.
+        facts: facts about the replayed rows.
+        parts: parts that have some.
+    """
+
+    layout: LogLayout
+    until: int | None
+    folder: Path
+    facts: LogFacts
+    parts: tuple[int, ...]
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Return whether the log has the probabilities of the model that made it."""
+        place = part_files.counted_folder(self.folder, self.parts[0])
+        return (place / "probability.npy").exists()
+
+
+@dataclass(frozen=True, eq=False)
+class SparkParts:
+    """The parts of a log, with the folder of each model's probabilities."""
+
+    spark: SparkSession
+    log: CountedLog
+    probabilities: Mapping[str, Path]
+
+    @property
+    def facts(self) -> LogFacts:
+        """Facts about the replayed rows."""
+        return self.log.facts
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models whose probabilities the parts have."""
+        return tuple(self.probabilities)
+
+    def add(self, work: PartWork) -> Sums:
+        """Return the sums of a pass over all parts; a task adds up those of its parts."""
+        parts = self.log.parts
+        tasks = min(len(parts), 2 * self.spark.sparkContext.defaultParallelism)
+        run = partial(
+            _add_some, work=work, folder=self.log.folder, facts=self.facts, models=self.probabilities
+        )
+        return self.spark.sparkContext.parallelize(parts, tasks).mapPartitions(run).treeReduce(add_sums)
+
+
+def _add_some(
+    parts: Iterable[int], work: PartWork, folder: Path, facts: LogFacts, models: Mapping[str, Path]
+) -> Iterator[Sums]:
+    yield reduce(add_sums, (work(part_files.load_part(folder, part, facts, models)) for part in parts))
+
+
+# ------------------------------------------------------------------------------------ counts
+
+
+def open_counts(spark: SparkSession, layout: LogLayout, until: int | None, report: Report) -> CountedLog:
+    """Return the replayed rows of a layout; the first run counts them, under a lease.
+
+    Args:
+        spark: the session.
+        layout: of the log.
+        until: time in microseconds after which rows are replayed; None: all.
+        report: gets lines about the progress.
+
+    Raises:
+        DataError: the log has no times, or no auction is later.
+    """
+    if until is not None and not layout.has_times:
+        raise make_no_time_error()
+    target = layout.folder.with_name(f"{layout.folder.name}-after-{'all' if until is None else until}")
+    with hold_lease(target, (target / FACTS).is_file, report) as lease:
+        if lease is not None:
+            _count_parts(spark, layout, until, lease.work)
+            lease.publish()
+    facts, parts = part_files.read_facts(target)
+    return CountedLog(layout, until, target, facts, parts)
+
+
+def _count_parts(spark: SparkSession, layout: LogLayout, until: int | None, folder: Path) -> None:
+    """Count all parts; classes that are cut need a second pass over their pieces."""
+    context = spark.sparkContext
+    numbers = context.parallelize(range(layout.parts), layout.parts)
+    each = numbers.map(partial(_find_facts, layout=layout, until=until)).collect()
+    parts = [part for part, facts in enumerate(each) if facts is not None]
+    if not parts:
+        raise make_no_later_error()
+    facts = reduce(add, (one for one in each if one is not None))
+    count = partial(_count_part, layout=layout, until=until, facts=facts, folder=folder)
+    context.parallelize(parts, len(parts)).foreach(count)
+    cut = [part for part in parts if part in layout.peers]
+    if cut:
+        join = partial(_join_counts, layout=layout, parts=frozenset(parts), folder=folder)
+        context.parallelize(cut, len(cut)).foreach(join)
+    part_files.write_facts(folder, facts, parts)
+
+
+def _find_facts(part: int, layout: LogLayout, until: int | None) -> LogFacts | None:
+    log = part_files.read_replayed(layout, part, until)
+    return None if log is None else LogFacts.from_log(log)
+
+
+def _count_part(part: int, layout: LogLayout, until: int | None, facts: LogFacts, folder: Path) -> None:
+    part_files.count_part(layout, part, until, facts, folder)
+
+
+def _join_counts(part: int, layout: LogLayout, parts: frozenset[int], folder: Path) -> None:
+    part_files.join_counts(layout, part, parts, folder)
+
+
+# ------------------------------------------------------------------------------------ models
+
+
+def match_model(spark: SparkSession, log: CountedLog, path: str, where: str, folder: Path) -> None:
+    """Write the probabilities of a model for all parts.
+
+    Rows are shuffled once, by the part of their auction, which the index of the layout gives. A task holds
+    the rows of a part.
+
+    Args:
+        spark: the session.
+        log: the replayed rows.
+        path: table auction_id, ad_id, probability.
+        where: name of the table in errors.
+        folder: folder to write to, which all workers see.
+
+    Raises:
+        SchemaError, DataError, MissingError: as `auction_log.match_probabilities`.
+    """
+    try:
+        table = open_pieces(path)
+    except FallbackToSpark as error:
+        raise make_reach_error(f"model {path}", error) from None
+    require_names(table.schema.names, MODEL_COLUMNS, where)
+    empty = table.schema.empty_table().select(list(MODEL_COLUMNS))
+    _convert_predictions(empty, where)
+    cut = partial(_cut_predictions, layout=log.layout, where=where)
+    blocks = send_rows(spark, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
+    match = partial(_match_part, log=log, where=where, empty=empty, folder=folder)
+    results = blocks.mapPartitionsWithIndex(match).collect()
+    refuse_problems((problem for some, _ in results for problem in some), f"model {path}")
+    reduce(add, (problems for _, problems in results)).refuse(where)
+
+
+def _convert_predictions(table: pa.Table, where: str) -> pa.Table:
+    ids = {
+        name: combine_column(as_ids(table.column(name), f"{where}: {name}")) for name in MODEL_COLUMNS[:2]
+    }
+    return pa.table(
+        {**ids, "probability": as_double(combine_column(table.column("probability")), "probability")}
+    )
+
+
+def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str) -> Iterator[Block]:
+    """Cut rows by the part of their auction; rows of auctions that the log does not have are left out."""
+    del place
+    _, coded = encode_ids(table, "auction_id", where)
+    each = list(find_parts(layout.folder, layout.parts, hash_ids(coded.dictionary)))
+    if not each:
+        return
+    places, parts = (np.concatenate(some) for some in zip(*each, strict=True))
+    order = np.argsort(places, kind="stable")
+    places, parts = places[order], parts[order]
+    code_r = coded.indices.fill_null(-1).to_numpy()
+    first_r = np.searchsorted(places, code_r)
+    count_r = np.searchsorted(places, code_r, side="right") - first_r
+    row = np.repeat(np.arange(len(code_r)), count_r)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(count_r) - count_r, count_r)
+    if len(row):
+        rows = _convert_predictions(table, where).take(pa.array(row)).combine_chunks()
+        yield from partition_rows(rows, parts[np.repeat(first_r, count_r) + nth])
+
+
+def _match_part(
+    part: int, blocks: Iterable[Block], log: CountedLog, where: str, empty: pa.Table, folder: Path
+) -> Iterator[tuple[list[PieceProblem], MatchProblems]]:
+    rows, problems = receive_rows(blocks)
+    replayed = part_files.read_replayed(log.layout, part, log.until)
+    if replayed is None:
+        yield problems, MatchProblems()
+        return
+    table = _convert_predictions(empty, where) if rows is None else rows
+    probability_r, mistakes = find_probabilities(replayed, table, where)
+    part_files.save_probabilities(folder, part, probability_r)
+    yield problems, mistakes

@@ -1,0 +1,204 @@
+"""`jobs/replay.py` with Spark and in one process: the same rows and the same sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import write_deltalake
+
+from recbench_spark.commands.replay import main, parser
+from recbench_spark.config.replay import AuctionWorld
+from recbench_spark.data.auction_worlds import make_auctions
+from recbench_spark.errors import DataError, RecbenchError
+from recbench_spark.schemas import REJECTS, REPLAYS
+from recbench_spark.storage.arrow_store import ArrowStore
+
+WORLD = make_auctions(AuctionWorld(auctions=40, queries=6, seed=9, participants=5))
+POINTS = [{"main_slots": 2, "side_slots": 1}, {"main_slots": 1, "exponent": 0.5}]
+LOGGED_POINT = {"main_floor": 0.03, "main_slots": 4, "reserve": 0.005, "side_slots": 1}
+
+
+def write_files(folder: Path, log: pa.Table, model: pa.Table, form: str = "csv", **changes: Any) -> str:
+    """Write a log and a model in a form, and a replay file; return its path."""
+    for name, table in (("log", log), ("model", model)):
+        path = folder / f"{name}.{form}"
+        if form == "csv":
+            pyarrow.csv.write_csv(table, path)
+        elif form == "parquet":
+            pq.write_table(table, path, row_group_size=37)
+        else:
+            write_deltalake(str(path), table.slice(0, 20))
+            write_deltalake(str(path), table.slice(20), mode="append")
+    document = {
+        "name": "own",
+        "log": {"path": str(folder / f"log.{form}"), **changes},
+        "replay": {"points": POINTS, "logged": LOGGED_POINT, "bootstrap": {"replicates": 20}},
+        "models": [
+            {
+                "name": "new",
+                "path": str(folder / f"model.{form}"),
+                "trained_until": "2026-01-01T00:00:05+00:00",
+            }
+        ],
+    }
+    (folder / "replay.yaml").write_text(yaml.safe_dump(document))
+    return str(folder / "replay.yaml")
+
+
+def make_model(log: pa.Table = WORLD.log) -> pa.Table:
+    table = log.select(["auction_id", "ad_id"])
+    return table.append_column("probability", pa.array(WORLD.predict(0.5, 1)[: len(log)]))
+
+
+def run(config: str, warehouse: Path, *flags: str) -> list[dict[str, Any]]:
+    """Replay; return the rows without their run ids."""
+    assert main(parser().parse_args(["--config", config, "--warehouse", str(warehouse), *flags])) == 0
+    rows = ArrowStore(str(warehouse)).rows(REPLAYS)
+    newest = max(row["run_id"].split("-")[0] for row in rows)
+    assert newest
+    plain = [{name: value for name, value in row.items() if name != "run_id"} for row in rows]
+    return sorted(plain, key=repr)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "delta"])
+def test_both_engines_give_the_same_rows(spark, tmp_path, form: str) -> None:
+    config = write_files(tmp_path, WORLD.log, make_model(), form)
+    expected = run(config, tmp_path / "local", "--engine", "local")
+    assert len(expected) > 80
+    for parts in ("1", "3", "17") if form == "csv" else ("3",):
+        assert run(config, tmp_path / parts, "--engine", "spark", "--parts", parts) == expected
+
+
+def test_a_second_model_reads_the_layout_alone(spark, tmp_path, capsys) -> None:
+    config = write_files(tmp_path, WORLD.log, make_model())
+    run(config, tmp_path / "wh", "--engine", "spark", "--parts", "3")
+    assert "are laid out in" in capsys.readouterr().out
+    folders = sorted(path.name for path in (tmp_path / "wh" / "auction_logs").iterdir())
+    assert len(folders) == 2 and not list((tmp_path / "wh").glob("_scratch/*/*"))
+    other = make_model().set_column(2, "probability", pc.divide(make_model()["probability"], 2))
+    pyarrow.csv.write_csv(other, tmp_path / "model.csv")
+    assert main(parser().parse_args(["--config", config, "--warehouse", str(tmp_path / "wh")])) == 0
+    assert (
+        main(
+            parser().parse_args(
+                [
+                    "--config",
+                    config,
+                    "--warehouse",
+                    str(tmp_path / "wh"),
+                    "--engine",
+                    "spark",
+                    "--parts",
+                    "3",
+                ]
+            )
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "nothing to do" in out, "the engine is no part of a result"
+    flags = ["--engine", "spark", "--parts", "3", "--force"]
+    run(config, tmp_path / "wh", *flags)
+    assert "are laid out in" not in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "wh" / "auction_logs").iterdir()) == folders
+
+
+MISTAKES = {
+    "a bid": {"bid": (7, -1.0)},
+    "an ad twice": {"ad_id": (1, WORLD.log["ad_id"][0].as_py())},
+    "two queries": {"query_id": (3, 77)},
+    "several": {"bid": (7, -1.0), "clicked": (30, 5), "query_id": (3, 77)},
+}
+
+
+def spoil(mistake: dict[str, tuple[int, Any]]) -> pa.Table:
+    log = WORLD.log
+    for name, (row, value) in mistake.items():
+        values = log[name].to_pylist()
+        values[row] = value
+        log = log.set_column(log.column_names.index(name), name, pa.array(values, log[name].type))
+    return log
+
+
+def fail(config: str, warehouse: Path, engine: str) -> tuple[str, str, str]:
+    with pytest.raises(RecbenchError) as raised:
+        run(config, warehouse, "--engine", engine, "--parts", "3")
+    return type(raised.value).__name__, raised.value.message, raised.value.hint
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_both_engines_refuse_and_reject_the_same_rows(spark, tmp_path, mistake: str) -> None:
+    config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model())
+    expected = fail(config, tmp_path / "local", "local")
+    assert expected[0] == "DataError" and fail(config, tmp_path / "spark", "spark") == expected
+    config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model(), bad_rows="reject")
+    each = {
+        engine: (
+            run(config, tmp_path / engine, "--engine", engine, "--parts", "3"),
+            sorted(map(repr, ArrowStore(str(tmp_path / engine)).rows(REJECTS))),
+        )
+        for engine in ("local", "spark")
+    }
+    assert each["local"] == each["spark"] and each["local"][1]
+
+
+def test_both_engines_refuse_the_same_tables(spark, tmp_path) -> None:
+    model = make_model()
+    last = model["probability"].to_pylist()
+    tables = {
+        "missing": model.slice(0, 180),
+        "twice": pa.concat_tables([model, model.slice(60, 2)]),
+        "bad": model.set_column(2, "probability", pa.array([*last[:-9], *[2.0] * 9])),
+        "column": model.drop_columns(["ad_id"]),
+    }
+    for name, table in tables.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        config = write_files(folder, WORLD.log, table)
+        assert fail(config, tmp_path / "spark", "spark") == fail(config, tmp_path / "local", "local"), name
+    config = write_files(tmp_path, WORLD.log.drop_columns(["event_time"]), model)
+    assert fail(config, tmp_path / "spark", "spark") == fail(config, tmp_path / "local", "local")
+    config = write_files(tmp_path, WORLD.log, model)
+    with (tmp_path / "log.csv").open("a") as log:
+        log.write("1,2\n3,4\n")
+    expected = fail(config, tmp_path / "local", "local")
+    assert "2 lines have not 9 fields" in expected[1]
+    assert fail(config, tmp_path / "spark", "spark") == expected
+
+
+def test_a_run_that_was_killed_leaves_no_layout_and_runs_again(spark, tmp_path, monkeypatch) -> None:
+    config = write_files(tmp_path, WORLD.log, make_model())
+    from recbench_spark.simulation import spark_layout
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(spark_layout.LogLayout, "write", die)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "spark", "--engine", "spark", "--parts", "3")
+    monkeypatch.undo()
+    folder = tmp_path / "spark" / "auction_logs"
+    assert not [path for path in folder.iterdir() if not path.name.startswith(".")]
+    rows = run(config, tmp_path / "spark", "--engine", "spark", "--parts", "3")
+    assert rows == run(config, tmp_path / "local", "--engine", "local")
+
+
+def test_a_log_larger_than_one_process_holds_is_refused_by_rows(tmp_path, monkeypatch) -> None:
+    """A plain CSV of many bytes was taken for as many rows."""
+    from recbench_spark.data import arrow_files
+
+    config = write_files(tmp_path, WORLD.log, make_model())
+    monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 1000)
+    monkeypatch.setattr("recbench_spark.commands.actions.replay.MOST_ROWS", 1000)
+    assert (tmp_path / "log.csv").stat().st_size > 1000
+    assert run(config, tmp_path / "wh", "--engine", "local")
+    monkeypatch.setattr("recbench_spark.commands.actions.replay.MOST_ROWS", 100)
+    with pytest.raises(DataError, match="rows, one process replays up to 100"):
+        run(config, tmp_path / "wh", "--engine", "local", "--force")

@@ -1,0 +1,177 @@
+"""Files of a log that is laid out, without a JVM: parts, pieces of large queries, the index, same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
+from recbench_spark.data.auction_worlds import LOGGED as LOGGED_POINT
+from recbench_spark.data.auction_worlds import make_auctions
+from recbench_spark.data.readers.auctions import CheckedAuctions, check_auctions
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.simulation import part_files
+from recbench_spark.simulation.auction_log import (
+    LogFacts,
+    PartWork,
+    Sums,
+    add_sums,
+    make_parts,
+    read_later_rows,
+    select_rows,
+)
+from recbench_spark.simulation.log_layout import (
+    CLASSES,
+    LayoutPlan,
+    LogLayout,
+    find_classes,
+    find_parts,
+    read_part,
+    write_index,
+    write_part,
+)
+from recbench_spark.simulation.replay import LOGGED, replay_models
+
+WORLD = AuctionWorld(auctions=600, queries=40, zipf=1.2, seed=3)
+SETTINGS = ReplaySettings.model_validate(
+    {
+        "points": [vars(LOGGED_POINT), {**vars(LOGGED_POINT), "main_slots": 2, "exponent": 0.5}],
+        "logged": vars(LOGGED_POINT),
+        "bootstrap": {"replicates": 20},
+        "shrinkage": 1.5,
+    }
+)
+
+
+def make_log() -> CheckedAuctions:
+    return check_auctions(make_auctions(WORLD).log, AuctionLog(world=WORLD), "log")
+
+
+def lay_out(log: CheckedAuctions, folder: Path, most: int) -> LogLayout:
+    """Write a layout as tasks do, one part after the other."""
+    query_hash, auction_hash = (
+        hash_ids(log.query_ids)[log.query_r],
+        hash_ids(log.auction_ids)[log.auction_r],
+    )
+    plan = LayoutPlan.from_counts(np.bincount(find_classes(query_hash), minlength=CLASSES), most)
+    part_r = plan.assign(query_hash, auction_hash)
+    for part in range(plan.parts):
+        write_part(folder, part, select_rows(log, part_r == part))
+    repeated = [write_index(folder, number, plan.parts) for number in range(plan.parts)]
+    assert not any(repeated)
+    layout = LogLayout(
+        folder, plan.parts, tuple(plan.list_cuts()), True, log.time_r is not None, len(log.click_r), 0
+    )
+    layout.write((("line", "why"),))
+    return LogLayout.read(folder)
+
+
+@dataclass(frozen=True, eq=False)
+class FileParts:
+    """Parts in files, read by this process one after the other."""
+
+    folder: Path
+    facts: LogFacts
+    parts: tuple[int, ...]
+    folders: Mapping[str, Path]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(self.folders)
+
+    def add(self, work: PartWork) -> Sums:
+        loaded = (part_files.load_part(self.folder, part, self.facts, self.folders) for part in self.parts)
+        return reduce(add_sums, map(work, loaded))
+
+
+def count(layout: LogLayout, until: int | None, folder: Path) -> FileParts:
+    logs = {part: part_files.read_replayed(layout, part, until) for part in range(layout.parts)}
+    each = {
+        part: LogFacts.from_log(log) for part, log in logs.items() if log is not None and len(log.click_r)
+    }
+    facts = reduce(lambda one, two: one + two, each.values())
+    for part in each:
+        part_files.count_part(layout, part, until, facts, folder)
+    for part in set(layout.peers) & set(each):
+        part_files.join_counts(layout, part, frozenset(each), folder)
+    part_files.write_facts(folder, facts, sorted(each))
+    return FileParts(folder, *part_files.read_facts(folder), {LOGGED: folder})
+
+
+@pytest.mark.parametrize("most", [10_000, 700, 150])
+@pytest.mark.parametrize("until", [None, 1_767_225_800_000_000])
+def test_files_give_the_bits_of_one_process(tmp_path, most: int, until: int | None) -> None:
+    log = make_log()
+    layout = lay_out(log, tmp_path, most)
+    assert bool(layout.cuts) == (most < 1000), "a head query is cut"
+    assert max(len(read_part(tmp_path, part).click_r) for part in range(layout.parts)) < 1.5 * most
+    (tmp_path / "counts").mkdir()
+    parts = count(layout, until, tmp_path / "counts")
+    later = log if until is None else read_later_rows(log, until)
+    whole = make_parts(later, {LOGGED: later.probability_r}, 1)
+    assert parts.facts == whole.facts
+    expected, checks = replay_models(whole, [LOGGED], SETTINGS)
+    rows, own_checks = replay_models(parts, [LOGGED], SETTINGS)
+    assert len(expected) > 60 and rows == expected and own_checks == checks
+
+
+def test_a_layout_keeps_all_rows_and_facts(tmp_path) -> None:
+    log = make_log()
+    layout = lay_out(log, tmp_path, 300)
+    assert layout.read_rejects() == (("line", "why"),) and layout.rows == 4800
+
+    def list_rows(part: CheckedAuctions) -> list[tuple[Any, ...]]:
+        return [
+            (str(part.auction_ids[a]), str(part.query_ids[q]), str(part.ad_ids[d]), bid, time, position)
+            for a, q, d, bid, time, position in zip(
+                part.auction_r,
+                part.query_r,
+                part.ad_r,
+                part.bid_r,
+                part.time_r,
+                part.position_r,
+                strict=True,
+            )
+        ]
+
+    kept = [row for part in range(layout.parts) for row in list_rows(read_part(tmp_path, part))]
+    assert sorted(kept) == sorted(list_rows(log))
+
+
+def test_the_index_finds_the_part_of_each_auction(tmp_path) -> None:
+    layout = lay_out(make_log(), tmp_path, 300)
+    own = [read_part(tmp_path, part) for part in range(layout.parts)]
+    ids = pa.array([str(number) for number in range(700)])
+    found = dict.fromkeys(range(700), -1)
+    for places, parts in find_parts(tmp_path, layout.parts, hash_ids(ids)):
+        found.update(zip(places.tolist(), parts.tolist(), strict=True))
+    for place, part in found.items():
+        present = [
+            n for n, log in enumerate(own) if str(place) in log.auction_ids.take(log.auction_r).to_pylist()
+        ]
+        assert present == ([] if part < 0 else [part])
+    assert sum(part < 0 for part in found.values()) == 100, "the log has 600 auctions"
+
+
+def test_two_auctions_of_one_hash_are_noticed(tmp_path) -> None:
+    hashes = np.array([5, 7], np.uint64)
+    for part in (0, 1):
+        np.save(tmp_path / f"auctions-{part:05d}.npy", hashes[part:])
+    assert write_index(tmp_path, 0, 2) and not write_index(tmp_path, 1, 2)
+    ((places, parts),) = find_parts(tmp_path, 2, hashes)
+    assert sorted(zip(places.tolist(), parts.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_a_plan_fills_parts_and_cuts_large_classes() -> None:
+    rows_k = np.zeros(CLASSES, np.int64)
+    rows_k[[3, 5, 9, 12, 13]] = [4, 5, 25, 6, 5]
+    plan = LayoutPlan.from_counts(rows_k, 10)
+    assert plan.first_k[[3, 5, 9, 12, 13]].tolist() == [0, 0, 1, 4, 5]
+    assert plan.parts == 6 and plan.list_cuts() == [(1, 3)]
