@@ -1,10 +1,17 @@
-"""Measure the replay of generated auctions of 8 ads: seconds of each step, in CPU and wall-clock time.
+"""Measure the replay of generated auctions of 8 ads: the kernels in one process, and the job with Spark.
 
-    python jobs/bench/replay.py --auctions 1000000 --queries 100000 --replicates 1000
+    python jobs/bench/replay.py --auctions 1000000 --pieces 1 --replicates 1000
+    python jobs/bench/replay.py --auctions 1000000 --pieces 10 --spark FOLDER
 
-Queries follow Zipf's law with exponent 1. The steps: cut the log into parts (counts included), the position
-curve, the sort of one model, the first operating point and a further one (both without intervals), and the
-bootstrap of one model at one point. Numbers are compiled before they are measured.
+A log consists of pieces, each with queries of its own that follow Zipf's law with exponent 1, a tenth as
+many as auctions. Steps of the kernels, in CPU seconds of one thread: the check of the log; the counts; the
+position curve with the sums of the log; one operating point of a model, and two of them, without intervals
+and with them. `kernel` is the sum of counts, curve and one point. Kernels are compiled before they are
+measured.
+
+With --spark the log and two models are written to FOLDER as Parquet, and `jobs/replay.py --engine spark`
+replays them: the first run lays the log out, the second one takes another model, the third one has four
+points. CPU seconds and memory are those of the whole tree of processes.
 """
 
 from __future__ import annotations
@@ -12,20 +19,29 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import time
-from collections.abc import Callable
-from typing import TypeVar
+import sys
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
-from recbench_spark.data.auction_worlds import LOGGED, make_auctions
+from recbench_spark.data.auction_worlds import LOGGED, GeneratedAuctions, make_auctions
 from recbench_spark.data.readers.auctions import check_auctions
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint
-from recbench_spark.simulation.auction_log import make_parts
+from recbench_spark.simulation.auction_log import AuctionParts, LogFacts, LoggedPart, make_part
 from recbench_spark.simulation.replay import Replayer
 
 Result = TypeVar("Result")
+Seconds = dict[str, float]
 POINT = vars(LOGGED)
 FURTHER = OperatingPoint(exponent=1.0, main_floor=0.05, main_slots=3, reserve=0.01, side_slots=2)
 
@@ -33,44 +49,138 @@ FURTHER = OperatingPoint(exponent=1.0, main_floor=0.05, main_slots=3, reserve=0.
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--auctions", type=int, default=1_000_000, help="auctions (1,000,000)")
-    flags.add_argument("--queries", type=int, default=100_000, help="queries (100,000)")
+    flags.add_argument("--auctions", type=int, default=1_000_000, help="auctions of a piece (1,000,000)")
+    flags.add_argument("--pieces", type=int, default=1, help="pieces of the log (1)")
     flags.add_argument("--replicates", type=int, default=1000, help="bootstrap replicates (1000)")
+    flags.add_argument("--spark", type=Path, metavar="FOLDER", help="measure the job with Spark here")
+    harness.add_output_flag(flags)
     return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure a small log to compile the kernels, then the log of the flags; print one line of JSON."""
-    measure_replay(1000, 100, 10)
-    print(json.dumps(measure_replay(args.auctions, args.queries, args.replicates)))
+    """Measure the kernels, or the job with Spark; print lines of JSON."""
+    facts = {"auctions": args.auctions * args.pieces, "pieces": args.pieces, "replicates": args.replicates}
+    if args.spark:
+        rows = [{**facts, **row} for row in measure_job(args)]
+    else:
+        measure_kernels(1000, 1, 10)
+        seconds = measure_kernels(args.auctions, args.pieces, args.replicates)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        rows = [{**facts, "system": name, "cpu_seconds": spent} for name, spent in seconds.items()]
+        rows.append({**facts, "system": "memory", "peak_gib": round(peak, 2)})
+    for row in rows:
+        print(json.dumps(row))
+    harness.append_rows(args.output, rows)
     return 0
 
 
-def measure_replay(auctions: int, queries: int, replicates: int) -> dict[str, float | list[float]]:
-    """Return CPU and wall-clock seconds of each step, and the largest resident memory in GiB."""
-    world = AuctionWorld(auctions=auctions, queries=queries, zipf=1.0)
-    generated = make_auctions(world)
-    seconds: dict[str, float | list[float]] = {"auctions": auctions, "queries": queries}
+def make_pieces(auctions: int, pieces: int) -> Iterator[tuple[GeneratedAuctions, pa.Table]]:
+    """Yield each piece: its world, and its log with ids that no other piece has."""
+    for number in range(pieces):
+        queries = max(1, auctions // 10)
+        world = make_auctions(AuctionWorld(auctions=auctions, queries=queries, zipf=1.0, seed=number))
+        log = world.log
+        for name, count in (("auction_id", auctions), ("query_id", queries)):
+            ids = pa.array(log.column(name).to_numpy() + number * count)
+            log = log.set_column(log.column_names.index(name), name, ids)
+        yield world, log
+
+
+def measure_kernels(auctions: int, pieces: int, replicates: int) -> Seconds:
+    """Return the CPU seconds of each step, over all pieces."""
+    seconds: Seconds = {}
 
     def measure(name: str, step: Callable[[], Result]) -> Result:
-        cpu, wall = time.process_time(), time.perf_counter()
-        result = step()
-        seconds[name] = [round(time.process_time() - cpu, 3), round(time.perf_counter() - wall, 3)]
-        return result
+        results: list[Result] = []
+        spent = harness.measure_own_cpu(lambda: results.append(step()))
+        seconds[name] = round(seconds.get(name, 0.0) + spent, 3)
+        return results[0]
 
-    checked = measure("check", lambda: check_auctions(generated.log, AuctionLog(world=world), "log"))
-    models = {"new": generated.predict(0.3, 0)}
-    log = measure("layout", lambda: make_parts(checked, models, 1))
+    parts, each = [], []
+    settings = AuctionLog(path="log")
+    for world, log in make_pieces(auctions, pieces):
+        place = log.column_names.index("probability")
+        log = log.set_column(place, "probability", pa.array(world.predict(0.3, 0)))
+        checked = measure("check", lambda table=log: check_auctions(table, settings, "log"))
+        each.append(LogFacts.from_log(checked))
+        part = measure("counts", lambda one=checked: make_part(one, each[0]))
+        parts.append(LoggedPart(part, {"new": checked.probability_r}, part.auctions_q))
+    measure_passes(AuctionParts(tuple(parts), reduce(add, each)), replicates, measure)
+    seconds["kernel"] = round(sum(seconds[name] for name in ("counts", "curve", "first point")), 3)
+    return seconds
+
+
+def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., Any]) -> None:
+    """Measure the passes over a log."""
     none = ReplaySettings.model_validate({"points": [POINT], "bootstrap": {"replicates": 0}})
     replayer = measure("curve", lambda: Replayer.from_log(log, none))
-    orders = measure("sort", lambda: replayer.rank("new", 1.0))
-    measure("first point", lambda: replayer.replay("new", LOGGED, orders))
-    measure("further point", lambda: replayer.replay("new", FURTHER, orders))
+    measure("first point", lambda: list(replayer.replay("new", [LOGGED])))
+    measure("two points", lambda: list(replayer.replay("new", [LOGGED, FURTHER])))
     settings = none.model_copy(update={"bootstrap": Bootstrap(replicates=replicates)})
     with_intervals = measure("log with intervals", lambda: Replayer.from_log(log, settings))
-    measure("point with intervals", lambda: with_intervals.replay("new", LOGGED, orders))
-    seconds["peak_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
-    return seconds
+    measure("point with intervals", lambda: list(with_intervals.replay("new", [LOGGED])))
+    measure("two points with intervals", lambda: list(with_intervals.replay("new", [LOGGED, FURTHER])))
+
+
+def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
+    """Yield seconds and memory of three runs with Spark: with the layout, a second model, four points."""
+    folder = args.spark
+    write_tables(folder, args.auctions, args.pieces)
+    points = {
+        "exponent": [1],
+        "main_floor": [0.03],
+        "main_slots": [4],
+        "reserve": [0.005],
+        "side_slots": [4],
+    }
+    runs = {
+        "layout and first model": ("model-0", points),
+        "second model": ("model-1", points),
+        "four points": ("model-1", {**points, "main_floor": [0.02, 0.03, 0.05, 0.08]}),
+    }
+    for name, (model, grid) in runs.items():
+        config = write_config(folder, model, grid, args.replicates)
+        command = [sys.executable, str(harness.ROOT / "jobs" / "replay.py"), "--config", str(config)]
+        command += ["--warehouse", str(folder / "warehouse"), "--engine", "spark"]
+        run = harness.run_process(command, sample_every=0.5)
+        if run.code:
+            raise SystemExit(run.errors[-3000:])
+        lines = [line for line in run.output.splitlines() if " s " in line or "laid out" in line]
+        wall, cpu = (round(value, 1) for value in run.seconds)
+        yield {
+            "system": name, "seconds": wall, "cpu_seconds": cpu, "peak_gib": round(run.peak / 2**30, 2),
+            "lines": lines,
+        }  # fmt: skip
+
+
+def write_tables(folder: Path, auctions: int, pieces: int) -> None:
+    """Write the log and two models, a file for each piece; existing ones stay."""
+    if (folder / "log").exists():
+        return
+    for name in ("log", "model-0", "model-1"):
+        (folder / name).mkdir(parents=True)
+    for number, (world, log) in enumerate(make_pieces(auctions, pieces)):
+        file = f"{number:03d}.parquet"
+        pq.write_table(log, folder / "log" / file)
+        for model in (0, 1):
+            table = log.select(["auction_id", "ad_id"])
+            predicted = pa.array(world.predict(0.3, model))
+            pq.write_table(table.append_column("probability", predicted), folder / f"model-{model}" / file)
+
+
+def write_config(folder: Path, model: str, grid: dict[str, list[float]], replicates: int) -> Path:
+    """Write the file of a replay and return its path."""
+    document = {
+        "name": "bench",
+        "log": {"path": str(folder / "log")},
+        "replay": {"points": grid, "bootstrap": {"replicates": replicates}},
+        "models": [
+            {"name": model, "path": str(folder / model), "trained_until": "2025-12-31T00:00:00+00:00"}
+        ],
+    }
+    path = folder / "replay.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from recbench_spark.errors import DataError, RecbenchError
 from recbench_spark.schemas import REJECTS, REPLAYS
 from recbench_spark.storage.arrow_store import ArrowStore
 
-WORLD = make_auctions(AuctionWorld(auctions=40, queries=6, seed=9, participants=5))
+WORLD = make_auctions(AuctionWorld(auctions=120, queries=200, zipf=0.8, participants=4, seed=9))
 POINTS = [{"main_slots": 2, "side_slots": 1}, {"main_slots": 1, "exponent": 0.5}]
 LOGGED_POINT = {"main_floor": 0.03, "main_slots": 4, "reserve": 0.005, "side_slots": 1}
 
@@ -71,7 +71,7 @@ def run(config: str, warehouse: Path, *flags: str) -> list[dict[str, Any]]:
 def test_both_engines_give_the_same_rows(spark, tmp_path, form: str) -> None:
     config = write_files(tmp_path, WORLD.log, make_model(), form)
     expected = run(config, tmp_path / "local", "--engine", "local")
-    assert len(expected) > 80
+    assert len(expected) > 60 and sum(row["ci_low"] is not None for row in expected) > 30
     for parts in ("1", "3", "17") if form == "csv" else ("3",):
         assert run(config, tmp_path / parts, "--engine", "spark", "--parts", parts) == expected
 
@@ -79,7 +79,7 @@ def test_both_engines_give_the_same_rows(spark, tmp_path, form: str) -> None:
 def test_a_second_model_reads_the_layout_alone(spark, tmp_path, capsys) -> None:
     config = write_files(tmp_path, WORLD.log, make_model())
     run(config, tmp_path / "wh", "--engine", "spark", "--parts", "3")
-    assert "are laid out in" in capsys.readouterr().out
+    assert "are laid out in" in capsys.readouterr().err
     folders = sorted(path.name for path in (tmp_path / "wh" / "auction_logs").iterdir())
     assert len(folders) == 2 and not list((tmp_path / "wh").glob("_scratch/*/*"))
     other = make_model().set_column(2, "probability", pc.divide(make_model()["probability"], 2))
@@ -106,7 +106,7 @@ def test_a_second_model_reads_the_layout_alone(spark, tmp_path, capsys) -> None:
     assert "nothing to do" in out, "the engine is no part of a result"
     flags = ["--engine", "spark", "--parts", "3", "--force"]
     run(config, tmp_path / "wh", *flags)
-    assert "are laid out in" not in capsys.readouterr().out
+    assert "are laid out in" not in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "wh" / "auction_logs").iterdir()) == folders
 
 
@@ -153,7 +153,7 @@ def test_both_engines_refuse_the_same_tables(spark, tmp_path) -> None:
     model = make_model()
     last = model["probability"].to_pylist()
     tables = {
-        "missing": model.slice(0, 180),
+        "missing": model.slice(0, 400),
         "twice": pa.concat_tables([model, model.slice(60, 2)]),
         "bad": model.set_column(2, "probability", pa.array([*last[:-9], *[2.0] * 9])),
         "column": model.drop_columns(["ad_id"]),

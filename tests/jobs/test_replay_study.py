@@ -21,9 +21,13 @@ def test_a_study_prints_a_line_for_each_curve(capsys, more: list[str]) -> None:
 
 
 def test_a_bench_measures_every_step(capsys) -> None:
-    flags = ["--auctions", "500", "--queries", "50", "--replicates", "5"]
+    flags = ["--auctions", "500", "--pieces", "2", "--replicates", "5"]
     assert replay.main(replay.parser().parse_args(flags)) == 0
-    steps = json.loads(capsys.readouterr().out)
-    assert steps["auctions"] == 500
-    names = ("check", "layout", "curve", "sort", "first point", "further point", "point with intervals")
-    assert all(len(steps[name]) == 2 and min(steps[name]) >= 0 for name in names)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    spent = {row["system"]: row.get("cpu_seconds") for row in rows}
+    assert rows[0]["auctions"] == 1000 and rows[-1]["peak_gib"] > 0
+    names = ("check", "counts", "curve", "first point", "two points", "point with intervals", "kernel")
+    assert all(spent[name] >= 0 for name in names)
+    assert spent["kernel"] == pytest.approx(
+        spent["counts"] + spent["curve"] + spent["first point"], abs=0.01
+    )
