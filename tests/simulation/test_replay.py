@@ -53,6 +53,25 @@ def test_the_logged_model_gives_back_the_logged_clicks() -> None:
     assert replayed["value"] == pytest.approx(logged["value"], rel=1e-7)
 
 
+def test_revenue_is_in_the_unit_of_bids() -> None:
+    """Two auctions of ads with bids 4 and 2 and probability 1/2; the floor is 1/2, each slot has a click.
+
+    The first ad pays (2 x 1/2) / (1/2) = 2 and the second (1/2) / (1/2) = 1; both have the click rate 1/2.
+    """
+    rows = [
+        {
+            "auction_id": auction, "query_id": 1, "ad_id": ad, "bid": bid, "block": "main", "position": ad,
+            "clicked": int(auction == ad), "probability": 0.5,
+        }
+        for auction in (1, 2)
+        for ad, bid in ((1, 4.0), (2, 2.0))
+    ]  # fmt: skip
+    log = check_auctions(pa.Table.from_pylist(rows), AuctionLog(path="log"), "log")
+    settings = ReplaySettings.model_validate({"points": [{"main_floor": 0.5, "main_slots": 2}]})
+    replayed, _ = replay_models(make_parts(log, {"new": log.probability_r}, 1), ["new"], settings)
+    assert [row["value"] for row in values(replayed, "revenue")] == [2 * 0.5 * 2 + 2 * 0.5 * 1]
+
+
 def test_another_mechanism_does_not_give_them_back() -> None:
     wrong = SETTINGS.model_copy(update={"logged": SETTINGS.points[1]})
     _, checks = replay_models(make_log(), ["new"], wrong)

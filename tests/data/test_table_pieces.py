@@ -1,0 +1,80 @@
+"""Tables in pieces: the rows of all pieces in their order are the rows of the whole table."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from recbench_spark.data import arrow_files, table_pieces
+from recbench_spark.data.table_pieces import open_pieces
+from recbench_spark.errors import DataError, FallbackToSpark
+
+LINES = ["a,b\n", "1,x\r\n", "\n", '2,"y, z"\n', "3\n", "4,\xe9\n", "5,\n", "6,last"]
+
+
+def read_all(path: Path) -> tuple[dict[str, list[object]], list[str]]:
+    """Read all pieces as tasks get them."""
+    opened = pickle.loads(pickle.dumps(open_pieces(str(path))))
+    columns: dict[str, list[object]] = {name: [] for name in opened.schema.names}
+    bad: list[str] = []
+    for piece in opened.pieces:
+        for stored in piece.read(opened.schema.names):
+            bad.extend(stored.bad_lines)
+            for name, values in columns.items():
+                values.extend(stored.table.column(name).to_pylist())
+    return columns, bad
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 11, 1 << 20])
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "csv.bz2"])
+def test_lines_of_all_ranges_are_the_lines_of_the_file(tmp_path, monkeypatch, step: int, form: str) -> None:
+    monkeypatch.setattr(table_pieces, "BYTES_OF_A_PIECE", step)
+    monkeypatch.setattr(table_pieces, "BYTES_AT_ONCE", max(2, step // 2))
+    raw = b"\xef\xbb\xbf" + "".join(LINES).encode()
+    pack = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}[form]
+    path = tmp_path / f"log.{form}"
+    path.write_bytes(pack(raw))
+    whole = arrow_files.open_path(str(path))
+    columns, bad = read_all(path)
+    assert columns == whole.table.to_pydict() == {"a": list("12456"), "b": ["x", "y, z", "é", None, "last"]}
+    assert bad == list(whole.bad_lines) == ["3"]
+    pieces = len(open_pieces(str(path)).pieces)
+    assert pieces == 1 if form != "csv" or step > 1000 else pieces > 1
+
+
+def test_row_groups_and_partitions(tmp_path) -> None:
+    table = pa.table({"a": list(range(100)), "b": [f"x{n % 3}" for n in range(100)]})
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=30)
+    assert len(open_pieces(str(tmp_path / "one.parquet")).pieces) == 4
+    assert read_all(tmp_path / "one.parquet") == (table.to_pydict(), [])
+    write_deltalake(str(tmp_path / "delta"), table, partition_by=["b"])
+    columns, _ = read_all(tmp_path / "delta")
+    rows = sorted(zip(columns["a"], columns["b"], strict=True))
+    assert rows == sorted(zip(*table.to_pydict().values(), strict=True))
+
+
+def test_what_cannot_be_read(tmp_path) -> None:
+    path = tmp_path / "log.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 100_000)[:-300])
+    with pytest.raises(DataError, match="cannot be read"):
+        read_all(path)
+    (tmp_path / "log.csv").write_text("a,a\n1,2\n")
+    with pytest.raises(FallbackToSpark, match="stand there twice"):
+        open_pieces(str(tmp_path / "log.csv"))
+    (tmp_path / "bare.csv").write_text("a,b\n")
+    assert open_pieces(str(tmp_path / "bare.csv")).pieces == ()
+
+
+def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("a,b\n" + "10,20\n" * 999)
+    assert arrow_files.estimate_rows(str(path)) == 1000
+    monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 600)
+    assert abs(arrow_files.estimate_rows(str(path)) - 1000) < 20, "bytes are not rows"
