@@ -153,23 +153,28 @@ class AuctionPart:
         """Return what each query adds to the logged policy, int64 (q, c): see `LogColumns`."""
         counts = self.added_counts
         derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
-        several_g = (counts.shown_gs > 0).sum(axis=1) > 1
-        by_pair = np.concatenate(
-            [
-                counts.shown_gs,
-                counts.clicks_gs,
-                np.where(several_g, counts.clicks_gs.sum(axis=1), 0)[:, None],
-            ],
-            axis=1,
-        ).astype(np.int64)
-        unit = np.int64(UNIT)
-        columns = [
-            self.auctions_q[:, None] * unit,
-            sum_groups(by_pair, self.pair_starts_q) * unit,
-            derived.gradient,
-            derived.information.reshape(len(self.key_q), len(set_s) ** 2),
-        ]
-        return np.concatenate(columns, axis=1)
+        queries, slots = len(self.key_q), len(set_s)
+        sums = np.zeros((queries, 2 + 2 * slots), dtype=np.int64)
+        sums[:, 0] = self.auctions_q
+        _add_pair_counts(counts.shown_gs, counts.clicks_gs, self.pair_starts_q, sums)
+        information = derived.information.reshape(queries, slots**2)
+        return np.concatenate([sums * np.int64(UNIT), derived.gradient, information], axis=1)
+
+
+@compile_kernel
+def _add_pair_counts(shown_gs: Ints32, clicks_gs: Ints32, starts_q: Ints, sums_qc: Ints) -> None:
+    """Add, from column 1 on, impressions and clicks by slot, and clicks of pairs seen at several slots."""
+    slots = shown_gs.shape[1]
+    for q in range(len(starts_q) - 1):
+        for g in range(starts_q[q], starts_q[q + 1]):
+            places, clicks = 0, 0
+            for s in range(slots):
+                sums_qc[q, 1 + s] += shown_gs[g, s]
+                sums_qc[q, 1 + slots + s] += clicks_gs[g, s]
+                places += shown_gs[g, s] > 0
+                clicks += clicks_gs[g, s]
+            if places > 1:
+                sums_qc[q, 1 + 2 * slots] += clicks
 
 
 @dataclass(frozen=True)
@@ -230,13 +235,6 @@ def _fill_pairs(query_r: Ints, ad_r: Ints, pair_of_ad: Ints, pair_r: Ints, start
             pairs += 1
         pair_r[r] = pair_of_ad[ad_r[r]]
     starts_q[begun:] = pairs
-
-
-def sum_groups(values_gc: Ints, starts_q: Ints) -> Ints:
-    """Return sums of consecutive rows, (q, c); a group without rows gets 0."""
-    running = np.concatenate([np.zeros((1, values_gc.shape[1]), np.int64), np.cumsum(values_gc, axis=0)])
-    sums: Ints = running[starts_q[1:]] - running[starts_q[:-1]]
-    return sums
 
 
 def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) -> Ints:

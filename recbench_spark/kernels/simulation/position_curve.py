@@ -96,6 +96,8 @@ def _add_derivatives(
     share_s = np.empty(len(set_s))
     for q in range(len(starts_q) - 1):
         for g in range(starts_q[q], starts_q[q + 1]):
+            if clicks_gs[g].sum() == 0:
+                continue  # most pairs have no click, and say nothing about the curve
             for first in range(len(set_s)):
                 if set_s[first] != first:
                     continue
