@@ -100,8 +100,8 @@ def measure_kernels(auctions: int, pieces: int, replicates: int) -> Seconds:
     settings = AuctionLog(path="log")
     for world, log in make_pieces(auctions, pieces):
         place = log.column_names.index("probability")
-        log = log.set_column(place, "probability", pa.array(world.predict(0.3, 0)))
-        checked = measure("check", lambda table=log: check_auctions(table, settings, "log"))
+        table = log.set_column(place, "probability", pa.array(world.predict(0.3, 0)))
+        checked = measure("check", lambda rows=table: check_auctions(rows, settings, "log"))
         each.append(LogFacts.from_log(checked))
         part = measure("counts", lambda one=checked: make_part(one, each[0]))
         parts.append(LoggedPart(part, {"new": checked.probability_r}, part.auctions_q))

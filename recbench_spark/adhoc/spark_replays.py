@@ -23,6 +23,7 @@ def replay_on_spark(
     spark: SparkSession,
     file: ReplayFile,
     until: int | None,
+    *,
     warehouse: Path,
     most: int,
     report: Callable[[str], object],
@@ -39,7 +40,7 @@ def replay_on_spark(
     """
     folder = warehouse.absolute() / LAYOUTS
     identity = arrow_files.identity(file.log.path or "")
-    layout = open_layout(spark, file.log, identity, folder, most, report)
+    layout = open_layout(spark, file.log, identity, folder=folder, most=most, report=report)
     log = open_counts(spark, layout, until, report)
     models = {}
     try:

@@ -7,17 +7,12 @@ Supported are Parquet, Delta and text files of this machine. For everything that
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
 import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +24,12 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.files import open_quote_error
 from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
 from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.paths import check_path, exists, may_be_table
 from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
 from recbench_spark.data.readers.values import BELOW_2_53
+from recbench_spark.data.text_lines import StoredTable, read_text
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
@@ -49,7 +44,6 @@ from recbench_spark.storage.local_files import (
     refuse_misspelt,
     refuse_packed_text,
     require_columns,
-    separator,
 )
 from recbench_spark.storage.table_scans import open_delta, open_parquet
 
@@ -66,21 +60,6 @@ SPARK_NAMES = {
     "null": "void",
 }
 """Spark's names of Arrow types. Types that are not listed have the same name in both."""
-
-
-@dataclass(frozen=True)
-class StoredTable:
-    """A table as it is stored.
-
-    Attributes:
-        table: columns by name; the columns of a text file are text.
-        line: the expected layout of a line; empty where the table is no text file.
-        bad_lines: lines of a text file with another layout.
-    """
-
-    table: pa.Table
-    line: str = ""
-    bad_lines: tuple[str, ...] = ()
 
 
 def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Table:
@@ -225,7 +204,7 @@ def open_path(path: str) -> StoredTable:
     """
     kind = detect_kind(path)
     if kind == "text":
-        return _read_text(path)
+        return read_text(path)
     try:
         return StoredTable(open_dataset(path, kind).to_table())
     except (pa.ArrowException, OSError) as error:
@@ -258,106 +237,6 @@ def estimate_rows(path: str) -> int:
 
 COUNTED_BYTES = 1 << 28
 """Bytes of a text file whose lines are counted; those beyond have as many lines for each byte."""
-
-
-# -------------------------------------------------------------------------------------------- text
-
-
-def _read_text(path: str) -> StoredTable:
-    raw = Path(path).read_bytes()
-    try:
-        raw = gzip.decompress(raw) if path.endswith(".gz") else raw
-        raw = bz2.decompress(raw) if path.endswith(".bz2") else raw
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read: {error}", DAMAGED) from None
-    stream = io.BytesIO(raw)
-    names, sep = split_header(stream, path)
-    return cut_lines(stream.read(), names, sep, path)
-
-
-def split_header(stream: IO[bytes], path: str) -> tuple[list[str], str]:
-    """Read a text file up to the end of its header, the first line that is not blank.
-
-    Returns:
-        The names of the columns, none for an empty file, and the separator.
-
-    Raises:
-        FallbackToSpark: names that are empty or stand there twice.
-    """
-    sep = separator(path)
-    text = _read_header(stream)
-    names = _split_fields(text, sep, path, None) if text else []
-    if len({name.lower() for name in names}) < len(names) or not all(names):
-        raise FallbackToSpark(f"{path}: column names that are empty or stand there twice")
-    return names, sep
-
-
-def _read_header(stream: IO[bytes]) -> str:
-    """Return the first line that is not blank; the stream then stands behind it."""
-    at = 0
-    while line := stream.readline():
-        bare = line.removeprefix(b"\xef\xbb\xbf") if not at else line
-        at += len(line) - len(bare)
-        for part in re.split(rb"(?<=\r)(?!\n)", bare):  # a lone carriage return ends a line too
-            at += len(part)
-            text = part.decode("utf-8", errors="replace").rstrip("\r\n")
-            if text.strip(BLANKS):
-                stream.seek(at)
-                return text
-    return ""
-
-
-def cut_lines(raw: bytes, names: list[str], sep: str, path: str) -> StoredTable:
-    """Cut whole lines of a text file into columns; lines end as for Hadoop, and blank ones are skipped."""
-    text = raw.decode("utf-8", errors="replace")
-    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(BLANKS)]
-    return _split_columns(lines, names, sep, path)
-
-
-BLANKS = "".join(map(chr, range(33)))
-
-
-def _split_columns(lines: list[str], names: list[str], sep: str, path: str) -> StoredTable:
-    quoted = any('"' in line for line in lines)
-    if quoted:
-        parts = pa.array(
-            [_split_fields(line, sep, path, len(names)) for line in lines], pa.list_(pa.string())
-        )
-    else:
-        parts = pc.split_pattern(pa.array(lines, pa.string()), sep)
-    fits = pc.equal(pc.list_value_length(parts), len(names))
-    bad = [line for line, good in zip(lines, fits.to_pylist(), strict=True) if not good]
-    good_parts = parts.filter(fits)
-    columns = {}
-    for n, name in enumerate(names):
-        field = pc.list_element(good_parts, n) if len(good_parts) else pa.array([], pa.string())
-        columns[name] = pc.if_else(pc.equal(field, ""), None, field)
-    return StoredTable(pa.table(columns), f"{len(names)} fields separated by {sep!r}", tuple(bad))
-
-
-def _split_fields(line: str, sep: str, path: str, width: int | None) -> list[str]:
-    """Split a line into its fields (RFC 4180).
-
-    Args:
-        line: the text.
-        sep: the separator of fields.
-        path: the file, for messages.
-        width: number of fields in the header; None where this line is the header.
-
-    Raises:
-        DataError: a quote is opened and not closed. FallbackToSpark: quotes within a field.
-    """
-    if '"' not in line:
-        return line.split(sep)
-    at = re.escape(sep)
-    field = rf'"(?:[^"]|"")*"|[^"{at}]*'
-    if re.fullmatch(rf"(?:{field})(?:{at}(?:{field}))*", line):
-        fields = re.findall(rf"(?:^|{at})({field})", line)
-        return [part[1:-1].replace('""', '"') if part.startswith('"') else part for part in fields]
-    torn = re.sub(rf'(^|{at})"([^"]|"")*"(?={at}|$)', r"\1", line)
-    if re.search(rf'(^|{at})"([^"]|"")*$', torn):
-        raise open_quote_error(f"file:{Path(path).absolute()}", line, sep, width)
-    raise FallbackToSpark(f"{path}: quotes within a field, such as {line[:60]!r}")
 
 
 # ------------------------------------------------------------------------------------------ columns

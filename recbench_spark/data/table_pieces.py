@@ -17,8 +17,9 @@ from typing import IO, Protocol, cast
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from recbench_spark.data.arrow_files import StoredTable, cut_lines, detect_kind, open_dataset, split_header
+from recbench_spark.data.arrow_files import detect_kind, open_dataset
 from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.data.text_lines import StoredTable, cut_lines, split_header
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import COMPRESSED, DAMAGED
 

@@ -76,7 +76,7 @@ def count_part(layout: LogLayout, part: int, until: int | None, facts: LogFacts,
     """Write the arrays of a part. A task holds its rows."""
     log = read_replayed(layout, part, until)
     assert log is not None, "only parts with rows are counted"
-    place, auctions = counted_folder(folder, part), make_part(log, facts)
+    place, auctions = find_folder(folder, part), make_part(log, facts)
     place.mkdir(parents=True, exist_ok=True)
     for name in FIELDS:
         _save(place, name, getattr(auctions, name))
@@ -137,7 +137,7 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
         parts: parts with rows.
         folder: of the arrays.
     """
-    place = counted_folder(folder, part)
+    place = find_folder(folder, part)
     queries, query_g, ad_g = _read_pairs(place)
     ads = ad_g.unique()
     ad_count = np.int64(len(ads))
@@ -148,7 +148,7 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
     owned_g, whole_q = np.ones(len(keys), bool), np.zeros(len(queries), np.int64)
     owned_q = np.ones(len(queries), bool)
     for peer in [one for one in layout.peers[part] if one in parts]:
-        there = counted_folder(folder, peer)
+        there = find_folder(folder, peer)
         their_queries, their_query_g, their_ad_g = _read_pairs(there)
         query_of = find_indices(their_queries, queries)
         known_q = query_of >= 0
@@ -171,7 +171,7 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
 # ------------------------------------------------------------------------------------ reading
 
 
-def counted_folder(folder: Path, part: int) -> Path:
+def find_folder(folder: Path, part: int) -> Path:
     """Return the folder of a part's arrays."""
     return folder / f"counted-{part:05d}"
 
@@ -185,8 +185,8 @@ def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Pat
         facts: facts about all rows.
         models: folder of the probabilities of each model.
     """
-    place = counted_folder(folder, part)
-    probabilities = {name: _load(counted_folder(one, part), "probability") for name, one in models.items()}
+    place = find_folder(folder, part)
+    probabilities = {name: _load(find_folder(one, part), "probability") for name, one in models.items()}
     auctions = load_auctions(place, facts.bid_unit)
     return LoggedPart(auctions, probabilities, _load(place, "whole_auctions_q"))
 
@@ -203,7 +203,7 @@ def load_auctions(place: Path, bid_unit: float) -> AuctionPart:
 
 def save_probabilities(folder: Path, part: int, probability_r: npt.NDArray[np.float64]) -> None:
     """Write the probabilities of a model for a part."""
-    place = counted_folder(folder, part)
+    place = find_folder(folder, part)
     place.mkdir(parents=True, exist_ok=True)
     _save(place, "probability", probability_r)
 

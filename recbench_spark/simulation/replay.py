@@ -288,7 +288,7 @@ def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str
 
 def count_part(part: LoggedPart) -> Sums:
     """Count impressions and clicks (s,), links (s, s), and auctions, their squares and queries (3,)."""
-    counts = part.auctions.added_counts
+    counts = part.auctions.own_counts
     totals = part.auctions.count_slots()
     auctions_q = part.whole_auctions_q
     queries = np.array([auctions_q.sum(), (auctions_q * auctions_q).sum(), (auctions_q > 0).sum()])

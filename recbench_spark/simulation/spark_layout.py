@@ -138,7 +138,7 @@ def _may_vary(rows: pa.Table, name: str) -> bool:
 
 
 def open_layout(
-    spark: SparkSession, settings: AuctionLog, identity: str, folder: Path, most: int, report: Report
+    spark: SparkSession, settings: AuctionLog, identity: str, *, folder: Path, most: int, report: Report
 ) -> LogLayout:
     """Return the layout of a log; the first run makes it, under a lease.
 
@@ -190,7 +190,7 @@ def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: 
 
 @dataclass(frozen=True, eq=False)
 class LogScan:
-    """What one look at the ids of all rows gives.
+    """Counts and flags that one look at the ids of all rows gives.
 
     Attributes:
         rows_k: (CLASSES,) rows of each class of queries.

@@ -71,7 +71,7 @@ class CountedLog:
     @property
     def has_probabilities(self) -> bool:
         """Return whether the log has the probabilities of the model that made it."""
-        place = part_files.counted_folder(self.folder, self.parts[0])
+        place = part_files.find_folder(self.folder, self.parts[0])
         return (place / "probability.npy").exists()
 
 
@@ -230,7 +230,7 @@ def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str)
 
 
 def _match_part(
-    part: int, blocks: Iterable[Block], log: CountedLog, where: str, empty: pa.Table, folder: Path
+    part: int, blocks: Iterable[Block], *, log: CountedLog, where: str, empty: pa.Table, folder: Path
 ) -> Iterator[tuple[list[PieceProblem], MatchProblems]]:
     rows, problems = receive_rows(blocks)
     replayed = part_files.read_replayed(log.layout, part, log.until)

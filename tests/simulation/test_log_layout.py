@@ -150,15 +150,15 @@ def test_the_index_finds_the_part_of_each_auction(tmp_path) -> None:
     layout = lay_out(make_log(), tmp_path, 300)
     own = [read_part(tmp_path, part) for part in range(layout.parts)]
     ids = pa.array([str(number) for number in range(1000)])
-    found = dict.fromkeys(range(1000), -1)
+    part_of = dict.fromkeys(range(1000), -1)
     for places, parts in find_parts(tmp_path, layout.parts, hash_ids(ids)):
-        found.update(zip(places.tolist(), parts.tolist(), strict=True))
-    for place, part in found.items():
+        part_of.update(zip(places.tolist(), parts.tolist(), strict=True))
+    for place, part in part_of.items():
         present = [
             n for n, log in enumerate(own) if str(place) in log.auction_ids.take(log.auction_r).to_pylist()
         ]
         assert present == ([] if part < 0 else [part])
-    assert sum(part < 0 for part in found.values()) == 100, "the log has 900 auctions"
+    assert sum(part < 0 for part in part_of.values()) == 100, "the log has 900 auctions"
 
 
 def test_two_auctions_of_one_hash_are_noticed(tmp_path) -> None:

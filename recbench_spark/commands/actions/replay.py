@@ -60,22 +60,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"nothing to do: this replay has succeeded, runs {', '.join(run_ids)} (--force: run again)")
         return OK
     moment = None if until is None else int(until.timestamp() * 1_000_000)
-    outcome = make_outcome(file, args, choice, store, moment, journal)
+    outcome = make_outcome(file, args, choice.engine, moment, journal)
     require_unchanged()
     publish_outcome(file, args, store, outcome, run)
     return OK
 
 
 def make_outcome(
-    file: ReplayFile,
-    args: argparse.Namespace,
-    choice: EngineChoice,
-    store: ArrowStore,
-    until: int | None,
-    journal: Journal,
+    file: ReplayFile, args: argparse.Namespace, engine: str, until: int | None, journal: Journal
 ) -> replays.ReplayOutcome:
-    """Replay the models with the chosen engine."""
-    if choice.engine == "local":
+    """Replay the models with an engine."""
+    if engine == "local":
         if wait := compile_notice(splitmix64):
             print(wait, file=sys.stderr)
         return replays.replay_here(file, until, args.parts or 1)
@@ -86,7 +81,8 @@ def make_outcome(
     spark, most = get_session(f"recbench-spark replay {file.name}"), MOST_ROWS_OF_A_PART
     if args.parts:
         most = min(most, max(1, -(-arrow_files.estimate_rows(file.log.path or "") // args.parts)))
-    return replay_on_spark(spark, file, until, store.folder, most, journal.say)
+    warehouse = Path(args.warehouse)
+    return replay_on_spark(spark, file, until, warehouse=warehouse, most=most, report=journal.say)
 
 
 def publish_outcome(

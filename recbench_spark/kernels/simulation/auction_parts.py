@@ -121,7 +121,7 @@ class AuctionPart:
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
 
     @cached_property
-    def added_counts(self) -> ImpressionCounts:
+    def own_counts(self) -> ImpressionCounts:
         """Counts of the pairs that this part adds to sums of the log; those of others are 0."""
         if self.owned_g is None:
             return self.counts
@@ -131,13 +131,13 @@ class AuctionPart:
     @cached_property
     def telling_pairs(self) -> ImpressionCounts:
         """Pairs that say something about the curve: with clicks, and seen at two or more slots."""
-        counts = self.added_counts
+        counts = self.own_counts
         telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
         return ImpressionCounts(counts.shown_gs[telling], counts.clicks_gs[telling])
 
     def count_slots(self) -> SlotTotals:
         """Count impressions and clicks of each slot over the pairs of this part."""
-        counts = self.added_counts
+        counts = self.own_counts
         return SlotTotals(
             counts.shown_gs.sum(axis=0, dtype=np.int64), counts.clicks_gs.sum(axis=0, dtype=np.int64)
         )
@@ -151,7 +151,7 @@ class AuctionPart:
 
     def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
         """Return what each query adds to the logged policy, int64 (q, c): see `LogColumns`."""
-        counts = self.added_counts
+        counts = self.own_counts
         derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
         queries, slots = len(self.key_q), len(set_s)
         sums = np.zeros((queries, 2 + 2 * slots), dtype=np.int64)
