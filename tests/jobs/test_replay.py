@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
 import pytest
 import yaml
@@ -111,9 +113,69 @@ def test_a_killed_run_leaves_nothing_visible_and_runs_again(tmp_path, monkeypatc
     assert sorted(plain[0], key=key) == sorted(plain[1], key=key)
 
 
+def write_rounds(folder: Path, rounds: Path, query: str) -> str:
+    """Write logged rounds as auctions of one ad, by features of users or by the hour; return the file."""
+    with rounds.open(encoding="utf-8") as stored:
+        rows = list(csv.DictReader(stored))
+    features = [f"user_feature_{n}" for n in range(4)]
+    log = pa.Table.from_pylist(
+        [
+            {
+                "auction_id": number, "ad_id": row["item_id"], "position": 1, "clicked": int(row["click"]),
+                "query_id": row["timestamp"][:13] if query == "hour" else ",".join(map(row.get, features)),
+            }
+            for number, row in enumerate(rows)
+        ]
+    )  # fmt: skip
+    pyarrow.csv.write_csv(log, folder / "log.csv")
+    probability = pa.array([0.001 + int(row["item_id"]) / 10_000 for row in rows])
+    model = log.select(["auction_id", "ad_id"]).append_column("probability", probability)
+    pyarrow.csv.write_csv(model, folder / "model.csv")
+    points = [{"main_slots": 1}, {"main_slots": 1, "main_floor": 0.004}]
+    return write_file(folder, replay={"points": points, "bootstrap": {"replicates": 200}})
+
+
+@pytest.mark.parametrize("query", ["hour", "user"])
+def test_logged_rounds_as_auctions_of_one_ad(tmp_path, shared_data, capsys, query: str) -> None:
+    """10,000 rounds have 38 clicks: intervals are wide, and 10 effective queries have none."""
+    config = write_rounds(tmp_path, shared_data / "obd-sample" / "random" / "all.csv", query)
+    assert run(config, tmp_path / "wh", "--same-log") == 0
+    rows = [row for row in ArrowStore(str(tmp_path / "wh")).rows(REPLAYS) if row["metric"] == "clicks"]
+    own = [row for row in rows if row["other"] is None and row["unseen"] in (None, "reference")]
+    logged, whole, filtered = sorted(own, key=lambda row: (row["point"] or "", row["main_floor"] or 0))
+    assert logged["value"] == 38 and filtered["value"] < whole["value"] == pytest.approx(38, abs=1e-5)
+    out = capsys.readouterr().out
+    assert "the log has no losers: models only reorder what was shown" in out
+    if query == "user":
+        assert logged["ci_low"] is None and "too few queries for intervals" in out
+    else:
+        assert logged["ci_low"] < 30 and logged["ci_high"] > 46 and logged["effective_queries"] > 30
+
+
+def test_a_replay_that_has_succeeded_is_not_run_again(tmp_path, capsys) -> None:
+    config, warehouse = write_file(tmp_path), tmp_path / "wh"
+    for flags in ((), ("--parts", "3")):
+        assert run(config, warehouse, "--logical-date", "2026-01-02", *flags) == 0
+    assert "nothing to do: this replay has succeeded" in capsys.readouterr().out
+    first = ArrowStore(str(warehouse)).rows(REPLAYS)
+    assert len({row["run_id"] for row in first}) == 2
+    assert run(config, warehouse, "--logical-date", "2026-01-02", "--force") == 0
+    assert len(ArrowStore(str(warehouse)).rows(REPLAYS)) == 2 * len(first)
+    assert run(config, warehouse, "--logical-date", "2026-01-03") == 0, "another day"
+    write_file(tmp_path, replay={**SETTINGS, "shrinkage": 1.0})
+    assert run(config, warehouse, "--logical-date", "2026-01-03") == 0, "another setting"
+    assert len(ArrowStore(str(warehouse)).rows(REPLAYS)) == 4 * len(first)
+
+
+def test_a_generated_log_is_replayed_in_one_process(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="a generated log is replayed in one process"):
+        run("demo", tmp_path / "wh", "--engine", "spark")
+
+
 def test_a_dry_run_writes_nothing(tmp_path, capsys) -> None:
     assert run(write_file(tmp_path), tmp_path / "wh", "--dry-run") == 0
-    assert "replay own: new at 1 operating points" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "replay own: new at 1 operating points" in out and "engine local: " in out
     assert not (tmp_path / "wh").exists()
 
 
