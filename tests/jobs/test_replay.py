@@ -117,7 +117,7 @@ def write_rounds(folder: Path, rounds: Path, query: str) -> str:
     """Write logged rounds as auctions of one ad, by features of users or by the hour; return the file."""
     with rounds.open(encoding="utf-8") as stored:
         rows = list(csv.DictReader(stored))
-    features = [f"user_feature_{n}" for n in range(4)]
+    features = [f"user_feature_{n}" for n in range(3)]
     log = pa.Table.from_pylist(
         [
             {
