@@ -24,6 +24,7 @@ from recbench_spark.simulation.auction_log import (
     match_probabilities,
     read_later_rows,
 )
+from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART
 from recbench_spark.simulation.replay import LOGGED, replay_models
 
 
@@ -54,13 +55,13 @@ class ReplayOutcome:
         return cls(rows, checks, rejects, parts.facts.rows, left_out)
 
 
-def replay_here(file: ReplayFile, until: int | None, parts: int) -> ReplayOutcome:
+def replay_here(file: ReplayFile, until: int | None, parts: int | None) -> ReplayOutcome:
     """Read the log and the models, leave out rows that models were fitted to, and replay the models.
 
     Args:
         file: the replay.
         until: time in microseconds after which rows are replayed; None: all.
-        parts: number of parts of the log.
+        parts: number of parts of the log; None: as many as its rows need.
     """
     world = make_auctions(file.log.world) if file.log.world else None
     log = check_auctions(world.log, file.log, "generated log") if world else read_auctions(file.log)
@@ -69,7 +70,8 @@ def replay_here(file: ReplayFile, until: int | None, parts: int) -> ReplayOutcom
     models = read_models(file, log, world)
     if log.probability_r is not None:
         models[LOGGED] = log.probability_r
-    return ReplayOutcome.from_parts(file, make_parts(log, models, parts), log.rejects, log.left_out)
+    count = parts or -(-len(log.click_r) // MOST_ROWS_OF_A_PART)
+    return ReplayOutcome.from_parts(file, make_parts(log, models, count), log.rejects, log.left_out)
 
 
 def read_models(

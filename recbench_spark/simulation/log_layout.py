@@ -35,8 +35,9 @@ LAYOUT_VERSION = 1
 CLASS_BITS = 14
 CLASSES = 1 << CLASS_BITS
 
-MOST_ROWS_OF_A_PART = 1 << 20
-"""Rows of a part; a class of queries with more is cut. A task takes some 300 bytes for each row."""
+MOST_ROWS_OF_A_PART = 1 << 19
+"""Rows of a part; a class of queries with more is cut. A task takes some 300 bytes for each row, and 1.5 KB
+for each query."""
 
 MANIFEST = "layout.json"
 REJECTS = "rejects.json"
@@ -149,6 +150,12 @@ def write_part(folder: Path, part: int, log: CheckedAuctions) -> None:
     present = np.unique(log.auction_r)
     hashes = np.sort(hash_ids(log.auction_ids)[present])
     replace_file(folder / f"auctions-{part:05d}.npy", lambda path: _save(path, hashes))
+
+
+def write_no_rows(folder: Path, part: int) -> None:
+    """Write a part without rows, also in place of one that an earlier attempt wrote."""
+    (folder / f"rows-{part:05d}.arrow").unlink(missing_ok=True)
+    replace_file(folder / f"auctions-{part:05d}.npy", lambda path: _save(path, np.zeros(0, np.uint64)))
 
 
 def _write_rows(path: Path, log: CheckedAuctions) -> None:

@@ -26,6 +26,7 @@ from recbench_spark.kernels.simulation.auction_parts import bootstrap_columns
 from recbench_spark.kernels.simulation.click_estimates import (
     ClickModel,
     EstimateRules,
+    count_columns,
 )
 from recbench_spark.kernels.simulation.counts import UNIT, SlotTotals
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
@@ -40,6 +41,9 @@ FEWEST_QUERIES = 30.0
 
 POINTS_AT_ONCE = 16
 """Operating points of a pass: all of them share one draw of the bootstrap weights."""
+
+CELLS_AT_ONCE = 1 << 24
+"""Numbers of queries x columns that a part holds at once, 128 MiB, unless one point alone has more."""
 
 SAME_CLICKS = 1e-7
 """Largest relative difference between logged clicks and those of the logged model replayed: rounding."""
@@ -334,17 +338,23 @@ class ModelPass:
     bootstrap: Bootstrap
 
     def __call__(self, part: LoggedPart) -> Sums:
-        """Return the sums of a part; each exponent's scores are sorted once."""
+        """Return the sums of a part."""
+        columns = count_columns(len(self.slots))
+        some = max(1, CELLS_AT_ONCE // max(1, len(part.auctions.key_q) * columns))
+        each = [self._add_points(part, self.points[n : n + some]) for n in range(0, len(self.points), some)]
+        sums, boot = (np.concatenate(arrays, axis=-1) for arrays in zip(*each, strict=True))
+        replicates = boot.reshape(len(boot), len(self.points), columns).transpose(1, 0, 2)
+        return sums.reshape(len(self.points), columns), replicates
+
+    def _add_points(self, part: LoggedPart, points: Sequence[OperatingPoint]) -> Sums:
+        """Return the sums of some points side by side; each exponent's scores are sorted once."""
         rows, order, exponent = [], None, None
         probability_r = part.probabilities[self.model]
-        for point in self.points:
+        for point in points:
             if order is None or exponent != point.exponent:
                 order, exponent = part.auctions.rank(probability_r, point.exponent), point.exponent
             rows.append(part.auctions.replay(order, probability_r, point, self.clicks, self.slots))
-        columns = rows[0].shape[1]
-        sums, boot = _sum_rows(part, np.concatenate(rows, axis=1), self.bootstrap)
-        each = boot.reshape(len(boot), len(rows), columns).transpose(1, 0, 2)
-        return sums.reshape(len(rows), columns), each
+        return _sum_rows(part, rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1), self.bootstrap)
 
 
 def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap) -> Sums:

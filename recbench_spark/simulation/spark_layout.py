@@ -49,6 +49,7 @@ from recbench_spark.simulation.log_layout import (
     LogLayout,
     find_classes,
     write_index,
+    write_no_rows,
     write_part,
 )
 from recbench_spark.simulation.piece_shuffle import (
@@ -306,7 +307,7 @@ def _write_part(
 ) -> Iterator[tuple[list[PieceProblem], bool]]:
     rows, problems = receive_rows(blocks)
     if rows is None:
-        np.save(folder / f"auctions-{part:05d}.npy", np.zeros(0, np.uint64))
+        write_no_rows(folder, part)
         yield problems, False
         return
     converted = unpack_rows(rows, bool(source.rules.numeric_ads), source.where)

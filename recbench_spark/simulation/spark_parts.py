@@ -18,11 +18,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
-from recbench_spark.data.readers.auctions import make_reach_error
+from recbench_spark.data.readers.auctions import make_reach_error, pack_ids
 from recbench_spark.data.table_pieces import open_pieces
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.kernels.ids import as_ids
 from recbench_spark.schemas import require_names
 from recbench_spark.simulation import part_files
 from recbench_spark.simulation.auction_log import (
@@ -201,9 +200,7 @@ def match_model(spark: SparkSession, log: CountedLog, path: str, where: str, fol
 
 
 def _convert_predictions(table: pa.Table, where: str) -> pa.Table:
-    ids = {
-        name: combine_column(as_ids(table.column(name), f"{where}: {name}")) for name in MODEL_COLUMNS[:2]
-    }
+    ids = {name: pack_ids(table.column(name), f"{where}: {name}") for name in MODEL_COLUMNS[:2]}
     return pa.table(
         {**ids, "probability": as_double(combine_column(table.column("probability")), "probability")}
     )

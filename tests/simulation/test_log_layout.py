@@ -17,7 +17,7 @@ from recbench_spark.data.auction_worlds import LOGGED as LOGGED_POINT
 from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.data.readers.auctions import CheckedAuctions, check_auctions
 from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.simulation import part_files
+from recbench_spark.simulation import part_files, replay
 from recbench_spark.simulation.auction_log import (
     LogFacts,
     PartWork,
@@ -35,6 +35,7 @@ from recbench_spark.simulation.log_layout import (
     find_parts,
     read_part,
     write_index,
+    write_no_rows,
     write_part,
 )
 from recbench_spark.simulation.replay import LOGGED, replay_models
@@ -159,6 +160,25 @@ def test_the_index_finds_the_part_of_each_auction(tmp_path) -> None:
         ]
         assert present == ([] if part < 0 else [part])
     assert sum(part < 0 for part in part_of.values()) == 100, "the log has 900 auctions"
+
+
+def test_a_part_that_loses_its_rows_has_none(tmp_path) -> None:
+    """A log with bad rows is written twice; a part that only bad auctions filled stays without rows."""
+    log = make_log()
+    layout = lay_out(log, tmp_path, 300)
+    write_no_rows(tmp_path, 0)
+    assert part_files.read_replayed(layout, 0, None) is None
+    assert not any(write_index(tmp_path, number, layout.parts) for number in range(layout.parts))
+
+
+def test_few_points_at_once_change_no_bit(monkeypatch) -> None:
+    log = make_log()
+    parts = make_parts(log, {LOGGED: log.probability_r}, 3)
+    expected = replay_models(parts, [LOGGED], SETTINGS)
+    monkeypatch.setattr(replay, "CELLS_AT_ONCE", 1)
+    assert replay_models(parts, [LOGGED], SETTINGS) == expected
+    monkeypatch.setattr(replay, "POINTS_AT_ONCE", 1)
+    assert replay_models(parts, [LOGGED], SETTINGS) == expected
 
 
 def test_two_auctions_of_one_hash_are_noticed(tmp_path) -> None:

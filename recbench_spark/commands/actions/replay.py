@@ -73,7 +73,7 @@ def make_outcome(
     if engine == "local":
         if wait := compile_notice(splitmix64):
             print(wait, file=sys.stderr)
-        return replays.replay_here(file, until, args.parts or 1)
+        return replays.replay_here(file, until, args.parts)
     # Imported here: this process needs Spark for large logs alone.
     from recbench_spark.adhoc.spark_replays import replay_on_spark  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415

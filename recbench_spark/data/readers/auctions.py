@@ -242,7 +242,7 @@ def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np
 
 def has_number_times(texts: pa.Array) -> bool:
     """Return whether all texts are digits; a missing one says nothing."""
-    return bool(pc.all(pc.match_substring_regex(texts, "^[0-9]+$")).as_py())
+    return bool(pc.all(pc.match_substring_regex(texts, "^[0-9]+$"), min_count=0).as_py())
 
 
 def _find_problems(
@@ -433,7 +433,7 @@ def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table 
     columns = converted.columns
     if np.any(list(_find_row_problems(converted.ids, columns).values())):
         return None
-    ids = {name: combine_column(as_ids(rows.column(name), f"{where}: {name}")) for name in ID_COLUMNS}
+    ids = {name: pack_ids(rows.column(name), f"{where}: {name}") for name in ID_COLUMNS}
     packed = {"position": np.nan_to_num(columns["position"]), **columns}
     packed["position"] = np.where(columns["no_position"].astype(bool), 0, packed["position"])
     kinds = {"position": np.int16, "clicked": np.int8, "block": np.int8, "event_time": np.int64}
@@ -443,6 +443,13 @@ def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table 
         if name in packed
     }
     return pa.table({**ids, **values})
+
+
+def pack_ids(column: pa.ChunkedArray, what: str) -> pa.Array:
+    """Return ids as whole numbers or text, as the type of the column decides and not its values."""
+    ids = combine_column(as_ids(column, what))
+    may_be_text = pa.types.is_decimal(column.type) or column.type == pa.uint64()
+    return ids.cast(pa.string()) if may_be_text else ids
 
 
 def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRows:
