@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.data.readers.auctions import ID_COLUMNS, CheckedAuctions
+from recbench_spark.data.readers.auction_values import ID_COLUMNS
+from recbench_spark.data.readers.auctions import CheckedAuctions
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import Hashes

@@ -23,13 +23,11 @@ from pyspark.sql import SparkSession
 from recbench_spark.config import digest
 from recbench_spark.config.replay import AuctionLog
 from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numeric_order, is_text
+from recbench_spark.data.readers.auction_values import RowRules, convert_rows, has_number_times
 from recbench_spark.data.readers.auctions import (
     BadRows,
-    RowRules,
-    convert_rows,
     find_bad_rows,
     has_bad_auctions,
-    has_number_times,
     make_reach_error,
     name_columns,
     pack_rows,

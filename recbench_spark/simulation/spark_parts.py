@@ -18,7 +18,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
-from recbench_spark.data.readers.auctions import make_reach_error, pack_ids
+from recbench_spark.data.readers.auction_values import pack_ids
+from recbench_spark.data.readers.auctions import make_reach_error
 from recbench_spark.data.table_pieces import open_pieces
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.kernels.hashed_ids import hash_ids

@@ -86,6 +86,17 @@ def test_columns_are_mapped_and_a_csv_is_read(tmp_path) -> None:
         read_auctions(AuctionLog(path=str(path)))
 
 
+def test_a_text_that_is_no_time_is_a_bad_row() -> None:
+    texts = ["2026-01-31 12:00:00", "2026-01-31 13:00:00+01:00", "when", "2026-13-01", None, "5"]
+    rows = [{**ROW, "auction_id": str(n), "event_time": text} for n, text in enumerate(texts)]
+    with pytest.raises(DataError, match="event_time is missing or no time: 4 rows"):
+        check(rows)
+    log = check(rows, REJECT)
+    assert log.time_r.tolist() == [1_769_860_800_000_000] * 2 and log.left_out == 4
+    both = check([{**row, "event_time": texts[1]} for row in GOOD])
+    assert set(both.time_r.tolist()) == {1_769_860_800_000_000}
+
+
 def test_a_model_scores_every_participant() -> None:
     log = check([{**row, "ad_id": int(row["ad_id"])} for row in GOOD])
     rows = [{**row, "probability": 0.25 * n} for n, row in enumerate(GOOD)]

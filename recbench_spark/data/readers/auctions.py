@@ -10,23 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recbench_spark.config.replay import AUCTION_COLUMNS, AuctionLog
 from recbench_spark.data import arrow_files
-from recbench_spark.data.arrow_rows import as_double, as_long, combine_column, encode_ids, has_numeric_order
+from recbench_spark.data.readers.auction_values import (
+    ID_COLUMNS,
+    ConvertedRows,
+    RowRules,
+    convert_rows,
+    pack_ids,
+    read_ids,
+)
 from recbench_spark.data.readers.ids import TEXT_NOTES
-from recbench_spark.data.times import MICROS_PER_UNIT
-from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
+from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
-from recbench_spark.kernels.ids import as_ids
 from recbench_spark.schemas import require_names
 
 REQUIRED = ("auction_id", "query_id", "ad_id", "position", "clicked")
-ID_COLUMNS = ("auction_id", "query_id", "ad_id")
-BLOCKS = ("main", "side")
 SHOWN_REJECTS = 100_000
 """Most rows kept in `rejects`; the number of all is reported."""
 
@@ -133,118 +134,6 @@ def name_columns(names: Sequence[str], settings: AuctionLog, where: str) -> dict
     return {name: own for name, own in wanted.items() if own in names}
 
 
-@dataclass(frozen=True)
-class RowRules:
-    """Rules by which rows are converted, the same for all rows of a log.
-
-    Attributes:
-        time_unit: unit of times that are numbers.
-        number_times: whether times that are text are numbers; None: if all texts of the rows are digits.
-        numeric_ads: whether ads are in the order of numbers; None: if all ids here are.
-    """
-
-    time_unit: str
-    number_times: bool | None = None
-    numeric_ads: bool | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class ConvertedRows:
-    """Rows of a log as arrays, in any order.
-
-    Attributes:
-        ids: distinct texts of each column of ids, and their places, (r,); -1 where an id is missing.
-        columns: the other columns as float64, (r,); NaN where a value is missing or no number.
-    """
-
-    ids: Mapping[str, tuple[pa.Array, Ints]]
-    columns: Mapping[str, Floats]
-
-    def mask_good(self, bad_r: Bools) -> Bools:
-        """Return a mask of the rows of auctions without a bad row."""
-        auction_r = self.ids["auction_id"][1]
-        return ~np.isin(auction_r, auction_r[bad_r]) & (auction_r >= 0)
-
-
-def convert_rows(rows: pa.Table, rules: RowRules, where: str) -> ConvertedRows:
-    """Convert the columns of a log to arrays.
-
-    Raises:
-        SchemaError: a column of another type. DataError: an id or a time that is none.
-    """
-    return ConvertedRows(_read_ids(rows, rules, where), _read_columns(rows, rules, where))
-
-
-def _read_ids(rows: pa.Table, rules: RowRules, where: str) -> dict[str, tuple[pa.Array, Ints]]:
-    """Return the distinct texts and their places of each column of ids; -1 where an id is missing."""
-    ids = {}
-    for name in ID_COLUMNS:
-        field, coded = encode_ids(rows, name, where)
-        order = np.arange(len(coded.dictionary))
-        if name == "ad_id" and len(coded.dictionary):
-            whole = rules.numeric_ads
-            if whole is None:
-                whole = has_numeric_order([pa.table([coded], schema=pa.schema([field]))], name)
-            keys = coded.dictionary.cast(pa.int64() if whole else pa.large_binary())
-            order = pc.array_sort_indices(keys).to_numpy()
-        place = np.empty(len(order) + 1, np.int64)
-        place[order], place[-1] = np.arange(len(order)), -1
-        indices = pc.fill_null(coded.indices, len(order)).to_numpy().astype(np.int64)
-        ids[name] = (coded.dictionary.take(pa.array(order)), place[indices])
-    return ids
-
-
-def _read_columns(rows: pa.Table, rules: RowRules, where: str) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the other columns as float64, NaN where a value is missing or no number."""
-    columns = {}
-    for name in ("bid", "quality", "probability", "clicked", "position"):
-        if name in rows.column_names:
-            numbers = as_double(combine_column(rows.column(name)), name)
-            columns[name] = pc.fill_null(numbers, np.nan).to_numpy(zero_copy_only=False)
-    given = combine_column(rows.column("position"))
-    if given.type in (pa.string(), pa.large_string()):
-        given = pc.if_else(pc.equal(given, ""), None, given)
-    columns["no_position"] = given.is_null().to_numpy(zero_copy_only=False)
-    if "block" in rows.column_names:
-        text = combine_column(rows.column("block").cast(pa.string()))
-        code = pc.index_in(text, value_set=pa.array(BLOCKS))
-        columns["block"] = pc.fill_null(code, -1).to_numpy().astype(np.float64)
-    if "event_time" in rows.column_names:
-        columns["event_time"] = _read_times(combine_column(rows.column("event_time")), rules, where)
-    return columns
-
-
-def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np.float64]:
-    """Return microseconds since 1970 UTC; timestamps without a zone are taken as UTC."""
-    try:
-        if pa.types.is_timestamp(column.type):
-            times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
-        elif pa.types.is_integer(column.type):
-            times = pc.multiply(as_long(column, "event_time"), MICROS_PER_UNIT[rules.time_unit])
-        else:
-            texts = column.cast(pa.string())
-            whole = has_number_times(texts) if rules.number_times is None else rules.number_times
-            times = (
-                pc.multiply(as_long(texts, "event_time"), MICROS_PER_UNIT[rules.time_unit])
-                if whole
-                else texts.cast(pa.timestamp("us")).cast(pa.int64())
-            )
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            f"{where}: event_time: {str(error).splitlines()[0][:200]}", "a time like 2026-01-31 12:00:00"
-        ) from None
-    except pa.ArrowNotImplementedError:
-        raise SchemaError(f"{where}: event_time is {column.type}, not a time", "give a timestamp") from None
-    filled = pc.fill_null(times.cast(pa.float64(), safe=False), np.nan)
-    microseconds: Floats = filled.to_numpy(zero_copy_only=False)
-    return microseconds
-
-
-def has_number_times(texts: pa.Array) -> bool:
-    """Return whether all texts are digits; a missing one says nothing."""
-    return bool(pc.all(pc.match_substring_regex(texts, "^[0-9]+$"), min_count=0).as_py())
-
-
 def _find_problems(
     ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
 ) -> dict[str, Bools]:
@@ -274,7 +163,7 @@ def _find_row_problems(
     if "block" in columns:
         problems["block of an ad that was shown is not main or side"] = shown & (columns["block"] < 0)
     if "event_time" in columns:
-        problems["event_time is missing"] = np.isnan(columns["event_time"])
+        problems["event_time is missing or no time"] = np.isnan(columns["event_time"])
     return problems
 
 
@@ -445,13 +334,6 @@ def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table 
     return pa.table({**ids, **values})
 
 
-def pack_ids(column: pa.ChunkedArray, what: str) -> pa.Array:
-    """Return ids as whole numbers or text, as the type of the column decides and not its values."""
-    ids = combine_column(as_ids(column, what))
-    may_be_text = pa.types.is_decimal(column.type) or column.type == pa.uint64()
-    return ids.cast(pa.string()) if may_be_text else ids
-
-
 def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRows:
     """Return packed rows as arrays."""
     rules = RowRules("us", numeric_ads=numeric_ads)
@@ -461,7 +343,7 @@ def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRow
         if name not in ID_COLUMNS
     }
     columns["no_position"] = columns["position"] == 0
-    return ConvertedRows(_read_ids(packed, rules, where), columns)
+    return ConvertedRows(read_ids(packed, rules, where), columns)
 
 
 def has_bad_auctions(converted: ConvertedRows) -> bool:
