@@ -117,7 +117,8 @@ class AuctionPart:
     ) -> Ints:
         """Return the estimates of a model at a point for each query: see `estimate_clicks`."""
         slot_r, price_r = order.run(point, slots)
-        rows = (self.query_r, self.pair_r, slot_r, price_r / self.largest_bid, probability_r)
+        price_r /= self.largest_bid
+        rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
 
     @cached_property

@@ -38,6 +38,10 @@ price of a click as a share of the largest bid, predicted probability."""
 Log = tuple[Ints32, Ints32, Floats, Ints]
 """Impressions and clicks of pairs (g, s), position curve and first slots of connected sets (s,)."""
 
+Totals = tuple[Ints32, Ints32, Floats, Ints32, Ints]
+"""Clicks, impressions and mass on the curve of pairs in each connected set (g, k); slots at which pairs
+were shown (g,); the connected set of each slot (s,)."""
+
 
 @dataclass(frozen=True)
 class EstimateRules:
@@ -100,8 +104,34 @@ def estimate_clicks(
     sums_qc = np.zeros((groups, count_columns(len(model.theta_s))), dtype=np.int64)
     rules = (int(model.rules.minimum), float(model.rules.shrinkage), model.main)
     log = (counts.shown_gs, counts.clicks_gs, model.theta_s, model.set_s)
-    _add_estimates(rows, log, rules, sums_qc)
+    _add_estimates(rows, log, _add_up_sets(log), rules, sums_qc)
     return sums_qc
+
+
+def _add_up_sets(log: Log) -> Totals:
+    """Return the totals of pairs in each connected set."""
+    _, set_index_s = np.unique(log[3], return_inverse=True)
+    shape = (len(log[0]), int(set_index_s.max(initial=0)) + 1)
+    clicks_gk, seen_gk = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+    mass_gk, places_g = np.zeros(shape), np.zeros(shape[0], dtype=np.int32)
+    totals = (clicks_gk, seen_gk, mass_gk, places_g, set_index_s.astype(np.int64))
+    _fill_totals(log, totals)
+    return totals
+
+
+@compile_kernel
+def _fill_totals(log: Log, totals: Totals) -> None:
+    shown_gs, clicks_gs, theta_s, _ = log
+    clicks_gk, seen_gk, mass_gk, places_g, set_index_s = totals
+    for g in range(len(shown_gs)):
+        for t in range(len(theta_s)):
+            if shown_gs[g, t] == 0:
+                continue
+            k = set_index_s[t]
+            places_g[g] += 1
+            seen_gk[g, k] += shown_gs[g, t]
+            clicks_gk[g, k] += clicks_gs[g, t]
+            mass_gk[g, k] += shown_gs[g, t] * theta_s[t]
 
 
 @compile_kernel
@@ -111,63 +141,50 @@ def _scale(value: float) -> np.int64:
 
 
 @compile_kernel
-def _add_estimates(rows: Rows, log: Log, rules: tuple[int, float, int], sums_qc: Ints) -> None:
-    """Add the estimate of each ad shown; columns in the order of FIXED, then of BY_SLOT."""
+def _add_estimates(
+    rows: Rows, log: Log, totals: Totals, rules: tuple[int, float, int], sums_qc: Ints
+) -> None:
+    """Add the estimate of each ad shown; columns in the order of FIXED, then of BY_SLOT.
+
+    This is one kernel, since calls that take tuples of arrays cost more than all the rest.
+    """
     group_r, pair_r, slot_r, price_r, probability_r = rows
-    shrinkage, main = rules[1], rules[2]
+    shown_gs, clicks_gs, theta_s, _ = log
+    clicks_gk, seen_gk, mass_gk, places_g, set_index_s = totals
+    minimum, shrinkage, main = rules
+    slots, one, fixed = len(theta_s), np.int64(UNIT), len(FIXED)
     for r in range(len(pair_r)):
         slot = slot_r[r]
         if slot < 0:
             continue
-        pair, row = pair_r[r], sums_qc[group_r[r]]
-        case, rate, trials, mass, several = _find_rate(pair, slot, log, rules[0])
-        own = trials / (trials + shrinkage) if case > 0 else 0.0
-        clicks = own * rate
-        row[0] += _scale(1.0)
-        _add_reference(row, slot, len(log[2]), (case, own, price_r[r]))
-        if several:
-            row[9] += _scale(1.0)
-            row[10] += _scale(clicks)
-        if case == 0:
-            row[6] += _scale(probability_r[r])
-            row[7] += _scale(probability_r[r]) if slot < main else 0
+        pair, q, k = pair_r[r], group_r[r], set_index_s[slot]
+        own, seen, mass = shown_gs[pair, slot], seen_gk[pair, k], mass_gk[pair, k]
+        case, rate, trials = NEVER_SHOWN, 0.0, 0
+        if own > 0 and own >= minimum:
+            case, rate, trials = SAME_SLOT, clicks_gs[pair, slot] / own, own
+        elif seen >= minimum and mass > 0.0:
+            case, rate, trials = OTHER_SLOT, theta_s[slot] * clicks_gk[pair, k] / mass, seen
+        share = trials / (trials + shrinkage) if case > 0 else 0.0
+        clicks = share * rate
+        scaled = _scale(clicks)
+        sums_qc[q, 0] += one
+        # The weight of the slot's reference rate: all of an unseen pair, and what shrinkage borrows.
+        sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += _scale(1.0 - share)
+        sums_qc[q, fixed + 2 * slots + slot] += _scale((1.0 - share) * price_r[r])
+        if places_g[pair] > 1:
+            sums_qc[q, 9] += one
+            sums_qc[q, 10] += scaled
+        if case == NEVER_SHOWN:
+            predicted = _scale(probability_r[r])
+            sums_qc[q, 6] += predicted
+            sums_qc[q, 7] += predicted if slot < main else 0
             continue
-        row[case] += _scale(1.0)
-        row[2 + case] += _scale(clicks)
-        row[5] += _scale(clicks) if slot < main else 0
-        row[8] += _scale(clicks * price_r[r])
+        sums_qc[q, case] += one
+        sums_qc[q, 2 + case] += scaled
+        sums_qc[q, 5] += scaled if slot < main else 0
+        sums_qc[q, 8] += _scale(clicks * price_r[r])
         if case == OTHER_SLOT:
-            _add_slopes(row, log, (pair, slot, main), (clicks, mass, price_r[r]))
-
-
-@compile_kernel
-def _find_rate(pair: int, slot: int, log: Log, minimum: int) -> tuple[int, float, int, float, bool]:
-    """Return case, click rate, impressions behind it, their mass on the curve, and if slots are several."""
-    shown_gs, clicks_gs, theta_s, set_s = log
-    clicks, mass, seen, places = 0, 0.0, 0, 0
-    for t in range(len(theta_s)):
-        if shown_gs[pair, t] == 0:
-            continue
-        places += 1
-        if set_s[t] == set_s[slot]:
-            seen += shown_gs[pair, t]
-            clicks += clicks_gs[pair, t]
-            mass += shown_gs[pair, t] * theta_s[t]
-    own = shown_gs[pair, slot]
-    if own > 0 and own >= minimum:
-        return SAME_SLOT, clicks_gs[pair, slot] / own, own, mass, places > 1
-    if seen >= minimum and mass > 0.0:
-        return OTHER_SLOT, theta_s[slot] * clicks / mass, seen, mass, places > 1
-    return NEVER_SHOWN, 0.0, 0, mass, places > 1
-
-
-@compile_kernel
-def _add_reference(row: Ints, slot: int, slots: int, part: tuple[int, float, float]) -> None:
-    """Add the weight of the slot's reference rate in an estimate."""
-    case, own, price = part
-    place = len(FIXED) + slot + (slots if case > 0 else 0)
-    row[place] += _scale(1.0 - own)
-    row[len(FIXED) + 2 * slots + slot] += _scale((1.0 - own) * price)
+            _add_slopes(sums_qc[q], log, (pair, slot, main), (clicks, mass, price_r[r]))
 
 
 @compile_kernel
