@@ -1,10 +1,10 @@
 """Measure the replay of generated auctions of 8 ads: the kernels in one process, and the job with Spark.
 
-    python jobs/bench/replay.py --auctions 1000000 --pieces 1 --replicates 1000
+    python jobs/bench/replay.py                                              # 1,048,576 auctions
     python jobs/bench/replay.py --auctions 1000000 --pieces 10 --spark FOLDER
 
 A log consists of pieces, each with queries of its own that follow Zipf's law with exponent 1, a tenth as
-many as auctions. Steps of the kernels, in CPU seconds of one thread: the check of the log; the counts; the
+many as auctions. A piece of 65,536 auctions has as many rows as a part of a layout. Steps of the kernels, in CPU seconds of one thread: the check of the log; the counts; the
 position curve with the sums of the log; one operating point of a model, and two of them, without intervals
 and with them. `kernel` is the sum of counts, curve and one point. Kernels are compiled before they are
 measured.
@@ -49,8 +49,8 @@ FURTHER = OperatingPoint(exponent=1.0, main_floor=0.05, main_slots=3, reserve=0.
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--auctions", type=int, default=1_000_000, help="auctions of a piece (1,000,000)")
-    flags.add_argument("--pieces", type=int, default=1, help="pieces of the log (1)")
+    flags.add_argument("--auctions", type=int, default=65_536, help="auctions of a piece (65,536)")
+    flags.add_argument("--pieces", type=int, default=16, help="pieces of the log (16)")
     flags.add_argument("--replicates", type=int, default=1000, help="bootstrap replicates (1000)")
     flags.add_argument("--spark", type=Path, metavar="FOLDER", help="measure the job with Spark here")
     harness.add_output_flag(flags)
