@@ -4,10 +4,10 @@
     python jobs/bench/replay.py --auctions 1000000 --pieces 10 --spark FOLDER
 
 A log consists of pieces, each with queries of its own that follow Zipf's law with exponent 1, a tenth as
-many as auctions. A piece of 65,536 auctions has as many rows as a part of a layout. Steps of the kernels, in
-CPU seconds of one thread: the check of the log; the counts; the position curve with the sums of the log; one
-operating point of a model, and two of them, without intervals and with them. `kernel` is the sum of counts,
-curve and one point. Kernels are compiled before they are measured.
+many as auctions. A piece of 65,536 auctions has as many rows as a part of a layout. Steps of the kernels,
+in CPU seconds of one thread: the check of the log; the counts; the position curve with the sums of the
+log; one operating point of a model, and two of them, without intervals and with them. `kernel` is the sum
+of counts, curve and one point. Kernels are compiled before they are measured.
 
 With --spark the log and two models are written to FOLDER as Parquet, and `jobs/replay.py --engine spark`
 replays them: the first run lays the log out, the second one takes another model, the third one has four
