@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -191,7 +192,7 @@ def read_part(folder: Path, part: int) -> CheckedAuctions:
     source = pa.memory_map(str(folder / f"rows-{part:05d}.arrow"))
     table = pa.ipc.open_file(source).read_all().combine_chunks()
     coded = [table.column(name).chunk(0) for name in ID_COLUMNS]
-    values = {
+    values: dict[str, Any] = {
         attribute: table.column(name).to_numpy().astype(np.int64 if kind != np.float64 else kind)
         if name in table.column_names
         else None
@@ -230,7 +231,7 @@ def write_index(folder: Path, number: int, parts: int) -> bool:
     return bool((hashes[1:] == hashes[:-1]).any())
 
 
-def _save(path: Path, array: npt.NDArray[np.generic]) -> None:
+def _save(path: Path, array: npt.NDArray[Any]) -> None:
     with path.open("wb") as file:
         np.save(file, array)
 

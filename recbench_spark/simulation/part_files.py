@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +165,8 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
             owned_g[own_g] = False
             owned_q[query_of[known_q]] = False
     fields = {name: getattr(auctions, name) for name in FIELDS}
-    whole = AuctionPart(**fields, counts=ImpressionCounts(shown, clicks), owned_g=owned_g)
+    counts = ImpressionCounts(shown, clicks)
+    whole = AuctionPart(**fields, counts=counts, owned_g=owned_g, largest_bid=1.0)
     _write_counts(place, whole, np.where(owned_q, whole_q, 0))
 
 
@@ -208,7 +210,7 @@ def save_probabilities(folder: Path, part: int, probability_r: npt.NDArray[np.fl
     _save(place, "probability", probability_r)
 
 
-def _save(place: Path, name: str, array: npt.NDArray[np.generic]) -> None:
+def _save(place: Path, name: str, array: npt.NDArray[Any]) -> None:
     def write(path: Path) -> None:
         with path.open("wb") as file:
             np.save(file, array)
@@ -216,7 +218,7 @@ def _save(place: Path, name: str, array: npt.NDArray[np.generic]) -> None:
     replace_file(place / f"{name}.npy", write)
 
 
-def _load(place: Path, name: str) -> npt.NDArray[np.generic]:
+def _load(place: Path, name: str) -> npt.NDArray[Any]:
     """Map an array; pages that nobody needs are not read, and no change reaches the file."""
     path = place / f"{name}.npy"
     return np.asarray(np.load(path, mmap_mode="c")) if path.stat().st_size > 1 << 16 else np.load(path)

@@ -9,7 +9,7 @@ SHOWN_REJECTS rows that are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import add
@@ -36,7 +36,7 @@ from recbench_spark.data.readers.auctions import (
 )
 from recbench_spark.data.table_pieces import TablePiece, open_pieces
 from recbench_spark.errors import DataError, FallbackToSpark
-from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.simulation.log_layout import (
@@ -350,7 +350,7 @@ PLACE = "place in the log"
 
 def _check_whole_auctions(
     blocks: Iterable[Block], source: LogSource
-) -> tuple[pa.Table, BadRows, Sequence[bool]] | None:
+) -> tuple[pa.Table, BadRows, Bools] | None:
     placed, _ = receive_rows(blocks)
     if placed is None:
         return None
@@ -368,7 +368,7 @@ def _count_bad_rows(blocks: Iterable[Block], source: LogSource) -> Iterator[BadR
 
 def _keep_good_rows(blocks: Iterable[Block], source: LogSource, plan: LayoutPlan) -> Iterator[Block]:
     checked = _check_whole_auctions(blocks, source)
-    if checked is None or not any(checked[2]):
+    if checked is None or not checked[2].any():
         return
     rows = checked[0].filter(pa.array(checked[2]))
     packed = pack_rows(rows, convert_rows(rows, source.rules, source.where), source.where)
