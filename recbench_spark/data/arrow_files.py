@@ -29,7 +29,7 @@ from recbench_spark.data.readers.movielens import LAYOUTS
 from recbench_spark.data.readers.paths import check_path, exists, may_be_table
 from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
 from recbench_spark.data.readers.values import BELOW_2_53
-from recbench_spark.data.text_lines import StoredTable, read_text
+from recbench_spark.data.text_lines import StoredTable, open_bytes, read_text, split_header
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
@@ -86,10 +86,17 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
 
 
 def read_column_names(path: str) -> list[str]:
-    """Read the column names of a table at a path, without reading a row of Parquet or Delta."""
+    """Read the column names of a table at a path, without reading a row of Parquet or Delta.
+
+    Of a text file of more than COUNTED_BYTES bytes only the header is read.
+    """
     kind = detect_kind(path)
-    named = open_path(path).table.schema if kind == "text" else open_dataset(path, kind).schema
-    return list(named.names)
+    if kind != "text":
+        return list(open_dataset(path, kind).schema.names)
+    if Path(path).stat().st_size <= COUNTED_BYTES:
+        return list(open_path(path).table.schema.names)
+    with open_bytes(path) as stream:
+        return split_header(stream, path)[0]
 
 
 def read_vector_width(path: str) -> int | None:

@@ -7,19 +7,17 @@ BYTES_AT_ONCE bytes.
 
 from __future__ import annotations
 
-import bz2
-import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from recbench_spark.data.arrow_files import detect_kind, open_dataset
 from recbench_spark.data.readers.ids import TEXT_NOTES
-from recbench_spark.data.text_lines import StoredTable, cut_lines, split_header
+from recbench_spark.data.text_lines import StoredTable, cut_lines, open_bytes, split_header
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import COMPRESSED, DAMAGED
 
@@ -102,13 +100,6 @@ class TextPiece:
                 if not lines:
                     return
                 yield lines if lines.endswith(b"\n") else lines + stream.readline()
-
-
-def open_bytes(path: str) -> IO[bytes]:
-    """Open a text file as a stream of bytes, unpacked."""
-    if path.endswith(".gz"):
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return cast(IO[bytes], bz2.open(path, "rb")) if path.endswith(".bz2") else Path(path).open("rb")
 
 
 def open_pieces(path: str) -> TablePieces:

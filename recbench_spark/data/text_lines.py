@@ -8,7 +8,7 @@ import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +48,13 @@ def read_text(path: str) -> StoredTable:
     stream = io.BytesIO(raw)
     names, sep = split_header(stream, path)
     return cut_lines(stream.read(), names, sep, path)
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """Open a text file as a stream of bytes, unpacked."""
+    if path.endswith(".gz"):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return cast(IO[bytes], bz2.open(path, "rb")) if path.endswith(".bz2") else Path(path).open("rb")
 
 
 def split_header(stream: IO[bytes], path: str) -> tuple[list[str], str]:

@@ -78,3 +78,12 @@ def test_rows_of_a_large_text_file_are_estimated(tmp_path, monkeypatch) -> None:
     assert arrow_files.estimate_rows(str(path)) == 1000
     monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 600)
     assert abs(arrow_files.estimate_rows(str(path)) - 1000) < 20, "bytes are not rows"
+
+
+def test_names_of_a_large_text_file_are_read_without_its_rows(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "log.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 100_000)[:-300])
+    with pytest.raises(DataError, match="cannot be read"):
+        arrow_files.read_column_names(str(path))
+    monkeypatch.setattr(arrow_files, "COUNTED_BYTES", 100)
+    assert arrow_files.read_column_names(str(path)) == ["a", "b"]
