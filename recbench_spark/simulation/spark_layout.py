@@ -35,7 +35,7 @@ from recbench_spark.data.readers.auctions import (
     unpack_rows,
 )
 from recbench_spark.data.table_pieces import TablePiece, open_pieces
-from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import Hashes
@@ -60,6 +60,7 @@ from recbench_spark.simulation.piece_shuffle import (
 )
 from recbench_spark.storage.blocks import Block, count_tasks, partition_rows
 from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.publish import remove_tree
 
 Report = Callable[[str], object]
 
@@ -156,7 +157,11 @@ def open_layout(
     target = folder / digest(LAYOUT_VERSION, identity, rules, most)[:24]
     with hold_lease(target, (target / MANIFEST).is_file, report) as lease:
         if lease is not None:
-            layout = _make_layout(spark, settings, lease.work, most)
+            try:
+                layout = _make_layout(spark, settings, lease.work, most)
+            except RecbenchError:  # files of a log that is refused help nobody
+                remove_tree(lease.work)
+                raise
             lease.publish()
             report(f"{layout.rows:,} participants are laid out in {layout.parts} parts, {target.name}")
     return LogLayout.read(target)

@@ -138,6 +138,7 @@ def test_both_engines_refuse_and_reject_the_same_rows(spark, tmp_path, mistake: 
     config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model())
     expected = fail(config, tmp_path / "local", "local")
     assert expected[0] == "DataError" and fail(config, tmp_path / "spark", "spark") == expected
+    assert not list((tmp_path / "spark" / "auction_logs").glob(".*/*")), "no file of a refused log stays"
     config = write_files(tmp_path, spoil(MISTAKES[mistake]), make_model(), bad_rows="reject")
     each = {
         engine: (
