@@ -21,7 +21,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,9 +101,10 @@ def measure_kernels(auctions: int, pieces: int, replicates: int) -> Seconds:
     for world, log in make_pieces(auctions, pieces):
         place = log.column_names.index("probability")
         table = log.set_column(place, "probability", pa.array(world.predict(0.3, 0)))
-        checked = measure("check", lambda rows=table: check_auctions(rows, settings, "log"))
+        checked = measure("check", partial(check_auctions, table, settings, "log"))
         each.append(LogFacts.from_log(checked))
-        part = measure("counts", lambda one=checked: make_part(one, each[0]))
+        part = measure("counts", partial(make_part, checked, each[0]))
+        assert checked.probability_r is not None, "the log has predictions in this column"
         parts.append(LoggedPart(part, {"new": checked.probability_r}, part.auctions_q))
     measure_passes(AuctionParts(tuple(parts), reduce(add, each)), replicates, measure)
     seconds["kernel"] = round(sum(seconds[name] for name in ("counts", "curve", "first point")), 3)
@@ -168,7 +169,7 @@ def write_tables(folder: Path, auctions: int, pieces: int) -> None:
             pq.write_table(table.append_column("probability", predicted), folder / f"model-{model}" / file)
 
 
-def write_config(folder: Path, model: str, grid: dict[str, list[float]], replicates: int) -> Path:
+def write_config(folder: Path, model: str, grid: dict[str, list[Any]], replicates: int) -> Path:
     """Write the file of a replay and return its path."""
     document = {
         "name": "bench",
