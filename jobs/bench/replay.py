@@ -134,7 +134,7 @@ def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
         "reserve": [0.005],
         "side_slots": [4],
     }
-    runs = {
+    runs: dict[str, tuple[str, dict[str, list[Any]]]] = {
         "layout and first model": ("model-0", points),
         "second model": ("model-1", points),
         "four points": ("model-1", {**points, "main_floor": [0.02, 0.03, 0.05, 0.08]}),
