@@ -127,7 +127,7 @@ def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
     """Yield seconds and memory of three runs with Spark: with the layout, a second model, four points."""
     folder = args.spark
     write_tables(folder, args.auctions, args.pieces)
-    points = {
+    points: dict[str, list[Any]] = {
         "exponent": [1],
         "main_floor": [0.03],
         "main_slots": [4],
