@@ -7,7 +7,8 @@
 The true lift is the quotient of expected clicks of the new model and of the logging policy on the same
 auctions, minus 1. One line for each curve: how many worlds, coverage of 95 % intervals, mean lift, mean
 true lift, the standard deviation of the errors beside the mean standard error, and the share of worlds
-whose bounds (unseen pairs at 0 and as predicted) hold the truth. A world takes two to five seconds, two thirds of a GiB.
+whose bounds (unseen pairs at 0 and as predicted) hold the truth. A world takes two to five seconds,
+two thirds of a GiB.
 """
 
 from __future__ import annotations
