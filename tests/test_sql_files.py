@@ -447,6 +447,7 @@ def test_portable_queries_run_on_an_empty_and_on_a_small_warehouse(
     add(database, "graph_runs", model="g", layer=1, edges=8, seconds=1.0, predicted_seconds=4.0)
     add_entry(database, "BPMF", 0.82)
     add(database, "verdicts", entry_id="BPMF", board="b", code="edge", reason="the best lies on the edge")
+    add_replay(database, "clicks", 0.25)
     assert ask(database, name)
 
 
@@ -578,6 +579,44 @@ def test_layers_over_graphs_stand_beside_their_prediction(database: sqlite3.Conn
         )
     rows = [(row[2], row[12], row[13]) for row in ask(database, "how_fast_is_each_graph_layer")]
     assert rows == [(1, 0.5, 4.0), (2, 0.0, None)]
+
+
+def add_replay(connection: sqlite3.Connection, model: str, value: float, **more: Any) -> None:
+    """Add a replay of a model at one point: its yield, its lift, bounds, and the share of unseen pairs."""
+    run = {"model_kind": "replay", "split": "given", "split_id": "log", "run_id": f"{model} run", **more}
+    add_run(connection, model=model, **run)
+    common = {"run_id": run["run_id"], "model": model, "point": "p", "same_log": 0, "n": 8}
+    low, high = value - 0.125, value + 0.125
+    band = {"metric": "click_yield", "value": value, "ci_low": low, "ci_high": high}
+    add(connection, "replays", **common, **band, unseen="reference")
+    add(connection, "replays", **common, metric="click_yield", value=0.1, unseen="reference", other="logged")
+    for unseen, bound in (("zero", value / 2), ("probability", value * 2)):
+        add(connection, "replays", **common, metric="click_yield", value=bound, unseen=unseen)
+    lift = {"metric": "click_lift", "unseen": "reference", "value": value / 0.25 - 1}
+    band = {"ci_low": low / 0.25 - 1, "ci_high": high / 0.25 - 1}
+    add(connection, "replays", **common, **lift, **band, other="logged")
+    add(connection, "replays", **common, **{**lift, "value": 9}, other="third")
+    add(connection, "replays", **common, metric="share_unseen", value=0.5)
+
+
+def test_click_models_of_the_latest_replay_stand_in_the_order_of_their_yield(
+    database: sqlite3.Connection,
+) -> None:
+    add_replay(database, "old", 0.9, logical_date="2025-12-31")
+    add_replay(database, "calm", 0.25)
+    add_replay(database, "eager", 0.75)
+    add_replay(database, "calm", 0.0, run_id="again", **LATER)
+    add_replay(database, "eager", 0.1, run_id="broken", status="failed", finished_at="2026-01-09")
+    rows = ask(database, "which_click_model_wins")
+    assert [row[2:14] for row in rows] == [
+        ("eager", "p", 0.75, 0.625, 0.875, 2, 1.5, 2.5, 0.375, 1.5, 0.5, "better than what was logged"),
+        ("calm", "p", 0, -0.125, 0.125, -1, -1.5, -0.5, 0, 0, 0.5, "worse than what was logged"),
+    ]
+    database.execute("UPDATE replays SET same_log = 1 WHERE run_id = 'again'")
+    database.execute("UPDATE replays SET ci_low = NULL, ci_high = NULL WHERE run_id = 'eager run'")
+    assert [row[13] for row in ask(database, "which_click_model_wins")] == [
+        "too few queries for an interval", "may have been fitted to the replayed rows",
+    ]  # fmt: skip
 
 
 def add_entry(connection: sqlite3.Connection, name: str, value: float, **more: Any) -> None:
