@@ -48,9 +48,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--zipf", type=float, default=0.5, help="exponent of the law of queries (.5)")
     flags.add_argument("--unseen", action="store_true", help="more ads and losers: many unseen pairs")
     flags.add_argument("--replicates", type=int, default=500, help="bootstrap replicates (500)")
-    flags.add_argument(
-        "--folder", type=Path, help="keeps a file for each world: the study is resumed"
-    )
+    flags.add_argument("--folder", type=Path, help="keeps a file for each world: the study is resumed")
     return flags
 
 
