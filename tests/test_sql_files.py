@@ -589,7 +589,9 @@ def add_replay(connection: sqlite3.Connection, model: str, value: float, **more:
     low, high = value - 0.125, value + 0.125
     band = {"metric": "click_yield", "value": value, "ci_low": low, "ci_high": high}
     add(connection, "replays", **common, **band, unseen="reference")
-    add(connection, "replays", **common, metric="click_yield", value=0.1, unseen="reference", other="logged")
+    add(
+        connection, "replays", **common, metric="click_yield", value=0.1, unseen="reference", other="logged"
+    )
     for unseen, bound in (("zero", value / 2), ("probability", value * 2)):
         add(connection, "replays", **common, metric="click_yield", value=bound, unseen=unseen)
     lift = {"metric": "click_lift", "unseen": "reference", "value": value / 0.25 - 1}
