@@ -5,7 +5,7 @@
 
 The file (conf/replays/demo.yaml is one) names a log with one row for each participant of an auction, shown
 or not: auction_id, query_id, ad_id, position (from 1; NULL: not shown), clicked[, event_time, bid, block
-(main, side), quality, probability]; operating points; and models, each a table auction_id, ad_id,
+(main, side), quality, probability, user_id]; operating points; and models, each a table auction_id, ad_id,
 probability. Each model ranks every auction by bid x probability^exponent x quality, and its clicks are
 estimated from the log: at the same slot, moved along the position curve, or by the slot's reference rate
 (docs/auctions.md). Only rows later than every model's trained_until are replayed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
@@ -28,9 +28,9 @@ REPLAYS = Path(__file__).resolve().parents[2] / "conf" / "replays"
 
 AUCTION_COLUMNS = (
     "auction_id", "query_id", "ad_id", "event_time", "bid", "block", "position", "clicked", "quality",
-    "probability",
+    "probability", "user_id",
 )  # fmt: skip
-"""Names of a log's columns; bid, block, quality, probability and event_time may be missing."""
+"""Names of a log's columns; bid, block, quality, probability, event_time and user_id may be missing."""
 
 Amount = Annotated[float, Field(ge=0)]
 Slots = Annotated[int, Field(ge=0, le=100)]
@@ -119,7 +119,10 @@ class ReplaySettings(Strict):
     probabilities it must give back the logged clicks, which is checked. `curve`: the position curve.
     `minimum`: impressions below which a pair's own click rate is not used; `shrinkage`: impressions at the
     slot's reference rate added to it. `page_views`: all views, also those without participants.
+    `resample`: what the bootstrap draws; `user` needs the column user_id, one user for each auction.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"resample"})
 
     points: tuple[ReplayPoint, ...] | PointGrid
     logged: ReplayPoint | None = None
@@ -128,6 +131,7 @@ class ReplaySettings(Strict):
     shrinkage: Annotated[float, Field(ge=0)] = 0.0
     page_views: Count | None = None
     bootstrap: Bootstrap = Bootstrap()
+    resample: Literal["query", "user"] = "query"
 
     def list_points(self) -> tuple[OperatingPoint, ...]:
         """Return the operating points."""

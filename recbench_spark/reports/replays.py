@@ -72,7 +72,8 @@ def plot_yields(rows: pd.DataFrame, metric: str) -> Figure:
     figure = Figure(figsize=SIZE, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_curves(above, own[own.metric == metric], place)
-    above.set_ylabel(f"{metric.replace('_', ' ')}\nbands: bootstrap intervals over queries")
+    unit = "users" if own.definition.str.contains("resample=user").any() else "queries"
+    above.set_ylabel(f"{metric.replace('_', ' ')}\nbands: bootstrap intervals over {unit}")
     _draw_cases(below, own, place)
     below.set_xticks(range(len(place)), _label_points(points), rotation=30, ha="right", fontsize=8)
     return figure

@@ -43,13 +43,22 @@ REPLAYS = Table(
         ),
         TableColumn("reference_slot", STRING, "First slot of its connected set, where the curve is 1."),
         TableColumn("value", DOUBLE, "Estimate over the whole log; NULL where it is not defined."),
-        TableColumn("stderr", DOUBLE, "Standard deviation of its bootstrap replicates over queries."),
-        TableColumn("ci_low", DOUBLE, "Lower end of its bootstrap interval; NULL below 30 queries."),
+        TableColumn(
+            "stderr", DOUBLE, "Standard deviation of its bootstrap replicates over queries or users."
+        ),
+        TableColumn(
+            "ci_low",
+            DOUBLE,
+            "Lower end of its bootstrap interval; NULL below 30 effective queries or users.",
+        ),
         TableColumn("ci_high", DOUBLE, "Upper end of its interval."),
         TableColumn("n", LONG, "Page views: the denominator of yields.", False),
         TableColumn("queries", LONG, "Distinct queries.", False),
         TableColumn(
-            "effective_queries", DOUBLE, "(Sum of auctions)^2 / sum of squares, over queries.", False
+            "effective_queries",
+            DOUBLE,
+            "(Sum of auctions)^2 / sum of squares, over the queries or users that are resampled.",
+            False,
         ),
         DEFINITION,
         TableColumn(

@@ -162,7 +162,7 @@ def make_part(log: CheckedAuctions, facts: LogFacts) -> AuctionPart:
     )  # fmt: skip
     key_q = hash_ids(log.query_ids.take(pa.array(queries))).view(np.int64)
     part = AuctionPart.from_rows(rows, key_q, len(facts.slots))
-    return replace(part, largest_bid=facts.bid_unit)
+    return replace(part, largest_bid=facts.bid_unit, user_key_r=log.user_r)
 
 
 def number_slots(log: CheckedAuctions, slots: SlotCounts) -> Ints:
@@ -178,7 +178,7 @@ def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
         name: None if (values := getattr(log, name)) is None else values[keep]
         for name in (
             "query_r", "auction_r", "ad_r", "time_r", "bid_r", "quality_r", "probability_r", "block_r",
-            "position_r", "click_r",
+            "position_r", "click_r", "user_r",
         )
     }  # fmt: skip
     return replace(log, **columns)

@@ -32,6 +32,7 @@ from recbench_spark.kernels.simulation.counts import UNIT, SlotTotals
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.yields import UNSEEN, LoggedPolicy, ReplayedPolicy
 from recbench_spark.simulation.auction_log import AuctionLogParts, LoggedPart, Sums
+from recbench_spark.simulation.user_counts import count_users
 
 LOGGED = "logged"
 """Name of the logged policy among the models."""
@@ -69,7 +70,8 @@ class Replayer:
         settings: the section `replay`.
         clicks: position curve and rules of the estimates.
         logged: sums of the log, and of its replicates.
-        effective_queries: (sum of auctions)^2 / sum of squares over queries.
+        effective_queries: (sum of auctions)^2 / sum of squares over queries, or over users where the
+            bootstrap draws users.
         queries: number of queries.
     """
 
@@ -85,7 +87,8 @@ class Replayer:
         """Count slots, fit the curve and add up the logged policy.
 
         Raises:
-            ConfigError: an operating point has slots that the log never filled.
+            ConfigError: an operating point has slots that the log never filled; or users are resampled,
+                and the log has none. DataError: an auction without a user, or with two.
         """
         slots = log.facts.slots
         for point in settings.list_points():
@@ -94,14 +97,16 @@ class Replayer:
         set_s, log_theta = _fit_curve(log, SlotTotals(shown, clicks), links > 0, settings.curve)
         plain = log_theta if settings.curve == "plain" else None
         main = slots.main if log.facts.has_blocks else len(slots)
-        sums, boot = log.add(LogPass(set_s, log_theta, settings.bootstrap))
+        by_user = settings.resample == "user"
+        units = count_users(log) if by_user else queries
+        sums, boot = log.add(LogPass(set_s, log_theta, settings.bootstrap, by_user))
         views = _count_views(settings.page_views, int(sums[0] / UNIT))
         logged = [LoggedPolicy.from_sums(each, set_s, views, main, plain) for each in (sums, boot)]
         rules = EstimateRules(settings.minimum, settings.shrinkage)
-        auctions, squares, number = map(int, queries)
+        auctions, squares, _ = map(int, units)
         return cls(
             log, settings, ClickModel(np.exp(log_theta), set_s, main, rules), (logged[0], logged[1]),
-            auctions**2 / squares, number,
+            auctions**2 / squares, int(queries[2]),
         )  # fmt: skip
 
     def replay(self, model: str, points: Sequence[OperatingPoint]) -> Iterator[ReplayedModel]:
@@ -113,10 +118,11 @@ class Replayer:
         """
         for first in range(0, len(points), POINTS_AT_ONCE):
             some = tuple(points[first : first + POINTS_AT_ONCE])
-            work = ModelPass(model, some, self.clicks, self.log.facts.slots, self.settings.bootstrap)
-            for sums, boot in zip(*self.log.add(work), strict=True):
+            by_user, boot = self.settings.resample == "user", self.settings.bootstrap
+            work = ModelPass(model, some, self.clicks, self.log.facts.slots, boot, by_user)
+            for sums, drawn in zip(*self.log.add(work), strict=True):
                 yield ReplayedModel(
-                    ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(boot, self.logged[1]), self.log
+                    ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(drawn, self.logged[1]), self.log
                 )
 
     def measure_log(self) -> Values:
@@ -133,6 +139,7 @@ class Replayer:
         words += [f"minimum={settings.minimum}"] if settings.minimum > 1 else []
         words += [f"shrinkage={settings.shrinkage:g}"] if settings.shrinkage else []
         words += [f"page_views={settings.page_views}"] if settings.page_views else []
+        words += ["resample=user"] if settings.resample == "user" else []
         return ";".join(words)
 
 
@@ -320,11 +327,15 @@ class LogPass:
     set_s: Ints
     log_theta: Floats
     bootstrap: Bootstrap
+    by_user: bool = False
 
     def __call__(self, part: LoggedPart) -> Sums:
         """Return the sums of a part."""
-        rows = part.auctions.log_columns(self.set_s, self.log_theta)
-        return _sum_rows(part, rows, self.bootstrap)
+        auctions = part.auctions
+        rows, units = auctions.log_columns(self.set_s, self.log_theta), None
+        if self.by_user:
+            units = auctions.users.add_log(auctions.counts, self.set_s, np.exp(self.log_theta))
+        return _sum_rows(part, rows, self.bootstrap, units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,11 +347,13 @@ class ModelPass:
     clicks: ClickModel
     slots: SlotCounts
     bootstrap: Bootstrap
+    by_user: bool = False
 
     def __call__(self, part: LoggedPart) -> Sums:
         """Return the sums of a part."""
         columns = count_columns(len(self.slots))
-        some = max(1, CELLS_AT_ONCE // max(1, len(part.auctions.key_q) * columns))
+        units = len(part.auctions.users.key_u if self.by_user else part.auctions.key_q)
+        some = max(1, CELLS_AT_ONCE // max(1, units * columns))
         each = [self._add_points(part, self.points[n : n + some]) for n in range(0, len(self.points), some)]
         sums, boot = (np.concatenate(arrays, axis=-1) for arrays in zip(*each, strict=True))
         replicates = boot.reshape(len(boot), len(self.points), columns).transpose(1, 0, 2)
@@ -348,19 +361,27 @@ class ModelPass:
 
     def _add_points(self, part: LoggedPart, points: Sequence[OperatingPoint]) -> Sums:
         """Return the sums of some points side by side; each exponent's scores are sorted once."""
-        rows, order, exponent = [], None, None
+        rows, users, order, exponent = [], [], None, None
         probability_r = part.probabilities[self.model]
         for point in points:
             if order is None or exponent != point.exponent:
                 order, exponent = part.auctions.rank(probability_r, point.exponent), point.exponent
-            rows.append(part.auctions.replay(order, probability_r, point, self.clicks, self.slots))
-        return _sum_rows(part, rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1), self.bootstrap)
+            request = (order, probability_r, point, self.clicks, self.slots)
+            rows.append(part.auctions.replay(*request))
+            if self.by_user:
+                users.append(part.auctions.replay_by_user(*request))
+        joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+        return _sum_rows(part, joined, self.bootstrap, np.concatenate(users, axis=1) if users else None)
 
 
-def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap) -> Sums:
-    """Return sums over queries, (c,), and of each replicate, (b, c)."""
-    keys = part.auctions.key_q
-    return rows.sum(axis=0), bootstrap_columns(keys, rows, bootstrap.replicates, bootstrap.seed)
+def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap, user_rows: Ints | None) -> Sums:
+    """Return sums over queries, (c,), and of each replicate over queries or users, (b, c)."""
+    sums, number, seed = rows.sum(axis=0), bootstrap.replicates, bootstrap.seed
+    if user_rows is None:
+        return sums, bootstrap_columns(part.auctions.key_q, rows, number, seed)
+    # To first order a replicate is the whole and, for each user, (weight - 1) x its row.
+    drawn = bootstrap_columns(part.auctions.users.key_u, user_rows, number, seed)
+    return sums, drawn + (sums - user_rows.sum(axis=0))
 
 
 def _fit_curve(log: AuctionLogParts, totals: SlotTotals, links: Bools, kind: str) -> tuple[Ints, Floats]:
@@ -406,13 +427,14 @@ def _check_log(replayer: Replayer) -> list[Check]:
     """Return facts about the log that decide how far its replay can be trusted."""
     sets = np.unique(replayer.clicks.set_s)
     effective = replayer.effective_queries
-    few = "queries count alike; below 30 there is no interval" if effective >= FEWEST_QUERIES else (
-        "too few queries for intervals"
+    unit = "users" if replayer.settings.resample == "user" else "queries"
+    few = f"{unit} count alike; below 30 there is no interval" if effective >= FEWEST_QUERIES else (
+        f"too few {unit} for intervals"
     )  # fmt: skip
     no_losers = "the log has no losers: models only reorder what was shown"
     views = "yields are per auction; replay.page_views counts views without participants too"
     checks = [
-        Check("effective queries", effective, None, "info", few),
+        Check(f"effective {unit}", effective, None, "info", few),
         Check("connected sets of slots", len(sets), 1.0, "warning", "slots of others have no common value"),
     ]
     if replayer.log.facts.losers == 0:

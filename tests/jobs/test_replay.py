@@ -79,6 +79,27 @@ def test_a_model_that_does_not_say_what_it_was_fitted_to(tmp_path) -> None:
     assert {row["same_log"] for row in rows} == {1} and {row["n"] for row in rows} == {400}
 
 
+def test_users_are_resampled_in_this_process_alone(tmp_path, capsys) -> None:
+    write_file(tmp_path)
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    users = ["user", *(f"u{int(line.split(',')[0]) % 50}" for line in lines[1:])]
+    (tmp_path / "log.csv").write_text(
+        "".join(f"{line},{user}\n" for line, user in zip(lines, users, strict=True))
+    )
+    log = {"path": str(tmp_path / "log.csv"), "columns": {"user_id": "user"}}
+    config = write_file(tmp_path, replay={**SETTINGS, "resample": "user"}, log=log)
+    with pytest.raises(ConfigError, match="users are resampled in one process alone"):
+        run(config, tmp_path / "wh", "--engine", "spark")
+    assert run(config, tmp_path / "wh") == 0
+    rows = ArrowStore(str(tmp_path / "wh")).rows(REPLAYS)
+    assert {row["definition"].rpartition(";")[2] for row in rows} == {"resample=user"}
+    (effective,) = {row["effective_queries"] for row in rows}
+    assert 49 < effective < 50 and any(row["ci_low"] is not None for row in rows)
+    assert "effective users: 49." in capsys.readouterr().out
+    page = (tmp_path / "wh" / "reports" / "replay-own.html").read_text()
+    assert "bootstrap intervals over users" in page
+
+
 def test_rejected_rows_are_kept(tmp_path) -> None:
     write_file(tmp_path)
     with (tmp_path / "log.csv").open("a", encoding="utf-8") as log:

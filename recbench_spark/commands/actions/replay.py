@@ -128,8 +128,14 @@ def choose_engine(requested: str, file: ReplayFile) -> EngineChoice:
         if requested == "spark":
             raise ConfigError("--engine spark: a generated log is replayed in one process", "leave it out")
         return EngineChoice("local", "a generated log, without Spark")
+    by_user = file.replay.resample == "user"
     if requested == "spark":
+        if by_user:
+            raise ConfigError("--engine spark: users are resampled in one process alone", "leave it out")
         return EngineChoice("spark", "as requested")
+    if by_user:
+        _check_size(file.log.path)
+        return EngineChoice("local", "users are resampled in one process alone")
     if requested == "local":
         _check_size(file.log.path)
         return EngineChoice("local", "as requested")

@@ -14,6 +14,7 @@ from recbench_spark.data.arrow_rows import as_double, as_long, combine_column, e
 from recbench_spark.data.times import MICROS_PER_UNIT
 from recbench_spark.errors import SchemaError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ids import as_ids
 
 ID_COLUMNS = ("auction_id", "query_id", "ad_id")
@@ -96,9 +97,19 @@ def _read_columns(rows: pa.Table, rules: RowRules, where: str) -> dict[str, npt.
         text = combine_column(rows.column("block").cast(pa.string()))
         code = pc.index_in(text, value_set=pa.array(BLOCKS))
         columns["block"] = pc.fill_null(code, -1).to_numpy().astype(np.float64)
+    if "user_id" in rows.column_names:
+        columns["user_id"] = _hash_users(rows, where)
     if "event_time" in rows.column_names:
         columns["event_time"] = _read_times(combine_column(rows.column("event_time")), rules, where)
     return columns
+
+
+def _hash_users(rows: pa.Table, where: str) -> npt.NDArray[np.float64]:
+    """Return 53 bits of the hash of each user, NaN where it is missing: a bootstrap needs no more."""
+    _, coded = encode_ids(rows, "user_id", where)
+    hashes = np.append((hash_ids(coded.dictionary) >> np.uint64(11)).astype(np.float64), np.nan)
+    users: Floats = hashes[pc.fill_null(coded.indices, len(coded.dictionary)).to_numpy()]
+    return users
 
 
 def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np.float64]:

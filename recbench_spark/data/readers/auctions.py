@@ -44,6 +44,7 @@ class CheckedAuctions:
         block_r: 0 main line, 1 sidebar; None where the log has no blocks.
         position_r: from 1; 0: not shown.
         click_r: 0 or 1.
+        user_r: hash of the user, -1 where it is missing; None: the log has no users.
         rejects: rows that were left out, as JSON, and the reason of each.
         left_out: rows in the auctions that were left out.
     """
@@ -63,6 +64,7 @@ class CheckedAuctions:
     click_r: Ints
     rejects: tuple[tuple[str, str], ...] = ()
     left_out: int = 0
+    user_r: Ints | None = None
 
 
 def read_auctions(settings: AuctionLog) -> CheckedAuctions:
@@ -360,7 +362,7 @@ def sort_rows(
     rows = np.flatnonzero(good)
     rows = rows[np.lexsort((ad_r[rows], auction_r[rows], query_r[rows]))]
     taken = {name: columns[name][rows] if name in columns else None for name in AUCTION_COLUMNS[3:]}
-    time, block = taken["event_time"], taken["block"]
+    time, block, user = taken["event_time"], taken["block"], taken["user_id"]
     position, clicked = columns["position"][rows], columns["clicked"][rows]
     return CheckedAuctions(
         queries, auctions, ads, query_r[rows], auction_r[rows], ad_r[rows],
@@ -369,4 +371,5 @@ def sort_rows(
         None if block is None else block.astype(np.int64),
         np.nan_to_num(position).astype(np.int64), clicked.astype(np.int64),
         rejects, int((~good).sum()),
+        None if user is None else np.where(np.isnan(user), -1, user).astype(np.int64),
     )  # fmt: skip

@@ -19,6 +19,7 @@ from recbench_spark.kernels.simulation.click_estimates import ClickModel, estima
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
 from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.position_curve import CurveDerivatives
+from recbench_spark.kernels.simulation.user_bootstrap import UserRows
 
 LARGEST_CELL = np.int64(1 << 40)
 """Largest whole number of a row of the bootstrap; larger ones take several rows, so that blocks of
@@ -61,6 +62,7 @@ class AuctionPart:
         owned_g: (g,) pairs that this part adds to sums of the log. The auctions of a large query stand in
             several parts, and each of its pairs is added by one of them. None: all pairs.
         largest_bid: the unit in which revenue is added.
+        user_key_r: (r,) hash of the user of each participant, -1 where it is missing; None: no users.
     """
 
     key_q: Ints
@@ -76,6 +78,7 @@ class AuctionPart:
     counts: ImpressionCounts = field(repr=False)
     owned_g: Bools | None = field(default=None, repr=False)
     largest_bid: float = 1.0
+    user_key_r: Ints | None = field(default=None, repr=False)
 
     @classmethod
     def from_rows(cls, rows: AuctionRows, key_q: Ints, slots: int) -> AuctionPart:
@@ -120,6 +123,27 @@ class AuctionPart:
         price_r /= self.largest_bid
         rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
+
+    @cached_property
+    def users(self) -> UserRows:
+        """The logged participants by user; the log has users, and its queries are not cut over parts."""
+        assert self.user_key_r is not None and self.owned_g is None, "the caller looks first"
+        key_u, user_r = np.unique(self.user_key_r, return_inverse=True)
+        auctions_u = np.bincount(user_r[self.starts_a[:-1]], minlength=len(key_u))
+        impressions = (user_r.astype(np.int64), self.pair_r, self.slot_r, self.click_r)
+        return UserRows(key_u, impressions, auctions_u.astype(np.int64))
+
+    def replay_by_user(
+        self,
+        order: AuctionOrder,
+        probability_r: Floats,
+        point: OperatingPoint,
+        model: ClickModel,
+        slots: SlotCounts,
+    ) -> Ints:
+        """Return what each user adds to the estimates of a model at a point, (u, c)."""
+        slot_r, price_r = order.run(point, slots)
+        return self.users.add_model(self.counts, model, slot_r, price_r / self.largest_bid, probability_r)
 
     @cached_property
     def own_counts(self) -> ImpressionCounts:

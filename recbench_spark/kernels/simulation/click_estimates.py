@@ -135,7 +135,7 @@ def _fill_totals(log: Log, totals: Totals) -> None:
 
 
 @compile_kernel
-def _scale(value: float) -> np.int64:
+def scale_value(value: float) -> np.int64:
     """Return the multiple of 2^-30 nearest to a value."""
     return np.int64(np.rint(value * UNIT))
 
@@ -166,23 +166,23 @@ def _add_estimates(
             case, rate, trials = OTHER_SLOT, theta_s[slot] * clicks_gk[pair, k] / mass, seen
         share = trials / (trials + shrinkage) if case > 0 else 0.0
         clicks = share * rate
-        scaled = _scale(clicks)
+        scaled = scale_value(clicks)
         sums_qc[q, 0] += one
         # The weight of the slot's reference rate: all of an unseen pair, and what shrinkage borrows.
-        sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += _scale(1.0 - share)
-        sums_qc[q, fixed + 2 * slots + slot] += _scale((1.0 - share) * price_r[r])
+        sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += scale_value(1.0 - share)
+        sums_qc[q, fixed + 2 * slots + slot] += scale_value((1.0 - share) * price_r[r])
         if places_g[pair] > 1:
             sums_qc[q, 9] += one
             sums_qc[q, 10] += scaled
         if case == NEVER_SHOWN:
-            predicted = _scale(probability_r[r])
+            predicted = scale_value(probability_r[r])
             sums_qc[q, 6] += predicted
             sums_qc[q, 7] += predicted if slot < main else 0
             continue
         sums_qc[q, case] += one
         sums_qc[q, 2 + case] += scaled
         sums_qc[q, 5] += scaled if slot < main else 0
-        sums_qc[q, 8] += _scale(clicks * price_r[r])
+        sums_qc[q, 8] += scale_value(clicks * price_r[r])
         if case == OTHER_SLOT:
             _add_slopes(sums_qc[q], log, (pair, slot, main), (clicks, mass, price_r[r]))
 
@@ -202,6 +202,6 @@ def _add_slopes(
         slope = -clicks * shown_gs[pair, t] * theta_s[t] / mass
         slope += clicks if t == slot else 0.0
         at = len(FIXED) + 3 * slots + t
-        row[at] += _scale(slope)
-        row[at + slots] += _scale(slope) if slot < main else 0
-        row[at + 2 * slots] += _scale(slope * price)
+        row[at] += scale_value(slope)
+        row[at + slots] += scale_value(slope) if slot < main else 0
+        row[at + 2 * slots] += scale_value(slope * price)

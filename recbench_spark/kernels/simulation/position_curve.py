@@ -101,13 +101,13 @@ def _add_derivatives(
             for first in range(len(set_s)):
                 if set_s[first] != first:
                     continue
-                clicks = _fill_shares(shown_gs[g], clicks_gs[g], first, curve, share_s)
+                clicks = fill_shares(shown_gs[g], clicks_gs[g], first, curve, share_s)
                 if clicks > 0:
                     _add_pair(clicks_gs[g], clicks, share_s, gradient[q], information[q])
 
 
 @compile_kernel
-def _fill_shares(
+def fill_shares(
     shown_s: Ints32, clicks_s: Ints32, first: int, curve: tuple[Ints, Floats], share_s: Floats
 ) -> int:
     """Fill in a pair's expected shares of clicks within a set of slots, and return its clicks there.

@@ -172,6 +172,19 @@ def test_a_gain_where_nobody_looks_leaves_the_partial_auc() -> None:
     assert parts == pytest.approx([0.2, 0.2])
 
 
+def test_a_gain_at_the_other_end_leaves_the_rest_of_the_range() -> None:
+    """The 40 rows of the highest group are put in order: AUC rises, and nothing from a tenth on changes."""
+    before = [(0.6, 20, 20), (0.3, 20, 80), (0.1, 10, 100)]
+    after = [(0.7, 15, 5), (0.6, 5, 15), (0.3, 20, 80), (0.1, 10, 100)]
+    auc = [measure_groups(groups)["auc"] for groups in (before, after)]
+    # Half of the 20 x 20 pairs of the group counted before; now 15 x 15 are won, 15 x 5 + 5 x 15 half.
+    gain = Fraction(15 * 15 + 75 - 200, 50 * 200)
+    assert auc[1] - auc[0] == pytest.approx(float(gain)) and gain > 0
+    for low, high in ((0.1, 0.5), (0.1, 1.0)):
+        parts = [roc.partial_auc(*rows(groups), low, high) for groups in (before, after)]
+        assert parts[0] == pytest.approx(parts[1])
+
+
 # ---------------------------------------------------------------------------- unequal costs of errors
 
 
