@@ -83,7 +83,9 @@ def test_a_night_fits_models_side_by_side_and_ranks_them(spark: Any, tmp_path: A
     assert "fit 3 models side by side: svd, wrong, wmf" in first.remarks
     assert "vectors of users have shape" in first.outcome.failed["wrong"]
     rows = (
-        store.read(METRICS).where("metric = 'ndcg' AND k = 5 AND part = 'test' AND slice_key IS NULL").collect()
+        store.read(METRICS)
+        .where("metric = 'ndcg' AND k = 5 AND part = 'test' AND slice_key IS NULL")
+        .collect()
     )
     values = {row.run_id: row.value for row in rows}
     assert values[first.outcome.run_ids["svd"]] > values[first.outcome.run_ids["random"]]
