@@ -12,6 +12,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.object_storage import S3Server, serve
+
 # An example that takes long beside other work is no failure.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
@@ -55,7 +57,8 @@ SETTINGS = {
     # Delta Lake, as in conf/spark/local.conf.
     "spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0",
     # Older twins of Spark's own jars, as in conf/spark/local.conf.
-    "spark.jars.excludes": "org.apache.hadoop:*,org.apache.parquet:*,com.fasterxml.jackson.*:*,"
+    "spark.jars.excludes": "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime,"
+    "org.apache.parquet:*,com.fasterxml.jackson.*:*,"
     "org.apache.logging.log4j:*,org.slf4j:*",
     # Delta's SQL commands and its catalog.
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -88,6 +91,9 @@ def mark_test(item: pytest.Item) -> None:
     Raises:
         pytest.UsageError: the test is marked `spark` by hand and nothing of it needs a JVM.
     """
+    if "s3_server" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.s3)
+        item.add_marker(pytest.mark.full)  # `make test` needs no Go
     if not start_jvm(item):
         if item.get_closest_marker("spark"):
             raise pytest.UsageError(f"{item.nodeid} is marked spark and requests none of {JVM_FIXTURES}")
@@ -154,6 +160,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         session = get_session("recbench-spark tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server on a loopback port; tests that need it are skipped where Go is missing."""
+    with serve(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """URI of a new bucket; the variables that reach it are set for this test and what it starts."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_server.make_bucket()}"
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from recbench_spark.storage.leases import hold_lease
 from recbench_spark.storage.publish import remove_published, remove_tree, replace_text
 from recbench_spark.storage.seals import SEAL, find_damage, write_seal
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import absolute_place
 
 PROBE_MIN_EDGES = 1_000_000
 """Edges from which on the throughput of reading is measured. The measurement takes a second."""
@@ -239,7 +240,7 @@ def identify_features(store: Store, settings: GraphModel) -> str:
     features = settings.features
     options = features.model_dump(exclude={"path", "missing"})
     seed = settings.seed if features.kind == "hashed" else 0
-    source = "" if features.path is None else identity(store.spark, str(Path(features.path).absolute()))
+    source = "" if features.path is None else identity(store.spark, absolute_place(features.path))
     return digest(options, source, features.missing, seed, settings.wire)
 
 

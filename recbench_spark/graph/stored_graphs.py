@@ -44,6 +44,7 @@ from recbench_spark.storage.seals import (
     write_entries,
 )
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import absolute_place
 
 FOLDER = "graph_files"
 """Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
@@ -100,9 +101,7 @@ def identify_graph(store: Store, source: GraphSource) -> tuple[str, str]:
     edges = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
     # In the tables of the warehouse a partition is named by a hash of all inputs of its rows.
     if not edges or source.edges not in map(store.location, TABLES):
-        edges = " of ".join(
-            filter(None, [edges, identity(store.spark, str(Path(source.edges).absolute()))])
-        )
+        edges = " of ".join(filter(None, [edges, identity(store.spark, absolute_place(source.edges))]))
     nodes = {side: identity(store.spark, path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
     return prefix_split_id(

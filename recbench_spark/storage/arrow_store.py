@@ -1,4 +1,4 @@
-"""A warehouse in a local folder, read and written without Java, in some milliseconds.
+"""A warehouse in a local folder or an object storage, read and written without Java.
 
 It has the same tables as `store.Store`, with their comments, constraints and layout. Both may write at
 once, since appends of Delta do not conflict. It is meant for small results: appended rows are held in
@@ -23,14 +23,17 @@ from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
+from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.table_folders import (
     check_writable,
     create_local_table,
+    create_object_table,
     has_commit,
     is_catalog_schema,
 )
 from recbench_spark.storage.table_sql import check_version
+from recbench_spark.storage.uris import arrow_uri, is_object_storage
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -47,29 +50,48 @@ def is_local_folder(root: str) -> bool:
     return not (is_catalog_schema(root) or "://" in root)
 
 
+def needs_no_java(root: str) -> bool:
+    """Return whether a warehouse can be read and written without Java: a folder, or object storage."""
+    return is_local_folder(root) or is_object_storage(root)
+
+
 class ArrowStore:
-    """Tables by name below one local folder."""
+    """Tables by name below one local folder, or one URI of an object storage.
+
+    Attributes:
+        folder: the local folder; None: the warehouse is in an object storage.
+        root: path of the folder, or the URI.
+    """
 
     def __init__(self, root: str, *, read_only: bool = False) -> None:
         """Open a warehouse.
 
         Raises:
-            StoreError: the folder cannot be written to, or has another schema version.
+            StoreError: the folder cannot be written to, or has another schema version; the object storage
+                does not answer, refuses, or has no conditional write.
         """
-        self.folder = Path(root).resolve()
-        self.root = str(self.folder)
+        self.folder = None if is_object_storage(root) else Path(root).resolve()
+        self.root = str(self.folder or arrow_uri(root).rstrip("/"))
+        self._existing: set[str] = set()
+        if self.folder is None:
+            require_storage(self.root)
         if not read_only:
-            check_writable(self.folder)
+            check_writable(self.folder) if self.folder else require_conditional_writes(self.root)
         if self.exists("runs"):
             check_version(self.root, self._table("runs").metadata().configuration)
 
     def location(self, name: str) -> str:
-        """Return the folder of a table."""
+        """Return the folder or the URI of a table."""
         return f"{self.root}/{name}"
 
     def exists(self, name: str) -> bool:
         """Return whether the table has been created; errors as `Store.exists`."""
-        return has_commit(self.folder / name)
+        if name not in self._existing:
+            if not has_commit(self.location(name)):
+                return False
+            if self.folder is None:  # a list is a request; a folder may be restored meanwhile
+                self._existing.add(name)
+        return True
 
     def _table(self, name: str) -> DeltaTable:
         return open_table(self.location(name))
@@ -112,11 +134,13 @@ class ArrowStore:
 
     def note_run(self, run_id: str) -> None:
         """Mark a run of this process as at work, so that cleaning keeps its rows."""
-        note_run(self.folder, run_id)
+        if self.folder is not None:
+            note_run(self.folder, run_id)
 
     def end_runs(self) -> None:
         """Remove the marks of this process: its runs have ended."""
-        end_runs(self.folder)
+        if self.folder is not None:
+            end_runs(self.folder)
 
     def check_appendable(self, tables: Iterable[Table]) -> None:
         """Check, before any work, that rows can be appended to those tables that exist.
@@ -156,5 +180,9 @@ class ArrowStore:
 
     def create(self, table: Table) -> None:
         """Create a table that does not exist yet, with the first commit that Spark would write."""
-        if not self.exists(table.name):
+        if self.exists(table.name):
+            return
+        if self.folder is None:
+            create_object_table(self.location(table.name), table)
+        else:
             create_local_table(self.folder / table.name, table)

@@ -4,7 +4,8 @@ Spark's own writer takes each value out of Arrow into a row and from there into 
 first commit in a process compiles for seconds. Here a task writes the Arrow table that it holds, and
 `deltalake` appends the files to the log, all or none of them. Rows that the driver holds are written and
 read by `deltalake` too: no Spark job, some ten milliseconds. This works for folders that the driver and all
-workers see under one path; if the folder is remote, Spark reads and writes.
+workers see under one path, and for object storage; on other storage (HDFS, catalogs) Spark reads and
+writes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +26,8 @@ from pyarrow.parquet import filters_to_expression
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import Blocks
 from recbench_spark.storage.delta_tables import list_files, open_for_write, open_table, read_dataset
+from recbench_spark.storage.objects import measure_files, open_output
+from recbench_spark.storage.uris import join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -87,10 +89,11 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
     Raises:
         StoreError: a file is missing: a worker's host wrote it to a disk of its own.
     """
-    for path, size in ((Path(folder, file.path), file.size) for file in files):
-        if not path.is_file() or path.stat().st_size != size:
+    places = [join_uri(folder, file.path) for file in files]
+    for place, file, size in zip(places, files, measure_files(places), strict=True):
+        if size != file.size:
             raise StoreError(
-                f"{path} was written by a worker, and the driver does not see it",
+                f"{place} was written by a worker, and the driver does not see it",
                 "--warehouse must be a folder that all hosts share, or remote storage",
             )
 
@@ -170,12 +173,12 @@ def write_file(
     # Only these columns get dictionaries: Parquet would try one for every column and then drop it.
     repeated = [field.name for field in rows.schema if pa.types.is_dictionary(field.type)]
     repeated += inside
-    place = "/".join(f"{name}={value}" for name, value in partition.items())
-    file = f"{place}/part-{uuid.uuid4()}.snappy.parquet"
-    path = Path(folder, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path, use_dictionary=repeated, write_statistics=False, store_schema=False)
-    return File(file, path.stat().st_size, rows.num_rows, dict(partition))
+    folders = [f"{name}={value}" for name, value in partition.items()]
+    file = "/".join((*folders, f"part-{uuid.uuid4()}.snappy.parquet"))
+    with open_output(join_uri(folder, file)) as stream:
+        pq.write_table(rows, stream, use_dictionary=repeated, write_statistics=False, store_schema=False)
+        size = stream.tell()
+    return File(file, size, rows.num_rows, dict(partition))
 
 
 # ------------------------------------------------------------------------- rows that the driver holds
@@ -322,6 +325,32 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
     with _hold_version(folder) as table:
         properties = _next_commit(table, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = '{quoted}'")
+
+
+def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
+    """Delete the rows whose column, or SQL expression of columns, has one of the values, in one version.
+
+    Files of which all rows go are only named in the log; others are written again by this process, in
+    streams.
+
+    Raises:
+        ConflictError, StoreError: as `append_missing`.
+    """
+    from deltalake import PostCommitHookProperties  # noqa: PLC0415
+    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
+
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    hooks = PostCommitHookProperties(cleanup_expired_logs=False)
+    with _hold_version(folder) as table:
+        properties = _next_commit(table, f"delete {column}")
+        try:
+            table.delete(
+                f"{column} IN ({quoted})", commit_properties=properties, post_commithook_properties=hooks
+            )
+        except CommitFailedError as error:
+            raise ConflictError(str(error)) from None
+        except DeltaError as error:
+            raise StoreError(f"cannot delete from {folder}: {str(error).splitlines()[0]}") from None
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:

@@ -3,7 +3,7 @@
 `deltalake` takes a table's place for a URL and decodes it more than once: it looks for a folder with `%20`
 in its name under another name, and one with `[` ends the library in a panic. For such a folder this module
 makes a private one with a plain name, whose `_delta_log` is a link to the real log. Data files are read in
-their real folder. Places on remote storage are passed on unchanged.
+their real folder. URIs of object storage are passed on with the settings that reach it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.object_access import delta_options
+from recbench_spark.storage.objects import storage_error
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
+from recbench_spark.storage.uris import arrow_uri, is_object_storage, is_remote, join_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -53,10 +56,16 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
 
     Raises:
         DeltaError: there is no table, or it has features that `deltalake` does not know.
+        StoreError: an object storage does not answer, or refuses.
     """
     from deltalake import DeltaTable  # noqa: PLC0415
 
-    return DeltaTable(_table_uri(place), version=version)
+    try:
+        return DeltaTable(_table_uri(place), version=version, storage_options=delta_options(place))
+    except OSError as error:  # of object storage; a folder that is no table has errors of `deltalake`
+        if not is_object_storage(place):
+            raise
+        raise storage_error(str(place), str(error)) from None
 
 
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
@@ -70,12 +79,12 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
 def list_files(
     place: str | Path, partition: Mapping[str, str] | None = None, version: int | None = None
 ) -> list[str]:
-    """Return the paths of a table's data files on the disk, in the log's order.
+    """Return the paths or URIs of a table's data files, in the log's order.
 
     The log holds paths as encoded URIs. The caller holds one path per file.
 
     Args:
-        place: folder of this machine.
+        place: folder of this machine, or a URI.
         partition: column -> value of the wanted files; None: all files.
         version: None: the latest.
 
@@ -90,7 +99,8 @@ def list_table_files(
     table: DeltaTable, place: str | Path, partition: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the paths of the data files of an open table; arguments and errors as for `list_files`."""
-    actions, folder = _list_actions(table, place, partition or {}), _real_folder(place)
+    actions = _list_actions(table, place, partition or {})
+    folder = str(place if is_remote(place) else _real_folder(place))
     return [_real_file(folder, path) for path in actions["path"].to_pylist()]
 
 
@@ -98,7 +108,7 @@ def count_rows(place: str | Path, partition: Mapping[str, str]) -> int | None:
     """Count the rows of a partition from the log; None where a file has no statistics.
 
     Args:
-        place: folder of this machine.
+        place: folder of this machine, or a URI.
         partition: column -> value of the counted files.
 
     Raises:
@@ -165,15 +175,11 @@ def _publish_commits(stage: Path, real: Path) -> None:
             raise FileExistsError(f"{target} was written by another process")
 
 
-def _real_file(folder: Path, stored: str) -> str:
-    """Return the path of a data file in the log; a shallow clone names files of other tables."""
+def _real_file(folder: str, stored: str) -> str:
+    """Return the path or URI of a data file in the log; a shallow clone names files of other tables."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", stored):
         return decode_uri(stored)
-    return str(folder / unquote(stored))
-
-
-def _is_remote(place: str | Path) -> bool:
-    return "://" in str(place) and not str(place).startswith("file:")
+    return join_uri(folder, unquote(stored))
 
 
 def _real_folder(place: str | Path) -> Path:
@@ -181,12 +187,12 @@ def _real_folder(place: str | Path) -> Path:
 
 
 def _has_odd_name(place: str | Path) -> bool:
-    return not _is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
+    return not is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
 
 
 def _table_uri(place: str | Path) -> str:
-    if _is_remote(place):
-        return str(place)
+    if is_remote(place):
+        return arrow_uri(str(place))
     return (_plain_folder(_real_folder(place)) if _has_odd_name(place) else _real_folder(place)).as_uri()
 
 

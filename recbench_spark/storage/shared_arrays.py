@@ -26,11 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow import fs
 
 from recbench_spark.errors import DataError
 from recbench_spark.storage.ages import read_clock
-from recbench_spark.storage.publish import local_path, replace_bytes
+from recbench_spark.storage.object_access import open_filesystem, open_path
 from recbench_spark.storage.seals import digest_file
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -69,8 +68,8 @@ class SharedRows:
 
     def dataset(self) -> ds.Dataset:
         """Return the rows themselves."""
-        systems = [fs.FileSystem.from_uri(arrow_uri(file)) for file in self.files]
-        return ds.dataset([path for _, path in systems], filesystem=systems[0][0], format="parquet")
+        system, _ = open_filesystem(self.files[0])
+        return ds.dataset(list(map(open_path, self.files)), filesystem=system, format="parquet")
 
     def _folder(self, build: Builder) -> Path:
         """Return the folder of the arrays; a folder with changed files is built again."""
@@ -89,41 +88,6 @@ class SharedRows:
                         f"{place} is not as it was written", "the disk may be full, or not a local one"
                     )
         return place
-
-
-def write_bytes(place: str, content: bytes) -> None:
-    """Write a file atomically, on any file system that Arrow knows.
-
-    A second attempt replaces the file. On remote storage one write is one object, which is atomic by
-    itself.
-    """
-    system, path = fs.FileSystem.from_uri(arrow_uri(place))
-    if isinstance(system, fs.LocalFileSystem):
-        replace_bytes(Path(path), content)
-        return
-    system.create_dir(str(Path(path).parent), recursive=True)
-    with system.open_output_stream(path) as stream:
-        stream.write(content)
-
-
-def read_bytes(place: str) -> bytes | None:
-    """Return a file's bytes; None if there is no file."""
-    system, path = fs.FileSystem.from_uri(arrow_uri(place))
-    try:
-        with system.open_input_stream(path) as stream:
-            return bytes(stream.read())
-    except FileNotFoundError:
-        return None
-
-
-def arrow_uri(file: str) -> str:
-    """Return a file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
-    if file.startswith("file:"):  # Arrow accepts no URI with letters outside ASCII
-        return str(local_path(file))
-    if file.startswith("dbfs:/"):
-        path = "/" + file.removeprefix("dbfs:").lstrip("/")
-        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
-    return re.sub(r"^s3[an]://", "s3://", file)
 
 
 # ------------------------------------------------------------------------- the folder of a host

@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 from recbench_spark.errors import ConfigError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.marks import keep_fresh
+from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
-from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, remove_old, write_bytes
+from recbench_spark.storage.shared_arrays import SharedRows, remove_old
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 """A folder of this process, so that two nights at once do not remove each other's rows."""

@@ -27,9 +27,11 @@ from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows, con
 from recbench_spark.storage import delta_files, migration
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Blocks
+from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
+from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables
 
 MAX_DELETIONS = 10
@@ -48,6 +50,9 @@ class Store(WarehouseTables):
         writer of the same `once`, is tried again; Delta then skips rows that exist.
         """
         self.create(table)
+        if is_object_storage(self.root):
+            self._append_files(frame, table, once or uuid.uuid4().hex)
+            return
         writer = conform(frame, table).write.format("delta").mode("append")
         # Each append has a name, so that one whose answer was lost is not repeated. Delta skips a version
         # that is not above the last version of a name.
@@ -56,6 +61,14 @@ class Store(WarehouseTables):
         name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save
         retry_conflicts(f"write {table.name}", lambda: save(name))
+
+    def _append_files(self, frame: DataFrame, table: Table, once: str) -> None:
+        """Append rows that tasks write as files (`frame_files`), by one conditional write of the driver."""
+        place, name = self.location(table.name), f"{table.name}/{once}"
+        if not delta_files.is_committed(place, name):
+            files = write_frame(conform(frame, table), place, table)
+            commit = partial(delta_files.commit, place, files, {}, name)
+            retry_conflicts(f"write {table.name}", commit)
 
     def append_named(self, frame: DataFrame, table: Table, column: str, name: str) -> None:
         """Append rows that carry `name` in `column`, unless such rows exist.
@@ -71,13 +84,13 @@ class Store(WarehouseTables):
     def append_blocks(self, blocks: Blocks, table: Table, once: str) -> None:
         """Append the results of blocks to a table's partition `once`; a second call does nothing.
 
-        Tasks write the files themselves (`delta_files`) if all of them see the warehouse's folder; else the
-        rows go through Spark's writer.
+        Tasks write the files themselves (`delta_files`) in a folder that all of them see and in object
+        storage; else the rows go through Spark's writer.
         """
         self.create(table)
         (column,) = table.partition_by
         location, name = self.location(table.name), f"{table.name}/{once}"
-        if self.folder is None or not delta_files.can_commit(location):
+        if not self.is_file_storage or not delta_files.can_commit(location):
             self.append(blocks.rows().withColumn(column, F.lit(once)), table, once)
         elif not delta_files.is_committed(location, name):
             files = delta_files.write_files(blocks, location, {column: once})
@@ -215,6 +228,10 @@ class Store(WarehouseTables):
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column, or SQL expression of columns, has one of the values."""
+        if is_object_storage(self.root):
+            delete = partial(delta_files.delete_rows, self.location(name), column, values)
+            retry_conflicts(f"clean {name}", delete)
+            return
         listed = ", ".join(map(quote_text, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
         retry_conflicts(f"clean {name}", lambda: self.spark.sql(statement))

@@ -20,8 +20,10 @@ from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.ages import age_seconds
 from recbench_spark.storage.delta_tables import LOG
+from recbench_spark.storage.objects import list_objects, put_if_absent, require_conditional_writes
 from recbench_spark.storage.publish import NO_LINKS
 from recbench_spark.storage.table_sql import table_properties
+from recbench_spark.storage.uris import is_object_storage, join_uri
 
 
 def is_catalog_schema(root: str) -> bool:
@@ -111,9 +113,24 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
     return False
 
 
-def has_commit(folder: Path) -> bool:
-    """Return whether a local folder holds a table; errors as `Store.exists`."""
+def has_commit(place: str | Path) -> bool:
+    """Return whether a folder of this machine or of an object storage holds a table.
+
+    Of an object storage, the names of its log are listed first, a thousand at a time.
+
+    Raises:
+        StoreError: as `find_commit`; an object storage does not answer, or refuses.
+    """
+    if is_object_storage(place):
+        return find_commit(str(place), partial(objects_in, str(place)))
+    folder = Path(place)
     return find_commit(str(folder), partial(files_in, folder))
+
+
+def objects_in(place: str) -> Iterator[str]:
+    """Yield names as `files_in`, of an object storage."""
+    yield from (f"{LOG}/{name}" for name in list_objects(join_uri(place, LOG)))
+    yield from (name for name in list_objects(place) if not name.startswith(f"{LOG}/"))
 
 
 def remove_uncommitted(folder: Path) -> None:
@@ -150,7 +167,7 @@ def create_local_table(folder: Path, table: Table) -> None:
     draft = log / f".{uuid.uuid4().hex}.tmp"
     # A hard link appears with its whole content, and never replaces the commit of another writer.
     try:
-        draft.write_text("\n".join(map(json.dumps, first_commit(table))) + "\n", encoding="utf-8")
+        draft.write_text(format_first_commit(table), encoding="utf-8")
         os.link(draft, log / f"{0:020}.json")
     except FileExistsError:
         pass
@@ -177,6 +194,25 @@ def try_create_local(folder: Path, table: Table) -> bool:
             ) from None
         return False
     return True
+
+
+def create_object_table(place: str, table: Table) -> None:
+    """Create a table in an object storage with the first commit that Spark would write, by a conditional
+    write.
+
+    Raises:
+        StoreError: the storage does not answer, refuses, or has no conditional write; the place holds
+            files and no commit.
+    """
+    require_conditional_writes(place.rstrip("/").rsplit("/", 1)[0])
+    if not has_commit(place):
+        # False where another writer was first: its table is as good.
+        put_if_absent(join_uri(place, LOG, f"{0:020}.json"), format_first_commit(table).encode())
+
+
+def format_first_commit(table: Table) -> str:
+    """Return the content of the file of the log that creates a table."""
+    return "\n".join(map(json.dumps, first_commit(table))) + "\n"
 
 
 def first_commit(table: Table) -> list[dict[str, Any]]:

@@ -18,13 +18,17 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
 from recbench_spark.storage.delta_tables import LOG, count_rows
+from recbench_spark.storage.object_access import adopt_hadoop, read_access
+from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import first_line, retry_conflicts
 from recbench_spark.storage.table_folders import (
     HINT_RESTORE,
     check_writable,
+    create_object_table,
     files_in,
     find_commit,
+    has_commit,
     is_catalog_schema,
     remote_files_in,
     try_create_local,
@@ -36,10 +40,33 @@ from recbench_spark.storage.table_sql import (
     quote_folder,
     view_files,
 )
+from recbench_spark.storage.uris import is_object_storage
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
+
+
+def hadoop_uri(spark: SparkSession, uri: str) -> str:
+    """Return a URI as this session's Hadoop names it: its `s3a` is the `s3` of all others.
+
+    Where Hadoop has a file system of its own for `s3`, as on EMR, the URI stays.
+    """
+    scheme, _, rest = uri.partition("://")
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    return f"s3a://{rest}" if scheme == "s3" and not hadoop.get("fs.s3.impl") else uri
+
+
+def share_access(spark: SparkSession, root: str) -> None:
+    """Give Python workers what reaches an object storage: it goes with each task, and stands in no setting.
+
+    Settings of Spark stand in its page, event log and plans; the environment of workers does not. Keys
+    that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. Keys that expire
+    are not renewed.
+    """
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    adopt_hadoop(root, hadoop.get)
+    spark.sparkContext.environment.update(read_access(root).options)
 
 
 class WarehouseTables:
@@ -51,6 +78,10 @@ class WarehouseTables:
         self.spark = spark
         self.in_catalog = is_catalog_schema(root)
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
+        if is_object_storage(root):
+            self.root = hadoop_uri(spark, root.rstrip("/"))
+            share_access(spark, self.root)
+            _check_storage(self.root, read_only)
         self._existing: set[str] = set()
         if self.in_catalog:
             _check_schema(spark, root)
@@ -63,6 +94,11 @@ class WarehouseTables:
     def folder(self) -> Path | None:
         """The root as a local folder; None if it is remote or a catalog."""
         return None if self.in_catalog or "://" in self.root else Path(self.root)
+
+    @property
+    def is_file_storage(self) -> bool:
+        """True if tasks and driver write files without Java: in a folder, or in an object storage."""
+        return self.folder is not None or is_object_storage(self.root)
 
     @property
     def scratch(self) -> str:
@@ -96,7 +132,10 @@ class WarehouseTables:
             StoreError: its folder holds files and its log no commit, for example during a restore; such a
                 table does not count as empty.
         """
-        if name not in self._existing:
+        if name not in self._existing and is_object_storage(self.root):
+            if has_commit(self.location(name)):
+                self._existing.add(name)
+        elif name not in self._existing:
             is_table = (
                 self.spark.catalog.tableExists(self.location(name))
                 if self.in_catalog
@@ -124,7 +163,9 @@ class WarehouseTables:
             list(pool.map(self._create, missing))
 
     def _create(self, table: Table) -> None:
-        if self.folder is None or not try_create_local(self.folder / table.name, table):
+        if is_object_storage(self.root):
+            create_object_table(self.location(table.name), table)
+        elif self.folder is None or not try_create_local(self.folder / table.name, table):
             statement = create_statement(table, self.identifier(table.name))
             retry_conflicts(f"create {table.name}", partial(self.spark.sql, statement))
         self._existing.add(table.name)
@@ -208,7 +249,7 @@ class WarehouseTables:
 
     def _uses_deltalake(self, table: Table) -> bool:
         """Return whether `deltalake` can read and write an existing table, without a Spark job."""
-        return self.folder is not None and delta_files.can_append(self.location(table.name))
+        return self.is_file_storage and delta_files.can_append(self.location(table.name))
 
     def install_views(self) -> list[str]:
         """Register tables and the SQL files as views of this session; return the views' names."""
@@ -228,6 +269,13 @@ class WarehouseTables:
         """Return Delta's properties of a table."""
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
         return dict(detail.properties) if detail else {}
+
+
+def _check_storage(root: str, read_only: bool) -> None:
+    """Check that an object storage can be read and, where tables are written, has a conditional write."""
+    require_storage(root)
+    if not read_only:
+        require_conditional_writes(root)
 
 
 def _check_schema(spark: SparkSession, root: str) -> None:

@@ -50,6 +50,8 @@ Settings = MfBprModel | LightGcnModel
 class FactorAdapter(ModelAdapter[Any]):
     """Adapter of MF-BPR and LightGCN: vectors of users and items."""
 
+    needs_folder = True
+
     def fit(self, data: SplitData) -> Trained:
         """Fit the vectors; see the module for the way of the data."""
         settings: Settings = self.settings

@@ -20,7 +20,7 @@ from recbench_spark.evaluation.ranking.rank import RankingInput
 from recbench_spark.models.rating.kinds import RatingModelConfig, VectorModel, learner_settings
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.schemas import SPLITS
-from recbench_spark.storage.shared_arrays import read_bytes
+from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.training.fits.logs import (

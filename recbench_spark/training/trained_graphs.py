@@ -49,6 +49,7 @@ from recbench_spark.models.networks.tasks import (
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.uris import absolute_place
 from recbench_spark.training.factor_models import (
     find_journal,
     fit_folder,
@@ -225,6 +226,8 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
 class TrainedGraphModels(ModelAdapter[Any]):
     """Common part of the adapters of PinSage and GraphSAGE."""
 
+    needs_folder = True
+
     def source(self, trained: Trained, data: SplitData) -> DotSource:
         """Return the item vectors, with the similarity that the settings name."""
         vectors = super().source(trained, data)
@@ -234,7 +237,7 @@ class TrainedGraphModels(ModelAdapter[Any]):
     def key(self, data: SplitData) -> str:
         """Return the key with the identity of the feature table: another table gives another model."""
         path = self.settings.features.path
-        more = "" if path is None else "-" + digest(identity(data.spark, str(Path(path).absolute())))
+        more = "" if path is None else "-" + digest(identity(data.spark, absolute_place(path)))
         return data.key(self.settings) + more
 
     def told(self) -> str:

@@ -13,7 +13,8 @@ from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.nightly.split import choose_open_loop, drop_later_rows, identify_split
 from recbench_spark.protocol.splits import label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
+from recbench_spark.storage.objects import read_bytes, write_bytes
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import input_files, load_parquet, publish_rows
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale

@@ -24,7 +24,8 @@ from recbench_spark.schemas import CHECKS, RUNS
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import count_rows, open_for_write
-from recbench_spark.storage.shared_arrays import SharedRows, read_bytes, write_bytes
+from recbench_spark.storage.objects import read_bytes, write_bytes
+from recbench_spark.storage.shared_arrays import SharedRows
 
 NAMES = (
     "plain", "a b", "é日本", "e\u0301", "100%20x", "50% off", "%2F", "a+b", "it's", "#h", "q?x", "[x]",

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from recbench_spark.errors import DataError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
+from recbench_spark.storage.uris import arrow_uri
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_values_hidden_under_a_null_do_not_count() -> None:
     ],
 )
 def test_files_as_arrow_names_them(hadoop: str, arrow: str) -> None:
-    assert shared_arrays.arrow_uri(hadoop) == arrow
+    assert arrow_uri(hadoop) == arrow
 
 
 # ------------------------------------------------------------------------------- hostile host users

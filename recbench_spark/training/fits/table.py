@@ -11,8 +11,8 @@ from typing import Any
 from recbench_spark import __version__
 from recbench_spark.schemas import FITS
 from recbench_spark.storage.delta_files import Presence
+from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.paths import read_tail
-from recbench_spark.storage.shared_arrays import read_bytes
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FIT_FILES, ROW, Row
 

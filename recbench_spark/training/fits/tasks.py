@@ -34,7 +34,7 @@ from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import draw_held_out
 from recbench_spark.storage.leases import hold_lease
-from recbench_spark.storage.shared_arrays import read_bytes, write_bytes
+from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.training.fits.logs import RatingLog, SharedRatingLog, as_text
 
 Row = dict[str, Any]

@@ -17,7 +17,8 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.registry import make_settings
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.shared_arrays import SharedRows, read_bytes
+from recbench_spark.storage.objects import read_bytes
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.fits import tasks
 from recbench_spark.training.fits.logs import SharedRatingLog, index_ids, require_times
 from recbench_spark.training.fits.tasks import FitTask, fit_one

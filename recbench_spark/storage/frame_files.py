@@ -1,0 +1,95 @@
+"""Rows of a Spark frame as Parquet files of a table, written by tasks, so that one commit names them all.
+
+Spark's own writer commits to object storage by a plain write, so of two drivers at once one could
+overwrite the other's commit. The files that tasks write here are committed by `delta_files.commit`, by a
+conditional write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.schemas import Table, arrow_rows
+from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
+
+BUFFER_BYTES = 1 << 26
+"""Bytes of Arrow that a task collects before it writes a file for each partition value among them."""
+
+FILE_COLUMNS = "path STRING, size LONG, rows LONG, parts ARRAY<STRING>"
+
+
+def write_frame(frame: DataFrame, place: str, table: Table) -> list[File]:
+    """Write the rows of a frame as files of a table, without a commit.
+
+    Nothing is shuffled. A task holds BUFFER_BYTES; the driver holds four values per file. A task that is
+    repeated writes files of other names, which belong to no version of the table, and VACUUM removes them.
+
+    Args:
+        frame: rows with the table's columns and types (`schemas.conform`).
+        place: URI of the table.
+        table: its constraints are checked here, since no writer of Delta sees the rows.
+
+    Raises:
+        StoreError: a column that may not holds NULL; it reaches the caller as an error of Spark.
+    """
+    write = partial(_write_batches, place=place, table=table)
+    rows = _raise_breaches(frame, table).mapInArrow(write, FILE_COLUMNS).collect()
+    return [
+        File(
+            row["path"], row["size"], row["rows"], dict(zip(table.partition_by, row["parts"], strict=True))
+        )
+        for row in rows
+    ]
+
+
+def _raise_breaches(frame: DataFrame, table: Table) -> DataFrame:
+    """Return the frame; a row that breaks a constraint of the table is an error when it is computed."""
+    first = table.names[0]
+    for name, condition in table.constraints.items():
+        message = F.lit(f"cannot write {table.name}: a row breaks the constraint {name}: {condition}")
+        holds = F.coalesce(F.expr(condition), F.lit(False))
+        kind = table.schema[first].dataType
+        frame = frame.withColumn(
+            first, F.when(holds, F.col(first)).otherwise(F.raise_error(message).cast(kind))
+        )
+    return frame
+
+
+def _write_batches(batches: Iterator[pa.RecordBatch], place: str, table: Table) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task, and yield a row for each file."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.nbytes for one in waiting) >= BUFFER_BYTES:
+            yield from _write_files(waiting, place, table)
+            waiting = []
+    yield from _write_files(waiting, place, table)
+
+
+def _write_files(batches: Sequence[pa.RecordBatch], place: str, table: Table) -> Iterator[pa.RecordBatch]:
+    """Write a file for each partition value among some batches, and yield a row for each file."""
+    if not any(batch.num_rows for batch in batches):
+        return
+    rows = arrow_rows(pa.Table.from_batches(batches), table)
+    refuse_nulls(place, rows)
+    names = [name for name in table.names if name not in table.partition_by]
+    for values, part in _split_rows(rows, table.partition_by):
+        file = write_file(part, place, dict(zip(table.partition_by, values, strict=True)), names)
+        row = {"path": file.path, "size": file.size, "rows": file.rows, "parts": list(values)}
+        yield pa.RecordBatch.from_pylist([row])
+
+
+def _split_rows(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """Yield the rows of each value of the partition columns, with the value as text."""
+    if not columns:
+        yield (), rows
+        return
+    for key in rows.select(columns).group_by(list(columns)).aggregate([]).to_pylist():
+        masks = [pc.equal(rows[name], key[name]) for name in columns]
+        yield tuple(str(key[name]) for name in columns), rows.filter(reduce(pc.and_, masks))

@@ -1,0 +1,223 @@
+"""Settings that reach an object storage: credentials, address and region, from where the ecosystem has
+them.
+
+Arrow, obstore and `deltalake` each look for them in another way. So they are read once, here: from the
+environment, else from a profile in AWS's own files, else the libraries ask the machine or the container
+for its role. They are handed to the libraries and stand in no table, log or message; messages name only
+the place where they were found.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.uris import arrow_uri, is_object_storage, read_scheme
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+CONNECT_SECONDS = 5
+REQUEST_SECONDS = 30
+RETRY_SECONDS = 45
+"""Longest time of all attempts at one request: an error of storage ends within a minute."""
+
+DEFAULT_REGION = "us-east-1"
+
+ROLE_VARIABLES = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Variables by which a container learns the role that it has."""
+
+PROFILE_KEYS = {
+    "aws_access_key_id": "AWS_ACCESS_KEY_ID",
+    "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "aws_session_token": "AWS_SESSION_TOKEN",
+}
+
+
+class StorageAccess(NamedTuple):
+    """How a storage is reached.
+
+    Attributes:
+        options: settings as `deltalake` and obstore take them, with secrets; empty: both read the
+            environment.
+        source: where the credentials were found, without them; empty: nowhere.
+    """
+
+    options: dict[str, str]
+    source: str
+
+    @property
+    def address(self) -> str:
+        """Address of the storage, for messages."""
+        return self.options.get("AWS_ENDPOINT_URL", "") or "the default address of the storage"
+
+    def describe_credentials(self) -> str:
+        """Describe in words where the credentials were found."""
+        if self.source:
+            return f"credentials were found in {self.source}"
+        return "no credentials were found: none in the environment, in a profile, or as a role"
+
+
+def read_access(place: str) -> StorageAccess:
+    """Read the settings for a URI of a storage."""
+    if read_scheme(place) != "s3":
+        return StorageAccess({}, "the environment" if is_object_storage(place) else "")
+    profile, profile_source = _read_profile()
+    options, source = _find_credentials(profile, profile_source)
+    environment = {**_adopted, **os.environ}
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or profile.get("region")
+    options["AWS_REGION"] = region or DEFAULT_REGION
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    endpoint = endpoint or profile.get("endpoint_url")
+    if endpoint:
+        options |= {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ALLOW_HTTP": str(endpoint.startswith("http:")).lower(),
+        }
+    return StorageAccess(options, source)
+
+
+HADOOP_KEYS = {
+    "fs.s3a.access.key": "AWS_ACCESS_KEY_ID",
+    "fs.s3a.secret.key": "AWS_SECRET_ACCESS_KEY",
+    "fs.s3a.session.token": "AWS_SESSION_TOKEN",
+    "fs.s3a.endpoint": "AWS_ENDPOINT_URL",
+    "fs.s3a.endpoint.region": "AWS_REGION",
+}
+"""Settings of Hadoop's S3A, and the variables that mean the same."""
+
+_adopted: dict[str, str] = {}
+"""What this process took from Hadoop's configuration; used where the environment has no keys."""
+
+
+def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
+    """Take keys and address from Hadoop's configuration, for a process that has found no keys elsewhere.
+
+    Args:
+        place: URI of a storage.
+        read_setting: returns the value of a setting of Hadoop; None: it is not set.
+    """
+    if read_scheme(place) != "s3" or read_access(place).source:
+        return
+    values = {name: read_setting(key) for key, name in HADOOP_KEYS.items()}
+    settings = {name: value for name, value in values.items() if value}
+    if {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= settings.keys():
+        endpoint = settings.get("AWS_ENDPOINT_URL")
+        if endpoint and "://" not in endpoint:  # S3A takes a host alone for https
+            settings["AWS_ENDPOINT_URL"] = f"https://{endpoint}"
+        _adopted.update(settings)
+
+
+def _find_credentials(profile: dict[str, str], profile_source: str) -> tuple[dict[str, str], str]:
+    """Return the keys and the place where they were found. Keys of a role are left to the libraries."""
+    environment = os.environ
+    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
+        names = [name for name in PROFILE_KEYS.values() if environment.get(name)]
+        return {name: environment[name] for name in names}, "the environment (AWS_ACCESS_KEY_ID)"
+    if _adopted:
+        names = [name for name in PROFILE_KEYS.values() if name in _adopted]
+        return {name: _adopted[name] for name in names}, "Hadoop's configuration (fs.s3a.access.key)"
+    role = next((name for name in ROLE_VARIABLES if environment.get(name)), None)
+    if role:
+        return {}, f"the role of this container ({role})"
+    if {"aws_access_key_id", "aws_secret_access_key"} <= profile.keys():
+        keys = {name: profile[key] for key, name in PROFILE_KEYS.items() if key in profile}
+        return keys, profile_source
+    return {}, ""
+
+
+def _read_profile() -> tuple[dict[str, str], str]:
+    """Return the settings of the user's profile of AWS, and the names of the profile and its file."""
+    name = os.environ.get("AWS_PROFILE") or "default"
+    home = Path.home() / ".aws"
+    keys_file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials")
+    config_file = Path(os.environ.get("AWS_CONFIG_FILE") or home / "config")
+    section = name if name == "default" else f"profile {name}"
+    settings = {**_read_section(config_file, section), **_read_section(keys_file, name)}
+    return settings, f"profile {name} of {keys_file}"
+
+
+def _read_section(file: Path, section: str) -> dict[str, str]:
+    """Return a section of a file of settings; empty where there is none."""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(file, encoding="utf-8")
+    except (configparser.Error, OSError) as error:
+        line = str(error).splitlines()[0]
+        raise StoreError(f"{file} cannot be read: {line}", "it holds the profiles of AWS") from None
+    return dict(parser[section]) if parser.has_section(section) else {}
+
+
+# ------------------------------------------------------------------------------- the three libraries
+
+
+def delta_options(place: str | Path) -> dict[str, str] | None:
+    """Return the settings by which `deltalake` opens a table; None for a folder of this machine."""
+    if not is_object_storage(place):
+        return None
+    limits = {
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "timeout": f"{REQUEST_SECONDS}s",
+        "retry_timeout": f"{RETRY_SECONDS}s",
+    }
+    return {**read_access(str(place)).options, **limits}
+
+
+def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
+    """Open the file system of a path or URI by Arrow.
+
+    Returns:
+        The file system, and the path in it.
+    """
+    uri = arrow_uri(place)
+    if read_scheme(uri) != "s3":
+        system, path = fs.FileSystem.from_uri(uri)
+        return system, path
+    options = read_access(uri).options
+    endpoint = urlsplit(options.get("AWS_ENDPOINT_URL", ""))
+    system = fs.S3FileSystem(
+        access_key=options.get("AWS_ACCESS_KEY_ID"),
+        secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
+        session_token=options.get("AWS_SESSION_TOKEN"),
+        region=options["AWS_REGION"],
+        scheme=endpoint.scheme or None,
+        endpoint_override=endpoint.netloc or None,
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=REQUEST_SECONDS,
+    )
+    return system, uri.removeprefix("s3://")
+
+
+def open_path(place: str) -> str:
+    """Return the name of a file within its file system as Arrow takes it."""
+    uri = arrow_uri(place)
+    return uri.removeprefix("s3://") if read_scheme(uri) == "s3" else str(fs.FileSystem.from_uri(uri)[1])
+
+
+def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
+    """Open a bucket by obstore.
+
+    Args:
+        root: URI of the bucket (`uris.split_bucket`).
+        retry_seconds: longest time of all attempts at one request.
+    """
+    from obstore.store import from_url  # noqa: PLC0415
+
+    limits: dict[str, Any] = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}
+    options = {key.lower(): value for key, value in read_access(root).options.items()}
+    limits["allow_http"] = options.pop("aws_allow_http", "false") == "true"
+    retries: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=retry_seconds)}
+    config: Any = options
+    return from_url(root, config=config, client_options=limits, retry_config=retries)

@@ -1,0 +1,233 @@
+"""Bytes on any storage: read, written, listed, removed, and put only where nothing has the name.
+
+Arrow reads and writes. It has no write that fails where a name is in use, so on object storage that write
+goes through obstore (the library with which `deltalake` commits), and on folders it is a hard link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.object_access import open_bucket, open_filesystem, open_path, read_access
+from recbench_spark.storage.publish import local_path, publish_file, replace_bytes
+from recbench_spark.storage.uris import (
+    arrow_uri,
+    is_object_storage,
+    is_remote,
+    join_uri,
+    read_scheme,
+    split_bucket,
+)
+
+PROBE_SECONDS = 10
+"""Longest time of all attempts at a request that looks whether a storage answers."""
+
+HINT_ACCESS = "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROFILE the credentials"
+
+
+def write_bytes(place: str, content: bytes) -> None:
+    """Write a file atomically, on any storage that Arrow knows.
+
+    A second attempt replaces the file. On remote storage one write is one object, which is atomic by
+    itself.
+    """
+    system, path = open_filesystem(place)
+    if isinstance(system, fs.LocalFileSystem):
+        replace_bytes(Path(path), content)
+        return
+    if not is_object_storage(place):  # object storage has no folders
+        system.create_dir(str(Path(path).parent), recursive=True)
+    with system.open_output_stream(path) as stream:
+        stream.write(content)
+
+
+def read_bytes(place: str) -> bytes | None:
+    """Return a file's bytes; None if there is no file."""
+    system, path = open_filesystem(place)
+    try:
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+    except FileNotFoundError:
+        return None
+
+
+def put_if_absent(place: str, content: bytes) -> bool:
+    """Write a file whole under a name that is not in use; of several at once one succeeds.
+
+    Returns:
+        False where the name was in use: the file there stays as it is. After an answer that was lost the
+        name may be in use by this very write, so the content must tell whose it is.
+
+    Raises:
+        StoreError: the storage does not answer, refuses, or has no such write.
+    """
+    if not is_remote(place):
+        return publish_file(local_path(place), lambda path: path.write_bytes(content))
+    if not is_object_storage(place):
+        raise StoreError(
+            f"{place}: no write that fails where a name is in use is known for {read_scheme(place)}://",
+            "use a shared folder, or s3://, gs://, abfss://",
+        )
+    import obstore  # noqa: PLC0415
+    from obstore.exceptions import AlreadyExistsError, PreconditionError  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        try:
+            obstore.put(open_bucket(bucket.root), bucket.key, content, mode="create", use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return False
+    return True
+
+
+def list_objects(place: str) -> Iterator[str]:
+    """Yield the names of all objects below a place of an object storage, relative to it, in order.
+
+    A thousand names are held at a time.
+
+    Raises:
+        StoreError: the storage does not answer, or refuses.
+    """
+    import obstore  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        for chunk in obstore.list(open_bucket(bucket.root), bucket.key or None, chunk_size=1000):
+            yield from (entry["path"].removeprefix(f"{bucket.key}/") for entry in chunk)
+
+
+def remove_object(place: str) -> None:
+    """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
+    import obstore  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        obstore.delete(open_bucket(bucket.root), bucket.key)
+
+
+@contextmanager
+def open_output(place: str) -> Iterator[pa.NativeFile]:
+    """Open a new file for writing; its folder is made. On object storage it appears whole when it is
+    closed.
+
+    A file whose writing ends in an error is incomplete on a disk. So the caller gives it a name of its
+    own, and names it in a log afterwards.
+    """
+    if not is_remote(place):
+        path = local_path(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(path), "wb") as stream:
+            yield stream
+        return
+    system, path = open_filesystem(place)
+    if not is_object_storage(place):
+        system.create_dir(str(Path(path).parent), recursive=True)
+    with system.open_output_stream(path) as stream:
+        yield stream
+
+
+def measure_files(places: Sequence[str]) -> list[int | None]:
+    """Return the bytes of files on one storage; None for a file that is not there."""
+    if not places or not is_remote(places[0]):
+        paths = list(map(local_path, places))
+        return [path.stat().st_size if path.is_file() else None for path in paths]
+    system, _ = open_filesystem(places[0])
+    entries = system.get_file_info(list(map(open_path, places)))
+    return [entry.size if entry.is_file else None for entry in entries]
+
+
+# ------------------------------------------------------------------------------------- before work
+
+
+def require_storage(place: str) -> None:
+    """Check that an object storage answers and lets this process list a place; other places pass.
+
+    Raises:
+        StoreError: it does not; the message names the address, the bucket, and where credentials were
+            found.
+    """
+    if not is_object_storage(place):
+        return
+    import obstore  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root, retry_seconds=PROBE_SECONDS)
+        next(iter(obstore.list(store, bucket.key or None, chunk_size=1)), None)
+
+
+@lru_cache(maxsize=64)
+def require_conditional_writes(place: str) -> None:
+    """Check by an object of a private name that a storage refuses a second write of one name.
+
+    The object is written, read, written again (which must fail) and removed. It is done once a process.
+
+    Raises:
+        StoreError: the storage does not answer, refuses, or writes twice: two commits would overwrite each
+            other.
+    """
+    probe = join_uri(arrow_uri(place), private_name("probe"))
+    if not put_if_absent(probe, b"probe"):
+        raise StoreError(f"{place}: a new name is refused as if it were in use", "is it an object storage?")
+    try:
+        with explain_storage(place):
+            content = read_bytes(probe)
+        if content != b"probe":
+            raise StoreError(f"{place}: an object that was just written is read as something else")
+        if put_if_absent(probe, b"second"):
+            raise StoreError(
+                f"{place}: the storage has no conditional write: it replaced an object that had the name",
+                "two commits could overwrite each other; use a storage with If-None-Match, or a folder",
+            )
+    finally:
+        remove_object(probe)
+
+
+@contextmanager
+def explain_storage(place: str) -> Iterator[None]:
+    """Turn errors of an object storage into a StoreError with address, bucket and source of credentials."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise storage_error(place, str(error)) from None
+
+
+def storage_error(place: str, text: str) -> StoreError:
+    """Return the error for a place of an object storage, by the text of a library's error."""
+    access, bucket = read_access(place), split_bucket(place).root
+    where = f"bucket {bucket} at {access.address}"
+    lower = text.lower()
+    if any(word in lower for word in ("nosuchbucket", "bucket does not exist", "no such bucket")):
+        return StoreError(
+            f"there is no {where}", "make the bucket, or correct its name and AWS_ENDPOINT_URL"
+        )
+    if not access.source and any(word in lower for word in NO_CREDENTIALS):
+        return StoreError(f"cannot open {where}: {access.describe_credentials()}", HINT_ACCESS)
+    if any(word in lower for word in REFUSED):
+        return StoreError(f"{where} refuses this user: {access.describe_credentials()}", HINT_ACCESS)
+    if any(word in lower for word in SILENT):
+        return StoreError(f"{where} does not answer: {_shorten(text)}", HINT_ACCESS)
+    return StoreError(f"{where}: {_shorten(text)}", HINT_ACCESS)
+
+
+NO_CREDENTIALS = ("metadata", "credential", "169.254", "imds", "instance")
+REFUSED = (
+    *("accessdenied", "access denied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),
+    *("unauthenticated", "permission", "status 403", "status: 403", "expiredtoken"),
+)
+SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
+
+
+def _shorten(text: str) -> str:
+    """Return the first line of a library's error, without the debug form of its causes."""
+    return text.strip().splitlines()[0][:200] if text.strip() else "an error without words"

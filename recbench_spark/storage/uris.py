@@ -1,0 +1,98 @@
+"""Names of files and folders on any storage: paths of this machine, and URIs such as `s3://bucket/folder`.
+
+Hadoop, Arrow, `deltalake` and obstore have different names for one place. The functions here are the only
+ones that ask which kind of storage a name means.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.publish import local_path
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+HADOOP_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+"""Schemes of Hadoop, and those by which Arrow, `deltalake` and obstore know the same storage."""
+
+OBJECT_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+"""Storage of objects that has a conditional write: S3, Google Cloud Storage, Azure."""
+
+
+class Bucket(NamedTuple):
+    """A bucket of an object storage and a name in it.
+
+    Attributes:
+        root: URI of the bucket, such as `s3://bucket`.
+        key: name of a folder or an object in the bucket, without a slash at either end; may be empty.
+    """
+
+    root: str
+    key: str
+
+
+def is_remote(place: str | Path) -> bool:
+    """Return whether a name is a URI of another storage than this machine's disks."""
+    return "://" in str(place) and not str(place).startswith("file:")
+
+
+def read_scheme(place: str | Path) -> str:
+    """Return the scheme of a URI as Arrow names it, in small letters; empty for a path and for `file:`.
+
+    >>> read_scheme("s3a://bucket/log"), read_scheme("/data/log")
+    ('s3', '')
+    """
+    match = SCHEME.match(str(place))
+    if match is None or not is_remote(place):
+        return ""
+    return HADOOP_NAMES.get(match[1].lower(), match[1].lower())
+
+
+def is_object_storage(place: str | Path) -> bool:
+    """Return whether a name is a URI of an object storage, which is read and written without Hadoop."""
+    return read_scheme(place) in OBJECT_SCHEMES
+
+
+def arrow_uri(file: str) -> str:
+    """Return a file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
+    if file.startswith("file:"):  # Arrow accepts no URI with letters outside ASCII
+        return str(local_path(file))
+    if file.startswith("dbfs:/"):
+        path = "/" + file.removeprefix("dbfs:").lstrip("/")
+        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
+    match = SCHEME.match(file)
+    return file if match is None else f"{read_scheme(file)}://{file[match.end() :]}"
+
+
+def absolute_place(place: str | Path) -> str:
+    """Return a path from the root of the disk, since workers may have another directory; a URI as it is."""
+    return str(place) if is_remote(place) else str(Path(place).absolute())
+
+
+def split_bucket(place: str) -> Bucket:
+    """Return the bucket of a URI and the name in it.
+
+    >>> split_bucket("s3a://bucket/team/warehouse/")
+    Bucket(root='s3://bucket', key='team/warehouse')
+
+    Raises:
+        StoreError: it is no URI of an object storage, or names no bucket.
+    """
+    uri = arrow_uri(place)
+    scheme, _, rest = uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    if not is_object_storage(place) or not bucket:
+        raise StoreError(f"{place} names no bucket of an object storage", "write s3://BUCKET/FOLDER")
+    return Bucket(f"{scheme}://{bucket}", key.strip("/"))
+
+
+def join_uri(place: str, *names: str) -> str:
+    """Return the name of a place below another one.
+
+    >>> join_uri("s3://bucket/warehouse/", "runs", "_delta_log")
+    's3://bucket/warehouse/runs/_delta_log'
+    """
+    return "/".join((place.rstrip("/"), *names))

@@ -1,0 +1,80 @@
+"""A warehouse on a real S3 server holds what a folder holds, by both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import REJECTS, RUNS, TRIALS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.store import Store
+from tests.storage.test_missing_rows import trial
+
+REJECTED = "split_id string, file string, line string, reason string"
+
+
+def fill(store: Store) -> None:
+    """Write through every method that appends or deletes rows."""
+    spark = store.spark
+    frame = spark.createDataFrame(
+        [("s1", "a", None, "x"), ("s2", "a", "2", "y"), ("s1", "b", "3", "z")], REJECTED
+    )
+    for _ in range(2):  # the second one does nothing
+        store.append(frame, REJECTS, once="first")
+    store.append_named(spark.createDataFrame([("s3", "c", "4", "w")], REJECTED), REJECTS, "split_id", "s3")
+    store.append_rows([trial(1), trial(2)], TRIALS, once="trials")
+    store.append_rows([trial(1), trial(2)], TRIALS, once="trials")
+    store.append_missing([trial(2), trial(3)], TRIALS, ["trial_id", "status"])
+    store.replace_rows([trial(4)], TRIALS, "trial_id", "t1")
+    store.delete(REJECTS.name, "substring_index(split_id, '-', 1)", ["s2"])
+    store.delete(TRIALS.name, "trial_id", ["t3"])
+
+
+def contents(store: Store | ArrowStore) -> dict[str, list[str]]:
+    return {table.name: sorted(map(str, store.rows(table))) for table in (REJECTS, TRIALS, RUNS)}
+
+
+def test_s3_holds_what_a_folder_holds(spark: SparkSession, bucket: str, tmp_path: Path) -> None:
+    folder, remote = Store(spark, str(tmp_path / "w")), Store(spark, f"{bucket}/team/w/")
+    for store in (folder, remote):
+        fill(store)
+    assert contents(remote) == contents(folder)
+    assert contents(ArrowStore(f"{bucket}/team/w")) == contents(ArrowStore(str(tmp_path / "w")))
+    assert [len(rows) for rows in contents(folder).values()] == [3, 2, 0]
+    for column, value in (("split_id", "s1"), ("split_id", "s2")):
+        assert remote.has(REJECTS, column, value) == folder.has(REJECTS, column, value)
+        assert remote.count_rows(REJECTS, column, value) == folder.count_rows(REJECTS, column, value)
+
+
+def test_tasks_write_no_row_that_the_table_forbids(spark: SparkSession, bucket: str) -> None:
+    store = Store(spark, f"{bucket}/w")
+    bad = spark.createDataFrame([("s1", None, None, "x")], REJECTED)
+    with pytest.raises(PySparkException, match="column 'file' holds NULL"):
+        store.append(bad, REJECTS)
+    store.append_rows([trial(1)], TRIALS)
+    frame = spark.createDataFrame(ArrowStore(store.root).read(TRIALS))
+    store.append(frame, TRIALS)
+    with pytest.raises(PySparkException, match="breaks the constraint trial_status_known"):
+        store.append(frame.selectExpr("* EXCEPT (status)", "'odd' AS status"), TRIALS)
+    assert len(store.rows(TRIALS)) == 2 and not store.rows(REJECTS)
+
+
+def test_secrets_go_to_workers_and_stand_in_no_setting(spark: SparkSession, bucket: str) -> None:
+    Store(spark, f"{bucket}/w")
+    settings = [*spark.sparkContext.getConf().getAll(), *spark.conf.getAll.items()]
+    assert not [key for key, value in settings if "secret-of-the-tester" in value]
+    keys = spark.range(1).rdd.map(lambda _: __import__("os").environ.get("AWS_SECRET_ACCESS_KEY")).collect()
+    assert keys == ["secret-of-the-tester"]
+
+
+def test_a_place_with_files_and_no_log_is_no_table(bucket: str) -> None:
+    from recbench_spark.storage.objects import write_bytes
+
+    write_bytes(f"{bucket}/w/trials/part-1.parquet", b"lost")
+    store = ArrowStore(f"{bucket}/w")
+    with pytest.raises(StoreError, match=r"trials holds part-1.parquet and is not a Delta table"):
+        store.append_rows([trial(1)], TRIALS)

@@ -1,0 +1,159 @@
+"""Bytes on a real S3 server: conditional writes, appends of two processes at once, errors in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
+from recbench_spark.storage import delta_files, objects
+from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
+from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.table_folders import create_object_table, has_commit
+from tests.storage.test_missing_rows import trial
+
+AT_ONCE = 32
+
+
+def put_at_once(place: str, count: int) -> list[bool]:
+    """Put under one name from many threads, which start together."""
+    barrier = threading.Barrier(count)
+
+    def put(number: int) -> bool:
+        barrier.wait()
+        return put_if_absent(place, str(number).encode())
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(put, range(count)))
+
+
+def check_one_winner(place: str) -> None:
+    for n in range(5):
+        name = f"{place}/log/{n:020}.json"
+        wins = put_at_once(name, AT_ONCE)
+        assert sum(wins) == 1
+        assert read_bytes(name) == str(wins.index(True)).encode(), "a loser has written"
+
+
+def test_of_32_conditional_puts_on_s3_one_wins(bucket: str) -> None:
+    check_one_winner(bucket)
+
+
+def test_of_32_conditional_puts_on_a_folder_one_wins(tmp_path: Path) -> None:
+    check_one_winner(str(tmp_path))
+
+
+def test_bytes_are_written_read_replaced_listed_and_removed(bucket: str) -> None:
+    assert read_bytes(f"{bucket}/none") is None
+    for content in (b"first", b"second", b""):
+        write_bytes(f"{bucket}/a b/é.json", content)
+        assert read_bytes(f"{bucket}/a b/é.json") == content
+    write_bytes(f"{bucket}/a b/c/d.json", b"123")
+    assert sorted(objects.list_objects(f"{bucket}/a b")) == ["c/d.json", "é.json"]
+    names = [f"{bucket}/a b/c/d.json", f"{bucket}/a b/none"]
+    assert objects.measure_files(names) == [3, None]
+    objects.remove_object(names[0])
+    assert objects.measure_files(names) == [None, None]
+
+
+def test_hadoops_name_of_a_place_is_the_same_place(bucket: str) -> None:
+    write_bytes(f"{bucket}/x", b"1")
+    hadoop = bucket.replace("s3://", "s3a://")
+    assert read_bytes(f"{hadoop}/x") == b"1"
+    assert not put_if_absent(f"{hadoop}/x", b"2")
+
+
+# ------------------------------------------------------------------------------------ commits
+
+
+def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(bucket: str) -> None:
+    place = f"{bucket}/warehouse/trials"
+    assert not has_commit(place)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: create_object_table(place, TRIALS), range(4)))
+    assert has_commit(place)
+    assert open_table(place).protocol().min_writer_version == delta_files.CHECKED_VERSION
+    rows = arrow_rows([trial(1), trial(2)], TRIALS)
+    assert delta_files.append_rows(place, rows, "one")
+    assert not delta_files.append_rows(place, rows, "one"), "an append of this name exists"
+    assert read_dataset(place).to_table(columns=["trial_id"]).to_pydict() == {"trial_id": ["t1", "t2"]}
+    with pytest.raises(StoreError, match=r"cannot write .*trials"):
+        delta_files.append_rows(place, arrow_rows([trial(3, "unknown")], TRIALS), "bad")
+
+
+def test_files_of_tasks_are_committed_once_under_their_name(bucket: str) -> None:
+    place = f"{bucket}/warehouse/files"
+    create_object_table(place, REJECTS)
+    rows = pa.table({"file": ["a", "b"], "line": [None, "2"], "reason": ["short", "long"]})
+    file = delta_files.write_file(rows, place, {"split_id": "a b%c"}, rows.column_names)
+    delta_files.require_visible(place, [file])
+    assert delta_files.commit(place, [file], {}, "once")
+    assert not delta_files.commit(place, [file], {}, "once")
+    assert list_files(place, {"split_id": "a b%c"}) == [f"{place}/{file.path}"]
+    lost = file._replace(path=f"{file.path}.lost")
+    with pytest.raises(StoreError, match="the driver does not see it"):
+        delta_files.require_visible(place, [lost])
+
+
+APPENDER = """
+import sys, time
+from functools import partial
+from recbench_spark import cli
+from recbench_spark.schemas import TRIALS, arrow_rows
+from recbench_spark.storage import delta_files, objects, spark_errors
+from tests.storage.test_missing_rows import trial
+from tests.waiting import wait_until
+def main(args):
+    objects.write_bytes(f"{args.place}/ready/{args.number}", b"")
+    wait_until(lambda: len(list(objects.list_objects(f"{args.place}/ready"))) == 2)
+    for n in range(12):
+        for name, rows in (("own", [trial(1000 * int(args.number) + n)]), ("shared", [trial(-n - 1)])):
+            once = f"{name}-{args.number if name == 'own' else ''}-{n}"
+            table = f"{args.place}/trials"
+            append = partial(delta_files.append_rows, table, arrow_rows(rows, TRIALS), once)
+            spark_errors.retry_conflicts("write", append, 0.05)
+    return 0
+parser = cli.Parser("A driver.")
+for name in ("place", "number"):
+    parser.add_argument(name)
+cli.run(main, parser)
+"""
+
+
+def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(bucket: str) -> None:
+    create_object_table(f"{bucket}/trials", TRIALS)
+    drivers = [
+        subprocess.Popen(
+            [sys.executable, "-c", APPENDER, bucket, str(n)], stderr=subprocess.PIPE, text=True
+        )
+        for n in (1, 2)
+    ]
+    errors = [driver.communicate()[1] for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], errors
+    counts = Counter(read_dataset(f"{bucket}/trials").to_table()["trial_id"].to_pylist())
+    own = [f"t{1000 * driver + n}" for driver in (1, 2) for n in range(12)]
+    assert counts == dict.fromkeys([*own, *(f"t{-n - 1}" for n in range(12))], 1)
+
+
+# ------------------------------------------------------------------------------------ errors in words
+
+
+def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects.require_storage(f"{bucket}/warehouse")
+    missing = "s3://no-such-bucket/warehouse"
+    with pytest.raises(StoreError, match=r"there is no bucket s3://no-such-bucket at http://127"):
+        objects.require_storage(missing)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(
+        StoreError, match=r"refuses this user: credentials were found in the environment"
+    ) as error:
+        objects.require_storage(bucket)
+    assert "wrong" not in str(error.value)
