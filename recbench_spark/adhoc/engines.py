@@ -2,7 +2,8 @@
 
 `auto` chooses this process where all paths are readable files or folders of this machine with at most
 MOST_ROWS rows together, and embeddings have at most MOST_PAIRS pairs of users and items. The warehouse must
-be a folder to whose tables `deltalake` can append. Spark evaluates everything else.
+be a folder or a URI of object storage to whose tables `deltalake` can append. Spark evaluates everything
+else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.schemas import Table
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
 Engine = Literal["local", "spark"]
 
@@ -110,8 +111,8 @@ def require_spark(requested: str, error: FallbackToSpark) -> EngineChoice:
 def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | None) -> None:
     if warehouse is not None:
         root, tables = warehouse
-        if not is_local_folder(root):
-            raise FallbackToSpark(f"warehouse {root} is not a folder of this machine")
+        if not needs_no_java(root):
+            raise FallbackToSpark(f"warehouse {root} is no folder and no object storage")
         ArrowStore(root, read_only=True).check_appendable(tables)
     for path in paths:
         arrow_files.detect_kind(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recbench_spark import __version__
-from recbench_spark.commands.warehouses import check_warehouse
+from recbench_spark.commands.warehouses import check_models, check_warehouse
 from recbench_spark.config import (
     TABLE_READERS,
     Benchmark,
@@ -57,13 +57,15 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         SchemaError: a table without a column that is needed, or vectors of two widths.
     """
     check_benchmark(benchmark)
-    check_warehouse(store_root)
+    check_models(store_root, benchmark.models)
+    storage = check_warehouse(store_root)
     inputs = check_inputs(benchmark)
     evaluation = benchmark.evaluation
     lines: Sequence[str] = [
         f"benchmark   {benchmark.name}: {benchmark.description}".rstrip(": "),
         f"night       {logical_date}",
         f"warehouse   {store_root}",
+        *storage,
         f"dataset     {benchmark.dataset.name} ({benchmark.dataset.reader}) {benchmark.dataset.path or ''}",
         f"split       {benchmark.split.describe()}",
         f"models      {', '.join(f'{model.name} ({model.kind})' for model in benchmark.models)}",

@@ -7,9 +7,9 @@
 A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries. Nothing is
 changed: a statement that is not a query over these tables and views is refused (`query.sql_guard`).
 
-Names are answered in this process where the warehouse is a folder of this machine and its tables are small
-enough, with the rows and the order of Spark; a SELECT of your own is in Spark's SQL, or with
---engine local in DuckDB's.
+Names are answered in this process where the warehouse is a folder of this machine, or a URI of object
+storage (s3://, gs://, abfss://), and its tables are small enough, with the rows and the order of Spark; a
+SELECT of your own is in Spark's SQL, or with --engine local in DuckDB's.
 """
 
 from __future__ import annotations

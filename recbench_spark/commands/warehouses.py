@@ -1,36 +1,75 @@
-"""Check the warehouse that flags name, before Spark starts and before any file is written."""
+"""Check the warehouse that flags name, before Spark starts and before any table is written."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from recbench_spark.config import ModelConfig
 from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES, Table
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.delta_files import partition_values
+from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.table_folders import check_would_write, is_catalog_schema
+from recbench_spark.storage.uris import is_object_storage
 
 MAX_NEIGHBOURS = 1000
 """Most neighbours of a missing folder among which a similar name is looked for, for a hint."""
 
 
-def check_warehouse(root: str) -> None:
-    """Refuse a warehouse that could not be written to. No file is written.
+def check_warehouse(root: str) -> list[str]:
+    """Refuse a warehouse that could not be written to.
+
+    No file of a folder is written. In an object storage, an object of a private name is written, read,
+    written again (which must be refused) and removed.
+
+    Returns:
+        A line about the object storage; nothing for a folder or a catalog.
 
     Raises:
-        StoreError: the folder is a file, or may not be written to.
+        StoreError: the folder is a file, or may not be written to; the object storage does not answer,
+            refuses, or has no conditional write.
     """
     if is_local_folder(root):
         check_would_write(Path(root))
+    if not is_object_storage(root):
+        return []
+    require_storage(root)
+    require_conditional_writes(root)
+    return [f"storage     {root}: an object was written, read, refused a second time, and removed"]
+
+
+def check_models(root: str, models: Sequence[ModelConfig]) -> None:
+    """Refuse a remote warehouse that does not answer, and one that cannot hold the files of a model.
+
+    Raises:
+        ConfigError: tasks map the files of a model, so that the warehouse must be a folder.
+        StoreError: the object storage does not answer, or refuses.
+    """
+    if is_local_folder(root):
+        return
+    from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
+
+    for model in models:
+        if model.measured and make_adapter(model).needs_folder:
+            raise ConfigError(
+                f"model {model.name}: its files are mapped, and --warehouse {root} is no folder",
+                "give a folder that the driver and all workers see, or leave the model out",
+            )
+    require_storage(root)
 
 
 def require_warehouse(root: str) -> None:
-    """Refuse a local folder without tables, for jobs that only read.
+    """Refuse a local folder without tables, or an object storage that does not answer, for jobs that only
+    read.
 
     Raises:
+        StoreError: the object storage does not answer, or refuses.
         ConfigError: it is not there, or holds none; the hint names the nearest warehouse beside it.
     """
+    require_storage(root)
     if "://" in root or is_catalog_schema(root) or _holds_tables(Path(root)):
         return
     folder = Path(root)
@@ -53,7 +92,7 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
         ConfigError: there is no such name; the hint names the nearest one.
     """
     require_warehouse(root)
-    if not is_local_folder(root):
+    if not needs_no_java(root):
         return
     with suppress(FallbackToSpark):
         store = ArrowStore(root, read_only=True)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, run_query
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.store import Store
 
 
@@ -28,4 +28,4 @@ def make_query_runner(store: Store) -> Callable[[str], pd.DataFrame]:
         frame: pd.DataFrame = table.to_pandas(date_as_object=True, timestamp_as_object=False)
         return frame
 
-    return run_here if store.folder is not None and is_local_folder(store.root) else run_by_spark
+    return run_here if needs_no_java(store.root) else run_by_spark

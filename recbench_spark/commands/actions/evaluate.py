@@ -18,6 +18,7 @@ from recbench_spark.adhoc import engines
 from recbench_spark.adhoc.evaluate import SIDES
 from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
 from recbench_spark.adhoc.request_checks import check_request
+from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import DEFAULT_METRICS, NAME, Views
 from recbench_spark.data import arrow_files
 from recbench_spark.definitions import Definition, make_definition
@@ -31,9 +32,8 @@ from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.schemas import METRICS as METRIC_TABLE
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.local_files import require_columns
-from recbench_spark.storage.table_folders import check_would_write
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
@@ -54,11 +54,10 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
     )
     if args.dry_run:
         check_headers(args, kind)
-        if is_local_folder(args.warehouse):
-            check_would_write(Path(args.warehouse))
+        storage = check_warehouse(args.warehouse)
         against = args.truth or args.pairs or "their outcomes"
         print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
-        print(choice.describe())
+        print("\n".join([choice.describe(), *storage]))
         return OK
     journal, started = Journal(), datetime.now(UTC)
     journal.say(f"model {args.model}: evaluate {kind}; {choice.describe()}")

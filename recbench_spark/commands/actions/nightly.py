@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recbench_spark.commands.warehouses import check_journal_path
+from recbench_spark.commands.warehouses import check_journal_path, check_models
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
@@ -55,6 +55,7 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
 
     check_benchmark(benchmark)
     check_item_features(benchmark)
+    check_models(args.warehouse, benchmark.models)
     journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))

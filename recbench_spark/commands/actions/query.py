@@ -12,7 +12,7 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.query import local_engine
 from recbench_spark.schemas import TABLES
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.table_sql import query_files, view_files
 
 
@@ -41,9 +41,9 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
     if args.engine == "auto":
         name = args.sql.strip()
         named = len(name.split()) == 1 and local_engine.is_portable(name, sql)
-        return named and is_local_folder(args.warehouse)
-    if args.engine == "local" and not is_local_folder(args.warehouse):
-        raise FallbackToSpark(f"warehouse {args.warehouse} is not a folder of this machine")
+        return named and needs_no_java(args.warehouse)
+    if args.engine == "local" and not needs_no_java(args.warehouse):
+        raise FallbackToSpark(f"warehouse {args.warehouse} is no folder and no object storage")
     return bool(args.engine == "local")
 
 
