@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 from datetime import date
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -25,7 +27,7 @@ from recbench_spark import __version__, cli
 from recbench_spark.errors import ConfigError, DataError, GateError, Interrupted, StoreError
 from recbench_spark.failures import describe_error
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.runtime.session import submit_arguments
+from recbench_spark.runtime.session import read_properties, submit_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -335,6 +337,27 @@ def test_our_own_local_session_listens_to_itself():
     text = (ROOT / "conf" / "spark" / "local.conf").read_text()
     for key in ("spark.driver.host", "spark.driver.bindAddress"):
         assert re.search(rf"^{re.escape(key)} +127\.0\.0\.1$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["local", "cluster", "s3"])
+def test_no_file_of_settings_excludes_the_jar_of_s3(name):
+    """What `spark.jars.excludes` names is taken even from `spark.jars.packages`."""
+    settings = read_properties(ROOT / "conf" / "spark" / f"{name}.conf")
+    patterns = settings["spark.jars.excludes"].split(",")
+    assert "org.apache.hadoop:hadoop-client-api" in patterns, "an older twin of Spark's own jar"
+    assert not [pattern for pattern in patterns if fnmatch("org.apache.hadoop:hadoop-aws", pattern)]
+
+
+def test_settings_for_s3_are_those_of_a_cluster_and_its_jars():
+    cluster, s3 = (read_properties(ROOT / "conf" / "spark" / f"{name}.conf") for name in ("cluster", "s3"))
+    more = {key for key in s3 if s3[key] != cluster.get(key)}
+    assert cluster.keys() <= s3.keys()
+    assert {key for key in more if not key.startswith("spark.hadoop.fs.s3")} == {"spark.jars.packages"}
+    (jar,) = set(s3["spark.jars.packages"].split(",")) - set(cluster["spark.jars.packages"].split(","))
+    jars = Path(pyspark.__file__).parent / "jars"
+    assert (jars / f"hadoop-client-api-{jar.rsplit(':', 1)[1]}.jar").is_file(), (
+        "another Hadoop than Spark's"
+    )
 
 
 def test_make_sql_hands_the_question_on_as_it_is(tmp_path):

@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Any, Protocol
 
 from recbench_spark import __version__, revisions
@@ -20,7 +19,9 @@ from recbench_spark.data import arrow_files
 from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
 from recbench_spark.schemas import CHANGES, COMPARISONS, FLIPS, PARADOXES, RUNS, Table
-from recbench_spark.storage.arrow_store import ArrowStore, Filters, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore, Filters, needs_no_java
+from recbench_spark.storage.objects import measure_files, read_bytes
+from recbench_spark.storage.uris import join_uri
 
 FOLLOWING_TABLES = (COMPARISONS, PARADOXES, FLIPS, CHANGES)
 """Tables that are computed from the runs of a night."""
@@ -59,14 +60,14 @@ class RowReader(Protocol):
         """Return the rows that fulfil all filters."""
 
 
-def night_file(folder: Path, suite: str, day: date) -> Path:
-    """Return the path of the file that records the outcome of a night."""
-    return folder / "results" / f"night-{suite}-{day}.json"
+def night_file(root: str, suite: str, day: date) -> str:
+    """Return the place of the file that records the outcome of a night."""
+    return join_uri(root, "results", f"night-{suite}-{day}.json")
 
 
-def report_file(folder: Path, suite: str, day: date) -> Path:
-    """Return the path of the report of a night."""
-    return folder / "reports" / f"{suite}-{day}.html"
+def report_file(root: str, suite: str, day: date) -> str:
+    """Return the place of the report of a night."""
+    return join_uri(root, "reports", f"{suite}-{day}.html")
 
 
 def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
@@ -93,23 +94,23 @@ def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutc
         benchmark: its placeholders are filled in.
         day: the night.
     """
-    if not is_local_folder(root):
+    if not needs_no_java(root):
         return None
     try:
-        record = json.loads(night_file(Path(root), benchmark.name, day).read_text(encoding="utf-8"))
         store = ArrowStore(root, read_only=True)
+        record = json.loads(read_bytes(night_file(store.root, benchmark.name, day)) or b"")
         if not is_done(store, benchmark, day) or record.get("follows") != hash_following(
             store, benchmark, day
         ):
             return None
     except (OSError, ValueError, RecbenchError):  # a Spark session reports the error, or repairs it
         return None
-    report = report_file(store.folder, benchmark.name, day)
-    if record["failed"] or not report.is_file():
+    report = report_file(store.root, benchmark.name, day)
+    if record["failed"] or measure_files([report]) == [None]:
         return None
     skipped = tuple(model.name for model in benchmark.models)
     lines = tuple(record["sql_lines"]), tuple(record["regressions"])
-    return NightOutcome({}, skipped, {}, str(report), record["leaderboard"], *lines)
+    return NightOutcome({}, skipped, {}, report, record["leaderboard"], *lines)
 
 
 def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:

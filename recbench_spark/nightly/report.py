@@ -20,6 +20,7 @@ from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.comparisons import regression_in_words
 from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter, parse_headline
+from recbench_spark.nightly.night_status import report_file
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS, RUNS
@@ -28,13 +29,12 @@ from recbench_spark.storage.table_sql import view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """Write the report if the warehouse is a folder; return its path and the leaderboard."""
+    """Write the report, except in a catalog; return its place and the leaderboard."""
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
         path = None
-        if night.store.folder is not None:
-            name = f"{night.benchmark.name}-{night.logical_date}.html"
-            path = str(night.store.folder / "reports" / name)
+        if night.store.is_file_storage:
+            path = report_file(night.store.root, night.benchmark.name, night.logical_date)
             reports.write_report(report, path)
     return path, reports.leaderboard_text(report)
 

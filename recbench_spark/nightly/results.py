@@ -50,6 +50,7 @@ from recbench_spark.schemas import (
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 
@@ -384,9 +385,9 @@ def write_result(
     store: Store, facts: Mapping[str, str], status: str, exit_code: int, error: str | None = None
 ) -> None:
     """Write `results/<run_id>.json`, the outcome of one run; `facts` identify it and hold its `run_id`."""
-    if store.folder is not None:
+    if store.is_file_storage:
         result = {**facts, "status": status, "exit_code": exit_code, "error": error}
-        write_json(store.folder / "results" / f"{facts['run_id']}.json", result)
+        write_json(join_uri(store.root, "results", f"{facts['run_id']}.json"), result)
 
 
 def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
@@ -395,9 +396,9 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
     The file of a run is written before the runs are compared, so it has no regressions.
     `night_status.find_finished_night` reads this file to see if the same night is complete.
     """
-    folder, suite, day = night.store.folder, night.benchmark.name, night.logical_date
-    if folder is None:
+    if not night.store.is_file_storage:
         return
+    suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     content = {
         "suite": suite,
@@ -410,4 +411,4 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
         "follows": hash_following(night.store, night.benchmark, day),
         "run_ids": {model: row["run_id"] for model, row in sorted(newest.items())},
     }
-    write_json(night_file(folder, suite, day), content)
+    write_json(night_file(night.store.root, suite, day), content)

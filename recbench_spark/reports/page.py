@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import jinja2
 
@@ -19,7 +20,9 @@ from recbench_spark.reports.phrases import (
 )
 from recbench_spark.reports.replays import ReplayFacts
 from recbench_spark.reports.scales import Axis, axis_for, spread_labels
-from recbench_spark.storage.publish import replace_text
+from recbench_spark.storage.objects import write_text
+
+Place = TypeVar("Place", str, Path)
 
 
 def render_html(report: Report) -> str:
@@ -78,13 +81,12 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def write_report(report: Report, path: str | Path) -> Path:
-    """Write the page of a report; a reader never sees a half-written file."""
-    return write_page(render_html(report), path)
+def write_report(report: Report, place: Place) -> Place:
+    """Write the page of a report on any storage; a reader never sees a half-written file."""
+    return write_page(render_html(report), place)
 
 
-def write_page(page: str, path: str | Path) -> Path:
-    """Write a page; a reader never sees a half-written file."""
-    target = Path(path)
-    replace_text(target, page)  # the umask sets who may read it
-    return target
+def write_page(page: str, place: Place) -> Place:
+    """Write a page on any storage and return its place; a reader never sees a half-written file."""
+    write_text(place, page)  # on a disk, the umask sets who may read it
+    return place

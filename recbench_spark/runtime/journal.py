@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.publish import replace_text
+from recbench_spark.storage.objects import write_text
 
 
 class Journal:
@@ -74,9 +74,9 @@ class Journal:
         self.record(stage, **facts, **counts, seconds=seconds)
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file atomically."""
-    replace_text(path, json.dumps(content, indent=2, default=str) + "\n")
+def write_json(place: str | Path, content: dict[str, Any]) -> None:
+    """Write a JSON file atomically, on any storage."""
+    write_text(place, json.dumps(content, indent=2, default=str) + "\n")
 
 
 def _reason(error: Exception) -> str:

@@ -120,6 +120,12 @@ def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
         _adopted.update(settings)
 
 
+def may_have_credentials(place: str) -> bool:
+    """Return whether keys were found, or the machine may be asked for its role."""
+    disabled = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    return bool(read_access(place).source) or not disabled
+
+
 def _find_credentials(profile: dict[str, str], profile_source: str) -> tuple[dict[str, str], str]:
     """Return the keys and the place where they were found. Keys of a role are left to the libraries."""
     environment = os.environ

@@ -16,8 +16,14 @@ from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.object_access import open_bucket, open_filesystem, open_path, read_access
-from recbench_spark.storage.publish import local_path, publish_file, replace_bytes
+from recbench_spark.storage.object_access import (
+    may_have_credentials,
+    open_bucket,
+    open_filesystem,
+    open_path,
+    read_access,
+)
+from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
     is_object_storage,
@@ -47,6 +53,14 @@ def write_bytes(place: str, content: bytes) -> None:
         system.create_dir(str(Path(path).parent), recursive=True)
     with system.open_output_stream(path) as stream:
         stream.write(content)
+
+
+def write_text(place: str | Path, text: str) -> None:
+    """Write a text file in UTF-8 atomically; an existing one is replaced."""
+    if is_remote(place):
+        write_bytes(str(place), text.encode())
+    else:
+        replace_text(local_path(place), text)
 
 
 def read_bytes(place: str) -> bytes | None:
@@ -159,6 +173,8 @@ def require_storage(place: str) -> None:
     import obstore  # noqa: PLC0415
 
     bucket = split_bucket(place)
+    if not may_have_credentials(place):
+        raise storage_error(place, "no credentials")
     with explain_storage(place):
         store = open_bucket(bucket.root, retry_seconds=PROBE_SECONDS)
         next(iter(obstore.list(store, bucket.key or None, chunk_size=1)), None)
@@ -220,7 +236,15 @@ def storage_error(place: str, text: str) -> StoreError:
     return StoreError(f"{where}: {_shorten(text)}", HINT_ACCESS)
 
 
-NO_CREDENTIALS = ("metadata", "credential", "169.254", "imds", "instance")
+NO_CREDENTIALS = (
+    "missing accesskeyid",
+    "missing secretaccesskey",
+    "metadata",
+    "credential",
+    "169.254",
+    "imds",
+    "instance",
+)
 REFUSED = (
     *("accessdenied", "access denied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),
     *("unauthenticated", "permission", "status 403", "status: 403", "expiredtoken"),

@@ -72,6 +72,11 @@ def absolute_place(place: str | Path) -> str:
     return str(place) if is_remote(place) else str(Path(place).absolute())
 
 
+def link_place(place: str | Path) -> str:
+    """Return a place as a URI that a browser or a tool can open: a path of this machine as `file:///...`."""
+    return str(place) if is_remote(place) else Path(place).as_uri()
+
+
 def split_bucket(place: str) -> Bucket:
     """Return the bucket of a URI and the name in it.
 

@@ -16,6 +16,7 @@ from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
@@ -121,7 +122,7 @@ def print_results(outcome: NightOutcome) -> None:
         done = ", ".join(outcome.skipped)
         print(f"already done this night, nothing to do: {done} (--force runs them again)")
     if outcome.report_path:
-        print(f"report: {Path(outcome.report_path).as_uri()}")
+        print(f"report: {link_place(outcome.report_path)}")
     print("ask in SQL:")
     for line in outcome.sql_lines:
         print(f"  {line}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
@@ -14,6 +13,7 @@ from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import link_place
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,5 +25,5 @@ def run(args: argparse.Namespace) -> int:
     night = open_night(store, benchmark, args.logical_date)
     path, leaderboard = report_night(night, Journal())
     print(leaderboard)
-    print(f"report: {Path(path).as_uri()}" if path else "no report: the warehouse is not a local folder")
+    print(f"report: {link_place(path)}" if path else "no report: a catalog has no place for it")
     return OK

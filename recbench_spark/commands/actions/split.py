@@ -22,6 +22,7 @@ from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import MANIFESTS
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri
 
 GATE_PATTERN = re.compile(
     r"(?P<fact>\w+)(?: of (?P<part>\S+))? (?P<side>above|below) (?P<bound>\S+)(?: (?P<action>warn|fail))?"
@@ -113,13 +114,13 @@ def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Jour
         print(f"gate {verdict}: {check.check} is {check.observed:g} ({check.detail})")
     error = gate_error(checks)
     journal.record("split", split_id=split_id, gates=len(checks), error=str(error) if error else None)
-    if store.folder is not None:
+    if store.is_file_storage:
         result = {
             "split_id": split_id,
             "exit_code": error.exit_code if error else OK,
             "error": error and str(error),
         }
-        write_json(store.folder / "results" / f"split-{split_id}.json", result)
+        write_json(join_uri(store.root, "results", f"split-{split_id}.json"), result)
     if error:
         raise error
     query = f"SELECT part, count(*) AS n FROM splits WHERE split_id = '{split_id}' GROUP BY part"

@@ -1,0 +1,134 @@
+"""Jobs on a warehouse in object storage without Java, and what they say where the storage fails."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark import cli
+from recbench_spark.commands import embed, evaluate, nightly, query
+from tests.object_storage import S3Server
+
+ANSWER_SECONDS = 60
+NOBODY = "http://127.0.0.1:9"
+"""An address of this machine where nobody listens."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("inputs"), np.random.default_rng(4)
+    for name, n in (("lists", 200), ("truth", 60)):
+        table = pa.table({"user_id": rng.integers(0, 20, n), "item_id": rng.integers(0, 30, n)})
+        if name == "lists":
+            table = table.append_column("score", pa.array(rng.random(n)))
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def argv(files: Path, warehouse: str, *more: str) -> list[str]:
+    given = [f"--{name}={files / name}.parquet" for name in ("lists", "truth")]
+    words = ["--warehouse", warehouse, "--model", "m", "--bootstrap", "20", "--logical-date", "2026-01-01"]
+    return [*given, *words, *more]
+
+
+def run(module: object, *words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.run(module.main, module.parser(), [*words])
+    return int(ended.value.code or 0)
+
+
+def fail(capsys: pytest.CaptureFixture[str], module: object, *words: str) -> str:
+    """Run a job that fails, and return what it prints to standard error."""
+    began = time.monotonic()
+    assert run(module, *words) != 0
+    assert time.monotonic() - began < ANSWER_SECONDS
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed and "secret" not in printed
+    return printed
+
+
+def test_evaluate_and_query_print_what_they_print_for_a_folder(
+    files: Path, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for root in (str(tmp_path / "w"), f"{bucket}/team/w"):
+        assert run(evaluate, *argv(files, root)) == 0
+        numbers = capsys.readouterr().out
+        for statement in ("leaderboard", "latest_metrics"):
+            assert run(query, "--warehouse", root, "--format", "csv", statement) == 0
+        assert (
+            run(query, "--warehouse", root, "--engine", "local", "SELECT count(*) AS n FROM user_metrics")
+            == 0
+        )
+        text = numbers + capsys.readouterr().out
+        text = re.sub(r"\d{8}T\w+(-\w+)*|\d{4}-\d\d-\d\d \d\d:\S+|\S+/w\b", "", text)
+        printed.append(re.sub(r"\d+\.\d+ s\b|\s+", " ", text))
+    assert printed[0] == printed[1]
+    assert "ndcg" in printed[0]
+
+
+def test_a_dry_run_writes_reads_writes_again_and_removes(
+    files: Path, bucket: str, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(evaluate, *argv(files, f"{bucket}/w", "--dry-run")) == 0
+    assert "an object was written, read, refused a second time, and removed" in capsys.readouterr().out
+    left = [path for path in (s3_server.folder / bucket.removeprefix("s3://")).rglob("*") if path.is_file()]
+    assert not left
+
+
+def test_a_wrong_address_is_said(files: Path, bucket: str, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", NOBODY)
+    for module, words in ((evaluate, argv(files, bucket)), (query, ["--warehouse", bucket, "leaderboard"])):
+        printed = fail(capsys, module, *words)
+        assert f"bucket {bucket} at {NOBODY} does not answer" in printed and "AWS_ENDPOINT_URL" in printed
+
+
+def test_a_missing_bucket_is_said(files: Path, bucket: str, capsys) -> None:
+    for words in (argv(files, "s3://nobodys-bucket/w"), argv(files, "s3://nobodys-bucket/w", "--dry-run")):
+        assert "there is no bucket s3://nobodys-bucket at http://127" in fail(capsys, evaluate, *words)
+
+
+@pytest.mark.parametrize("disabled", ["true", "false"])
+def test_missing_credentials_are_said(
+    files: Path, bucket: str, disabled: str, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", disabled)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", NOBODY)  # no other machine is asked
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    assert "no credentials were found" in fail(capsys, query, "--warehouse", bucket, "leaderboard")
+
+
+def test_wrong_credentials_are_said_with_their_place(
+    files: Path, bucket: str, tmp_path, monkeypatch, capsys
+) -> None:
+    keys = tmp_path / "credentials"
+    keys.write_text("[team]\naws_access_key_id = tester\naws_secret_access_key = wrong-secret\n")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    printed = fail(capsys, query, "--warehouse", bucket, "leaderboard")
+    assert f"refuses this user: credentials were found in profile team of {keys}" in printed
+    keys.write_text("[team]\naws_access_key_id = tester\naws_secret_access_key = secret-of-the-tester\n")
+    assert "no results in warehouse" in fail(capsys, query, "--warehouse", bucket, "leaderboard")
+
+
+def test_an_empty_warehouse_is_said(bucket: str, capsys) -> None:
+    printed = fail(capsys, query, "--warehouse", f"{bucket}/nothing", "leaderboard")
+    assert f"no results in warehouse {bucket}/nothing" in printed
+
+
+def test_jobs_that_need_a_folder_say_so_before_work(bucket: str, capsys) -> None:
+    words = ["--config", "graph", "--warehouse", bucket, "--logical-date", "2026-01-01"]
+    printed = fail(capsys, nightly, *words)
+    assert re.search(rf"model \w+: its files are mapped, and --warehouse {bucket} is no folder", printed)
+    words = ["--edges", "edges.csv", "--warehouse", bucket, "--name", "x"]
+    assert "a graph's files are mapped" in fail(capsys, embed, *words)
