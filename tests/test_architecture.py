@@ -208,6 +208,7 @@ ENGINES = {
         "py4j",
         "deltalake",
         "duckdb",
+        "obstore",
         "torch",
         "safetensors",
         "triton",

@@ -341,7 +341,7 @@ def test_our_own_local_session_listens_to_itself():
 
 @pytest.mark.parametrize("name", ["local", "cluster", "s3"])
 def test_no_file_of_settings_excludes_the_jar_of_s3(name):
-    """What `spark.jars.excludes` names is taken even from `spark.jars.packages`."""
+    """Spark leaves out what `spark.jars.excludes` names, even if `spark.jars.packages` names it too."""
     settings = read_properties(ROOT / "conf" / "spark" / f"{name}.conf")
     patterns = settings["spark.jars.excludes"].split(",")
     assert "org.apache.hadoop:hadoop-client-api" in patterns, "an older twin of Spark's own jar"

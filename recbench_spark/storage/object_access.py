@@ -47,7 +47,7 @@ PROFILE_KEYS = {
 
 
 class StorageAccess(NamedTuple):
-    """How a storage is reached.
+    """StorageAccess says how a storage is reached.
 
     Attributes:
         options: settings as `deltalake` and obstore take them, with secrets; empty: both read the

@@ -222,7 +222,7 @@ def storage_error(place: str, text: str) -> StoreError:
     """Return the error for a place of an object storage, by the text of a library's error."""
     access, bucket = read_access(place), split_bucket(place).root
     where = f"bucket {bucket} at {access.address}"
-    lower = text.lower()
+    lower = text.partition("Debug source")[0].lower()
     if any(word in lower for word in ("nosuchbucket", "bucket does not exist", "no such bucket")):
         return StoreError(
             f"there is no {where}", "make the bucket, or correct its name and AWS_ENDPOINT_URL"
@@ -237,13 +237,8 @@ def storage_error(place: str, text: str) -> StoreError:
 
 
 NO_CREDENTIALS = (
-    "missing accesskeyid",
-    "missing secretaccesskey",
-    "metadata",
-    "credential",
-    "169.254",
-    "imds",
-    "instance",
+    *("missing accesskeyid", "missing secretaccesskey", "credential"),
+    *("/latest/api", "metadata", "169.254", "imds"),
 )
 REFUSED = (
     *("accessdenied", "access denied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),

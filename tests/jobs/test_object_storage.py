@@ -91,7 +91,7 @@ def test_a_wrong_address_is_said(files: Path, bucket: str, monkeypatch, capsys) 
 
 def test_a_missing_bucket_is_said(files: Path, bucket: str, capsys) -> None:
     for words in (argv(files, "s3://nobodys-bucket/w"), argv(files, "s3://nobodys-bucket/w", "--dry-run")):
-        assert "there is no bucket s3://nobodys-bucket at http://127" in fail(capsys, evaluate, *words)
+        assert "there is no bucket s3://nobodys-bucket at " in fail(capsys, evaluate, *words)
 
 
 @pytest.mark.parametrize("disabled", ["true", "false"])

@@ -149,7 +149,7 @@ def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(bucket: str) 
 def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     objects.require_storage(f"{bucket}/warehouse")
     missing = "s3://no-such-bucket/warehouse"
-    with pytest.raises(StoreError, match=r"there is no bucket s3://no-such-bucket at http://127"):
+    with pytest.raises(StoreError, match="there is no bucket s3://no-such-bucket at "):
         objects.require_storage(missing)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(
