@@ -17,7 +17,7 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
-from recbench_spark.storage.delta_tables import LOG, count_rows
+from recbench_spark.storage.delta_tables import LOG, count_rows, open_table
 from recbench_spark.storage.object_access import adopt_hadoop, read_access
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
@@ -81,7 +81,7 @@ class WarehouseTables:
         if is_object_storage(root):
             self.root = hadoop_uri(spark, root.rstrip("/"))
             share_access(spark, self.root)
-            _check_storage(self.root, read_only)
+            _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()
         if self.in_catalog:
             _check_schema(spark, root)
@@ -267,15 +267,30 @@ class WarehouseTables:
 
     def properties(self, name: str) -> dict[str, str]:
         """Return Delta's properties of a table."""
+        if is_object_storage(self.root):
+            known = open_table(self.location(name)).metadata().configuration
+            return {key: value for key, value in known.items() if value is not None}
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
         return dict(detail.properties) if detail else {}
 
 
-def _check_storage(root: str, read_only: bool) -> None:
-    """Check that an object storage can be read and, where tables are written, has a conditional write."""
+def _check_storage(spark: SparkSession, root: str, read_only: bool) -> None:
+    """Check that an object storage can be read and, where tables are written, has a conditional write.
+
+    Raises:
+        StoreError: it does not answer, refuses, or has no such write; or this session commits in another
+            way.
+    """
     require_storage(root)
-    if not read_only:
-        require_conditional_writes(root)
+    if read_only:
+        return
+    for key in (f"spark.delta.logStore.{scheme}.impl" for scheme in ("s3", "s3a", "s3n")):
+        if "DynamoDB" in (spark.conf.get(key, None) or ""):
+            raise StoreError(
+                f"{key} keeps locks in DynamoDB, and tables of {root} have conditional writes",
+                "remove this setting, and let no job with it write to the warehouse",
+            )
+    require_conditional_writes(root)
 
 
 def _check_schema(spark: SparkSession, root: str) -> None:

@@ -71,6 +71,17 @@ def test_secrets_go_to_workers_and_stand_in_no_setting(spark: SparkSession, buck
     assert keys == ["secret-of-the-tester"]
 
 
+def test_a_session_that_locks_in_dynamodb_is_refused(spark: SparkSession, bucket: str) -> None:
+    key = "spark.delta.logStore.s3a.impl"
+    spark.conf.set(key, "io.delta.storage.S3DynamoDBLogStore")
+    try:
+        with pytest.raises(StoreError, match=f"{key} keeps locks in DynamoDB"):
+            Store(spark, bucket)
+        assert not Store(spark, bucket, read_only=True).exists("runs")
+    finally:
+        spark.conf.unset(key)
+
+
 def test_a_place_with_files_and_no_log_is_no_table(bucket: str) -> None:
     from recbench_spark.storage.objects import write_bytes
 

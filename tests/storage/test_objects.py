@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, objects
+from recbench_spark.storage import delta_files, object_access, objects
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
 from recbench_spark.storage.table_folders import create_object_table, has_commit
@@ -141,6 +142,26 @@ def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(bucket: str) 
     counts = Counter(read_dataset(f"{bucket}/trials").to_table()["trial_id"].to_pylist())
     own = [f"t{1000 * driver + n}" for driver in (1, 2) for n in range(12)]
     assert counts == dict.fromkeys([*own, *(f"t{-n - 1}" for n in range(12))], 1)
+
+
+# ------------------------------------------------------------------------------------ credentials
+
+
+def test_hadoops_keys_are_used_where_the_environment_has_none(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_access, "_adopted", {})
+    names = object_access.HADOOP_KEYS
+    variables = {name: os.environ[name] for name in names.values() if name in os.environ}
+    hadoop = {key: variables.get(name) for key, name in names.items()}
+    object_access.adopt_hadoop(bucket, lambda key: "other")
+    objects.require_storage(bucket)  # the environment comes first
+    for name in variables:
+        monkeypatch.delenv(name)
+    object_access.adopt_hadoop(bucket, hadoop.get)
+    objects.require_storage(bucket)
+    write_bytes(f"{bucket}/x", b"1")
+    assert object_access.read_access(bucket).source == "Hadoop's configuration (fs.s3a.access.key)"
 
 
 # ------------------------------------------------------------------------------------ errors in words
