@@ -288,7 +288,9 @@ def _run_pass(
     folders = (night.store.location(RANKINGS.name), night.store.location(USER_METRICS.name))
     members = tuple(shuffle.to_member(ready.run_id, ready.ranked, request.request) for ready in group)
     notes = _progress_folder(night)
-    work = BatchedWork(members, request.request, request.measures, request.values, folders, str(notes))
+    work = BatchedWork(
+        members, request.request, request.measures, request.values, folders, str(notes or "")
+    )
     with watch_progress(notes, night.n_rankings * len(group), journal.say):
         results = shuffle.evaluate(
             users,
@@ -307,10 +309,10 @@ def _run_pass(
     ]
 
 
-def _progress_folder(night: BenchmarkNight) -> Path:
-    """Return the folder in which tasks note their progress; all hosts see the warehouse."""
-    assert night.store.folder is not None
-    return Path(shared_rows.scratch_folder(str(night.store.folder)))
+def _progress_folder(night: BenchmarkNight) -> Path | None:
+    """Return the folder in which tasks note their progress; None: the warehouse is no folder that hosts see."""
+    folder = night.store.folder
+    return None if folder is None else Path(shared_rows.scratch_folder(str(folder)))
 
 
 def _as_error(message: str | None) -> Exception | None:

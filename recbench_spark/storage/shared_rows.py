@@ -15,10 +15,11 @@ from pyspark.sql.types import StructType
 from recbench_spark.errors import ConfigError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.marks import keep_fresh
-from recbench_spark.storage.objects import read_bytes, write_bytes
+from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
 from recbench_spark.storage.shared_arrays import SharedRows, remove_old
+from recbench_spark.storage.uris import is_object_storage
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 """A folder of this process, so that two nights at once do not remove each other's rows."""
@@ -118,7 +119,10 @@ def publish_rows(place: str, write: Callable[[str], object], mark: str = "_SUCCE
         return place
     name = uuid.uuid4().hex
     write(f"{place}/{name}")
-    write_bytes(f"{place}/{POINTER}", name.encode())
+    if is_object_storage(place):
+        put_if_absent(f"{place}/{POINTER}", name.encode())  # of two runs at once, one counts for both
+    else:
+        write_bytes(f"{place}/{POINTER}", name.encode())
     return find_rows(place, mark) or f"{place}/{name}"
 
 

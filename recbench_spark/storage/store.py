@@ -129,7 +129,7 @@ class Store(WarehouseTables):
 
     def can_add_files(self, *tables: Table) -> bool:
         """Create the tables, and return whether tasks may write their files."""
-        if self.folder is None:
+        if not self.is_file_storage:
             return False
         self.create(*tables)
         return all(delta_files.can_commit(self.location(table.name)) for table in tables)

@@ -37,8 +37,14 @@ def sum_progress(folder: Path) -> int:
 
 
 @contextmanager
-def watch_progress(folder: Path, total: int, report: Callable[[str], None]) -> Iterator[None]:
-    """Report every ten seconds, while the body runs, the finished pairs, their total and the time left."""
+def watch_progress(folder: Path | None, total: int, report: Callable[[str], None]) -> Iterator[None]:
+    """Report every ten seconds, while the body runs, the finished pairs, their total and the time left.
+
+    Without a folder, tasks record nothing and there is nothing to report.
+    """
+    if folder is None:
+        yield
+        return
     finished = threading.Event()
     folder.mkdir(parents=True, exist_ok=True)
     watcher = threading.Thread(target=_report_until, args=(folder, total, report, finished), daemon=True)
