@@ -310,7 +310,7 @@ def _run_pass(
 
 
 def _progress_folder(night: BenchmarkNight) -> Path | None:
-    """Return the folder in which tasks note their progress; None: the warehouse is no folder that hosts see."""
+    """Return the folder in which tasks note their progress; None: the warehouse is no folder."""
     folder = night.store.folder
     return None if folder is None else Path(shared_rows.scratch_folder(str(folder)))
 
