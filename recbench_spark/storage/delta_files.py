@@ -328,7 +328,7 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
-    """Delete the rows whose column, or SQL expression of columns, has one of the values, in one version.
+    """Delete the rows whose column has one of the values, in one version.
 
     Files of which all rows go are only named in the log; others are written again by this process, in
     streams.

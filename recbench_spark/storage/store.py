@@ -229,12 +229,28 @@ class Store(WarehouseTables):
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column, or SQL expression of columns, has one of the values."""
         if is_object_storage(self.root):
-            delete = partial(delta_files.delete_rows, self.location(name), column, values)
-            retry_conflicts(f"clean {name}", delete)
+            self._delete_names(name, column, values)
             return
         listed = ", ".join(map(quote_text, values))
         statement = f"DELETE FROM {self.identifier(name)} WHERE {column} IN ({listed})"
         retry_conflicts(f"clean {name}", lambda: self.spark.sql(statement))
+
+    def _delete_names(self, name: str, column: str, values: Sequence[str]) -> None:
+        """Delete rows as `delete`, by a conditional write; an expression is of the first partition column.
+
+        `deltalake` cannot write every function of SQL into its log, so Spark evaluates an expression over the
+        distinct names of partitions, which the driver holds.
+        """
+        table = TABLES[name]
+        if column not in table.names:
+            names = self._values(table, table.partition_by[0])
+            frame = self.spark.createDataFrame([(one,) for one in names], f"{table.partition_by[0]} string")
+            listed = ", ".join(map(quote_text, values))
+            values = [row[0] for row in frame.where(f"{column} IN ({listed})").collect()]
+            column = table.partition_by[0]
+        if values:
+            delete = partial(delta_files.delete_rows, self.location(name), column, values)
+            retry_conflicts(f"clean {name}", delete)
 
     def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
         """Compact small files into large ones, in the table's layout; `without`: partitions left alone."""
