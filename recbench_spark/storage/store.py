@@ -238,8 +238,8 @@ class Store(WarehouseTables):
     def _delete_names(self, name: str, column: str, values: Sequence[str]) -> None:
         """Delete rows as `delete`, by a conditional write; an expression is of the first partition column.
 
-        `deltalake` cannot write every function of SQL into its log, so Spark evaluates an expression over the
-        distinct names of partitions, which the driver holds.
+        `deltalake` cannot write every function of SQL into its log, so Spark evaluates an expression over
+        the distinct names of partitions, which the driver holds.
         """
         table = TABLES[name]
         if column not in table.names:
