@@ -84,7 +84,9 @@ def test_a_dry_run_writes_reads_writes_again_and_removes(
 
 def test_a_wrong_address_is_said(files: Path, bucket: str, monkeypatch, capsys) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", NOBODY)
-    for module, words in ((evaluate, argv(files, bucket)), (query, ["--warehouse", bucket, "leaderboard"])):
+    night = ["--config", "demo", "--warehouse", bucket, "--logical-date", "2026-01-01"]
+    question = ["--warehouse", bucket, "leaderboard"]
+    for module, words in ((evaluate, argv(files, bucket)), (query, question), (nightly, night)):
         printed = fail(capsys, module, *words)
         assert f"bucket {bucket} at {NOBODY} does not answer" in printed and "AWS_ENDPOINT_URL" in printed
 
