@@ -221,9 +221,10 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectSto
     """
     from obstore.store import from_url  # noqa: PLC0415
 
-    limits: dict[str, Any] = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}
+    limits: Any = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}
     options = {key.lower(): value for key, value in read_access(root).options.items()}
     limits["allow_http"] = options.pop("aws_allow_http", "false") == "true"
     retries: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=retry_seconds)}
     config: Any = options
-    return from_url(root, config=config, client_options=limits, retry_config=retries)
+    bucket: ObjectStore = from_url(root, config=config, client_options=limits, retry_config=retries)
+    return bucket

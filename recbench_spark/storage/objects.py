@@ -141,10 +141,10 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
         with pa.OSFile(str(path), "wb") as stream:
             yield stream
         return
-    system, path = open_filesystem(place)
+    system, name = open_filesystem(place)
     if not is_object_storage(place):
-        system.create_dir(str(Path(path).parent), recursive=True)
-    with system.open_output_stream(path) as stream:
+        system.create_dir(str(Path(name).parent), recursive=True)
+    with system.open_output_stream(name) as stream:
         yield stream
 
 

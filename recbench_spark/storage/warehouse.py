@@ -53,7 +53,7 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str:
     Where Hadoop has a file system of its own for `s3`, as on EMR, the URI stays.
     """
     scheme, _, rest = uri.partition("://")
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     return f"s3a://{rest}" if scheme == "s3" and not hadoop.get("fs.s3.impl") else uri
 
 
@@ -64,7 +64,7 @@ def share_access(spark: SparkSession, root: str) -> None:
     that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. Keys that expire
     are not renewed.
     """
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     adopt_hadoop(root, hadoop.get)
     spark.sparkContext.environment.update(read_access(root).options)
 

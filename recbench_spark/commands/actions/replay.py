@@ -213,7 +213,7 @@ def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], 
 
     table = arrow_rows([{**row, "run_id": ""} for row in rows], REPLAYS).to_pandas()
     facts = make_replay_facts(name, table, notes)
-    return write_page(render_replay(facts), store.folder / "reports" / f"replay-{name}.html")
+    return write_page(render_replay(facts), Path(store.root) / "reports" / f"replay-{name}.html")
 
 
 def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) -> None:
