@@ -140,6 +140,12 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_role() -> None:
+    """No test asks the machine for a role of Amazon's: the address for it is that of another host."""
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """The shared session, from a properties file written before the JVM starts."""
