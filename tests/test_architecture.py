@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,16 +105,16 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
 
 
-def breaches(file: Path, root: Path) -> list[str]:
+def breaches(path: str, tree: ast.AST) -> list[str]:
     """`path:line: what` for every import of a file that its level does not allow."""
-    parts = file.relative_to(root).with_suffix("").parts
+    parts = Path(path).with_suffix("").parts
     own = find_room(parts[1:]) if parts[0] == PACKAGE else parts[0]
     if own == "__init__":
         return []
     lines = []
     without_spark = own in WITHOUT_SPARK or ".".join(parts[1:3]) in MODULES_WITHOUT_SPARK
-    for line, name in imports(ast.parse(file.read_text(encoding="utf-8"))):
-        where = f"{file.relative_to(root)}:{line}"
+    for line, name in imports(tree):
+        where = f"{path}:{line}"
         top, _, rest = name.partition(".")
         if top in ("pyspark", "delta", "py4j") and without_spark:
             lines.append(f"{where}: {own} must not import {name}")
@@ -131,12 +133,34 @@ def _is_allowed(own: str, name: str) -> bool:
     return other == own or level(other) < level(own)
 
 
+@cache
+def parse_files() -> tuple[tuple[str, ast.Module, int], ...]:
+    """Name below the root, syntax tree and number of lines of each file; all checks share one parse."""
+    return tuple(map(_parse_file, source_files()))
+
+
+@cache
+def parse_tests() -> tuple[tuple[str, ast.Module, int], ...]:
+    """Parse tests and tools as `parse_files` parses the package."""
+    return tuple(map(_parse_file, sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/**/*.py")])))
+
+
+def _parse_file(file: Path) -> tuple[str, ast.Module, int]:
+    text = file.read_text(encoding="utf-8")
+    return file.relative_to(ROOT).as_posix(), ast.parse(text), text.count("\n")
+
+
 def source_files() -> list[Path]:
     return sorted([*(ROOT / PACKAGE).rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 
 
+def collect(find: Callable[[ast.AST], list[Any]], parse: Any = parse_files) -> list[str]:
+    """`file: place` for every place that a check finds in the files that `parse` returns."""
+    return [f"{name}: {place}" for name, tree, _ in parse() for place in find(tree)]
+
+
 def test_layers() -> None:
-    assert [breach for file in source_files() for breach in breaches(file, ROOT)] == []
+    assert [breach for name, tree, _ in parse_files() for breach in breaches(name, tree)] == []
 
 
 def test_every_module_has_a_level_and_every_level_its_modules() -> None:
@@ -148,9 +172,9 @@ def test_every_module_has_a_level_and_every_level_its_modules() -> None:
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
     graph = {}
-    for file in source_files():
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        names = (name for _, name in imports(ast.parse(file.read_text(encoding="utf-8"))))
+    for path, tree, _ in parse_files():
+        parts = Path(path).with_suffix("").parts
+        names = (name for _, name in imports(tree))
         inside = (module_parts(name.partition(".")[2]) for name in names if name.startswith(f"{PACKAGE}."))
         graph[".".join(parts)] = {f"{PACKAGE}.{'.'.join(module)}" for module in inside if module}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
@@ -188,11 +212,8 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("reports/build.py", "import pyspark", False),
     ],
 )
-def test_the_checker_itself(tmp_path: Path, place: str, line: str, allowed: bool) -> None:
-    file = tmp_path / PACKAGE / place
-    file.parent.mkdir(parents=True)
-    file.write_text(f'"""A module."""\n\n{line}\n')
-    lines = breaches(file, tmp_path)
+def test_the_checker_itself(place: str, line: str, allowed: bool) -> None:
+    lines = breaches(f"{PACKAGE}/{place}", ast.parse(f'"""A module."""\n\n{line}\n'))
     number = 2 + line.count("\n") + 1
     assert [text.partition(": ")[0] for text in lines] == (
         [] if allowed else [f"{PACKAGE}/{place}:{number}"]
@@ -250,8 +271,7 @@ def test_functions_import_only_engines() -> None:
         "recbench_spark.cli",
     ]
     files: dict[str, set[str]] = {}
-    for file in source_files():
-        name, tree = file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+    for name, tree, _ in parse_files():
         if LAZY_ROOMS.isdisjoint(Path(name).parts):
             files[name] = {module.partition(".")[0] for _, module in lazy_imports(tree)} - ENGINES
     assert {name: modules for name, modules in files.items() if modules} == {
@@ -284,43 +304,33 @@ def test_functions_take_few_positional_parameters() -> None:
     many = "def f(a, b, c, d, e, g): ...\nclass A:\n    def h(self, a, b, c, d, e, *, g): ...\n"
     assert functions_with_many_parameters(ast.parse(many)) == ["1 f: 6"]
     assert functions_with_many_parameters(ast.parse(f"@compile_kernel\n{many}")) == []
-    places = [
-        f"{file.relative_to(ROOT)}:{place}"
-        for file in source_files()
-        for place in functions_with_many_parameters(ast.parse(file.read_text(encoding="utf-8")))
-    ]
-    assert places == []
+    assert collect(functions_with_many_parameters) == []
 
 
 # ------------------------------------------------------------------------------ other house rules
 
 
-def random_calls(source: str) -> list[int]:
+def random_calls(tree: ast.AST) -> list[int]:
     """Lines that draw by chance: `F.rand()`, `frame.sample(...)`, `randomSplit`; not `rng.random`."""
     names = {"rand", "randn", "sample", "randomSplit", "sampleBy", "shuffle", "uuid"}
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     called = ((call, call.func) for call in calls)
     return [call.lineno for call, f in called if isinstance(f, ast.Attribute) and f.attr in names]
 
 
 def test_nothing_is_drawn_by_chance() -> None:
-    assert random_calls("x = 1\ny = frame.sample(0.1)\nz = F.rand(seed=3)\n") == [2, 3]
-    places = [
-        f"{file.relative_to(ROOT)}:{line}"
-        for file in source_files()
-        for line in random_calls(file.read_text(encoding="utf-8"))
-    ]
-    assert places == []
+    assert random_calls(ast.parse("x = 1\ny = frame.sample(0.1)\nz = F.rand(seed=3)\n")) == [2, 3]
+    assert collect(random_calls) == []
 
 
 LONGEST = 40
 """Lines of a function without its docstring."""
 
 
-def long_functions(source: str) -> list[str]:
+def long_functions(tree: ast.AST) -> list[str]:
     """`line name: lines` of functions that are longer."""
     too_long = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node, clean=False) is not None
             docstring = node.body[0].end_lineno - node.body[0].lineno + 1 if documented else 0
@@ -332,14 +342,10 @@ def long_functions(source: str) -> list[str]:
 
 def test_functions_are_short() -> None:
     body = "    x = 1\n"
-    assert long_functions(f"def f():\n{body * 40}") == ["1 f: 41 lines"]
-    assert long_functions('def f():\n    """A\n    B"""\n' + body * 39) == []
-    places = [
-        f"{file.relative_to(ROOT)}:{function}"
-        for file in [*source_files(), *sorted((ROOT / "tools").glob("*.py"))]
-        for function in long_functions(file.read_text(encoding="utf-8"))
-    ]
-    assert places == []
+    assert long_functions(ast.parse(f"def f():\n{body * 40}")) == ["1 f: 41 lines"]
+    assert long_functions(ast.parse('def f():\n    """A\n    B"""\n' + body * 39)) == []
+    in_tools = [place for place in collect(long_functions, parse_tests) if place.startswith("tools/")]
+    assert [*collect(long_functions), *in_tools] == []
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

@@ -8,14 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.test_architecture import ROOT, source_files
+from tests.test_architecture import collect, parse_files, parse_tests
 
 CLAUSE = {
     *("What", "How", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Of", "As", "See", "From"),
@@ -81,23 +78,6 @@ DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@cache
-def parse_files() -> tuple[tuple[str, ast.Module, int], ...]:
-    """Name below the root, syntax tree and number of lines of each file; all checks share one parse."""
-    return tuple(map(_parse_file, source_files()))
-
-
-@cache
-def parse_tests() -> tuple[tuple[str, ast.Module, int], ...]:
-    """Parse tests and tools as `parse_files` parses the package."""
-    return tuple(map(_parse_file, sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/**/*.py")])))
-
-
-def _parse_file(file: Path) -> tuple[str, ast.Module, int]:
-    text = file.read_text(encoding="utf-8")
-    return file.relative_to(ROOT).as_posix(), ast.parse(text), text.count("\n")
-
-
 def find_clauses(tree: ast.AST) -> list[int]:
     """Lines of definitions whose docstring begins with a clause."""
     documented = [
@@ -140,10 +120,6 @@ def find_module_strings(tree: ast.AST) -> list[str]:
 
 
 MODULE = re.compile(r"(recbench_spark|jobs)(\.[a-z_]+)+(:\w+)?")
-
-
-def collect(find: Callable[[ast.AST], list[Any]], parse: Any = parse_files) -> list[str]:
-    return [f"{name}: {place}" for name, tree, _ in parse() for place in find(tree)]
 
 
 @pytest.mark.parametrize(

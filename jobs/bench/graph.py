@@ -44,7 +44,7 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.graph_systems import DEGREE, DIMS, VALUE_BYTES, GraphBench, Probe, draw
+from jobs.bench.graph_systems import DEGREE, DIMS, SYSTEMS, VALUE_BYTES, GraphBench, Probe, draw
 from jobs.bench.harness import add_output_flag, append_rows, order_turns
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, nearest
@@ -58,25 +58,6 @@ LIMITS = {
     "ours-convolve": "bag-convolve",
     "ours-gather": "bag",
 }
-SYSTEMS = (
-    "ours-mean",
-    "ours-mean16",
-    "ours-convolve",
-    "ours-gather",
-    "ours-gather16",
-    "ours-scatter",
-    "ours-scatter16",
-    "layout",
-    "layout-raw",
-    "layout-text",
-    "bag",
-    "bag16",
-    "bag-convolve",
-    "scipy",
-    "sql",
-    "grouped",
-    "khop",
-)
 SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
 """Slow systems, which run once a size, with the most edges of each."""
 

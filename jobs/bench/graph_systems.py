@@ -43,8 +43,8 @@ from recbench_spark.schemas import GRAPH_VECTORS
 from recbench_spark.storage.store import Store
 
 DIMS, DEGREE = 64, 20
-LAYOUTS = {"layout": "edges", "layout-raw": "raw", "layout-text": "text"}
 PLAN_SYSTEMS = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
+System = Callable[["GraphBench"], Callable[[], dict[str, Any]]]
 VALUE_BYTES = {"float32": 4, "float16": 2}
 PIECE = 1 << 20
 MAX_EDGES_ALL_WAYS = 3_000_000
@@ -164,25 +164,8 @@ class GraphBench:
         return Csr(indptr, np.concatenate([part.src[: part.edges] for part in parts]), None)
 
     def measure(self, name: str) -> dict[str, Any]:
-        """Run a system once; return its seconds, without preparation, and its own facts."""
-        ways: dict[str, Callable[[], Callable[[], dict[str, Any]]]] = {
-            "ours-mean": partial(self.run_pass, MEAN, "pool", "float32", "R"),
-            "ours-mean16": partial(self.run_pass, MEAN, "pool", "float16", "R"),
-            "ours-gather": partial(self.run_pass, MEAN, "pool", "float32", "G"),
-            "ours-gather16": partial(self.run_pass, MEAN, "pool", "float16", "G"),
-            "ours-scatter": partial(self.run_pass, MEAN, "pool", "float32", "S"),
-            "ours-scatter16": partial(self.run_pass, MEAN, "pool", "float16", "S"),
-            "ours-convolve": partial(self.run_pass, self.convolve, "layer", "float32", "R"),
-            **{system: partial(self.layout, ids) for system, ids in LAYOUTS.items()},
-            "bag": partial(self.bag, "float32"),
-            "bag16": partial(self.bag, "float16"),
-            "bag-convolve": self.bag_convolve,
-            "scipy": self.scipy,
-            "sql": self.sql,
-            "grouped": self.run_grouped,
-            "khop": self.khop,
-        }
-        work = ways[name]()
+        """Run one of `SYSTEMS` once; return its seconds, without preparation, and its own facts."""
+        work = SYSTEMS[name](self)
         self.clean()
         seconds, more = time_call(work)
         seconds = more.pop("seconds", seconds)
@@ -353,6 +336,33 @@ class GraphBench:
             }
 
         return work
+
+
+def run_means(dtype: str, plan: str) -> System:
+    """Return the system that runs a pass of means under a plan."""
+    return lambda bench: bench.run_pass(MEAN, "pool", dtype, plan)
+
+
+SYSTEMS: dict[str, System] = {
+    "ours-mean": run_means("float32", "R"),
+    "ours-mean16": run_means("float16", "R"),
+    "ours-convolve": lambda bench: bench.run_pass(bench.convolve, "layer", "float32", "R"),
+    "ours-gather": run_means("float32", "G"),
+    "ours-gather16": run_means("float16", "G"),
+    "ours-scatter": run_means("float32", "S"),
+    "ours-scatter16": run_means("float16", "S"),
+    "layout": lambda bench: bench.layout("edges"),
+    "layout-raw": lambda bench: bench.layout("raw"),
+    "layout-text": lambda bench: bench.layout("text"),
+    "bag": lambda bench: bench.bag("float32"),
+    "bag16": lambda bench: bench.bag("float16"),
+    "bag-convolve": GraphBench.bag_convolve,
+    "scipy": GraphBench.scipy,
+    "sql": GraphBench.sql,
+    "grouped": GraphBench.run_grouped,
+    "khop": GraphBench.khop,
+}
+"""The systems by name. Each prepares its work and returns a call that does it, which is timed."""
 
 
 def count_shuffle_bytes(spark: SparkSession) -> int:

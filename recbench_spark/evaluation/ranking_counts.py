@@ -12,6 +12,7 @@ from recbench_spark.checks import TRAINING_ROWS, Check, warn_above_zero
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import RANKING_COUNTS
+from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -59,8 +60,7 @@ def _count_parts(batch: pa.RecordBatch) -> list[str]:
 def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> pa.RecordBatch:
     users = batch.filter(pc.equal(batch.column("part"), part))
     offsets, relevance_p = flatten_lists(users.column("relevance"))
-    relevant_p = relevance_p > 0 if threshold is None else relevance_p >= threshold
-    before_p = np.concatenate([[0], np.cumsum(relevant_p)])
+    before_p = np.concatenate([[0], np.cumsum(mark_relevant(relevance_p, threshold))])
     above_p, tied_p = (flatten_lists(users.column(name))[1] for name in ("above", "tied"))
     row = {
         "part": part,

@@ -18,6 +18,7 @@ import numpy as np
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.models.prefix_fold_in import (
     ItemSpectrum,
     fold_in_ials_prefixes,
@@ -124,7 +125,7 @@ class ConfidenceFolder:
             arrays = (offsets, items[rows], ones, self.factors_id, self.spectrum)
             return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
 
-        used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
+        used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
         return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
 
 
@@ -166,7 +167,7 @@ class PairFolder:
             )
             return fold_in_ials_prefixes(offsets, items[rows], self.factors_id, self.spectrum, ridge_n)
 
-        used_p = _mark_known_items(self.known_i, items) & _mark_liked_rows(ratings, self.threshold)
+        used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
         return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
 
 
@@ -178,10 +179,6 @@ def _mark_known_items(known_i: Bools, items: Ints) -> Bools:
     if len(items) and items.max() >= len(known_i):
         raise DataError(f"item {items.max()} lies outside the catalogue of {len(known_i)} items")
     return np.append(known_i, np.False_)[items]
-
-
-def _mark_liked_rows(ratings: Floats, threshold: float | None) -> Bools:
-    return ratings > 0 if threshold is None else ratings >= threshold
 
 
 def _fold_used(

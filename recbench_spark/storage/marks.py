@@ -125,9 +125,8 @@ def oldest_work(root: Path) -> float | None:
 
 def list_others_at_work(root: Path) -> list[str]:
     """Return the other processes that write runs to a warehouse, and the nights that others hold."""
-    here = this_maker()
-    owners = [json.loads(lines[0]) for lines in _living_marks(root) if lines]
-    others = [one for one in owners if (one["host"], one["pid"]) != (here.host, here.pid)]
+    here = this_maker().to_json()
+    others = [one for lines in _living_marks(root) if lines and (one := _owner_fields(lines[0])) != here]
     nights = sorted(target.name for target in list_held(root / MARKS_FOLDER))
     return [f"process {one['pid']} of host {one['host']}" for one in others] + nights
 
@@ -148,8 +147,11 @@ def _living_marks(root: Path) -> Iterator[list[str]]:
 def _owner_text(path: Path) -> str:
     """Return the first line of a mark in the form of a lease: the maker alone."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    if not lines:
-        return ""
-    fields: dict[str, Any] = json.loads(lines[0])
+    return json.dumps(_owner_fields(lines[0])) if lines else ""
+
+
+def _owner_fields(line: str) -> dict[str, Any]:
+    """Return the fields of the maker in the first line of a mark."""
+    fields: dict[str, Any] = json.loads(line)
     fields.pop("since", None)
-    return json.dumps(fields)
+    return fields

@@ -57,7 +57,7 @@ def test_three_users_by_hand() -> None:
     assert recbench_spark.evaluate_frames is evaluate_frames
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(USERS, st.sampled_from([None, "replay", "ranx", "mllib"]), st.randoms(), st.booleans())
 def test_values_equal_the_oracle(users: Any, preset: str | None, random: Any, text: bool) -> None:
     definition, names = make_definition(preset), ["hit", "recall", "map", "mrr", "ndcg", "auc"]

@@ -69,7 +69,7 @@ def test_published_values(text: bytes, seed: int, wanted: int) -> None:
     assert hashing.hash_bytes(text, np.array([seed], np.uint64)).tolist() == [wanted]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.text(max_size=80), st.integers(0, 2**64 - 1)), min_size=1, max_size=5))
 def test_every_length_and_every_state(rows: list[tuple[str, int]]) -> None:
     column = pa.array([text for text, _ in rows])

@@ -25,7 +25,7 @@ def column(values: list[float]) -> Any:
     return np.array(values, dtype=np.float64).reshape(-1, 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(FLOATS)
 def test_sums_are_those_of_fractions(values: list[float]) -> None:
     result, known = exact_sums(column(values)), sum(map(Fraction, values), Fraction(0))
@@ -35,7 +35,7 @@ def test_sums_are_those_of_fractions(values: list[float]) -> None:
     assert result.nearest()[0] == math.fsum(values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(FLOATS, st.integers(1, 5), st.randoms())
 def test_order_and_partitioning_change_no_bit(values: list[float], parts: int, random: Any) -> None:
     whole = exact_sums(column(values))
@@ -95,7 +95,7 @@ def test_the_bootstrap_is_right_at_any_scale(scale: float) -> None:
         assert result[b, 1] == weights[np.arange(700) % 3 > 0, b].sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=20), st.integers(1, 4), st.randoms())
 def test_batches_of_users_change_no_bit_of_a_replicate(
     values: list[float], parts: int, random: Any

@@ -39,7 +39,7 @@ def test_a_singular_system_gets_the_shortest_solution() -> None:
     assert result[0] == pytest.approx([2.0, 4.0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 8), st.floats(0.01, 3), st.floats(0, 40)
 )

@@ -84,7 +84,7 @@ def test_cosines_equal_as_fractions_tie() -> None:
     assert [j for i, j, _ in neighbours(users, 3, k=1) if i == 0] == [1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sets(st.integers(0, 7)), min_size=20, max_size=60))
 def test_weights_are_in_the_order_of_the_fractions(histories: Histories) -> None:
     """Larger, smaller and equal exactly where the fractions are: no pair is separated by an ulp."""
@@ -157,7 +157,7 @@ def compute_centred(histories: Histories, n_items: int, k: int) -> list[list[flo
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sets(st.integers(0, 7)), min_size=1, max_size=9), st.integers(1, 8))
 def test_centred_scores_equal_the_oracle(histories: Histories, k: int) -> None:
     n_items = 8

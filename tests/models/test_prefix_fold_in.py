@@ -56,7 +56,7 @@ def test_one_factor_by_hand() -> None:
     np.testing.assert_allclose(vectors[:, 0], [1 / 2.7, 3 / 7.2], rtol=1e-15)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 4, 8, 16]), st.floats(0.001, 3), st.floats(0, 40))
 def test_each_prefix_equals_its_own_refit(seed: int, dims: int, ridge: float, alpha: float) -> None:
     factors, offsets, items, ratings = draw_world(seed, dims)
@@ -79,7 +79,7 @@ def test_each_prefix_equals_its_own_refit(seed: int, dims: int, ridge: float, al
         )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 3, 8, 16]),

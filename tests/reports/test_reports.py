@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
@@ -270,7 +270,6 @@ MODELS = st.lists(
 METRICS_TOLD = st.sampled_from(["ndcg", "rmse", "pe", "rig"])
 
 
-@settings(deadline=None)
 @given(MODELS, st.none() | MODELS, METRICS_TOLD)
 def test_what_a_report_says_is_true_whatever_the_numbers(
     tested: list[dict[str, Any]], opened: list[dict[str, Any]] | None, metric: str

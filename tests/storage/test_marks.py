@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -69,13 +70,28 @@ def test_a_process_that_ends_leaves_no_mark(tmp_path: Path) -> None:
     assert not (tmp_path / marks.MARKS_FOLDER).exists()
 
 
+def test_a_process_of_another_container_is_another_one_though_host_and_number_are_equal(
+    tmp_path: Path,
+) -> None:
+    marks.note_run(tmp_path, "20200101T000000-run-d")
+    assert marks.list_others_at_work(tmp_path) == []
+    (mark,) = (tmp_path / marks.MARKS_FOLDER).iterdir()
+    lines = mark.read_text().splitlines()
+    elsewhere = {**json.loads(lines[0]), "namespace": "pid:[1]"}
+    mark.with_name("elsewhere").write_text("\n".join([json.dumps(elsewhere), *lines[1:]]))
+    others = f"process {os.getpid()} of host {elsewhere['host']}"
+    assert marks.list_others_at_work(tmp_path) == [others]
+    mark.with_name("elsewhere").unlink()
+    marks.end_runs(tmp_path)
+
+
 def test_a_vacuum_spares_what_was_written_since_the_oldest_run_began(tmp_path: Path) -> None:
     assert _hours_to_keep(tmp_path, 24) == 24
     worker = start_worker(tmp_path)
     (mark,) = (tmp_path / marks.MARKS_FOLDER).iterdir()
     lines = mark.read_text().splitlines()
     since = read_clock(tmp_path) - 40 * 3600
-    first = marks.json.dumps({**marks.json.loads(lines[0]), "since": since})
+    first = json.dumps({**json.loads(lines[0]), "since": since})
     mark.write_text("\n".join([first, *lines[1:]]) + "\n")
     assert _hours_to_keep(tmp_path, 24) == 42
     worker.communicate("")

@@ -27,6 +27,7 @@ from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import Diagnostics, diagnostics
 from recbench_spark.kernels.estimators.strata import StratumEdges
+from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import Arrays, SharedRows, flatten_lists
@@ -269,8 +270,7 @@ def _part_weights(part: str, users: pa.RecordBatch, threshold: float | None) -> 
     """Build the histogram of some users, after a row of weight 0 with the bounds."""
     offsets, relevance = flatten_lists(users.column("relevance"))
     weight_p = strata.round_propensities(1.0 / flatten_lists(users.column("propensity"))[1])
-    relevant = relevance > 0 if threshold is None else relevance >= threshold
-    weight_x, rows_x = np.unique(weight_p[relevant], return_counts=True)
+    weight_x, rows_x = np.unique(weight_p[mark_relevant(relevance, threshold)], return_counts=True)
     bounds = {
         "longest": int(np.diff(offsets).max(initial=0)),
         "largest": float(weight_p.max(initial=0.0)),

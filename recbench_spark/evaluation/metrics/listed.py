@@ -19,6 +19,7 @@ from recbench_spark.evaluation.batch_schemas import (
 from recbench_spark.evaluation.metrics import beyond_accuracy
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.kernels.arrays import Ints
+from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -54,8 +55,7 @@ def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Ba
 
 def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
     offsets, relevance = flatten_lists(batch.column("relevance"))
-    relevant = relevance > 0 if threshold is None else relevance >= threshold
-    before = np.concatenate([[0], np.cumsum(relevant)])
+    before = np.concatenate([[0], np.cumsum(mark_relevant(relevance, threshold))])
     bounds = pa.array(flatten_lists(batch.column("top_items"))[0], pa.int32())
     item_n, count_n = known.find(batch.column("top_items").flatten())
     columns = {

@@ -23,7 +23,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.metrics.about import About
-from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
 
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """The weight of a rank r = 1, 2, ..."""
@@ -422,8 +422,7 @@ def _harmonic(n: npt.NDArray[Any]) -> Floats:
 
 def is_relevant(relevance: Floats, definition: Definition) -> Bools:
     """Return true for relevance at or above the definition's threshold (None: above 0)."""
-    threshold = definition.threshold
-    return relevance > 0 if threshold is None else relevance >= threshold
+    return mark_relevant(relevance, definition.threshold)
 
 
 def cap_by_user(value_uc: Floats, limit_u: Floats | Ints | None) -> Floats:

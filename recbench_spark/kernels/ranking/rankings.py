@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,8 @@ class Rankings:
             self.before[first:last],
             self.length[start:stop],
         )
+
+
+def mark_relevant(grades: Floats, threshold: float | None) -> Bools:
+    """Return true for each grade at or above the threshold; without a threshold, for each above 0."""
+    return grades > 0 if threshold is None else grades >= threshold

@@ -29,6 +29,7 @@ from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.failures import describe_with_trace
 from recbench_spark.kernels import sums
 from recbench_spark.kernels.metrics import predictions as values
+from recbench_spark.kernels.ranking.rankings import mark_relevant
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import RatingFactorModel
@@ -176,8 +177,7 @@ def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
     train_r = log.find_rows(task.train)
     if registry.learns_relevant(task.settings):
         ratings_r = log.arrays["ratings"][train_r]
-        counts = ratings_r > 0 if task.threshold is None else ratings_r >= task.threshold
-        train_r = train_r[counts]
+        train_r = train_r[mark_relevant(ratings_r, task.threshold)]
     if not task.share:
         return train_r, log.find_rows(task.watched)
     out = draw_held_out(log.ratings(train_r), task.share, task.share_seed + VALIDATION)

@@ -327,7 +327,7 @@ DEFINITIONS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(DEFINITIONS, st.integers(0, 10**6))
 def test_no_user_exceeds_the_bounds_behind_the_scaling(definition: Definition, seed: int) -> None:
     """A larger one would be too large for an exact sum, and fail a night."""

@@ -41,7 +41,7 @@ def test_without_a_crossing_the_better_system_is_used_throughout() -> None:
 CURVES = st.lists(st.integers(-8, 8).map(lambda n: n / 8), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(CURVES, CURVES, st.booleans())
 def test_the_switch_is_the_best_of_all_places_and_orders(first, second, gaps) -> None:  # type: ignore[no-untyped-def]
     length = min(len(first), len(second))

@@ -78,7 +78,7 @@ def test_certain_needs_both_intervals_on_opposite_sides() -> None:
     assert result.tolist() == [True, False, False, True]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES)
 def test_the_smallest_flip_equals_a_search_over_all_sets(values: list[int]) -> None:
     total, result = sum(values), smallest_flip(np.array(values) / 8)
@@ -118,7 +118,7 @@ def distribute(contribution: Any) -> Any:
     return paradoxes.resolve(result, abs(goal))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-40, 50), min_size=1, max_size=60), st.sampled_from([1.0, 1 / 3, 1e-4, 777.7]))
 def test_passes_over_buckets_find_the_same_set(values: list[int], unit: float) -> None:
     contribution = np.array(values) * unit

@@ -55,7 +55,7 @@ def test_pairs_use_the_users_known_to_both() -> None:
     assert same[0, 3] and not same[0, 1] and not same[1, 2] and same[1, 1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(0, 64), min_size=3, max_size=3), min_size=2, max_size=30))
 def test_moments_are_exact(rows: Any) -> None:
     values = np.array(rows) / 64
@@ -192,7 +192,7 @@ def signed_rank(differences: list[int], zeros: Any) -> significance.Wilcoxon:
 
 
 @pytest.mark.full
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SMALL, st.sampled_from(["wilcox", "pratt"]))
 def test_wilcoxon_of_few_users_equals_scipy(differences: list[int], zeros: Any) -> None:
     result = signed_rank(differences, zeros)
@@ -220,7 +220,7 @@ def signs(n: int) -> Any:
     return itertools.product([0, 1], repeat=n)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=9), st.sampled_from(["wilcox", "pratt"]))
 def test_wilcoxon_of_few_users_equals_every_pattern_of_signs(differences: list[int], zeros: Any) -> None:
     assert Fraction(signed_rank(differences, zeros).p) == enumerate_signs(differences, zeros)
@@ -233,7 +233,7 @@ def test_wilcoxon_with_ties_by_hand() -> None:
     assert signed_rank([1, 1, -2], "wilcox").p == 1.0, "3 against 3"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(-6, 6).filter(bool), min_size=51, max_size=80).map(lambda d: [*d, 0, 0]),
     st.sampled_from(["wilcox", "pratt"]),

@@ -120,7 +120,7 @@ def slow_parts(estimator: str, metric: str, user: Any, k: int | None, d: Definit
     return (total / most, 1.0) if most else (0.0, 1.0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(USERS, DEFINITIONS)
 def test_weighted_estimators_equal_loops_over_orders(users: Any, d: Definition) -> None:
     result = contributions(
@@ -141,7 +141,7 @@ def test_weighted_estimators_equal_loops_over_orders(users: Any, d: Definition) 
         np.testing.assert_allclose(parts.denominator, expected[..., 1], rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(USERS, DEFINITIONS)
 def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
     rankings = make_rankings(users)
@@ -160,7 +160,7 @@ def test_equal_chances_give_the_holdout(users: Any, d: Definition) -> None:
             np.testing.assert_allclose(held.numerator, plain[metric], rtol=1e-12, atol=1e-13)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(USERS, st.integers(1, 3))
 def test_batches_of_users_change_nothing(users: Any, cut: int) -> None:
     whole = contributions(
@@ -181,7 +181,7 @@ def test_batches_of_users_change_nothing(users: Any, cut: int) -> None:
                 np.testing.assert_array_equal(parts.numerator, whole[key].numerator[rows])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(USERS, DEFINITIONS)
 def test_what_items_add_sums_to_the_metric(users: Any, d: Definition) -> None:
     rankings = make_rankings(users)
@@ -505,7 +505,7 @@ def test_a_stratum_without_positives_is_left_out_and_said_so() -> None:
     np.testing.assert_allclose(replicates, [[0.5], [0.5]])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(USERS, st.integers(0, 3))
 def test_strata_equal_the_oracle_on_restricted_truth(users: Any, seed: int) -> None:
     d = Definition(ties="expected")

@@ -50,7 +50,7 @@ def slow_fit(counts: list[int]) -> float:
 
 
 @pytest.mark.full
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(COUNTS)
 def test_the_approximate_fit_equals_a_loop_over_items(counts: list[int]) -> None:
     law = fit(*histogram(counts))
@@ -62,7 +62,7 @@ def test_the_approximate_fit_equals_a_loop_over_items(counts: list[int]) -> None
     assert law.error == pytest.approx((alpha - 1) / len(tail) ** 0.5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(COUNTS)
 def test_the_exact_fit_maximises_the_likelihood(counts: list[int]) -> None:
     law = fit(*histogram(counts), method="exact")

@@ -83,7 +83,7 @@ def run_kernel(metric: str, definition: Definition, n: int, ks: list[int], grade
     return measure(rankings, [metric], ks, definition)[metric]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(sorted(sampled.RANK_METRICS)), DEFINITIONS, st.integers(2, 40), st.data())
 def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
     metric: str, definition: Definition, n: int, data: Any
@@ -426,7 +426,7 @@ def test_sampled_ranks_follow_the_rule_for_ties() -> None:
         assert sampled.sampled_ranks(rankings, Definition(ties=ties)).tolist() == [rank]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 60), st.data())
 def test_a_constant_stays_what_it_is(n: int, data: Any) -> None:
     """hit@n is 1 for every rank, and so must be what each correction expects."""

@@ -31,7 +31,7 @@ def test_three_kinds_by_hand() -> None:
     assert count.assign(np.array([1, 2, 9])).tolist() == [0, 1, 1] and count.labels == ["Q1", "Q2"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ITEMS, st.integers(2, 10), st.sampled_from(KINDS))
 def test_a_histogram_gives_the_strata_of_its_items(items: list[Any], n_strata: int, kind: Any) -> None:
     value, mass = (np.array(column) for column in zip(*items, strict=True))

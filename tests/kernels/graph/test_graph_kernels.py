@@ -27,7 +27,7 @@ NUMBERS = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(st.lists(NUMBERS, max_size=20), st.integers(0, 2**31 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_whole_numbers_come_back_from_their_hashes(numbers, seed) -> None:
     hashes = ids.hash_numbers(np.array(numbers, np.int64), seed)
     assert ids.unhash_numbers(hashes, seed).tolist() == numbers
@@ -56,7 +56,7 @@ def test_blocks_are_ranges_of_hashes(blocks) -> None:
 
 
 @given(st.lists(st.lists(NUMBERS | st.integers(-300, 300), max_size=30), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_numbers_met_as_bits_are_those_that_fitted(chunks) -> None:
     seen, met = ids.NumberSet(), set()
     for chunk in chunks:
@@ -203,7 +203,7 @@ def test_partial_sums_of_cut_sources_go_on_where_the_last_ended() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**31 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_row_of_a_product_does_not_know_its_batch(inner, width, rows, seed) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, inner)).astype(np.float32)

@@ -70,7 +70,7 @@ def test_equal_grades_that_add_up_otherwise_from_best_to_worst_are_no_scale() ->
     assert result.tolist() == [[1.0, 1.0, 1.0, 1.0]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(USERS, DEFINITIONS)
 def test_every_metric_under_any_definition_equals_the_oracle(
     users: list[Any], axes: dict[str, Any]
@@ -92,7 +92,7 @@ def test_every_axis_value_equals_the_oracle(axis: str, value: str, ties: str) ->
     check(users, Definition(**{"gain": "linear", "ties": ties, axis: value}))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(USERS, DEFINITIONS)
 def test_values_stay_within_bounds_and_ties_are_ordered(users: list[Any], axes: dict[str, Any]) -> None:
     definition = Definition(**axes)

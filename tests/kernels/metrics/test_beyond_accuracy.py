@@ -53,7 +53,7 @@ def mean(values: list[float]) -> float:
 
 
 @pytest.mark.parametrize("cells", [1, 7, 1 << 20])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lists=LISTS)
 def test_loops_agree_whatever_the_batch(cells: int, lists: list[list[int]]) -> None:
     offsets, items = make_lists(lists)

@@ -20,7 +20,7 @@ from recbench_spark.kernels.metrics.learning_curves import (
 NAN = math.nan
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.sets(st.integers(1, 40), min_size=1, max_size=8), st.integers(0, 2**32 - 1))
 def test_weights_are_sums_over_straight_lines(points: set[int], seed: int) -> None:
     ordered = sorted(points)

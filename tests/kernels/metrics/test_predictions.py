@@ -70,7 +70,7 @@ def test_scikit_learn_agrees() -> None:
     assert sum(halves) == pytest.approx(roc.auc(counts), rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(PAIRS, min_size=1, max_size=4))
 def test_user_aucs_equal_a_loop_over_pairs(users: list[Any]) -> None:
     offsets = np.cumsum([0, *map(len, users)])
@@ -84,7 +84,7 @@ def loop_auc(pairs: list[Any]) -> float:
     return float(Fraction(sum(twice), 2 * len(twice))) if twice else math.nan
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PAIRS, st.lists(st.sampled_from([0.1, 0.3, 0.5]), max_size=3))
 def test_partitioned_counts_equal_those_of_the_whole(pairs: list[Any], cuts: list[float]) -> None:
     edges = [-math.inf, *sorted(cuts), math.inf]
@@ -94,7 +94,7 @@ def test_partitioned_counts_equal_those_of_the_whole(pairs: list[Any], cuts: lis
     np.testing.assert_equal(roc.auc(whole), loop_auc(pairs))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PAIRS, st.lists(st.sampled_from([0.1, 0.3, 0.5]), max_size=3), st.floats(0, 0.9), st.floats(0.05, 1))
 def test_partitioned_areas_equal_that_of_the_whole(
     pairs: list[Any], cuts: list[float], low: float, width: float
@@ -220,7 +220,7 @@ def test_small_errors_and_rare_events_by_hand() -> None:
 ROW = st.tuples(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(ROW, max_size=12), st.randoms())
 def test_rows_of_any_size_in_any_order_give_the_same_bits(rows: list[Any], random: Any) -> None:
     shuffled = random.sample(rows, len(rows))
@@ -283,7 +283,7 @@ def test_values_of_bins_by_hand() -> None:
     np.testing.assert_allclose(view["rig"], [1 - low / math.log(2), np.nan])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(PAIRS, st.integers(1, 6))
 def test_equal_mass_bins_part_the_rows(pairs: list[Any], bins: int) -> None:
     p, y = arrays(pairs)
@@ -299,7 +299,7 @@ def test_equal_mass_bins_of_distinct_predictions_differ_by_at_most_one() -> None
     assert sorted(set(count)) == [10, 11] and len(count) == 10
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(PAIRS, st.lists(st.sampled_from([0.2, 0.3, 0.5, 0.95]), unique=True))
 def test_rates_equal_counting(pairs: list[Any], thresholds: list[float]) -> None:
     edges = np.array(sorted(thresholds))

@@ -232,7 +232,7 @@ def test_without_users_items_truth_or_candidates():
     check_everywhere((vectors, items, *unscored))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     users=st.integers(1, 5),
@@ -249,7 +249,7 @@ def test_any_world(seed, users, items, dims, kind, bias, exponent, grid):
     check_everywhere(world, top_k=4)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(1, 6))
 def test_a_split_of_the_users_changes_nothing(seed, cut):
     world = random_world(seed, grid=2)

@@ -220,7 +220,7 @@ def test_unscored_items_may_hold_anything(check):
     check(world, (3, 1000))
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.tuples(st.integers(1, 5), st.integers(1, 70), st.integers(1, 9)),

@@ -53,7 +53,7 @@ def keep_best(rows: list[Row], sign: float = 1.0) -> dict[int, float]:
     return best
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(USERS, st.sampled_from(["score", "rank"]), st.booleans(), st.booleans())
 def test_ranks_equal_the_oracle(users: list[Any], by: str, mask: bool, rated: bool) -> None:
     definition = Definition(candidates="rated" if rated else "unseen")

@@ -17,7 +17,7 @@ KEYS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 9), KEYS), max_size=40), st.integers(0, 2**32 - 1))
 def test_places_are_those_of_a_sorted_list(rows: list[tuple[int, int]], seed: int) -> None:
     ties = np.random.default_rng(seed).permutation(len(rows))
@@ -35,7 +35,7 @@ def test_places_are_those_of_a_sorted_list(rows: list[tuple[int, int]], seed: in
     assert [(groups[r], keys[r], ties[r]) for r in order] == sorted(zip(groups, keys, ties, strict=True))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=30))
 def test_repeated_pairs(pairs: list[tuple[int, int]]) -> None:
     counts = Counter(pairs)
@@ -43,7 +43,7 @@ def test_repeated_pairs(pairs: list[tuple[int, int]]) -> None:
     assert mark_repeats(groups, values).tolist() == [counts[pair] > 1 for pair in pairs]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 1), st.sampled_from([-0.5, 2.0])), max_size=20)
 )

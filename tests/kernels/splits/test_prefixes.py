@@ -51,7 +51,7 @@ def slow_prefixes(offsets, rule):  # type: ignore[no-untyped-def]
     return parts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(0, 9), max_size=6),
     st.sets(st.integers(1, 8), min_size=1, max_size=4),
