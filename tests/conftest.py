@@ -215,6 +215,14 @@ def small_night(spark, tmp_path_factory: pytest.TempPathFactory):
     return run_small_night(spark, tmp_path_factory.mktemp("night") / "warehouse")
 
 
+@pytest.fixture(scope="session")
+def splits(spark, tmp_path_factory: pytest.TempPathFactory):
+    """Splits of this session, each made once: `tests.nights.Splits`."""
+    from tests.nights import Splits
+
+    return Splits(spark, tmp_path_factory.mktemp("splits"))
+
+
 class NoSpark:
     """In the place of SparkSession where no session may be asked for."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
+from recbench_spark.data.arrow_files import identity
 from recbench_spark.nightly.night import BenchmarkNight, open_night
+from recbench_spark.nightly.run_keys import hash_split
+from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.store import Store
 
@@ -109,3 +113,29 @@ def run(store: Store, benchmark: Benchmark, day: date = DATE, **options: Any) ->
 
 def run_small_night(spark: Any, folder: Path) -> Ran:
     return run(Store(spark, str(folder)), small())
+
+
+class Splits:
+    """Warehouses that hold one split and nothing else; each split is made once a session, by its hash.
+
+    A test that needs a night of its own goes on in a copy: half the time of a small night is its split.
+    """
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+
+    def copy(self, benchmark: Benchmark, place: Path) -> Store:
+        """Return a new warehouse at a place, in which the split of a benchmark is made already."""
+        original = self.folder / hash_split(identity, benchmark)[0]
+        if not original.exists():
+            store = Store(self.spark, str(original))
+            prepare_split(
+                store, benchmark, open_night(store, benchmark, DATE).split_id, Journal(io.StringIO())
+            )
+        return copy_warehouse(Store(self.spark, str(original)), place)
+
+
+def copy_warehouse(store: Store, place: Path) -> Store:
+    """Return a copy of a warehouse, for a test that writes or counts rows of its own."""
+    shutil.copytree(store.root, place, ignore=shutil.ignore_patterns("_scratch"))
+    return Store(store.spark, str(place))

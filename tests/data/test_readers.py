@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Dataset, WorldSettings, parse
-from recbench_spark.data.readers import id_order, open_log, read_log, read_table
+from recbench_spark.data.readers import PARTS, id_order, open_log, read_log, read_table
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
 
@@ -108,21 +110,26 @@ def test_csv_without_rating_and_time(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("unit", "text", "micros"),
+    ("unit", "times"),
     [
-        ("s", "3", 3 * SECOND),
-        ("s", "1.5", 1_500_000),
-        ("ms", "-9007199254740", -9007199254740 * 1000),
-        ("us", "-9007199254740993", -9007199254740993),
-        ("timestamp", "1970-01-02 00:00:01", 86401 * SECOND),
-        ("timestamp", "1970-01-01T02:00:00+02:00", 0),
-        ("timestamp", "1970-01-02 00:00:01Z", 86401 * SECOND),
+        ("s", {"3": 3 * SECOND, "1.5": 1_500_000}),
+        ("ms", {"-9007199254740": -9007199254740 * 1000}),
+        ("us", {"-9007199254740993": -9007199254740993}),
+        (
+            "timestamp",
+            {
+                "1970-01-02 00:00:01": 86401 * SECOND,
+                "1970-01-01T02:00:00+02:00": 0,
+                "1970-01-02 00:00:01Z": 86401 * SECOND,
+            },
+        ),
     ],
 )
-def test_time_units(spark, tmp_path, unit, text, micros):
-    path = write(tmp_path / "log.csv", f"user_id,item_id,event_time\nu,i,{text}\n")
+def test_time_units(spark, tmp_path, unit, times):
+    lines = [f"u,i{n},{text}" for n, text in enumerate(times)]
+    path = write(tmp_path / "log.csv", "\n".join(["user_id,item_id,event_time", *lines, ""]))
     frame = read_log(spark, dataset("csv", path, time_unit=unit))
-    assert rows(frame) == [log("u", "i", 1.0, micros)]
+    assert rows(frame) == [log("u", f"i{n}", 1.0, micros) for n, micros in enumerate(times.values())]
 
 
 def test_time_zone_of_times_without_an_offset(spark, tmp_path):
@@ -163,30 +170,52 @@ def test_duplicate_rows_are_left_to_the_protocol(spark, tmp_path):
 # --- logs that cannot ---
 
 
+RATING, ITEM, USER = ("'rating' is not a finite number", "'item_id' is not an id", "'user_id' is not an id")
+TIME, PART = "'event_time' is not a time in s", f"'part' is not one of {', '.join(PARTS)}"
+BAD_VALUES = {
+    # user_id,item_id,rating,event_time,part: the reason
+    "a,i,good,1,train": RATING,
+    "b,i,,1,train": RATING,
+    "c,i,NaN,1,train": RATING,
+    "d,i,-inf,1,train": RATING,
+    ",i,3,1,train": USER,
+    "f,,3,1,train": ITEM,
+    "g,i,3,noon,train": TIME,
+    "h,i,3,99999999999999999,train": TIME,
+    "j,i,3,,train": TIME,
+    "k,i,3,1,holdout": PART,
+}
+
+
+def test_values_that_cannot_be_read(spark, tmp_path):
+    """One file, read once by each rule: every row is rejected with its reason, or all are counted."""
+    names = "user_id,item_id,rating,event_time,part"
+    path = write(tmp_path / "log.csv", "\n".join([names, *BAD_VALUES, "z,i,3,1,train", ""]))
+    opened = open_log(spark, dataset("csv", path, bad_rows="reject"))
+    assert rows(opened.rows) == [log("z", "i", 3.0, SECOND, "train")]
+    reasons = {json.loads(row.line).get("user_id", ""): row.reason for row in opened.rejects.collect()}
+    assert reasons == {line.partition(",")[0]: reason for line, reason in BAD_VALUES.items()}
+    with pytest.raises(DataError) as error:
+        read_log(spark, dataset("csv", path))
+    assert error.value.message.startswith(path)
+    counts = Counter(BAD_VALUES.values())
+    assert all(f"{n} rows whose {reason}" in error.value.message for reason, n in counts.items())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("user_id,item_id,rating\nu,i,good\nu,j,3\n", "1 rows whose 'rating' is not a finite number"),
-        ("user_id,item_id,rating\nu,i,good\n", "e.g. 'good'"),
-        ("user_id,item_id,rating\nu,i,\n", "'rating' is not a finite number, e.g. a missing value"),
-        ("user_id,item_id,rating\nu,i,NaN\n", "e.g. 'NaN'"),
-        ("user_id,item_id,rating\nu,i,-inf\n", "e.g. '-inf'"),
-        ("user_id,item_id\n,i\nu,\n", "1 rows whose 'user_id' is not an id"),
-        ("user_id,item_id\n,i\nu,\n", "1 rows whose 'item_id' is not an id"),
-        ("user_id,item_id,event_time\nu,i,noon\n", "'event_time' is not a time in s, e.g. 'noon'"),
-        ("user_id,item_id,event_time\nu,i,99999999999999999\n", "is not a time in s"),
-        ("user_id,item_id,event_time\nu,i,\n", "is not a time in s, e.g. a missing value"),
-        ("user_id,item_id,part\nu,i,holdout\n", "test, open_loop, later, e.g. 'holdout'"),
+        ("user_id,item_id,rating\nu,i,good\nu,j,3\n", f"1 rows whose {RATING}, e.g. 'good'"),
+        ("user_id,item_id,event_time\nu,i,\n", f"1 rows whose {TIME}, e.g. a missing value"),
         ("user_id,item_id\nu,i,5\nu\n", "2 lines that are not 2 fields separated by ',', e.g. 'u'"),
         ("user_id,item_id\n", "no rows"),
     ],
 )  # fmt: skip
-def test_values_that_cannot_be_read(spark, tmp_path, text, message):
+def test_an_error_shows_an_example(spark, tmp_path, text, message):
     path = write(tmp_path / "log.csv", text)
     with pytest.raises(DataError) as error:
         read_log(spark, dataset("csv", path))
-    assert message in error.value.message
-    assert error.value.message.startswith(path)
+    assert message in error.value.message and error.value.message.startswith(path)
 
 
 def test_bad_line_is_shown(spark, tmp_path):
@@ -349,20 +378,18 @@ def test_vectors_as_json(spark, tmp_path):
             read_table(spark, path, ["user_id"], "embeddings")
 
 
-@pytest.mark.parametrize(
-    ("header", "row", "message"),
-    [
-        ("score", "high", "1 rows whose 'score' is not a finite number, e.g. 'high'"),
-        ("score", "NaN", "'score' is not a finite number, e.g. 'NaN'"),
-        ("rank", "1.5", "'rank' is not a whole number, e.g. '1.5'"),
-        ("relevance", "yes", "'relevance' is not a finite number"),
-    ],
-)
-def test_table_values_that_cannot_be_read(spark, tmp_path, header, row, message):
-    path = write(tmp_path / "lists.csv", f"user_id,item_id,{header}\nu,i,{row}\n")
+def test_table_values_that_cannot_be_read(spark, tmp_path):
+    lines = ["u,i,high,1.5,yes", "u,j,NaN,1,1", "u,k,1,2,1"]
+    path = write(tmp_path / "lists.csv", "\n".join(["user_id,item_id,score,rank,relevance", *lines, ""]))
     with pytest.raises(DataError) as error:
         read_table(spark, path, ["user_id"], "lists")
-    assert message in error.value.message and error.value.message.startswith(f"lists {path}")
+    assert error.value.message.startswith(f"lists {path}")
+    for problem in (
+        "2 rows whose 'score' is not a finite number, e.g. ",
+        "1 rows whose 'rank' is not a whole number, e.g. '1.5'",
+        "1 rows whose 'relevance' is not a finite number, e.g. 'yes'",
+    ):
+        assert problem in error.value.message
 
 
 def test_whole_numbers_that_floats_make_one_are_refused(spark, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from deltalake import write_deltalake
 
 from recbench_spark import cli
 from recbench_spark.commands import benchmark, bundle, embed, nightly, tune
+from recbench_spark.config import load_benchmark
+from recbench_spark.nightly.night_status import find_finished_night
+from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.schemas import EMBEDDINGS, FITS, RUNS, TRIALS
 from recbench_spark.storage.store import Store
 from tests.nightly.test_inputs import list_held_out, lists, rows
@@ -155,13 +159,22 @@ def test_nights_of_tables_at_version_0_and_of_lists_written_anew(spark: Any, tmp
         metrics = store.read_run("metrics", newest).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
         return [(row.value, row.n) for row in metrics.select("value", "n").collect()]
 
+    def is_finished(day: date) -> bool:
+        benchmark = fill_placeholders(load_benchmark(str(tmp_path / "file.yaml"), []), day)
+        return find_finished_night(str(tmp_path / "w"), benchmark, day) is not None
+
     lists(tmp_path / "lists", list_held_out(0), 10)
     write_deltalake(tmp_path / "logs" / "2026-01-01", rows(10))
     write_deltalake(tmp_path / "logs" / "2026-01-02", rows(7, shift=3))
     assert after("2026-01-01") == [(1.0, 10)] and after("2026-01-02") == [(0.0, 7)]
+    second = date(2026, 1, 2)
+    assert is_finished(second)
     lists(tmp_path / "lists", list_held_out(3), 10)
+    assert not is_finished(second)
     assert after("2026-01-02") == [(1.0, 7)]
     for users, more in ((5, []), (4, ["--force"])):
+        assert is_finished(second)
         shutil.rmtree(tmp_path / "logs" / "2026-01-02")
         write_deltalake(tmp_path / "logs" / "2026-01-02", rows(users, shift=3))
+        assert not is_finished(second)
         assert after("2026-01-02", *more) == [(1.0, users)]

@@ -23,7 +23,7 @@ from recbench_spark.schemas import METRICS, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.baselines import RandomAdapter
 from recbench_spark.training.model_adapter import Behaviour, SplitData, Trained
-from tests.nights import DATE, models, run, small
+from tests.nights import DATE, Splits, models, run, small
 from tools import compare_warehouses
 
 WORLD = {
@@ -130,7 +130,7 @@ FEW = {"exposure": ("popular", "item_knn", "lists", "paper"), "drawn": ("random"
 @pytest.mark.parametrize("name", NIGHTS)
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["few", "all"])
 def test_one_pass_gives_the_bits_of_one_model_at_a_time(
-    spark, tmp_path: Path, name: str, few: bool, capsys: pytest.CaptureFixture[str]
+    spark, splits: Splits, tmp_path: Path, name: str, few: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evaluation = {**EVALUATION, **NIGHTS[name]}
     chosen = [*models("random", "popular", "item_knn", "truth", "paper"), *list_models(tmp_path)]
@@ -139,7 +139,7 @@ def test_one_pass_gives_the_bits_of_one_model_at_a_time(
     for place, at_once in (("alone", "0"), ("together", "64")):
         spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
         try:
-            ran = run(Store(spark, str(tmp_path / place)), benchmark)
+            ran = run(splits.copy(benchmark, tmp_path / place), benchmark)
         finally:
             spark.conf.unset(MODELS_AT_ONCE_SETTING)
         assert ran.outcome.failed == {} and len(ran.outcome.run_ids) == len(chosen)
@@ -173,11 +173,12 @@ def commits(store: Store, name: str) -> int:
     return DeltaTable(store.location(name)).version()
 
 
-def test_a_model_that_fails_in_the_pass_fails_alone(spark, tmp_path: Path) -> None:
-    store = Store(spark, str(tmp_path))
+def test_a_model_that_fails_in_the_pass_fails_alone(splits: Splits, tmp_path: Path) -> None:
     evaluation = {**EVALUATION, "metrics": ["ndcg"]}
     chosen = [*models("random"), BROKEN, *models("popular")]
-    ran = run(store, small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation))
+    benchmark = small(name="night", dataset=WORLD, models=chosen, evaluation=evaluation)
+    store = splits.copy(benchmark, tmp_path / "w")
+    ran = run(store, benchmark)
     assert set(ran.outcome.failed) == {"broken"}
     assert ran.outcome.failed["broken"] == "ValueError: the model's file is half a file"
     assert set(ran.outcome.run_ids) == {"random", "popular"}
@@ -234,7 +235,7 @@ def test_of_twelve_models_one_is_broken_one_slow_and_one_fell(spark, tmp_path: P
 
 
 def test_a_night_whose_pass_dies_is_ranked_one_by_one(
-    spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark, splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, seen = batched_evaluation.shuffle.evaluate, []
 
@@ -247,7 +248,8 @@ def test_a_night_whose_pass_dies_is_ranked_one_by_one(
     monkeypatch.setattr(batched_evaluation.shuffle, "evaluate", dying)
     evaluation = {**EVALUATION, "metrics": ["ndcg"], "parts": ["test"]}
     chosen = models("random", "popular")
-    ran = run(Store(spark, str(tmp_path)), small(dataset=WORLD, models=chosen, evaluation=evaluation))
+    benchmark = small(dataset=WORLD, models=chosen, evaluation=evaluation)
+    ran = run(splits.copy(benchmark, tmp_path / "w"), benchmark)
     assert set(ran.outcome.run_ids) == {"random", "popular"} and not ran.outcome.failed
     assert seen == [2, 1, 1]
 

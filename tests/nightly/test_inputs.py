@@ -23,7 +23,6 @@ from recbench_spark.nightly import run_keys
 from recbench_spark.nightly import split as splitting
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.nightly.propensity import ExposureLog, write_propensities
-from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.manifests import Manifest
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, GRAPHS, MANIFESTS, PROPENSITIES, RUNS
@@ -57,39 +56,6 @@ def night(path: str, models: list[dict[str, Any]], **dataset: Any) -> Benchmark:
 def lists(path: Path, item: str, users: int) -> None:
     columns = {"user_id": [f"u{n}" for n in range(users)], "item_id": [item] * users, "rank": [1] * users}
     write_deltalake(path, pa.table(columns), mode="overwrite")
-
-
-def value(store: Store, run_id: str) -> tuple[float, int]:
-    metrics = store.read_run("metrics", run_id).where("metric = 'ndcg' AND k = 5 AND slice_key IS NULL")
-    (row,) = metrics.select("value", "n").collect()
-    return row.value, row.n
-
-
-def test_nights_on_other_tables_of_one_version_are_other_nights(spark: Any, tmp_path: Path) -> None:
-    store, logs = Store(spark, str(tmp_path / "w")), tmp_path / "logs"
-    write_deltalake(logs / "2026-01-01", rows(10))
-    write_deltalake(logs / "2026-01-02", rows(7, shift=3))
-    lists(tmp_path / "lists", list_held_out(0), 10)
-    model = {"name": "m", "kind": "lists", "path": str(tmp_path / "lists")}
-    benchmark = night(str(logs / "{logical_date}"), [model])
-    one = run(store, benchmark, FIRST)
-    assert value(store, one.outcome.run_ids["m"]) == (1.0, 10)
-    two = run(store, benchmark, SECOND)
-    assert value(store, two.outcome.run_ids["m"]) == (0.0, 7)
-
-    of_two = fill_placeholders(benchmark, SECOND)
-    assert find_finished_night(store.root, of_two, SECOND) is not None
-    lists(tmp_path / "lists", list_held_out(3), 10)
-    assert find_finished_night(store.root, of_two, SECOND) is None
-    assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 7)
-
-    shutil.rmtree(logs / "2026-01-02")
-    write_deltalake(logs / "2026-01-02", rows(5, shift=3))
-    assert find_finished_night(store.root, of_two, SECOND) is None
-    assert value(store, run(store, benchmark, SECOND).outcome.run_ids["m"]) == (1.0, 5)
-    shutil.rmtree(logs / "2026-01-02")
-    write_deltalake(logs / "2026-01-02", rows(4, shift=3))
-    assert value(store, run(store, benchmark, SECOND, force=True).outcome.run_ids["m"]) == (1.0, 4)
 
 
 def test_a_night_of_older_code_is_compared_and_its_data_not_said_to_have_changed(

@@ -41,7 +41,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
 from tests import oracles
-from tests.nights import DATE, RANKED, SMALL, Ran, models, run, small
+from tests.nights import DATE, RANKED, SMALL, Ran, copy_warehouse, models, run, small
 
 NIGHT_2 = date(2026, 1, 2)
 TINY = {
@@ -550,7 +550,10 @@ def test_each_run_leaves_a_result_file(small_night: Ran) -> None:
         assert (result["exit_code"], result["suite"], result["logical_date"]) == (0, "small", "2026-01-01")
 
 
-def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tmp_path: Path) -> None:
+@pytest.mark.full
+def test_a_regression_opens_the_report_and_stands_in_the_nights_result(
+    spark, small_night: Ran, tmp_path: Path
+) -> None:
     """The model falls to chance overnight; the world's truth, which nobody ships, falls for no reason."""
     night = {
         "name": "fallen",
@@ -559,7 +562,6 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tm
             "metrics": ["ndcg"],
             "k": [10],
             "parts": ["test"],
-            "slices": [],
         },
         "comparisons": {"replicates": 20},
         "regressions": [{"metric": "ndcg", "k": 10, "drop": 0.01}],
@@ -568,7 +570,9 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(spark, tm
         {"name": "shipped", "kind": kind, **more}
         for kind, more in (("item_knn", {"neighbours": 10}), ("random", {}))
     )
-    store, folder = Store(spark, str(tmp_path / "warehouse")), tmp_path / "warehouse" / "results"
+    # The split and item-kNN are there already.
+    store = copy_warehouse(small_night.store, tmp_path / "warehouse")
+    folder = tmp_path / "warehouse" / "results"
     for day, model, code in ((DATE, good, 0), (date(2026, 1, 2), bad, 4)):
         ran = run(store, small(**night, models=[model, *models("truth")]), day)
         result = json.loads((folder / f"night-fallen-{day}.json").read_text())

@@ -24,7 +24,6 @@ from recbench_spark.graph.folders import read_graph
 from recbench_spark.graph.model_inputs import read_weights
 from recbench_spark.kernels.graph.layers import LayerForm, model_weight_shapes, random_weights
 from recbench_spark.placeholders import fill_placeholders
-from recbench_spark.storage.store import Store
 from tests.nights import models, run, small
 
 DIMS = 6
@@ -183,8 +182,14 @@ def frame(place: Path, table: str, **partition: str) -> Any:
     return DeltaTable(place / table).to_pandas(partitions=filters)
 
 
-def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_path) -> None:
-    log, place = write_log(tmp_path / "log.parquet", 1), tmp_path / "w"
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> str:
+    """A log whose split two nights share."""
+    return write_log(tmp_path_factory.mktemp("log") / "log.parquet", 1)
+
+
+def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(splits, log, tmp_path) -> None:
+    place = tmp_path / "w"
     few = pa.table({"id": ["1", "2"], "vector": [[1.0] * DIMS] * 2})
     pq.write_table(few, tmp_path / "few.parquet")
     lacking = graph_net("lacking", features={"kind": "table", "path": str(tmp_path / "few.parquet")})
@@ -199,7 +204,8 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
         weights=str(tmp_path / "w.safetensors"),
         wire="float16",
     )
-    store, requests = Store(spark, str(place)), bench(log, graph_net(), lacking, given)
+    requests = bench(log, graph_net(), lacking, given)
+    store = splits.copy(requests, place)
     ran = run(store, requests)
     assert list(ran.outcome.failed) == ["lacking"] and ran.outcome.exit_code == 1
     report = ran.outcome.failed["lacking"]
@@ -248,35 +254,32 @@ def test_a_night_ranks_what_it_embeds_and_a_failed_model_fails_alone(spark, tmp_
     assert len(frame(place, "graph_runs")) == len(layers)
 
 
-def test_drift_of_a_night_is_held_by_a_gate(spark, tmp_path, monkeypatch) -> None:
-    place = tmp_path / "w"
-    store = Store(spark, str(place))
-    net = graph_net(mode="projected")
-    first = run(
-        store,
-        bench(write_log(tmp_path / "one.parquet", 1), net, gates=[{"fact": "drift_common", "below": 0.5}]),
-    )
+def test_drift_of_a_night_is_held_by_a_gate(splits, log, tmp_path, monkeypatch) -> None:
+    place, net = tmp_path / "w", graph_net(mode="projected")
+    before = bench(log, net, gates=[{"fact": "drift_common", "below": 0.5}])
+    store = splits.copy(before, place)
+    first = run(store, before)
     assert first.outcome.exit_code == 0  # nothing has moved: there is no night before
 
     monkeypatch.setattr(incremental_run, "_predict_seconds", lambda *_: (2.0, 1.0))
-    log = write_log(tmp_path / "two.parquet", 2)
+    later_log = write_log(tmp_path / "two.parquet", 2)
     held = [{"fact": "drift_cosine_p01", "part": "item", "below": 0.9999, "action": "fail"}]
     tomorrow = date(2026, 1, 2)
-    second = run(store, bench(log, net, gates=held), tomorrow)
+    second = run(store, bench(later_log, net, gates=held), tomorrow)
     assert "only these are computed" in second.remarks and "drift cosine p01" in second.remarks
     assert second.outcome.exit_code == 3 and list(second.outcome.failed) == ["net"]
     assert "item: drift_cosine_p01 is" in second.outcome.failed["net"]
     assert set(second.outcome.run_ids) == {"popular"}
     # The same night again, the gate a warning: made before, told by the check.
     mild = [{**held[0], "action": "warn"}]
-    third = run(store, bench(log, net, gates=mild), tomorrow)
+    third = run(store, bench(later_log, net, gates=mild), tomorrow)
     assert third.outcome.exit_code == 0 and set(third.outcome.run_ids) == {"net"}
     checks = frame(place, "checks")
     result = checks[checks["check"] == "item: drift_cosine_p01"]
     assert result["severity"].tolist() == ["warning"] and not result["passed"].any()
     assert result["run_id"].tolist() == [third.outcome.run_ids["net"]]
     # The log unchanged since: nothing moved, nothing is computed.
-    later = run(store, bench(log, net, gates=held), date(2026, 1, 3))
+    later = run(store, bench(later_log, net, gates=held), date(2026, 1, 3))
     assert later.outcome.exit_code == 0 and "already made" in later.remarks
 
 

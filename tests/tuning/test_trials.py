@@ -19,7 +19,6 @@ from recbench_spark.nightly.night import open_night
 from recbench_spark.nightly.run_keys import hash_run_key, hash_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS, SPLITS, TRIALS
-from recbench_spark.storage.store import Store
 from recbench_spark.tuning.credit import credit_searches
 from recbench_spark.tuning.search import (
     check_searches,
@@ -28,7 +27,7 @@ from recbench_spark.tuning.search import (
     run_searches,
 )
 from recbench_spark.tuning.trials import DAY, RankingTrials, check_trials, validation_benchmark
-from tests.nights import DATE, SMALL
+from tests.nights import DATE, SMALL, Ran, copy_warehouse
 from tests.tuning.test_search import apply_best
 
 SPACES = {
@@ -49,9 +48,10 @@ def benchmark(**changes: Any) -> Benchmark:
     }, "test")  # fmt: skip
 
 
-def test_settings_are_tried_on_training_rows_and_resumed(spark, tmp_path) -> None:
+@pytest.mark.full
+def test_settings_are_tried_on_training_rows_and_resumed(small_night: Ran, tmp_path) -> None:
     one, journal = benchmark(), Journal(io.StringIO())
-    store = Store(spark, str(tmp_path / "warehouse"))
+    store = copy_warehouse(small_night.store, tmp_path / "warehouse")  # it holds the split
     trials = RankingTrials(store, one, one.search, DATE, journal)
     searches = make_searches(one, one.search, trials)
     results = run_searches(trials, one.search, searches, journal)
