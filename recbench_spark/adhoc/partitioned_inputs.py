@@ -120,13 +120,13 @@ class PartitionedInputs:
         (row,) = self.items.agg(F.count("*").alias("items"), lost, *counts).collect()
         return row
 
-    def user_meeting(self, left: str) -> IdOverlap:
+    def user_overlap(self, left: str) -> IdOverlap:
         """Return the overlap of the users of the lists, or of training, with those of the truth."""
         sums = self.sums
         numbers = sums[f"{left} numbers"], sums["truth numbers"]
         return IdOverlap((sums[f"{left} users"], sums["truth users"]), sums[f"{left} common"], numbers)
 
-    def item_meeting(self, left: str, right: str) -> IdOverlap:
+    def item_overlap(self, left: str, right: str) -> IdOverlap:
         """Return the overlap of the items of two sides."""
         counts = self.item_counts
         n, numbers = (counts[left], counts[right]), (counts[f"{left} numbers"], counts[f"{right} numbers"])

@@ -85,7 +85,7 @@ def evaluate(
     inputs = convert_log(truth, train, plan.definition)
     tables = make_truth_tables(inputs, rows or vectors[-1], plan.definition, folder)
     tables.checks.extend(
-        [*_meeting_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
+        [*_overlap_checks(tables, vectors, plan.kind), *gain_checks(plan, inputs.truth.ranges["rating"])]
     )
     source = None if features is None else share_features(folder, tables.items, features, "features")
     if rows is not None:
@@ -206,7 +206,7 @@ def make_truth_tables(
     checks = [check_dropped_rows(PART, partitioned.sums["truth dropped"], definition)]
     if inputs.train is not None:
         checks.append(check_dropped_rows("train", partitioned.sums["train dropped"], definition))
-        checks += _train_meeting_checks(partitioned, inputs)
+        checks += _train_overlap_checks(partitioned, inputs)
     items = item_rows(partitioned)
     shared = KnownItems(
         share_rows(folder, items),
@@ -222,14 +222,14 @@ def item_rows(partitioned: PartitionedInputs) -> DataFrame:
     return partitioned.items.select("item_id", F.col("train").alias("n_train"))
 
 
-def _train_meeting_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -> list[Check]:
+def _train_overlap_checks(partitioned: PartitionedInputs, inputs: TypedInputs) -> list[Check]:
     """Check that training rows share users and items with the truth."""
     assert inputs.train is not None
-    checks, meetings = [], (partitioned.user_meeting("train"), partitioned.item_meeting("train", "truth"))
-    for name, meeting in zip(IDS, meetings, strict=True):
+    checks, overlaps = [], (partitioned.user_overlap("train"), partitioned.item_overlap("train", "truth"))
+    for name, overlap in zip(IDS, overlaps, strict=True):
         names = (name, ("train", "truth"))
         sides = partial(describe_sides, inputs.train.rows, inputs.truth.rows, *names)
-        checks += report_common_ids(meeting, sides, *names, must=False)
+        checks += report_common_ids(overlap, sides, *names, must=False)
     return checks
 
 
@@ -257,7 +257,7 @@ def _convert_list_rows(plan: EvaluationPlan) -> CheckedRows:
     return check_input_rows(plan.system, value_columns(plan.system.columns, plan.kind), plan.kind)
 
 
-def _meeting_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: str) -> list[Check]:
+def _overlap_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: str) -> list[Check]:
     """Check that the system's ids occur in the truth or, for items, in training or truth.
 
     Without training rows, items need not occur in the truth: a system may miss all of it and score 0.
@@ -268,14 +268,14 @@ def _meeting_checks(tables: SparkTruth, vectors: tuple[DataFrame, ...], kind: st
         checks = check_common_ids(vectors[0], tables.users, *names)
     else:
         sides = partial(describe_sides, tables.system, truth, *names)
-        checks = report_common_ids(tables.partitioned.user_meeting("listed"), sides, *names, must=True)
+        checks = report_common_ids(tables.partitioned.user_overlap("listed"), sides, *names, must=True)
     names = ("item_id", (kind, "truth" if train is None else "train and truth"))
     logged = cast_ids_to_text(truth.select(*IDS))
     if train is not None:
         logged = logged.unionByName(cast_ids_to_text(train.rows.select(*IDS)))
-    meeting = tables.partitioned.item_meeting("listed", "known")
+    overlap = tables.partitioned.item_overlap("listed", "known")
     return checks + report_common_ids(
-        meeting, partial(describe_sides, tables.system, logged, *names), *names, must=train is not None
+        overlap, partial(describe_sides, tables.system, logged, *names), *names, must=train is not None
     )
 
 
@@ -303,7 +303,7 @@ def _rank_rows(tables: SparkTruth, plan: EvaluationPlan) -> DataFrame:
 
 def _row_checks(tables: SparkTruth, plan: EvaluationPlan) -> list[Check]:
     """Check the counted rows, like `training.external_models.row_checks`."""
-    sums, users = tables.partitioned.sums, tables.partitioned.user_meeting("listed")
+    sums, users = tables.partitioned.sums, tables.partitioned.user_overlap("listed")
     trained = tables.inputs.train is not None
     # Without training items the catalogue is unknown, so no item can be called unknown.
     unknown = tables.partitioned.item_counts["lost"] if trained else 0

@@ -24,7 +24,7 @@ COMPRESSED_ENDINGS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 class CsvHead(NamedTuple):
-    """CsvHead is the beginning of a CSV file: names of columns, delimiter, and first byte of the rows."""
+    """The beginning of a CSV file: names of its columns, delimiter, and the first byte of its rows."""
 
     names: tuple[str, ...]
     delimiter: str
@@ -65,7 +65,8 @@ def split_ranges(path: str, first: int) -> Iterator[Piece]:
         yield Piece(path, -1, -1, size, first)
         return
     for at in range(first, max(size, first + 1), BYTES_A_CSV_PIECE):
-        yield Piece(path, -1 - (at > first), -1, min(BYTES_A_CSV_PIECE, max(size - at, 0)), at)
+        number = -1 if at == first else -2  # later ranges may begin within a line
+        yield Piece(path, number, -1, min(BYTES_A_CSV_PIECE, max(size - at, 0)), at)
 
 
 def detect_id_kind(sample: pa.Table | None, name: str, requested: str, what: str) -> str:
@@ -193,6 +194,7 @@ def _find_line_start(file: pa.NativeFile, at: int, size: int) -> int:
 
 
 def _decompress_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
+    """Yield whole lines of a compressed file, about `most` bytes at a time; `once`: the first piece alone."""
     rest = b""
     with pa.input_stream(piece.path) as stream:
         stream.read(piece.first)
@@ -212,17 +214,17 @@ def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
 
     Without such values each line has an even number of quotes, and no line begins within quotes.
     """
-    place = np.frombuffer(lines, np.uint8)
-    quotes = np.flatnonzero(place == ord('"'))
+    byte_n = np.frombuffer(lines, np.uint8)
+    quotes = np.flatnonzero(byte_n == ord('"'))
     if not len(quotes):
         return
-    ends = np.append(np.flatnonzero(place == ord("\n")), len(place))
+    ends = np.append(np.flatnonzero(byte_n == ord("\n")), len(byte_n))
     line_q = np.searchsorted(ends, quotes)
     odd = np.flatnonzero(np.bincount(line_q) % 2)
     if len(odd):
         line = int(odd[0])
         begin = int(ends[line - 1]) + 1 if line else 0
-        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "replace")
+        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "rebyte_n")
         raise DataError(
             f"{path}: a value in quotes goes over the end of a line: {text!r}",
             "ids hold no line ends; write a quote within quotes twice, or write Parquet",

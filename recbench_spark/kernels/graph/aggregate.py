@@ -1,9 +1,9 @@
 """Aggregate over the neighbours of a block of nodes, in float32, in one order that never changes.
 
-A row adds its edges one after the other, by ascending source (see `ids`), and those of a hub in segments.
-The size of a block or a batch, or the place of a source's vector, does not change a bit. Sources: Hamilton,
-Ying and Leskovec 2017, section 3.3 (mean, GCN, LSTM, pool); Ying et al. 2018, algorithm 1 and section 3.1
-(importance pooling).
+A row adds its edges one after the other, by ascending source (`kernels.graph.ids`), and those of a hub in
+segments. The size of a block or a batch, or the place of a source's vector, does not change a bit. Sources:
+Hamilton, Ying and Leskovec 2017, section 3.3 (mean, GCN, LSTM, pool); Ying et al. 2018, algorithm 1 and
+section 3.1 (importance pooling).
 """
 
 from __future__ import annotations
