@@ -154,7 +154,7 @@ def make_arrow_truth(
         checks.append(check_dropped_rows(name, dropped, definition))
         pairs.append(part)
     if trained is not None:
-        checks += _train_meeting_checks(trained, rows)
+        checks += _train_overlap_checks(trained, rows)
     return replace(_assemble_truth(rows, users, ids, pairs, checks), grades=grades)
 
 
@@ -219,7 +219,7 @@ def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check
     return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
 
 
-def _train_meeting_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
+def _train_overlap_checks(trained: pa.Table, rows: pa.Table) -> list[Check]:
     checks = []
     for name in IDS:
         sides = ("train", "truth", read_id_type(trained, name), read_id_type(rows, name))

@@ -83,7 +83,7 @@ def evaluate(
     tables = ground_truth.make_arrow_truth(
         as_table(truth, "truth"), train_table, system[-1], plan.definition
     )
-    tables.checks.extend([*_meeting_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
+    tables.checks.extend([*_overlap_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
     with _scratch() as folder:
         source = (
             None if features is None else _feature_source(tables, as_table(features, "features"), folder)
@@ -118,7 +118,7 @@ def _convert_system(kind: str, system: Any) -> tuple[pa.Table, ...]:
     return (arrow_rows.convert_rows(rows, value_columns(rows.column_names, kind), kind),)
 
 
-def _meeting_checks(tables: ArrowTruth, system: tuple[pa.Table, ...], kind: str) -> list[Check]:
+def _overlap_checks(tables: ArrowTruth, system: tuple[pa.Table, ...], kind: str) -> list[Check]:
     """Check that the system's ids occur in the truth or, for items, in training or truth."""
     first, last = system[0], system[-1]
     sides = (kind, "truth", read_id_type(first, "user_id"), tables.stored["user_id"])

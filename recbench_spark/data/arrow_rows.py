@@ -351,14 +351,14 @@ def check_common_ids(
     counts = [
         pc.sum(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py() for ids in unique
     ]
-    meeting = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
+    overlap = IdOverlap((len(unique[0]), len(unique[1])), common, (counts[0], counts[1]))
 
     def sides() -> tuple[IdArray, IdArray]:
         return _describe_side(unique[0], name, sources[0], sources[2]), _describe_side(
             unique[1], name, sources[1], sources[3]
         )
 
-    return report_common_ids(meeting, sides, name, sources[:2], must=must)
+    return report_common_ids(overlap, sides, name, sources[:2], must=must)
 
 
 def _describe_side(ids: pa.Array, name: str, what: str, kind: str) -> IdArray:

@@ -194,7 +194,7 @@ def _find_line_start(file: pa.NativeFile, at: int, size: int) -> int:
 
 
 def _decompress_lines(piece: Piece, most: int, once: bool) -> Iterator[pa.Buffer]:
-    """Yield whole lines of a compressed file, about `most` bytes at a time; `once`: the first piece alone."""
+    """Yield whole lines of a compressed file, about `most` bytes at a time, or once."""
     rest = b""
     with pa.input_stream(piece.path) as stream:
         stream.read(piece.first)
