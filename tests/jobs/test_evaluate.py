@@ -60,11 +60,20 @@ def call(request, capsys) -> Call:
     """Run the job as the command line does, by each engine; Spark in the shared session."""
     if request.param == "spark":
         request.getfixturevalue("spark")
+    return make_call(request.param, capsys)
 
+
+@pytest.fixture
+def local(capsys) -> Call:
+    """Run the job in this process: `tests/adhoc/test_engines.py` shows that Spark gives the same bits."""
+    return make_call("local", capsys)
+
+
+def make_call(engine: str, capsys: pytest.CaptureFixture[str]) -> Call:
     def run(*argv: str | Path) -> Answer:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.run(job.main, job.parser(), [*(str(word) for word in argv), "--engine", request.param])
+            cli.run(job.main, job.parser(), [*(str(word) for word in argv), "--engine", engine])
         return Answer(ended.value.code, *capsys.readouterr())
 
     return run
@@ -184,16 +193,16 @@ def _check_run(warehouse: Path) -> None:
     assert checks["test: users without relevant items"] == 1
 
 
-def test_o2_mllib_from_parquet(call, tmp_path):
+def test_o2_mllib_from_parquet(local, tmp_path):
     """An empty truth counts 0 under this preset; users and items are integers."""
     lists = {1: [1, 6, 2, 7, 8, 3, 9, 10, 4, 5], 2: [4, 1, 5, 6, 2, 7, 3, 8, 9, 10], 3: [1, 2, 3, 4, 5]}
     given = pd.DataFrame(ranked(lists), columns=["user_id", "item_id", "rank"])
     given.to_parquet(tmp_path / "lists.parquet")
     truth = pd.DataFrame(pairs({1: range(1, 6), 2: range(1, 4), 3: [None]}), columns=["user_id", "item_id"])
     truth.astype({"item_id": "Int64"}).to_parquet(tmp_path / "truth.parquet")
-    answer = call("--warehouse", tmp_path / "w", "--model", "o2", "--lists", tmp_path / "lists.parquet",
-                  "--truth", tmp_path / "truth.parquet", "--preset", "mllib", "--k", "1,2,3,4,5,10,15",
-                  "--bootstrap", "0", "--metrics", "precision,recall,map,ndcg")  # fmt: skip
+    answer = local("--warehouse", tmp_path / "w", "--model", "o2", "--lists", tmp_path / "lists.parquet",
+                   "--truth", tmp_path / "truth.parquet", "--preset", "mllib", "--k", "1,2,3,4,5,10,15",
+                   "--bootstrap", "0", "--metrics", "precision,recall,map,ndcg")  # fmt: skip
     assert answer.code == 0, answer.err
     expected = {
         **{("precision", k): 1 / 3 for k in (1, 2, 3)},
@@ -241,14 +250,14 @@ def test_o3_curve_from_delta(call, spark, tmp_path):
     assert len(set(identities.values())) == 2, "each table has its own"
 
 
-def test_o4_linear_gain(call, tmp_path):
+def test_o4_linear_gain(local, tmp_path):
     """Grades 3 2 3 0 1 2 of the list, 3 and 2 of two items that are not listed: NDCG@6 .785."""
     truth = [("u", item, grade) for item, grade in enumerate((3, 2, 3, 0, 1, 2, 3, 2))]
     lists = csv(tmp_path / "lists.csv", "user_id,item_id,rank", ranked({"u": range(6)}))
     held_out = csv(tmp_path / "truth.csv", "user_id,item_id,relevance", truth)
-    answer = call("--warehouse", tmp_path / "w", "--model", "o4", "--lists", lists, "--truth", held_out,
-                  "--k", "6", "--bootstrap", "0", "--metrics", "ndcg",
-                  "--set", "definition.gain=linear")  # fmt: skip
+    answer = local("--warehouse", tmp_path / "w", "--model", "o4", "--lists", lists, "--truth", held_out,
+                   "--k", "6", "--bootstrap", "0", "--metrics", "ndcg",
+                   "--set", "definition.gain=linear")  # fmt: skip
     assert answer.code == 0, answer.err
     discounts = [1 / math.log2(rank + 1) for rank in range(1, 7)]
     dcg, ideal = (np.dot(grades, discounts) for grades in ((3, 2, 3, 0, 1, 2), (3, 3, 3, 2, 2, 2)))
@@ -257,15 +266,15 @@ def test_o4_linear_gain(call, tmp_path):
     assert set(table(tmp_path / "w", "metrics").definition) == {"v1;gain=linear"}
 
 
-def test_o5_rectools(call, tmp_path):
+def test_o5_rectools(local, tmp_path):
     lists = {1: [7, 8], 2: [1, 2], 3: [1, 2, 3, 4], 4: [1, 2, 3]}
     rows = [("\t".join(map(str, row)),) for row in ranked(lists)]
     given = csv(tmp_path / "lists.tsv", "user_id\titem_id\trank", rows)
     truth = {1: [1, 2], 2: [1], 3: [1, 3, 4], 4: [1, 2, 3]}
     held_out = csv(tmp_path / "truth.csv", "user_id,item_id", pairs(truth))
-    answer = call("--warehouse", tmp_path / "w", "--model", "o5", "--lists", given, "--truth", held_out,
-                  "--preset", "rectools", "--k", "3", "--bootstrap", "0",
-                  "--metrics", "map,ndcg")  # fmt: skip
+    answer = local("--warehouse", tmp_path / "w", "--model", "o5", "--lists", given, "--truth", held_out,
+                   "--preset", "rectools", "--k", "3", "--bootstrap", "0",
+                   "--metrics", "map,ndcg")  # fmt: skip
     assert answer.code == 0, answer.err
     users = table(tmp_path / "w", "user_metrics")
     result = {name: [per_user(users, name)[user][0] for user in "1234"] for name in ("map", "ndcg")}
