@@ -263,7 +263,10 @@ class WarehouseTables:
     def _check_version(self) -> None:
         if not self.exists("runs"):
             return
-        check_version(self.root, self.properties("runs"))
+        if self._uses_deltalake(schemas.RUNS):  # in milliseconds; Spark needs a job
+            check_version(self.root, open_table(self.location("runs")).metadata().configuration)
+        else:
+            check_version(self.root, self.properties("runs"))
 
     def properties(self, name: str) -> dict[str, str]:
         """Return Delta's properties of a table."""
