@@ -12,10 +12,12 @@ from typing import Any
 from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.data.arrow_files import identity
+from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.night import BenchmarkNight, open_night
 from recbench_spark.nightly.run_keys import hash_split
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.store import Store
 
 DATE = date(2026, 1, 1)
@@ -128,11 +130,14 @@ class Splits:
         """Return a new warehouse at a place, in which the split of a benchmark is made already."""
         original = self.folder / hash_split(identity, benchmark)[0]
         if not original.exists():
-            store = Store(self.spark, str(original))
-            prepare_split(
-                store, benchmark, open_night(store, benchmark, DATE).split_id, Journal(io.StringIO())
-            )
+            self.make(benchmark, original)
         return copy_warehouse(Store(self.spark, str(original)), place)
+
+    def make(self, benchmark: Benchmark, place: Path) -> None:
+        store = Store(self.spark, str(place))
+        with pin_inputs(), cache_scope():
+            night = open_night(store, benchmark, DATE)
+            prepare_split(store, benchmark, night.split_id, Journal(io.StringIO()))
 
 
 def copy_warehouse(store: Store, place: Path) -> Store:
