@@ -444,3 +444,13 @@ class TestDevice:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         with pytest.raises(devices.ConfigError, match="none of the 2 GPUs"):
             devices._place(address, 2)
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 130])
+def test_products_at_the_limit_are_undecided(length):
+    """Whole blocks and the rest of a row: a product that equals the limit counts."""
+    row = (np.arange(length) % 3).astype(np.int32)
+    for low in range(4):
+        places = np.empty(length + 1, np.int32)
+        n = cutoff_kernel._find_from(row, np.int32(low), places)
+        assert places[:n].tolist() == np.flatnonzero(row >= low).tolist()
