@@ -190,7 +190,7 @@ def test_pinsages_pairs_and_users() -> None:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory) -> str:
-    """A log whose split the nights of this file share."""
+    """A log whose split two warehouses share."""
     return write_log(tmp_path_factory.mktemp("log") / "log.parquet", items=60)
 
 
@@ -283,7 +283,7 @@ def test_walks_that_find_nobody_are_told_and_fit_nothing(spark, tmp_path) -> Non
     assert "epoch 1: loss" not in ran.remarks
 
 
-def test_a_night_fits_on_two_processes_what_it_fits_in_one(splits, log, tmp_path) -> None:
+def test_a_night_fits_on_two_processes_what_it_fits_in_one(spark, tmp_path) -> None:
     kinds, short = ("mf_bpr", "pinsage"), {**FIT, "epochs": 2}
     fitted = [
         {"name": f"{kind}_{n}", "kind": kind, **short, **KINDS[kind], "processes": n, "watch": True}
@@ -291,8 +291,8 @@ def test_a_night_fits_on_two_processes_what_it_fits_in_one(splits, log, tmp_path
         for n in (1, 2)
     ]
     endless = {"name": "endless", "kind": "mf_bpr", **FIT, "dims": 4, "spread": 1e30, "processes": 2}
-    benchmark = bench(log, [*fitted, endless])
-    ran = run(splits.copy(benchmark, tmp_path / "w"), benchmark)
+    benchmark = bench(write_log(tmp_path / "log.parquet"), [*fitted, endless])
+    ran = run(Store(spark, str(tmp_path / "w")), benchmark)
     assert set(ran.outcome.failed) == {"endless"}
     assert re.match(
         "the loss is nan in epoch 1, step 0; .*\n  hint: use a smaller", ran.outcome.failed["endless"]
