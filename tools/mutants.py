@@ -242,7 +242,7 @@ class MutantTrials:
 
     def stages(self, path: str) -> list[str]:
         """Return the stages of tests; with `near`, without the slow stage of all kernels."""
-        near_stages = list(stages(path))
+        near_stages = list(stages(path, self.copy))
         return near_stages[:-1] if self.near and len(near_stages) > 1 else near_stages
 
     def find_failing_stage(self, mutant: Mutant, stage: str) -> str:
@@ -292,11 +292,11 @@ class MutantTrials:
         return stage if code in (1, 2) or code < 0 else ""  # below 0: the interpreter crashed
 
 
-def stages(path: str) -> Iterator[str]:
-    """Return stages of tests by distance: of the file, of its folder, of all kernels."""
+def stages(path: str, root: Path) -> Iterator[str]:
+    """Return stages of the tests below a root by distance: of the file, of its folder, of all kernels."""
     here = Path("tests") / path
     own = here.with_name(f"test_{here.name}")
-    if (ROOT / own).exists():
+    if (root / own).exists():
         yield str(own)
     if here.parent != Path(ALL_KERNEL_TESTS):
         yield str(here.parent)
