@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 
-from recbench_spark.config import Benchmark, ModelConfig, PublishedModel
+from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, SwitchModel
 from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.inputs import pin_inputs
@@ -25,7 +25,9 @@ from recbench_spark.nightly.batched_evaluation import (
 )
 from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.comparisons import compare_night
+from recbench_spark.nightly.crossings import find_night_crossings
 from recbench_spark.nightly.gates import gate_error
+from recbench_spark.nightly.learning_curves import measure_curves
 from recbench_spark.nightly.model_evaluation import evaluate_model, fit_models_in_tasks, train_model
 from recbench_spark.nightly.night import (
     BenchmarkNight,
@@ -50,6 +52,7 @@ from recbench_spark.nightly.results import (
     write_result,
 )
 from recbench_spark.nightly.split import prepare_split
+from recbench_spark.nightly.switches import evaluate_switch
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.storage.shared_rows import drop_scratch
@@ -81,11 +84,14 @@ def make_attempts(
         store.delete_orphans(yesterday_stamp(store))
         prepare_split(store, benchmark, night.split_id, journal)
         require_truth(night)
+        if night.curves is not None:
+            night.curves.require_users()
         stop_at_gates(night, todo, attempts, journal)
     run_ids, failed, held = run_models(night, todo, attempts, journal)
     regressed = compare_night(night, journal)
     find_paradoxes(night, journal)
     explain_changes(night, journal)
+    find_night_crossings(night, journal)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark, logical_date))
@@ -126,7 +132,7 @@ def stop_at_gates(
 def run_models(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-    """Run models one after the other.
+    """Run models one after the other, switches between models last.
 
     Rating models are fitted first, side by side. Models that can be ranked in one pass are opened, then
     ranked together in groups. The failure of a model does not touch the others.
@@ -140,8 +146,12 @@ def run_models(
     try:
         group_size = read_models_per_pass(night)
         fitted = fit_models_in_tasks(night, todo, journal)
+        switches = [model for model in todo if isinstance(model, SwitchModel)]
+        todo = [*(model for model in todo if model not in switches), *switches]
         for run in start_runs(night, todo, attempts):
             runs.append(run)
+            if isinstance(run.model, SwitchModel):
+                continue
             with catch_failures(run, journal):
                 opened = run_model(run, journal, alone=not group_size, fitted=fitted)
                 ready += opened
@@ -149,6 +159,9 @@ def run_models(
                 report_run_states(night, [run], journal)
         for group in group_models(ready, group_size):
             run_group(night, group, runs, journal)
+        for run in runs:
+            if isinstance(run.model, SwitchModel):
+                run_switch(run, run.model, journal)
     finally:
         drop_scratch(night.spark, night.store.scratch)
         night.store.end_runs()
@@ -184,7 +197,34 @@ def run_model(
     measure = predict_model if night.benchmark.evaluation.task == "rating" else evaluate_model
     run.checks = measure(night, model, run.run_id, journal)
     require_split(night)
+    add_curves([run], journal)
     return []
+
+
+def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
+    """Measure the learning curves of runs whose models are ranked, if the file asks for curves."""
+    started = datetime.now(UTC)
+    night = runs[0].night if runs else None
+    outcomes = measure_curves(night, {run.run_id: run.model for run in runs}, journal) if night else {}
+    for run in runs:
+        if run.run_id not in outcomes:
+            continue
+        outcome = outcomes[run.run_id]
+        run.checks = [*run.checks, *outcome.checks]
+        if run.seconds is not None:
+            run.seconds += (datetime.now(UTC) - started).total_seconds() / len(runs)
+        if outcome.error is not None:
+            record_failure(run, outcome.error, journal)
+
+
+def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
+    """Measure and publish a switch between two models, whose runs are published already."""
+    run.started = datetime.now(UTC)
+    with catch_failures(run, journal):
+        run.checks, choice = evaluate_switch(run.night, model, run.run_id, journal)
+        run.budget = choice.describe()
+        require_split(run.night)
+    report_run_states(run.night, [run], journal)
 
 
 def run_group(
@@ -201,6 +241,7 @@ def run_group(
             run.checks, run.seconds = result.checks, (run.seconds or 0.0) + result.seconds
             if result.error:
                 record_failure(run, result.error, journal)
+        add_curves([run for run in group_runs if not run.error], journal)
     report_run_states(night, group_runs, journal)
 
 

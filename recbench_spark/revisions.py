@@ -79,6 +79,7 @@ REVISIONS: dict[str, int] = {
     # 2: hit rates and scaled MRR of labelled pairs are exact sums; before, the order of the sum was open.
     "pairs": 2,
     "exposure": 1,
+    "learning_curves": 1,
     # 2: power laws are fitted only to tails of a minimum size.
     "propensities": 2,
     # --- comparisons of runs

@@ -72,6 +72,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         f"metrics     {', '.join(evaluation.metrics)} at {', '.join(map(str, evaluation.cutoffs))}",
         f"parts       {', '.join(evaluation.parts)}",
         f"definition  {evaluation.resolve().describe()}",
+        *describe_curves(benchmark),
         *inputs,
         f"code        recbench-spark {__version__}",
         "state       already done, nothing to do" if done else "state       to do",
@@ -89,6 +90,15 @@ def describe_model(model: ModelConfig) -> str | None:
         raise kind(f"model {model.name}: {error.message}", error.hint) from None
 
 
+def describe_curves(benchmark: Benchmark) -> list[str]:
+    """Return a line about the learning curves of the file, if it asks for some."""
+    curve = benchmark.evaluation.learning_curve
+    if curve is None:
+        return []
+    names = ", ".join(model.name for model in benchmark.curve_models)
+    return [f"curves      {curve.describe().removeprefix('curve=')}: {names}"]
+
+
 # ------------------------------------------------------------------------------------------ inputs
 
 
@@ -97,6 +107,7 @@ def check_inputs(benchmark: Benchmark) -> list[str]:
     paths = evaluation_paths(benchmark)
     lines = check_log(benchmark.dataset)
     _check_log_parts(benchmark)
+    _check_curve_times(benchmark)
     lines += [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in paths.items()]
     lines += check_slice_tables(benchmark)
     return lines + [line for model in benchmark.models for line in _describe_model_tables(model)]
@@ -189,6 +200,23 @@ def _check_log_parts(benchmark: Benchmark) -> None:
     with suppress(FallbackToSpark):
         if dataset.columns.get("part", "part") not in arrow_files.read_column_names(str(dataset.path)):
             require_parts(benchmark, ())
+
+
+def _check_curve_times(benchmark: Benchmark) -> None:
+    """Check that a log has times where a learning curve is in their order. Raises ConfigError.
+
+    Only the header of a table is read; a night looks for rows without a time as well.
+    """
+    dataset, curve = benchmark.dataset, benchmark.evaluation.learning_curve
+    if curve is None or curve.order != "time" or dataset.reader not in TABLE_READERS or dataset.options:
+        return
+    name = dataset.columns.get("event_time", "event_time")
+    with suppress(FallbackToSpark):
+        if name not in (known := arrow_files.read_column_names(str(dataset.path))):
+            raise ConfigError(
+                f"evaluation.learning_curve: order 'time', and the log has no column '{name}'",
+                f"order: hash, or map dataset.columns.event_time to one of {', '.join(known)}",
+            )
 
 
 def _check_reader(dataset: Dataset) -> None:

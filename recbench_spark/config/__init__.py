@@ -33,8 +33,10 @@ from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regr
 from recbench_spark.config.dataset import LOG_COLUMNS, OFFSET, TABLE_READERS, Dataset, WorldSettings
 from recbench_spark.config.documents import MAX_ALIAS_NODES, MAX_DEPTH, Loader, load_yaml
 from recbench_spark.config.evaluation import (
+    CURVE_METRIC,
     DEFAULT_METRICS,
     EXPOSURE_SLICES,
+    MANDCG,
     Bootstrap,
     CandidateDraw,
     Evaluation,
@@ -45,6 +47,7 @@ from recbench_spark.config.evaluation import (
     Views,
 )
 from recbench_spark.config.graph import GraphModel, GraphSource
+from recbench_spark.config.learning_curves import LearningCurve
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
 from recbench_spark.config.models import (
     AlsModel,
@@ -57,6 +60,7 @@ from recbench_spark.config.models import (
     PublishedModel,
     RandomModel,
     ScoresModel,
+    SwitchModel,
     TruthModel,
 )
 from recbench_spark.config.searching import SearchSettings, SettingRange
@@ -64,12 +68,14 @@ from recbench_spark.config.split import FOLD_HOLDOUTS, HOLDOUT_KEYS, NETFLIX, PR
 
 __all__ = [
     "BENCHMARKS",
+    "CURVE_METRIC",
     "DEFAULT_METRICS",
     "EXPOSURE_SLICES",
     "FOLD_HOLDOUTS",
     "HOLDOUT_KEYS",
     "INT",
     "LOG_COLUMNS",
+    "MANDCG",
     "MAX_ALIAS_NODES",
     "MAX_CURVE",
     "MAX_DEPTH",
@@ -98,6 +104,7 @@ __all__ = [
     "GraphSource",
     "HeldOut",
     "ItemKnnModel",
+    "LearningCurve",
     "ListsModel",
     "Loader",
     "Location",
@@ -120,6 +127,7 @@ __all__ = [
     "Split",
     "Strata",
     "Strict",
+    "SwitchModel",
     "TruthModel",
     "Views",
     "WorldSettings",

@@ -10,7 +10,7 @@ from recbench_spark.config.base import Name, Strict
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
-from recbench_spark.config.models import ModelConfig, make_model
+from recbench_spark.config.models import ModelConfig, SwitchModel, make_model
 from recbench_spark.config.searching import SearchSettings
 from recbench_spark.config.split import FOLD_HOLDOUTS, Split
 
@@ -54,11 +54,25 @@ class Benchmark(Strict):
             *_paradox_mistakes(self),
             *_search_mistakes(self),
             *_open_loop_mistakes(self),
+            *_curve_mistakes(self),
+            *(mistake for switch in self.switches for mistake in _switch_mistakes(self, switch)),
         )
         for wrong, message in mistakes:
             if wrong:
                 raise ValueError(message)
         return self
+
+    @property
+    def switches(self) -> tuple[SwitchModel, ...]:
+        """The models that switch between others."""
+        return tuple(model for model in self.models if isinstance(model, SwitchModel))
+
+    @property
+    def curve_models(self) -> tuple[ModelConfig, ...]:
+        """The models that have a learning curve of their own, if the file asks for curves."""
+        return tuple(
+            model for model in self.models if model.measured and not isinstance(model, SwitchModel)
+        )
 
     @field_validator("models", mode="before")
     @classmethod
@@ -81,12 +95,12 @@ def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     """Return what comparisons and regressions need and the rest of the file lacks: (is wrong, message)."""
     comparisons, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
     wanted = bool(benchmark.comparisons or benchmark.regressions)
-    compared = comparisons.metrics or evaluation.metrics
+    compared = comparisons.metrics or evaluation.all_metrics
     cuts = comparisons.k or (*evaluation.cutoffs, None)
     pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
     names = {model.name for model in benchmark.models}
     unknown = {comparisons.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
-    strange = [metric for metric in compared if metric not in evaluation.metrics]
+    strange = [metric for metric in compared if metric not in evaluation.all_metrics]
     strays = [str(k) for k in comparisons.k or () if k not in (*evaluation.cutoffs, None)]
     uncompared = [
         f"{rule.metric}@{rule.k or 'all'} of {rule.part}"
@@ -124,6 +138,56 @@ def _open_loop_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
         (
             split.open_loop == "all" and not has_open_loop,
             f"split.open_loop 'all': reader '{dataset.reader}' has no open loop",
+        ),
+    ]
+
+
+def _curve_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """Return what learning curves need and the rest of the file lacks: (is wrong, message)."""
+    split, parts = benchmark.split, benchmark.evaluation.parts
+    if benchmark.evaluation.learning_curve is None:
+        return []
+    where = "evaluation.learning_curve"
+    strays = [part for part in parts if part not in ("test", "valid")]
+    return [
+        (
+            split.held_out is None or split.held_out.of != "users",
+            f"{where} needs users held out from training\n  hint: split.held_out: {{of: users, test: 0.1}}",
+        ),
+        (split.parts != ("test",), f"{where}: split.parts divides the rows of a user: leave it out"),
+        (bool(strays), f"{where}: part '{''.join(strays[:1])}' is of no held-out users: test, valid"),
+        (not benchmark.curve_models, f"{where}: the file has no model that ranks"),
+    ]
+
+
+def _switch_mistakes(benchmark: Benchmark, switch: SwitchModel) -> list[tuple[bool, str]]:
+    """Return what a switch needs and the rest of the file lacks: (is wrong, message)."""
+    curve, where = benchmark.evaluation.learning_curve, f"models.{switch.name}"
+    if curve is None:
+        return [(True, f"{where}: a switch needs evaluation.learning_curve")]
+    known = [model.name for model in benchmark.curve_models]
+    unknown = [name for name in (switch.first, switch.then) if name is not None and name not in known]
+    held_out = benchmark.split.held_out
+    valid = "valid" in benchmark.evaluation.parts and held_out is not None and held_out.valid > 0
+    return [
+        (
+            bool(unknown),
+            f"{where}: no model '{''.join(unknown[:1])}' that ranks\n  hint: {', '.join(known)}",
+        ),
+        (switch.first is None and len(known) < 2, f"{where}: there are no two models to switch between"),
+        (
+            switch.at == "auto" and not valid,
+            f"{where}: 'at: auto' chooses on validation users, and there are none\n"
+            "  hint: split.held_out.valid above 0, and evaluation.parts: [valid, test]",
+        ),
+        (
+            switch.at == "auto" and benchmark.evaluation.parts == ("valid",),
+            f"{where}: 'at: auto' needs users to measure, too: add test to evaluation.parts",
+        ),
+        (
+            switch.at != "auto" and not curve.points[0] <= switch.at < curve.points[-1],
+            f"{where}: 'at' is {switch.at}, and the points are {curve.points[0]} to {curve.points[-1]}\n"
+            "  hint: a point before the last one",
         ),
     ]
 

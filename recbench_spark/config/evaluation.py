@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config.base import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
+from recbench_spark.config.learning_curves import LearningCurve
 from recbench_spark.definitions import Definition, DrawEstimator, ExposureEstimator, make_definition
 from recbench_spark.errors import ConfigError, show_value
 
@@ -162,10 +163,15 @@ EXPOSURE_SLICES = ("stratum", "most_popular")
 """Keys of the slices that `evaluation.exposure` adds."""
 
 
+CURVE_METRIC, MANDCG = "ndcg", "mandcg"
+"""The metric along a learning curve that decides between two models, and its mean over the points."""
+
 RATING_METRICS = ("rmse", "mse", "mae")
 """Metrics of predicted ratings where `metrics` is not set."""
 
-RANKING_ONLY = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut")
+RANKING_ONLY = (
+    "curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut", "learning_curve",
+)  # fmt: skip
 """Settings that have a meaning only for the task `ranking`."""
 
 
@@ -178,6 +184,7 @@ class Evaluation(Strict):
     `task`: rank items, or predict the ratings of held-out rows (`metrics` are then rmse, mse, mae ...).
     `uncut`: count all ranks; false: only up to the largest k, several times faster on large catalogues,
     with the same values at every k and none over the whole ranking.
+    `learning_curve`: also measure held-out users after 1, 2, ... given ratings.
     """
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
@@ -196,8 +203,9 @@ class Evaluation(Strict):
     exposure: Exposure | None = None
     uncut: bool = True
     task: Literal["ranking", "rating"] = "ranking"
+    learning_curve: LearningCurve | None = None
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"task"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"task", "learning_curve"})
 
     @model_validator(mode="before")
     @classmethod
@@ -255,6 +263,21 @@ class Evaluation(Strict):
         if whole and not self.uncut:
             raise ValueError(f"{whole[0]} needs all ranks: leave uncut true")
         return self
+
+    @model_validator(mode="after")
+    def _check_learning_curve(self) -> Evaluation:
+        if self.learning_curve is None:
+            return self
+        if CURVE_METRIC not in self.metrics:
+            raise ValueError(f"learning_curve needs the metric {CURVE_METRIC}: its mean is {MANDCG}")
+        if not self.user_metrics:
+            raise ValueError("learning_curve needs user_metrics: true")
+        return self
+
+    @property
+    def all_metrics(self) -> tuple[str, ...]:
+        """The metrics of users and lists that a night publishes; MANDCG follows from a learning curve."""
+        return (*self.metrics, MANDCG) if self.learning_curve else self.metrics
 
     @property
     def cutoffs(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module, util
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shorten
 from recbench_spark.errors import ConfigError, nearest
@@ -261,6 +261,30 @@ class ListsModel(ModelConfig):
     kind: Literal["lists"]
     path: Location
     training_items: Literal["keep", "drop"] = "keep"
+
+
+class SwitchModel(ModelConfig):
+    """A system that uses one model up to some given ratings, and another one from then on.
+
+    Its values are those of the two models along the learning curve; nothing is ranked again. `at`: the
+    largest number of given ratings at which `first` is used; `auto` chooses it on the part `valid` alone.
+    Without `first` and `then` the pair is chosen there as well, among all models of the file.
+    """
+
+    kind: Literal["switch"]
+    first: Name | None = None
+    then: Name | None = None
+    at: Count | Literal["auto"] = "auto"
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> SwitchModel:
+        if (self.first is None) != (self.then is None):
+            raise ValueError("name both 'first' and 'then', or neither of them")
+        if self.first is None and self.at != "auto":
+            raise ValueError("'at' needs the names 'first' and 'then'")
+        if self.first is not None and self.first == self.then:
+            raise ValueError(f"a switch from '{self.first}' to itself")
+        return self
 
 
 class PublishedModel(ModelConfig):

@@ -80,7 +80,7 @@ def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None
     if not pairs:
         return None
     evaluation = night.benchmark.evaluation
-    metrics = tuple(m for m in settings.metrics or evaluation.metrics if m not in OVERALL)
+    metrics = tuple(m for m in settings.metrics or evaluation.all_metrics if m not in OVERALL)
     slices = tuple(cut.key for cut in evaluation.slices if cut.of in USER_SLICES)
     numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
     return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)

@@ -32,6 +32,7 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     names = [model.kind, *model.revised, "rankings", "metrics"]
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
     names += ["exposure"] if evaluation.exposure else []
+    names += ["learning_curves"] if evaluation.learning_curve else []
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 
 

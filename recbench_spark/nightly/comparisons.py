@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from recbench_spark import revisions
-from recbench_spark.config import Comparisons, digest
+from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.config.models import MODELS
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.comparisons import (
@@ -103,7 +103,7 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
     if not groups:
         return None
     evaluation = night.benchmark.evaluation
-    metrics = tuple(m for m in comparisons.metrics or evaluation.metrics if m not in OVERALL)
+    metrics = tuple(m for m in comparisons.metrics or evaluation.all_metrics if m not in OVERALL)
     numbers = list_counted_numbers(night, visible, chosen)
     return ComparisonPlan(
         tuple(chosen),
@@ -216,7 +216,7 @@ def _file_condition(night: BenchmarkNight) -> str:
     evaluation = night.benchmark.evaluation
     defined = [
         f"({_quote_sql(m)}, {_quote_sql(describe_metric(evaluation, night.definition, m))})"
-        for m in evaluation.metrics
+        for m in evaluation.all_metrics
     ]
     counts = "estimator = 'holdout' AND slice_key IS NULL"
     return f"{counts} AND (metric, definition) IN ({', '.join(defined)})"
@@ -289,7 +289,7 @@ def choose_baselines(
 def list_metrics_beyond_one(metrics: Iterable[str], definition: Definition) -> list[str]:
     """Return the metrics whose values can exceed 1, or lie below -1."""
     beyond = ["hit"] if definition.hit == "count" else []
-    beyond += ["ndcg"] if definition.negative_grades == "signed" else []
+    beyond += ["ndcg", MANDCG] if definition.negative_grades == "signed" else []
     return [m for m in metrics if m in (*PER_USER, *beyond)]
 
 

@@ -84,7 +84,8 @@ def fit_models_in_tasks(
     night: BenchmarkNight, models: Sequence[ModelConfig], journal: Journal
 ) -> frozenset[str]:
     """Fit the night's rating models side by side; return their names. A single one is left to its run."""
-    adapters = [adapter for adapter in map(make_adapter, models) if isinstance(adapter, RatingAdapter)]
+    measured = [make_adapter(model) for model in models if model.measured]
+    adapters = [adapter for adapter in measured if isinstance(adapter, RatingAdapter)]
     todo = [adapter for adapter in adapters if not adapter.is_saved(night.data)]
     if len(todo) < 2:
         return frozenset()

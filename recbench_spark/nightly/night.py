@@ -16,7 +16,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.config import TABLE_READERS, Benchmark, Evaluation, ModelConfig
+from recbench_spark.config import (
+    CURVE_METRIC,
+    MANDCG,
+    TABLE_READERS,
+    Benchmark,
+    Evaluation,
+    ModelConfig,
+)
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import read_table
 from recbench_spark.definitions import VERSION, Definition
@@ -30,9 +37,15 @@ from recbench_spark.kernels.metrics.about import figure_range
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.nightly import run_keys
+from recbench_spark.nightly.curve_context import (
+    CurveContext,
+    build_curve_context,
+    describe_curve,
+    make_curve_plan,
+)
 from recbench_spark.nightly.exposure import ExposureContext, build_exposure_context
 from recbench_spark.nightly.gates import GateCheck, gate_checks
-from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key
+from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.nightly.split import (
     HELD_OUT_PARTS,
     current_split_id,
@@ -113,6 +126,11 @@ class BenchmarkNight:
             if evaluation.exposure
             else None
         )
+
+    @cached_property
+    def curves(self) -> CurveContext | None:
+        """Held-out users and the plan of their learning curves, if the file asks for curves."""
+        return build_curve_context(self.store, self.split_id, self.benchmark, self.definition)
 
     @property
     def n_items(self) -> int:
@@ -268,6 +286,8 @@ def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateChe
 def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
     """Hash all that a run's numbers depend on: same key, same numbers."""
     inputs = {**night.inputs, **identify_model_inputs(night.spark, model)}
+    others = list_switched_models(night.benchmark, model)
+    inputs |= {f"run of {other.name}": make_run_key(night, other) for other in others}
     return hash_run_key(night.benchmark, night.definition, night.split_id, inputs, model)
 
 
@@ -307,6 +327,10 @@ def check_benchmark(benchmark: Benchmark) -> None:
             raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
     for model in benchmark.models:
         model.check(reader)
+    if evaluation.learning_curve is not None:
+        make_curve_plan(evaluation, definition)
+        for model in benchmark.curve_models:
+            make_adapter(model).check_prefixes()
 
 
 def _check_parts(benchmark: Benchmark) -> None:
@@ -360,6 +384,8 @@ def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
 
 def describe_metric(evaluation: Evaluation, definition: Definition, metric: str) -> str:
     """Return the definition string of a metric of a night; metrics of predictions have one definition."""
+    if metric == MANDCG and evaluation.learning_curve is not None:
+        return describe_curve(evaluation.learning_curve, definition, CURVE_METRIC)
     if metric not in METRICS and metric not in LIST_METRICS:
         return VERSION
     return make_metric_plan(evaluation, definition).describe(metric)
@@ -401,10 +427,11 @@ def check_measures(benchmark: Benchmark) -> None:
 def _check_figure(figure: str, where: str) -> None:
     """Refuse `metric@k` if the metric is unknown, or has no value with (or without) a cut-off."""
     name, _, k = figure.partition("@")
-    known = (*METRICS, *LIST_METRICS, *VALUE_METRICS)
+    known = (*METRICS, *LIST_METRICS, *VALUE_METRICS, MANDCG)
     if name not in known:
         raise ConfigError(f"{where}: {figure}: no such metric", nearest(name, known))
-    cuts = METRICS[name].cuts if name in METRICS else "k" if name in LIST_METRICS else "uncut"
+    measured = CURVE_METRIC if name == MANDCG else name
+    cuts = METRICS[measured].cuts if measured in METRICS else "k" if name in LIST_METRICS else "uncut"
     if k and cuts == "uncut":
         raise ConfigError(f"{where}: {figure}: {name} has no cut-off", f"write {name}")
     if not k and cuts == "k":
@@ -434,7 +461,7 @@ def _check_differences(benchmark: Benchmark) -> None:
     """Refuse a smallest difference, and a fall, that no metric of the file can have."""
     comparisons, evaluation = benchmark.comparisons, benchmark.evaluation
     if comparisons is not None:
-        compared = comparisons.metrics or evaluation.metrics
+        compared = comparisons.metrics or evaluation.all_metrics
         widest = max(compared, key=partial(_range_width, evaluation))
         _check_difference(
             "comparisons.minimum_difference", comparisons.minimum_difference, evaluation, widest

@@ -18,7 +18,7 @@ from recbench_spark.config import Benchmark, ModelConfig, digest
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
 from recbench_spark.nightly import run_keys
-from recbench_spark.schemas import CHANGES, COMPARISONS, FLIPS, PARADOXES, RUNS, Table
+from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS, Table
 from recbench_spark.storage.arrow_store import ArrowStore, Filters, needs_no_java
 from recbench_spark.storage.objects import measure_files, read_bytes
 from recbench_spark.storage.uris import join_uri
@@ -80,7 +80,9 @@ def hash_following(store: RowReader, benchmark: Benchmark, day: date) -> str:
     runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])
     run_ids = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
     night_filters = [*suite_filters, ("logical_date", "=", day)]
-    counts = [len(store.rows(table, night_filters, ["suite"])) for table in FOLLOWING_TABLES]
+    # Nights without curves keep the hash that they had before there were crossings.
+    tables = (*FOLLOWING_TABLES, *([CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []))
+    counts = [len(store.rows(table, night_filters, ["suite"])) for table in tables]
     # The file's name has suite and day only: another dataset or split means another night.
     settings = benchmark.model_dump(exclude={"models"})
     return digest(run_ids, counts, settings, __version__, revisions.REVISIONS)
@@ -130,6 +132,7 @@ def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
 
     def key(model: ModelConfig) -> str:
         every = {**inputs, **run_keys.identify_model_inputs(arrow_files.identity, model)}
+        every |= {f"run of {one.name}": key(one) for one in run_keys.list_switched_models(benchmark, model)}
         return run_keys.hash_run_key(benchmark, definition, split_id, every, model)
 
     return all((model.name, key(model)) in done for model in benchmark.models)

@@ -14,16 +14,22 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from recbench_spark import reports
-from recbench_spark.config import Benchmark
+from recbench_spark.config import CURVE_METRIC, Benchmark
 from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.comparisons import regression_in_words
-from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter, parse_headline
+from recbench_spark.nightly.curve_context import choose_curve_cutoff
+from recbench_spark.nightly.night import (
+    BenchmarkNight,
+    describe_metric,
+    headline_filter,
+    parse_headline,
+)
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import GRAPH_RUNS, RUNS
+from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RUNS
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import view_files
 
@@ -70,11 +76,35 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))
         report = replace(report, disagreements=shown)
+    if benchmark.evaluation.learning_curve is not None:
+        report = replace(
+            report, learning_curves=read_learning_curves(store, benchmark, logical_date, latest)
+        )
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))
     if benchmark.comparisons is None:
         return report
     return replace(report, changes=reports.make_changes(read_changes(store, benchmark, selected)))
+
+
+def read_learning_curves(
+    store: Store, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
+) -> tuple[reports.LearningCurveFacts, ...]:
+    """Return the learning curves of the shown runs, and the crossings of the night.
+
+    The driver holds one row for each point of a curve, and one for each pair of models.
+    """
+    models = dict(zip(latest.run_id, latest.model, strict=True))
+    measured = [("metric", "=", CURVE_METRIC), ("k", "=", choose_curve_cutoff(benchmark))]
+    curves = store.rows(LEARNING_CURVES, [("run_id", "in", sorted(models)), *measured]) if models else []
+    night = [("suite", "=", benchmark.name), ("logical_date", "=", logical_date)]
+    crossings = store.rows(CURVE_CROSSINGS, [*night, *measured]) if models else []
+    shown = [row for row in crossings if row["run_id"] in models and row["other_run_id"] in models]
+    return reports.make_learning_curves(
+        pd.DataFrame(curves, columns=LEARNING_CURVES.names),
+        models,
+        pd.DataFrame(shown, columns=CURVE_CROSSINGS.names),
+    )
 
 
 def view_until(day: date) -> str:

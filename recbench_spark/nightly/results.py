@@ -121,6 +121,7 @@ class Attempt:
         checks: checks of a run that succeeded.
         error, exit_code: the error, and the exit code of a job with this attempt alone; None: no error.
         seconds: seconds of training and evaluation; None: the time since the start.
+        budget: how the settings were chosen, where the run itself chose them; None: as the file says.
     """
 
     night: BenchmarkNight
@@ -131,6 +132,7 @@ class Attempt:
     error: str | None = None
     exit_code: int = OK
     seconds: float | None = None
+    budget: str | None = None
 
     def __post_init__(self) -> None:
         """Name the run and note its start."""
@@ -184,6 +186,8 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "n_users": _count_users(attempt.checks),
         **_provenance_columns(model, model.provenance, benchmark.ran_by),
     }
+    if attempt.budget is not None:
+        row["budget"] = attempt.budget
     return make_run_row(row, attempt.run_id, attempt.started, attempt.seconds)
 
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from recbench_spark import __version__
-from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, ModelConfig, digest
+from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, ModelConfig, SwitchModel, digest
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError, FallbackToSpark, MissingError
 from recbench_spark.nightly.code_provenance import run_revisions, split_revisions
@@ -87,6 +87,14 @@ def _identify_or_missing(identify: InputIdentifier, path: str) -> str:
         raise
     except (DataError, MissingError):
         return "missing"
+
+
+def list_switched_models(benchmark: Benchmark, model: ModelConfig) -> tuple[ModelConfig, ...]:
+    """Return the models whose values a switching model uses; empty for all other models."""
+    if not isinstance(model, SwitchModel):
+        return ()
+    names = {model.first, model.then}
+    return tuple(one for one in benchmark.curve_models if model.first is None or one.name in names)
 
 
 def hash_run_key(

@@ -8,8 +8,9 @@ from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pa
 from recbench_spark.reports.build import make_report
 from recbench_spark.reports.changes import make_changes
 from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements
-from recbench_spark.reports.facts import Report
+from recbench_spark.reports.facts import LearningCurveFacts, Report
 from recbench_spark.reports.graphs import make_graphs
+from recbench_spark.reports.learning_curves import make_learning_curves
 from recbench_spark.reports.multiverse import make_multiverse, make_pairs
 from recbench_spark.reports.page import (
     render_board,
@@ -25,6 +26,7 @@ __all__ = [
     "DISAGREEMENTS_SHOWN",
     "NOT_SHIPPED",
     "BoardFacts",
+    "LearningCurveFacts",
     "Report",
     "board_text",
     "leaderboard_text",
@@ -32,6 +34,7 @@ __all__ = [
     "make_changes",
     "make_disagreements",
     "make_graphs",
+    "make_learning_curves",
     "make_multiverse",
     "make_pairs",
     "make_report",

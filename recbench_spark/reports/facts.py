@@ -125,12 +125,25 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class CurveFacts:
-    """A metric by cut-off, with one line for each model."""
+    """A metric by cut-off, or by another number that `axis` names, with one line for each model.
+
+    `counts`: users averaged at each of `ks`, shown below the figure; empty: not shown.
+    """
 
     part: str
     measure: ReportedMeasure
     ks: tuple[int, ...]
     lines: tuple[CurveLine, ...]
+    axis: str = "k"
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LearningCurveFacts:
+    """The learning curves of a part, and a sentence on the crossing of each pair of models."""
+
+    curve: CurveFacts
+    crossings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -461,6 +474,7 @@ class Report:
     corrections: tuple[CorrectionFacts, ...] = ()
     regressions: tuple[str, ...] = ()
     graphs: tuple[GraphFacts, ...] = ()
+    learning_curves: tuple[LearningCurveFacts, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

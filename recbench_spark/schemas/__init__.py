@@ -38,8 +38,23 @@ from recbench_spark.schemas.base import (
     require,
     require_names,
 )
-from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, FOUND_AT, PARADOX_ID, PARADOXES
-from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
+from recbench_spark.schemas.comparisons import (
+    CHANGES,
+    COMPARISONS,
+    CURVE_CROSSINGS,
+    FLIPS,
+    FOUND_AT,
+    PARADOX_ID,
+    PARADOXES,
+)
+from recbench_spark.schemas.evaluation import (
+    CURVE_VALUES,
+    LEARNING_CURVES,
+    METRICS,
+    MULTIVERSE,
+    RANKINGS,
+    USER_METRICS,
+)
 from recbench_spark.schemas.fits import (
     BOARD_DECISIONS,
     BOARDS,
@@ -81,6 +96,8 @@ __all__ = [
     "CHECKS",
     "COMPARISONS",
     "COMPLETE",
+    "CURVE_CROSSINGS",
+    "CURVE_VALUES",
     "DATE",
     "DEFINITION",
     "DOUBLE",
@@ -101,6 +118,7 @@ __all__ = [
     "INTERACTIONS",
     "ITEMS",
     "ITEM_ID",
+    "LEARNING_CURVES",
     "LONG",
     "MANIFESTS",
     "METHOD",

@@ -140,6 +140,40 @@ CHANGES = Table(
     ),
 )
 
+CURVE_CROSSINGS = Table(
+    "curve_crossings",
+    "One row per pair of learning curves of a night: where to switch from one model to the other.",
+    (
+        text_column("crossing_id", "Hash of the runs and the settings: all rows of one search."),
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of both runs.", False),
+        SPLIT_ID,
+        text_column("model", "One model; the pair is in the order of their names."),
+        text_column("other", "The other model."),
+        RUN_ID,
+        text_column("other_run_id", "Run of the other model."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        text_column("first", "Model that the best switching system uses first."),
+        text_column("then", "Model that it uses from then on."),
+        TableColumn("given", INT, "Largest number of given ratings with the first; 0: never.", False),
+        TableColumn("given_low", INT, "Lower end of its percentile interval over users.", False),
+        TableColumn("given_high", INT, "Upper end of its interval.", False),
+        TableColumn("value", DOUBLE, "Mean over the points of the system that switches there.", False),
+        TableColumn("sign_changes", INT, "How often the difference of the curves changes its sign.", False),
+        TableColumn(
+            "share_at_ends", DOUBLE, "Share of replicates that switch before or behind all points.", False
+        ),
+        TableColumn(
+            "share_holm", DOUBLE, "This share adjusted by Holm over the pairs of the night.", False
+        ),
+        TableColumn("shown", BOOLEAN, "Whether a crossing is shown: share_holm is below .05.", False),
+        TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False),
+    ),
+)
+
 PARADOX_ID = text_column("paradox_id", "Hash of the runs and settings: all rows of one search.")
 FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False)
 

@@ -59,6 +59,50 @@ USER_METRICS = Table(
     partition_by=("run_id",),
 )
 
+CURVE_VALUES = Table(
+    "curve_values",
+    "One row per held-out user and metric: the values after each number of given ratings.",
+    (
+        RUN_ID,
+        USER_ID,
+        TableColumn("user_key", LONG, "xxhash64 of the user id: draws bootstrap weights.", False),
+        PART,
+        METRIC,
+        DEFINITION,
+        TableColumn("given", array_type(INT), "Points of the curve: numbers of given ratings.", False),
+        TableColumn("points", INT, "Points at which the user stands, from the first one on.", False),
+        TableColumn("ks", array_type(INT), "Cut-offs; NULL element: over the whole ranking.", False),
+        TableColumn(
+            "values",
+            T.ArrayType(array_type(DOUBLE)),
+            "For each cut-off the values by `given`, means over draws; NULL: user left out.",
+            False,
+        ),
+        TableColumn("n_relevant", INT, "Relevant rows of the user, given ones included.", False),
+    ),
+    partition_by=("run_id",),
+)
+
+LEARNING_CURVES = Table(
+    "learning_curves",
+    "One row per point of a curve: a metric after a number of given ratings, with its interval.",
+    (
+        RUN_ID,
+        PART,
+        METRIC,
+        K,
+        DEFINITION,
+        TableColumn("given", INT, "Number of given ratings.", False),
+        TableColumn("value", DOUBLE, "Mean over the averaged users; NULL: fewer than ten of them."),
+        TableColumn("stderr", DOUBLE, "Standard error of the mean over users."),
+        TableColumn("ci_low", DOUBLE, "Lower end of the bootstrap interval over users."),
+        TableColumn("ci_high", DOUBLE, "Upper end of the bootstrap interval over users."),
+        TableColumn("share_below_zero", DOUBLE, "Share of these users whose value is below 0."),
+        TableColumn("n", LONG, "Users averaged.", False),
+    ),
+    constraints={"given_positive": "given > 0", "n_not_negative": "n >= 0"},
+)
+
 RANKINGS = Table(
     "rankings",
     "One row per user: the rank of each truth item. Every metric of every definition follows from it.",

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from recbench_spark.schemas.base import Table
-from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, FLIPS, PARADOXES
-from recbench_spark.schemas.evaluation import METRICS, MULTIVERSE, RANKINGS, USER_METRICS
+from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES
+from recbench_spark.schemas.evaluation import (
+    CURVE_VALUES,
+    LEARNING_CURVES,
+    METRICS,
+    MULTIVERSE,
+    RANKINGS,
+    USER_METRICS,
+)
 from recbench_spark.schemas.fits import (
     BOARD_DECISIONS,
     BOARDS,
@@ -69,9 +76,15 @@ TABLES: dict[str, Table] = {
         BOARD_DECISIONS,
         NEIGHBOURHOODS,
         REPLAYS,
+        LEARNING_CURVES,
+        CURVE_VALUES,
+        CURVE_CROSSINGS,
     )
 }
-RESULT_TABLES = ("metrics", "user_metrics", "rankings", "multiverse", "checks", "replays")
+RESULT_TABLES = (
+    "metrics", "user_metrics", "rankings", "multiverse", "checks", "replays", "learning_curves",
+    "curve_values",
+)  # fmt: skip
 """Tables whose rows become visible through a succeeded row of `runs`."""
 
 ID_TYPE = "recbench.id_type"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,12 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.ranking import predict
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.models import fold_in as folding
+from recbench_spark.models.fold_in_settings import (
+    ConfidenceFoldIn,
+    FoldInSettings,
+    RidgeFoldIn,
+    require_ridge,
+)
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -30,6 +37,8 @@ VECTOR = T.ArrayType(T.FloatType())
 
 class AlsAdapter(ModelAdapter[AlsModel]):
     """Adapter of ALS: vectors of users and items."""
+
+    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Fit MLlib's factors, and fold in users held out from training by their given rows."""
@@ -58,6 +67,17 @@ class AlsAdapter(ModelAdapter[AlsModel]):
             return None
         scratch = data.scratch_folder()
         return fold_in(data.given_rows, trained, data.items, self.settings, data.threshold, scratch=scratch)
+
+    def check_prefixes(self) -> None:
+        """Check that a user with one rating has a vector. Raises ConfigError."""
+        require_ridge(self.settings.name, self.settings.regularization, "regularization")
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return the settings of the fit."""
+        settings = self.settings
+        if settings.implicit:
+            return ConfidenceFoldIn(settings.regularization, settings.alpha, data.threshold)
+        return RidgeFoldIn(settings.regularization)
 
 
 CHECKPOINT_EVERY = 3

@@ -20,6 +20,8 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 class PopularAdapter(ModelAdapter[PopularModel]):
     """Adapter of popularity: an item's bias is its number of training interactions."""
 
+    folds_prefixes: ClassVar[bool] = True
+
     def fit(self, data: SplitData) -> Trained:
         """Take the counts of the catalogue; see `train_popular`."""
         return train_popular(data.items)

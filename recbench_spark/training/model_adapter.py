@@ -24,9 +24,11 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.predict import mean_rating
+from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.source_rows import vector_rows
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
+from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
@@ -169,7 +171,7 @@ class ModelAdapter(Generic[Settings]):
     which items are ranked, so no candidates are added. `lists`: the model gives lists, which leave out
     items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
     its own files sets False. `needs_folder`: tasks map the model's files, so the warehouse must be a
-    folder.
+    folder. `folds_prefixes`: users can be ranked after each of their rows, for learning curves.
 
     The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
     (`saved`, `told`, `ranked`), which models of other packages may define instead.
@@ -180,6 +182,7 @@ class ModelAdapter(Generic[Settings]):
     needs_folder: ClassVar[bool] = False
     brings_candidates: ClassVar[bool] = False
     lists: ClassVar[bool] = False
+    folds_prefixes: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -288,6 +291,35 @@ class ModelAdapter(Generic[Settings]):
         trained = self.load(data)
         source = self.source(trained, data)
         return ScoredModel(source, self.users(trained, source)), []
+
+    # -------------------------------------------------------------------------- learning curves
+
+    def check_prefixes(self) -> None:
+        """Check, before Spark starts, that the model has learning curves.
+
+        Raises:
+            ConfigError: the kind of the model cannot rank users after each of their rows, or not with
+                these settings.
+        """
+        if not self.folds_prefixes:
+            raise ConfigError(
+                f"model {self.settings.name}: kind '{self.settings.kind}' cannot fold users in, so it has "
+                "no learning curve",
+                "leave the model out of a file with evaluation.learning_curve",
+            )
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings | None:
+        """Return how prefixes are folded in; None for a model that scores by history or by item alone."""
+        return None
+
+    def make_prefix_scorer(self, trained: Trained, data: SplitData) -> PrefixScorer:
+        """Return the model as tasks of learning curves see it; `check_prefixes` has passed.
+
+        Args:
+            trained: the model, as `load` reads it.
+            data: the split.
+        """
+        return PrefixScorer(self.source(trained, data), self.make_fold_in(data))
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Predict ratings of pairs of users and items.

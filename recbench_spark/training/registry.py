@@ -28,6 +28,7 @@ ADAPTERS = {
     "RandomModel": "baselines:RandomAdapter",
     "RatingModelConfig": "rating_models:RatingAdapter",
     "ScoresModel": "external_models:ScoresAdapter",
+    "SwitchModel": "switches:SwitchAdapter",
     "TruthModel": "baselines:TruthAdapter",
 }
 """Module and class of the adapter of each class of settings of this package, below `training`."""

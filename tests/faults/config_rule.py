@@ -564,6 +564,10 @@ def figures(value: Any, place: str) -> dict[str, float]:
     return values
 
 
+def switch_place(value: Any, place: str) -> Any:
+    return value if value == "auto" else whole(1)(value, place)
+
+
 KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     "random": ({"seed": SEED}, ()),
     "popular": ({}, ()),
@@ -583,6 +587,7 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
         (),
     ),
     "truth": ({}, ()),
+    "switch": ({"first": maybe(NAME), "then": maybe(NAME), "at": switch_place}, ()),
     "embeddings": (
         {"users": location, "items": location, "similarity": choice("dot", "cosine")},
         ("users", "items"),
@@ -691,6 +696,37 @@ EXPOSURE = section(
     }
 )
 DRAWS = ("rank_estimate", "least_squares", "monotone_least_squares", "bias_variance", "maximum_likelihood")
+
+
+def curve_points(value: Any, place: str) -> Any:
+    if not isinstance(value, list | tuple):
+        return whole(1, 1000)(value, place)
+    points = several(whole(1), 1, 1000)(value, place)
+    if list(points) != sorted(set(points)):
+        raise Broken(place, "points ascend, each once")
+    return points
+
+
+LEARNING_CURVE = with_rule(
+    section(
+        {
+            "given": curve_points,
+            "order": choice("time", "hash"),
+            "draws": whole(1, 100),
+            "seed": SEED,
+            "test": choice("common", "rest"),
+            "minimum": COUNT,
+            "users": choice("fixed", "as_long_as"),
+        },
+        "given",
+    ),
+    lambda curve: (
+        "time gives one order"
+        if curve.get("order", "time") == "time" and curve.get("draws", 1) > 1
+        else None
+    ),
+)
+
 EVALUATION = section(
     {
         "metrics": several(text(), 1),
@@ -716,6 +752,7 @@ EVALUATION = section(
         "exposure": maybe(EXPOSURE),
         "uncut": truth,
         "task": choice("ranking", "rating"),
+        "learning_curve": maybe(LEARNING_CURVE),
     }
 )
 
@@ -871,7 +908,9 @@ def _check_open_loop(meant: dict[str, Any]) -> None:
 def _check_task(meant: dict[str, Any]) -> None:
     evaluation = meant.get("evaluation", {})
     if evaluation.get("task") == "rating":
-        alone = ("curve", "preset", "candidates_path", "features", "multiverse", "exposure")
+        alone = (
+            "curve", "preset", "candidates_path", "features", "multiverse", "exposure", "learning_curve",
+        )  # fmt: skip
         if (
             any(evaluation.get(name) for name in alone)
             or evaluation.get("slices")
@@ -880,6 +919,48 @@ def _check_task(meant: dict[str, Any]) -> None:
             raise Broken("benchmark.evaluation", "means something only where items are ranked")
         if meant.get("paradoxes") is not None:
             raise Broken("benchmark.paradoxes", "are of rankings")
+
+
+FOLDING = {"als", "popular", "item_knn"}
+"""Kinds whose learning curves these rules judge; a night names the other kinds that have none."""
+
+
+def _check_curves(meant: dict[str, Any]) -> None:
+    """Check what learning curves and switches need of the other sections."""
+    evaluation, held_out = meant.get("evaluation", {}), meant.get("split", {}).get("held_out")
+    curve, parts = evaluation.get("learning_curve"), evaluation.get("parts", ("test",))
+    switches = [entry for entry in meant["models"] if entry["kind"] == "switch"]
+    if curve is None:
+        if switches:
+            raise Broken("benchmark.models", "a switch needs learning curves")
+        return
+    place = "benchmark.evaluation.learning_curve"
+    if "ndcg" not in list_metrics(meant) or evaluation.get("user_metrics") is False:
+        raise Broken(place, "needs values of users in ndcg")
+    if (held_out or {"of": ""}).get("of", "users") != "users":
+        raise Broken(place, "needs held-out users")
+    if meant["split"].get("parts", ("test",)) != ("test",) or set(parts) - {"test", "valid"}:
+        raise Broken(place, "is of test and validation users")
+    if evaluation.get("definition", {}).get("candidates", "unseen") not in ("unseen", "rated"):
+        raise Broken(place, "ranks unseen or rated items")
+    curves = [entry for entry in meant["models"] if entry["kind"] not in ("switch", "published")]
+    if any(entry["kind"] not in FOLDING for entry in curves):
+        raise Unjudged(place)
+    if not curves or any(entry.get("regularization") == 0 for entry in curves):
+        raise Broken(place, "a model without a curve")
+    names, valid = {entry["name"] for entry in curves}, "valid" in parts and bool(held_out.get("valid"))
+    for switch in switches:
+        _check_switch(switch, names, valid and len(parts) > 1, curve["given"])
+
+
+def _check_switch(switch: dict[str, Any], names: set[str], valid: bool, given: Any) -> None:
+    points = given if isinstance(given, tuple) else range(1, given + 1)
+    pair, at = (switch.get("first"), switch.get("then")), switch.get("at", "auto")
+    known = pair == (None, None) or (None not in pair and set(pair) <= names and pair[0] != pair[1])
+    if not known or (pair[0] is None and (at != "auto" or len(names) < 2)):
+        raise Broken("benchmark.models", "a switch is between two models")
+    if not valid if at == "auto" else not points[0] <= at < points[-1]:
+        raise Broken("benchmark.models", "no place to switch")
 
 
 def list_metrics(meant: dict[str, Any]) -> tuple[str, ...]:
@@ -918,11 +999,11 @@ def _check_metrics(meant: dict[str, Any]) -> None:
 def _check_figure(figure: str, place: str) -> None:
     """Check `ndcg@10`, `ndcg` or `rmse`: a known metric, at a cut-off where it has one."""
     name, _, k = figure.partition("@")
-    if name not in {*RANK_METRICS, *LIST_METRICS, *VALUE_METRICS}:
+    if name not in {*RANK_METRICS, *LIST_METRICS, *VALUE_METRICS, "mandcg"}:
         raise Broken(place, "no such metric")
     if k and name in (*WHOLE_METRICS, *VALUE_METRICS):
         raise Broken(place, f"{name} has no cut-off")
-    if not k and name not in (*WHOLE_METRICS, *VALUE_METRICS, "map", "mrr", "ndcg", "rbp"):
+    if not k and name not in (*WHOLE_METRICS, *VALUE_METRICS, "map", "mrr", "ndcg", "rbp", "mandcg"):
         raise Broken(place, f"{name} has no value without one")
 
 
@@ -986,8 +1067,9 @@ def _check_nights(meant: dict[str, Any]) -> None:
         "baseline_night"
     ):
         raise Broken("benchmark.regressions", "need baseline_night")
-    compared_metrics = (compared or {}).get("metrics") or list_metrics(meant)
-    if (compared is not None or rules) and set(compared_metrics) - set(list_metrics(meant)):
+    curve = ("mandcg",) if evaluation.get("learning_curve") is not None else ()
+    compared_metrics = (compared or {}).get("metrics") or (*list_metrics(meant), *curve)
+    if (compared is not None or rules) and set(compared_metrics) - {*list_metrics(meant), *curve}:
         raise Broken("benchmark.comparisons.metrics", "not measured")
     cuts = (compared or {}).get("k") or cutoffs(meant)
     parts = evaluation.get("parts", ("test",))
@@ -1055,5 +1137,5 @@ def _check_placeholders(meant: dict[str, Any]) -> None:
 
 RULES = (
     _check_models, _check_parts, _check_task, _check_metrics, _check_log_slices, _check_exposure,
-    _check_nights, _check_differences, _check_placeholders, _check_open_loop,
+    _check_nights, _check_differences, _check_placeholders, _check_open_loop, _check_curves,
 )  # fmt: skip

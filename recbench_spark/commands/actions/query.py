@@ -85,6 +85,11 @@ TABLE_SOURCES = {
     "multiverse": "the benchmark file has 'multiverse: true' in its section evaluation, "
     "as jobs/multiverse.py sets it",
     "user_metrics": "the benchmark file has 'user_metrics: true' in its section evaluation",
+    **dict.fromkeys(
+        ("learning_curves", "curve_values", "curve_crossings"),
+        "the benchmark file has 'learning_curve: {given: 20}' in its section evaluation, and users are "
+        "held out",
+    ),
     "graph_runs": "a model of the benchmark file is of kind graph, or jobs/embed.py has run",
     "replays": "jobs/replay.py has run",
     "fits": "jobs/benchmark.py has run",

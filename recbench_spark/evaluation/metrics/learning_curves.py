@@ -119,7 +119,7 @@ def measure_prefixes(
     points, ks = request.rule.given, list(request.ks)
     columns = {name: len(cutoffs(name, ks, request.uncut)) for name in request.metrics}
     values = {name: np.full((len(users.keys_u), len(points), c), np.nan) for name, c in columns.items()}
-    for start, stop in _batches(users, request.rule):
+    for start, stop in cut_batches(users, request.rule):
         batch = users.select_users(start, stop)
         prefixes = make_prefixes(batch.offsets, request.rule)
         rankings = _rank_pairs(scorer, folder, batch, prefixes, request)
@@ -130,7 +130,7 @@ def measure_prefixes(
     return values
 
 
-def _batches(users: CurveUsers, rule: PrefixRule) -> Iterator[tuple[int, int]]:
+def cut_batches(users: CurveUsers, rule: PrefixRule) -> Iterator[tuple[int, int]]:
     """Yield ranges of users, each with at least one user, that keep a batch within its limits."""
     pairs_u = count_points(users.offsets, rule)
     entries_u = pairs_u * (np.diff(users.offsets) + rule.given[-1])

@@ -62,12 +62,12 @@ def _count_ranks(
         no_items = ItemLists.empty(masked.users)
         excluded = masked if mode == "unseen" else no_items
         settings = CountingSettings(top_k=request.top, cutoff=request.cutoff)
-        chosen_device = WHOLE_ROWS if device == "cpu" and _is_little(scorer, truth.users) else device
+        chosen_device = WHOLE_ROWS if device == "cpu" and is_little(scorer, truth.users) else device
         counts = count_ranks(scorer, users, truth, excluded, device=chosen_device, settings=settings)
     return drop_unknown_users(_find_known_users(scorer, users, batch), truth, counts)
 
 
-def _is_little(scorer: Scorer, users: int) -> bool:
+def is_little(scorer: Scorer, users: int) -> bool:
     """Return whether all products take less time than loading torch; the ranks are the same bits."""
     if scorer.products is None or "torch" in sys.modules:
         return False

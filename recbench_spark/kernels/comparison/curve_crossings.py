@@ -84,14 +84,23 @@ def find_switch(first_l: Floats, second_l: Floats, given: Sequence[int]) -> Swit
     >>> find_switch(np.array([0.3, 0.3, 0.3]), np.array([0.1, 0.4, 0.5]), [1, 2, 3])
     SwitchPoint(swapped=False, place=1, given=1, value=0.39999999999999997)
     """
-    weights_l = point_weights(given)
-    pairs = ((False, first_l, second_l), (True, second_l, first_l))
-    switches = []
-    for swapped, before_l, after_l in pairs:
-        place = int(_best_places(before_l[None], after_l[None], weights_l)[0])
-        value = float(np.average(np.append(before_l[:place], after_l[place:]), weights=weights_l))
-        switches.append(SwitchPoint(swapped, place, int(given[place - 1]) if place else 0, value))
+    switches = [find_place(first_l, second_l, given), find_place(second_l, first_l, given, swapped=True)]
     return max(switches, key=lambda switch: switch.value)
+
+
+def find_place(
+    before_l: Floats, after_l: Floats, given: Sequence[int], *, swapped: bool = False
+) -> SwitchPoint:
+    """Find the smallest place with the largest mean, where the order of the systems is given.
+
+    >>> import numpy as np
+    >>> find_place(np.array([0.1, 0.4, 0.5]), np.array([0.3, 0.3, 0.3]), [1, 2, 3]).given
+    3
+    """
+    weights_l = point_weights(given)
+    place = int(_best_places(before_l[None], after_l[None], weights_l)[0])
+    value = float(np.average(np.append(before_l[:place], after_l[place:]), weights=weights_l))
+    return SwitchPoint(swapped, place, int(given[place - 1]) if place else 0, value)
 
 
 def _best_places(before_bl: Floats, after_bl: Floats, weights_l: Floats) -> Ints:
@@ -192,7 +201,18 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
     Returns:
         The system that comes first, the one that follows, and the place.
     """
-    means = {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}
+    return choose_pair(
+        {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}, given
+    )
+
+
+def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
+    """Choose the pair of systems and the place from the mean curve of each system, as `choose_switch`.
+
+    >>> import numpy as np
+    >>> choose_pair({"a": np.array([0.1, 0.4]), "b": np.array([0.3, 0.3])}, [1, 2])[:2]
+    ('b', 'a')
+    """
     pairs = [
         (first, second, find_switch(means[first], means[second], given))
         for first, second in combinations(means, 2)

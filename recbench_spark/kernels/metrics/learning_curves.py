@@ -6,6 +6,7 @@ does not stand, or where the definition of the metric leaves the user out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.metrics.about import About, register
 from recbench_spark.kernels.metrics.chunk import divide
 from recbench_spark.kernels.resampling import bootstrap_sums, interval, mean_and_error, moments
 
@@ -62,6 +64,7 @@ def point_weights(given: Sequence[int]) -> Floats:
     return weights
 
 
+@register("mandcg", About(place=15, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)))
 def average_points(values_ul: Floats, given: Sequence[int], standing_u: Ints | None = None) -> Floats:
     """Return the mean of each user's curve: MANDCG of a user, where the values are NDCG. NaN: no point.
 

@@ -1,0 +1,140 @@
+"""Crossings of the learning curves of a night: every pair of models, with an interval over users.
+
+Rows of `curve_values` are shuffled by user once. Each task turns its users into whole numbers, which are
+added up in one group for each part and pair, so the rows of single users never reach the driver.
+Axes: u users, n runs, l points, b replicates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.evaluation.batch_schemas import to_ddl
+from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.paired_values import read_paired_values, repartition_by_user
+from recbench_spark.kernels import resampling
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.comparison.curve_crossings import find_crossing
+from recbench_spark.kernels.metrics.learning_curves import FEWEST_USERS
+from recbench_spark.kernels.streams import Batches
+
+CELL = ("part", "definition", "first_run", "second_run")
+
+_LONGS = pa.list_(pa.int64())
+PAIR_TOTALS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:2], pa.string()),
+        **dict.fromkeys(CELL[2:], pa.int32()),
+        **dict.fromkeys(("moments", "boot", "weights"), _LONGS),
+    }
+)
+"""One row per task, part and pair of runs: sums over users of both curves, point by point."""
+
+CROSSINGS = pa.schema(
+    {
+        **dict.fromkeys(CELL[:2], pa.string()),
+        **dict.fromkeys(CELL[2:], pa.int32()),
+        "swapped": pa.int32(),
+        **dict.fromkeys(("given", "given_low", "given_high", "sign_changes"), pa.int32()),
+        **dict.fromkeys(("value", "share_at_ends"), pa.float64()),
+    }
+)
+"""One row per part and pair; `swapped` is 1 where the second run comes first."""
+
+
+@dataclass(frozen=True)
+class CrossingPlan:
+    """Plan of a search for crossings: the runs, the metric with its cut-off, and the points."""
+
+    runs: tuple[ComparedRun, ...]
+    metric: str
+    k: int
+    given: tuple[int, ...]
+    bootstrap: Bootstrap
+
+
+def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFrame:
+    """Find the crossing of every pair: rows of `CROSSINGS`; none where a point has fewer than ten users.
+
+    Shuffles the rows once by user, then a row per task, part and pair. A task holds the sums of all pairs:
+    32 bytes for each pair, point and replicate.
+
+    Args:
+        values: rows of `curve_values`, of any runs.
+        plan: runs, metric, points, bootstrap.
+        tasks: number of partitions.
+    """
+    place = F.array_position("ks", F.lit(plan.k).cast("int")).cast("int") - 1
+    rows = values.where(F.col("metric") == plan.metric).withColumns(
+        {"values": F.col("values")[place], "ks": F.col("given")}
+    )
+    by_user = repartition_by_user(rows, [run.run_id for run in plan.runs], tasks)
+    totals = by_user.mapInArrow(partial(sum_pairs, plan), to_ddl(PAIR_TOTALS))
+
+    # Spark reads the kind of the function from these annotations; a partial does not show them.
+    def finish(table: pa.Table) -> pa.Table:
+        return finish_pair(plan, table)
+
+    return totals.groupBy(*CELL).applyInArrow(finish, to_ddl(CROSSINGS))
+
+
+def sum_pairs(plan: CrossingPlan, batches: Batches) -> Batches:
+    """Sum the curves of all pairs over a task's users: rows of `PAIR_TOTALS`."""
+    totals: dict[tuple[str, str, int, int], list[Ints]] = {}
+    for side in read_paired_values(batches, len(plan.runs), plan.given):
+        part, _, definition = side.key
+        for a, b in combinations(range(len(plan.runs)), 2):
+            sums = _sum_pair(side.keys_u, side.values_unc[:, a], side.values_unc[:, b], plan.bootstrap)
+            key = (part, definition, a, b)
+            before = totals.get(key)
+            totals[key] = sums if before is None else [x + y for x, y in zip(before, sums, strict=True)]
+    for key, sums in totals.items():
+        names = dict(zip(("moments", "boot", "weights"), (x.reshape(-1) for x in sums), strict=True))
+        row = {**dict(zip(CELL, key, strict=True)), **names}
+        yield pa.RecordBatch.from_pydict({name: [v] for name, v in row.items()}, schema=PAIR_TOTALS)
+
+
+def _sum_pair(keys_u: Ints, first_ul: Floats, second_ul: Floats, bootstrap: Bootstrap) -> list[Ints]:
+    """Return sums of both curves; a user without a value of both at a point enters neither there."""
+    missing = np.isnan(first_ul) | np.isnan(second_ul)
+    columns = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
+    boot, weights = resampling.bootstrap_sums(keys_u, columns, bootstrap.replicates, bootstrap.seed)
+    return [resampling.moments(columns), boot, weights]
+
+
+def finish_pair(plan: CrossingPlan, table: pa.Table) -> pa.Table:
+    """Find the crossing of one pair from the rows of `PAIR_TOTALS` of all tasks; no row for few users."""
+    moments, boot, weights = (
+        np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)
+        for name, shape in (
+            ("moments", (-1, 5)),
+            ("boot", (-1, 2 * len(plan.given))),
+            ("weights", (-1, 2 * len(plan.given))),
+        )
+    )
+    means, _, n = resampling.mean_and_error(moments)
+    if n.min() < FEWEST_USERS or not len(boot):
+        return CROSSINGS.empty_table()
+    means_b, at = resampling.replicate_means(boot, weights), len(plan.given)
+    crossing = find_crossing(
+        means[:at], means[at:], means_b[:, :at], means_b[:, at:], plan.given, level=plan.bootstrap.level
+    )
+    row = {
+        **{name: table.column(name)[0].as_py() for name in CELL},
+        "swapped": int(crossing.switch.swapped),
+        "given": crossing.switch.given,
+        "given_low": crossing.low,
+        "given_high": crossing.high,
+        "sign_changes": crossing.sign_changes,
+        "value": crossing.switch.value,
+        "share_at_ends": crossing.share_at_ends,
+    }
+    return pa.Table.from_pylist([row], schema=CROSSINGS)

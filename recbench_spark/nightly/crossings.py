@@ -1,0 +1,104 @@
+"""Crossings of the learning curves of a night: where to switch from one model to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from recbench_spark import revisions
+from recbench_spark.config import CURVE_METRIC, digest
+from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, find_crossings
+from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
+from recbench_spark.kernels.comparison.significance import holm
+from recbench_spark.nightly.curve_context import choose_curve_cutoff
+from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import CURVE_CROSSINGS, CURVE_VALUES
+
+
+def find_night_crossings(night: BenchmarkNight, journal: Journal) -> None:
+    """Append to `curve_crossings` if the file asks for curves; the same runs are compared once.
+
+    The driver holds one row for each part and pair of models.
+    """
+    if night.curves is None:
+        return
+    plan = _make_plan(night)
+    run_ids = [run.run_id for run in plan.runs]
+    bootstrap = plan.bootstrap.model_dump()
+    name = digest(run_ids, plan.k, bootstrap, revisions.select_revisions("learning_curves"), length=32)
+    if len(run_ids) < 2 or night.store.has(CURVE_CROSSINGS, "crossing_id", name):
+        return
+    with journal.stage("crossings", f"crossings of {len(run_ids)} curves", suite=night.benchmark.name):
+        tasks = int(night.spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        pairs = find_crossings(night.store.read(CURVE_VALUES), plan, tasks).toArrow().to_pylist()
+        rows = make_rows(pairs, plan, {**_facts(night), "crossing_id": name})
+        night.store.append_rows(rows, CURVE_CROSSINGS, once=name)
+
+
+def _make_plan(night: BenchmarkNight) -> CrossingPlan:
+    assert night.curves is not None
+    newest = find_newest_runs(night, [("logical_date", "=", night.logical_date)])
+    names = sorted(model.name for model in night.benchmark.curve_models if model.name in newest)
+    runs = tuple(ComparedRun(str(newest[name]["run_id"]), name, night.logical_date) for name in names)
+    given = night.curves.plan.request.rule.given
+    bootstrap = night.benchmark.evaluation.bootstrap
+    return CrossingPlan(runs, CURVE_METRIC, choose_curve_cutoff(night.benchmark), given, bootstrap)
+
+
+def _facts(night: BenchmarkNight) -> dict[str, Any]:
+    return {
+        "suite": night.benchmark.name,
+        "logical_date": night.logical_date,
+        "split_id": night.split_id,
+        "found_at": datetime.now(UTC),
+    }
+
+
+def make_rows(
+    pairs: Sequence[Mapping[str, Any]], plan: CrossingPlan, facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return rows of `curve_crossings`; the shares at the ends are adjusted over the pairs of each part."""
+    rows = []
+    for part in sorted({pair["part"] for pair in pairs}):
+        family = [pair for pair in pairs if pair["part"] == part]
+        adjusted = holm(np.array([pair["share_at_ends"] for pair in family]))
+        rows += [
+            _row(pair, share, plan, facts) for pair, share in zip(family, adjusted.tolist(), strict=True)
+        ]
+    return rows
+
+
+def _row(
+    pair: Mapping[str, Any], share: float, plan: CrossingPlan, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    first, second = plan.runs[pair["first_run"]], plan.runs[pair["second_run"]]
+    before, after = (second, first) if pair["swapped"] else (first, second)
+    numbers = (
+        "part",
+        "definition",
+        "given",
+        "given_low",
+        "given_high",
+        "value",
+        "sign_changes",
+        "share_at_ends",
+    )
+    return {
+        **facts,
+        **{name: pair[name] for name in numbers},
+        "model": first.model,
+        "other": second.model,
+        "run_id": first.run_id,
+        "other_run_id": second.run_id,
+        "metric": plan.metric,
+        "k": plan.k,
+        "first": before.model,
+        "then": after.model,
+        "share_holm": share,
+        "shown": share < MOST_AT_ENDS,
+    }

@@ -1,0 +1,163 @@
+"""Data on held-out users that the learning curves of all models of a night share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.checks import Check, warn_above_zero
+from recbench_spark.config import Benchmark, Evaluation, LearningCurve
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.evaluation.batched import curves
+from recbench_spark.evaluation.batched.curves import HELD_OUT_ROWS, HeldOutUsers
+from recbench_spark.evaluation.metrics.curve_batches import CurvePlan, merge_counts
+from recbench_spark.evaluation.metrics.learning_curves import CurveRequest
+from recbench_spark.kernels.metrics.accuracy import METRICS
+from recbench_spark.kernels.splits.prefixes import PrefixRule
+from recbench_spark.nightly.split import read_split
+from recbench_spark.runtime.session import cache_frame
+from recbench_spark.schemas import ITEMS, MANIFESTS, SPLITS
+from recbench_spark.storage.store import Store
+
+
+def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan:
+    """Return the plan of the learning curves of a benchmark file.
+
+    Raises:
+        ConfigError: a definition that curves cannot have.
+    """
+    curve = evaluation.learning_curve
+    assert curve is not None
+    rule = PrefixRule(curve.points, curve.test, curve.minimum, curve.users)
+    metrics = tuple(name for name in evaluation.metrics if name in METRICS)
+    request = CurveRequest(rule, metrics, evaluation.cutoffs, definition, evaluation.uncut)
+    definitions = {name: describe_curve(curve, definition, name) for name in metrics}
+    return CurvePlan(request, definitions, curve.draws if curve.order == "hash" else 0, curve.seed)
+
+
+def choose_curve_cutoff(benchmark: Benchmark) -> int:
+    """Return the cut-off at which learning curves are compared and shown.
+
+    It is that of the headline if it is measured, else the largest one.
+    """
+    k, cutoffs = benchmark.headline.partition("@")[2], benchmark.evaluation.cutoffs
+    return int(k) if k and int(k) in cutoffs else max(cutoffs)
+
+
+def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
+    """Return the definition string of a metric along a curve."""
+    return f"{definition.describe(METRICS[metric].axes)};{curve.describe()}"
+
+
+@dataclass(frozen=True)
+class CurveContext:
+    """Held-out users of a night, and the plan of their curves."""
+
+    store: Store
+    split_id: str
+    benchmark: Benchmark
+    plan: CurvePlan
+
+    @cached_property
+    def users(self) -> DataFrame:
+        """Rows of `CURVE_USERS`, cached: one shuffle for all models and checks of the night."""
+        split, parts = self.benchmark.split, self.benchmark.evaluation.parts
+        assert split.held_out is not None
+        tasks = curves.count_tasks(self.store.spark, self._count_rows())
+        held_out = HeldOutUsers(parts, split.held_out, split.seed, tasks)
+        items = read_split(self.store, ITEMS, self.split_id)
+        return cache_frame(curves.select_curve_users(self._rows, items, held_out, self.plan))
+
+    @property
+    def _rows(self) -> DataFrame:
+        return read_split(self.store, SPLITS, self.split_id)
+
+    def _count_rows(self) -> int:
+        filters = [("split_id", "=", self.split_id), ("fact", "=", "rows")]
+        rows = self.store.rows(MANIFESTS, filters, ["part", "value"])
+        return int(sum(row["value"] for row in rows if row["part"] in HELD_OUT_ROWS))
+
+    @cached_property
+    def counts(self) -> dict[str, dict[str, Any]]:
+        """Counts of users by part; the driver holds one row for each batch of users."""
+        return merge_counts(curves.count_curve_users(self.users, self.plan).toArrow())
+
+    def require_users(self) -> None:
+        """Refuse, before a model is fitted, a night without times for its order, or without users.
+
+        Raises:
+            ProtocolError: rows without a time, where time orders them.
+            DataError: no user of a part has rows enough.
+        """
+        if not self.plan.draws:
+            untimed = F.col("part").isin(*HELD_OUT_ROWS) & F.col("event_time").isNull()
+            if self._rows.where(untimed).limit(1).count():
+                raise ProtocolError(
+                    "evaluation.learning_curve: order 'time' needs a time in every row of held-out users, "
+                    "and there are rows without",
+                    "order: hash, or map dataset.columns.event_time",
+                )
+        for part in self.benchmark.evaluation.parts:
+            self._require_standing(part)
+
+    def _require_standing(self, part: str) -> None:
+        row, rule = self.counts.get(part, {"users": 0, "short": 0, "longest": 0}), self.plan.request.rule
+        if row["users"] > row["short"]:
+            return
+        fewest = (rule.given[-1] if rule.users == "fixed" else rule.given[0]) + rule.minimum
+        raise DataError(
+            f"evaluation.learning_curve: no user of part '{part}' has {fewest} rows; "
+            f"the longest of {row['users']} histories has {row['longest']}",
+            "a smaller evaluation.learning_curve.given",
+        )
+
+    def make_checks(self) -> list[Check]:
+        """Return the checks of the users, the same for every model."""
+        return [check for part, row in sorted(self.counts.items()) for check in self._check_part(part, row)]
+
+    def _check_part(self, part: str, row: Mapping[str, Any]) -> list[Check]:
+        last, name = self.plan.request.rule.given[-1], f"{part}: learning curves"
+        checks = [
+            Check(f"{name}: users", row["users"] - row["short"], None, "info", "users at a point"),
+            Check(f"{name}: users with too few rows", row["short"], None, "info", "they stand at no point"),
+            Check(
+                f"{name}: users without relevant items", row["empty"], None, "info",
+                "at one point or more: left out there, or 0, as `empty_users` says",
+            ),
+            Check(
+                f"{name}: given items without training rows",
+                row["untrained_items"][-1] / max(row["given_items"][-1], 1), None, "info",
+                describe_untrained(self.plan.request.rule.given, row),
+            ),
+        ]  # fmt: skip
+        if self.plan.draws:
+            return checks
+        detail = f"the first {last} rows of these users have one time, so that item ids order them"
+        return [*checks, warn_above_zero(f"{name}: users with equal times", row["equal_times"], detail)]
+
+
+def describe_untrained(given: Sequence[int], row: Mapping[str, Any]) -> str:
+    """Return the shares of given items without training rows by point, in words.
+
+    >>> describe_untrained([1, 2], {"given_items": [4, 8], "untrained_items": [1, 3]})
+    'share of the given items; by given ratings 1: 1 of 4, 2: 3 of 8'
+    """
+    counts = zip(given, row["untrained_items"], row["given_items"], strict=True)
+    by_point = ", ".join(f"{point}: {unknown} of {items}" for point, unknown, items in counts)
+    return f"share of the given items; by given ratings {by_point}"
+
+
+def build_curve_context(
+    store: Store, split_id: str, benchmark: Benchmark, definition: Definition
+) -> CurveContext | None:
+    """Return the data of the learning curves; None where the file asks for none."""
+    evaluation = benchmark.evaluation
+    if evaluation.learning_curve is None:
+        return None
+    return CurveContext(store, split_id, benchmark, make_curve_plan(evaluation, definition))

@@ -1,0 +1,173 @@
+"""Systems that switch between two models: chosen on validation users, measured from values that are there.
+
+A switch uses the values of one model up to some given ratings, and those of another one from then on. Where
+the file says `auto`, the place (and, of many models, the pair) with the largest mean over the points is
+chosen on part `valid` alone, so that the test users have no say in it. Nothing is ranked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from recbench_spark.checks import Check
+from recbench_spark.config import CURVE_METRIC, SwitchModel
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Floats
+from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
+from recbench_spark.nightly.curve_context import choose_curve_cutoff
+from recbench_spark.nightly.learning_curves import write_curve_results
+from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
+from recbench_spark.nightly.results import write_checks
+from recbench_spark.nightly.run_keys import list_switched_models
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import CURVE_VALUES, LEARNING_CURVES
+
+VALID = "valid"
+
+
+@dataclass(frozen=True)
+class SwitchChoice:
+    """Chosen switch.
+
+    Attributes:
+        first, then: the models.
+        given: the largest number of given ratings at which `first` is used; 0: never.
+        origin: in words, where the place was chosen.
+    """
+
+    first: str
+    then: str
+    given: int
+    origin: str
+
+    def describe(self) -> str:
+        """Return the switch in words, as `runs.budget` has it.
+
+        >>> SwitchChoice("popular", "als", 5, "by the file").describe()
+        'popular up to 5 given ratings, then als: chosen by the file'
+        """
+        return f"{self.first} up to {self.given} given ratings, then {self.then}: chosen {self.origin}"
+
+
+def evaluate_switch(
+    night: BenchmarkNight, model: SwitchModel, run_id: str, journal: Journal
+) -> tuple[list[Check], SwitchChoice]:
+    """Write the values of a switch, and all that follows from them; return its checks and the choice.
+
+    The rows of the two models are joined by user: one shuffle of the rows of both.
+
+    Raises:
+        DataError: a model of the switch has no run tonight, or part `valid` has too few users.
+    """
+    context = night.curves
+    assert context is not None
+    with journal.stage("switch", f"{model.name}: switch", run_id=run_id, model=model.name):
+        runs = _find_runs(night, model)
+        choice = choose_switch(night, model, runs)
+        values = night.store.read(CURVE_VALUES)
+        # On the users who chose the place, the switch looks better than it is.
+        parts = [part for part in night.benchmark.evaluation.parts if model.at != "auto" or part != VALID]
+        first, then = (
+            values.where((F.col("run_id") == runs[name]) & F.col("part").isin(parts))
+            for name in (choice.first, choice.then)
+        )
+        switched = splice_values(
+            first, then, place=count_before(context.plan.request.rule.given, choice.given)
+        )
+        night.store.append(switched.withColumn("run_id", F.lit(run_id)), CURVE_VALUES)
+        write_curve_results(night, [run_id])
+        checks = [
+            *context.make_checks(),
+            Check("switch: given ratings", choice.given, None, "info", choice.describe()),
+        ]
+        write_checks(night.store, run_id, checks)
+    return checks, choice
+
+
+def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:
+    """Return the runs of tonight of the models that a switch uses, by model."""
+    newest = find_newest_runs(night, [("logical_date", "=", night.logical_date)])
+    wanted = [one.name for one in list_switched_models(night.benchmark, model)]
+    runs = {name: str(newest[name]["run_id"]) for name in wanted if name in newest}
+    missing = [name for name in wanted if name not in runs]
+    if missing and (model.first is not None or len(runs) < 2):
+        raise DataError(
+            f"model {model.name}: model {missing[0]} has not succeeded tonight", "its values are needed"
+        )
+    return runs
+
+
+def choose_switch(night: BenchmarkNight, model: SwitchModel, runs: dict[str, str]) -> SwitchChoice:
+    """Return the switch that the file names, or the best one on part `valid`.
+
+    Raises:
+        DataError: part `valid` has a point with too few users.
+    """
+    if model.at != "auto":
+        assert model.first is not None and model.then is not None
+        return SwitchChoice(model.first, model.then, model.at, "by the file")
+    k = choose_curve_cutoff(night.benchmark)
+    given = night.curves.plan.request.rule.given if night.curves else ()
+    means = _read_means(night, runs, k)
+    if model.first is not None and model.then is not None:
+        first, then = model.first, model.then
+        switch = find_place(means[first], means[then], given)
+    else:
+        first, then, switch = choose_pair(means, given)
+    origin = f"on part {VALID} by the mean of {CURVE_METRIC}@{k} over the points"
+    return SwitchChoice(first, then, switch.given, origin)
+
+
+def _read_means(night: BenchmarkNight, runs: dict[str, str], k: int) -> dict[str, Floats]:
+    """Return the mean curves on part `valid`, (l,) by model."""
+    filters = [
+        ("run_id", "in", sorted(runs.values())),
+        ("part", "=", VALID),
+        ("metric", "=", CURVE_METRIC),
+        ("k", "=", k),
+    ]
+    rows = sorted(night.store.rows(LEARNING_CURVES, filters), key=lambda row: row["given"])
+    means = {}
+    for name, run_id in runs.items():
+        values = [row["value"] for row in rows if row["run_id"] == run_id]
+        if not values or None in values:
+            raise DataError(
+                f"part '{VALID}' has a point with too few users to choose a switch",
+                "a larger split.held_out.valid, or fewer points",
+            )
+        means[name] = np.array(values)
+    return means
+
+
+def count_before(given: Sequence[int], switch: int) -> int:
+    """Return the number of points at which the first model is used.
+
+    >>> count_before([1, 2, 5, 20], 5), count_before([1, 2, 5, 20], 0)
+    (3, 0)
+    """
+    return sum(point <= switch for point in given)
+
+
+def splice_values(first: DataFrame, then: DataFrame, place: int) -> DataFrame:
+    """Take the values of `first` at the first points, and those of `then` behind them.
+
+    Args:
+        first: rows of `curve_values` of one run.
+        then: rows of another run of the same split and plan.
+        place: number of points of the first one.
+    """
+    key = ["user_id", "part", "metric", "definition"]
+    other = then.select(*key, F.col("values").alias("later_values"))
+
+    def splice(values: Column, number: Column) -> Column:
+        later = F.col("later_values")[number]
+        behind = F.slice(later, place + 1, F.greatest(F.size(later) - place, F.lit(0)))
+        return F.concat(F.slice(values, 1, place), behind)
+
+    joined = first.join(other, key)
+    return joined.withColumn("values", F.transform("values", splice)).drop("later_values")

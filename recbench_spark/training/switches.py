@@ -1,0 +1,43 @@
+"""Models that switch between others: nothing is fitted or ranked here (see `nightly.switches`)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+
+from recbench_spark.checks import Check
+from recbench_spark.config import SwitchModel
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.rank import RankingInput
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+
+
+class SwitchAdapter(ModelAdapter[SwitchModel]):
+    """Adapter of a switch, which has values along a learning curve and no scores of its own."""
+
+    learns: ClassVar[bool] = False
+
+    def load(self, data: SplitData) -> Trained:
+        """Return a model without tables: its two models have theirs."""
+        return Trained()
+
+    def describe(self) -> str:
+        """Describe the switch in words."""
+        settings = self.settings
+        pair = (
+            f"{settings.first}, then {settings.then}"
+            if settings.first
+            else "two models that part valid chooses"
+        )
+        place = (
+            "a place that part valid chooses" if settings.at == "auto" else f"{settings.at} given ratings"
+        )
+        return f"{pair}, with the first one up to {place}"
+
+    def prepare_ranking(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Raise ConfigError: only learning curves have values of a switch."""
+        raise ConfigError(
+            f"model {self.settings.name}: a switch ranks nothing by itself",
+            "it is measured where evaluation.learning_curve is set",
+        )
