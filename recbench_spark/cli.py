@@ -324,6 +324,17 @@ def parse_counts(text: str) -> tuple[int, ...]:
     return tuple(parse_count(part) for part in text.split(","))
 
 
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse different whole numbers from 0 such as 0,1,2."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,1,2") from None
+    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        raise argparse.ArgumentTypeError(f"'{text}': whole numbers from 0, each once")
+    return numbers
+
+
 def expand_curve(cuts: Sequence[int]) -> tuple[int, ...]:
     """Return every cut-off from 1 to the largest."""
     if max(cuts) > MAX_CURVE:

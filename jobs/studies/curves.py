@@ -8,10 +8,12 @@
 crossing, how wide is it, does the switching system beat both on users it has not seen? And how often is a
 crossing shown where one system leads everywhere? The exit code is 1 where a share is outside of its bound.
 
-`systems`: SGD, ALS-WR, iALS, item-kNN and popularity are fitted, with fixed settings, without some users.
-These users are folded in after 1 .. L ratings, and NDCG@50 is computed among all items and rated ones.
-Does a system that wins among the rated items win among all? The file has a header and the columns user,
-item, rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is not used.
+`systems`: SGD, ALS-WR, iALS, item-kNN and popularity are fitted without some users. Settings and epochs of
+SGD, and settings of ALS-WR, are those with the least RMSE on a tenth of the training ratings; the other
+systems have fixed settings. The users are folded in after 1 .. L ratings, and NDCG@50 is computed among all
+items and rated ones. Does a system that wins among the rated items win among all? The file has a header
+and the columns user, item, rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is
+not used.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from recbench_spark import cli
+from recbench_spark.config.searching import SettingRange
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, measure_prefixes
@@ -44,12 +47,15 @@ from recbench_spark.kernels.metrics.learning_curves import average_draws, averag
 from recbench_spark.kernels.ranking.scorers import DotScorer, NeighbourScorer, Scorer
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.kernels.splits.prefixes import PrefixRule, order_by_hash
+from recbench_spark.leaderboard.search_spaces import Setting, draw_points, find_edges
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours
 from recbench_spark.models.prefix_vectors import PrefixFolder
-from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
+from recbench_spark.models.rating import registry
+from recbench_spark.models.rating.als import ImplicitAlsSettings, fit_implicit_als
 from recbench_spark.models.rating.folding import make_prefix_folder
 from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
-from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
+from recbench_spark.models.rating.sgd import RatingFactorModel
+from recbench_spark.models.rating.shuffling import draw_held_out
 
 USERS, POINTS, NOISE = 1000, 20, 0.15
 """Size of the planted world, and the standard deviation of a value of one system, user and point."""
@@ -144,6 +150,37 @@ LOWEST = 128.0
 
 COLUMNS = {"userId": "user", "movieId": "item"}
 
+VALIDATION_SHARE = 0.1
+"""Share of the training ratings on which the settings of SGD and ALS-WR are chosen."""
+
+
+class SearchedKind(NamedTuple):
+    """A kind of model whose settings are searched for RMSE.
+
+    Attributes:
+        space: ranges of the searched settings.
+        steps: name of the setting that is the number of epochs or sweeps.
+        most: largest number of steps; the best number up to it is chosen for each setting.
+    """
+
+    space: Mapping[str, SettingRange]
+    steps: str
+    most: int
+
+
+SEARCHED = {
+    "sgd_mf": SearchedKind(
+        {
+            "rates": SettingRange(low=0.002, high=0.02, log=True),
+            "regularisers": SettingRange(low=0.01, high=0.2, log=True),
+        },
+        "epochs",
+        100,
+    ),
+    "als_wr": SearchedKind({"regulariser": SettingRange(low=0.01, high=0.3, log=True)}, "sweeps", 30),
+}
+"""Searches for RMSE: settings are points of Sobol's sequence in these spaces."""
+
 
 class CurveLog(NamedTuple):
     """Ratings by dense index, sorted by user; `users` and `items` are the ids in the log."""
@@ -199,23 +236,47 @@ def hold_users_out(log: CurveLog, count: int, fewest: int, seed: int) -> Bools:
     return np.isin(log.user_r, chosen)
 
 
-def fit_systems(train: CurveLog, dims: int, seed: int) -> dict[str, System]:
-    """Fit the five systems on the users who stay."""
-    ratings = Ratings(train.user_r, train.item_r, train.rating_r, len(train.users), len(train.items))
-    liked = train.select(train.rating_r >= LIKED)
-    pairs = Ratings(liked.user_r, liked.item_r, liked.rating_r, len(liked.users), len(liked.items))
-    sgd, als, ials = (
-        SgdSettings(dims=dims, epochs=30),
-        AlsSettings(dims=dims),
-        ImplicitAlsSettings(dims=dims),
-    )
-    return {
-        "sgd": make_factor_system(fit_sgd(ratings, sgd, seed), sgd, train),
-        "als_wr": make_factor_system(fit_als(ratings, als, seed), als, train),
-        "implicit_als": make_factor_system(fit_implicit_als(pairs, ials, seed), ials, liked),
+def fit_systems(train: CurveLog, dims: int, seed: int, trials: int) -> dict[str, System]:
+    """Fit the five systems on the users who stay; SGD and ALS-WR with settings for RMSE."""
+    ratings, liked = make_ratings(train), train.select(train.rating_r >= LIKED)
+    ials = ImplicitAlsSettings(dims=dims)
+    systems = {}
+    for name in SEARCHED:
+        settings = search_rmse(ratings, name, dims, seed, trials)
+        fitted = registry.fit(ratings, settings, seed)
+        systems[name] = make_factor_system(fitted, settings, train)
+    return systems | {
+        "implicit_als": make_factor_system(fit_implicit_als(make_ratings(liked), ials, seed), ials, liked),
         "item_knn": System(fit_neighbours(liked), None),
         "popular": System(DotScorer(np.zeros((len(train.items), 0), np.float32), count_items(liked)), None),
     }
+
+
+def make_ratings(log: CurveLog) -> Ratings:
+    """Return the ratings as learners take them."""
+    return Ratings(log.user_r, log.item_r, log.rating_r, len(log.users), len(log.items))
+
+
+def search_rmse(train: Ratings, kind: str, dims: int, seed: int, trials: int) -> RatingSettings:
+    """Return the settings with the least RMSE on a part of the training ratings, and print them.
+
+    No row of a user who is held out is seen. The RMSE is that after the best number of steps, and the
+    settings that are returned have this number.
+    """
+    space, steps, most = SEARCHED[kind]
+    watched_r = draw_held_out(train, VALIDATION_SHARE, seed)
+    learnt, watched = train.rows(~watched_r), train.rows(watched_r)
+    tried: list[tuple[float, Setting]] = []
+    for point in draw_points(space, trials, "sobol", seed):
+        settings = registry.make_settings({"kind": kind, "dims": dims, steps: most, **point})
+        rmse_s = registry.fit(learnt, settings, seed, watched).rmse_s
+        tried.append((float(rmse_s.min()), {**point, steps: int(rmse_s.argmin()) + 1}))
+    least, best = min(tried, key=lambda trial: trial[0])
+    edges = [edge.name for edge in find_edges(space, best)] + [steps] * (best[steps] == most)
+    chosen = ", ".join(f"{name} {value:g}" for name, value in best.items())
+    places = f"at the edge of its range: {', '.join(edges)}" if edges else "no setting at an edge"
+    print(f"{kind}: RMSE {least:.4f} with {chosen}, the best of {trials} settings ({places})")
+    return registry.make_settings({"kind": kind, "dims": dims, **best})
 
 
 def count_items(log: CurveLog) -> Floats:
@@ -315,7 +376,7 @@ def run_systems(args: argparse.Namespace) -> int:
     rule = PrefixRule(tuple(range(1, args.points + 1)))
     held_out = hold_users_out(log, args.users, args.points + rule.minimum, args.seed)
     train, tested = log.select(~held_out), log.select(held_out)
-    systems, users = fit_systems(train, args.dims, args.seed), make_users(tested)
+    systems, users = fit_systems(train, args.dims, args.seed, args.trials), make_users(tested)
     orders = list_orders(tested, users, args)
     print_counts(log, train, users, orders, args.points)
     for candidates in ("unseen", "rated"):
@@ -380,6 +441,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--order", choices=("hash", "time"), default="hash", help="order of the ratings")
     flags.add_argument("--draws", type=cli.parse_count, default=5, help="orders by hash (5)")
     flags.add_argument("--dims", type=cli.parse_count, default=32, help="dimensions of the vectors (32)")
+    flags.add_argument("--trials", type=cli.parse_count, default=12, help="settings tried for RMSE (12)")
     flags.add_argument("--seed", type=int, default=1, help="of held-out users, orders and fits (1)")
     return flags
 

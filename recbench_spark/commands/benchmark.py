@@ -24,8 +24,12 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--models", help="some of the file's models, by name (default: all that predict ratings)"
     )
-    flags.add_argument("--seeds", type=seeds, default=(), help="e.g. 1,2,3 (default: each model's own)")
-    flags.add_argument("--folds", type=seeds, default=(), help="some folds, e.g. 0,1 (default: all)")
+    flags.add_argument(
+        "--seeds", type=cli.parse_seeds, default=(), help="e.g. 1,2,3 (default: each model's own)"
+    )
+    flags.add_argument(
+        "--folds", type=cli.parse_seeds, default=(), help="some folds, e.g. 0,1 (default: all)"
+    )
     flags.add_argument(
         "--threads", type=cli.parse_threads, default=1, help="threads of each fit (default 1)"
     )
@@ -34,17 +38,6 @@ def parser() -> cli.Parser:
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
     flags.add_argument("--log", help="JSON-lines log (default: WAREHOUSE/logs/NAME-fits.jsonl where local)")
     return flags
-
-
-def seeds(text: str) -> tuple[int, ...]:
-    """Parse different whole numbers from 0 such as 0,1,2."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,1,2") from None
-    if len(set(numbers)) < len(numbers) or min(numbers) < 0:
-        raise argparse.ArgumentTypeError(f"'{text}': whole numbers from 0, each once")
-    return numbers
 
 
 def main(args: argparse.Namespace) -> int:

@@ -273,7 +273,7 @@ def _describe_model_tables(model: ModelConfig) -> list[str]:
             columns = _list_columns(model, name)
             lines.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):
-        lines += _vector_width(model)
+        lines += _describe_width(model)
     return lines
 
 
@@ -303,16 +303,16 @@ def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool =
     return f"{name:<11} {path}: {size}"
 
 
-def _vector_width(model: EmbeddingsModel) -> list[str]:
+def _describe_width(model: EmbeddingsModel) -> list[str]:
     """Return a line with the width of the vectors of a model, from the first row of each table.
 
     Raises:
         SchemaError: users and items have vectors of different lengths.
     """
+    items = (f"model {model.name}: items", model.items)
+    users = (f"model {model.name}: users", model.users) if model.users else items
     try:
-        dims = arrow_files.read_common_width(
-            (f"model {model.name}: users", model.users), (f"model {model.name}: items", model.items)
-        )
+        dims = arrow_files.read_common_width(users, items)
     except FallbackToSpark:
         return []
     return [f"{model.name:<11} {dims} dimensions"]

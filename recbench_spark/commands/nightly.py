@@ -1,13 +1,14 @@
-"""Run all stages of a benchmark file for one day, or for many days in one session.
+"""Run all stages of a benchmark file for one day, or for many days or splits in one session.
 
     python jobs/nightly.py --config demo --warehouse warehouse/demo --logical-date 2026-01-01
     python jobs/nightly.py --config FILE --warehouse DIR --dates 2026-01-01..2026-01-31
+    python jobs/nightly.py --config FILE --warehouse DIR --logical-date 2026-01-01 --split-seeds 1,2,3
     spark-submit --properties-file conf/spark/local.conf jobs/nightly.py --config FILE ...
 
 A second run of the same night does nothing and says so; --force makes a new attempt. Exit codes:
 0 fine, 1 failed, 2 wrong usage or configuration, 3 a quality gate failed, 4 a regression,
 130 and 143 interrupted. Many nights: the earliest first, a failed one stops no other, and the smallest
-code that is not 0 counts.
+code that is not 0 counts. With --split-seeds each split is a suite of its own, such as NAME-seed1.
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ def parser() -> cli.Parser:
         help="every day from A to B, or A,B,C: in one session",
     )
     flags.add_argument(
+        "--split-seeds",
+        type=cli.parse_seeds,
+        default=(),
+        metavar="1,2,3",
+        help="a night for each of these values of split.seed, in one session",
+    )
+    flags.add_argument(
         "--force", action="store_true", help="run again what has succeeded, as a new attempt"
     )
     flags.add_argument("--dry-run", action="store_true", help="check the file and say what would be done")
@@ -43,9 +51,9 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the file, run the night, or the nights of --dates, and print the outcome."""
+    """Check the file, run the night, or the nights of --dates and --split-seeds, and print the outcome."""
     # Imported here, so that --help and wrong flags are answered before anything of a night is loaded.
-    if args.dates:
+    if args.dates or args.split_seeds:
         from recbench_spark.commands.actions import backfill  # noqa: PLC0415
 
         return backfill.run(args)

@@ -10,7 +10,7 @@ from recbench_spark.config.base import Name, Strict
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
-from recbench_spark.config.models import ModelConfig, SwitchModel, make_model
+from recbench_spark.config.models import EmbeddingsModel, ModelConfig, SwitchModel, make_model
 from recbench_spark.config.searching import SearchSettings
 from recbench_spark.config.split import FOLD_HOLDOUTS, Split
 
@@ -54,6 +54,7 @@ class Benchmark(Strict):
             *_paradox_mistakes(self),
             *_search_mistakes(self),
             *_open_loop_mistakes(self),
+            *_fold_in_mistakes(self),
             *_curve_mistakes(self),
             *(mistake for switch in self.switches for mistake in _switch_mistakes(self, switch)),
         )
@@ -203,6 +204,20 @@ def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     return [
         (bool(unknown), f"search.spaces: no model '{unknown[0] if unknown else ''}' in this file"),
         (search.fold >= fold_count, f"search.fold: no fold {search.fold} in this split"),
+    ]
+
+
+def _fold_in_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """Return models whose item vectors alone rank nobody in this split: (is wrong, message)."""
+    held_out = benchmark.split.held_out
+    folds_users = held_out is not None and held_out.of == "users"
+    alone = [m for m in benchmark.models if isinstance(m, EmbeddingsModel) and m.users is None]
+    return [
+        (
+            not folds_users,
+            f"model {model.name}: without users it ranks only users of split.held_out: {{of: users}}",
+        )
+        for model in alone
     ]
 
 

@@ -7,11 +7,12 @@ import pkgutil
 import re
 from collections.abc import Mapping
 from importlib import import_module, util
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shorten
+from recbench_spark.config.fold_in import FoldInRidge
 from recbench_spark.errors import ConfigError, nearest
 
 MODELS_PACKAGE = "recbench_spark.models"
@@ -47,7 +48,7 @@ class ModelConfig(Strict):
     the content at the path enters the key of a run. `measured`: False for figures that others measured.
     `facts`: facts that a night reads from the model itself, for gates. `revised`: names in `revisions` that
     its numbers depend on, beside that of its kind. `unkeyed`: settings that change no number and enter no
-    key.
+    key. `unfitted`: settings that no fit depends on: models that differ in them alone share one fit.
     """
 
     behaviour: ClassVar[str] = ""
@@ -56,6 +57,7 @@ class ModelConfig(Strict):
     facts: ClassVar[tuple[str, ...]] = ()
     revised: ClassVar[tuple[str, ...]] = ()
     unkeyed: ClassVar[frozenset[str]] = frozenset()
+    unfitted: ClassVar[frozenset[str]] = frozenset()
 
     name: Name
     version: str = "1"
@@ -232,13 +234,27 @@ class TruthModel(ModelConfig):
 
 
 class EmbeddingsModel(ModelConfig):
-    """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias])."""
+    """Vectors of another system: (user_id, vector[, bias]) and (item_id, vector[, bias]).
 
+    With `fold_in` users get vectors from the items that they are given, for learning curves. Then `users`
+    can be left out.
+    """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"fold_in"})
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
     kind: Literal["embeddings"]
-    users: Location
+    users: Location | None = None
     items: Location
     similarity: Literal["dot", "cosine"] = "dot"
+    fold_in: FoldInRidge | None = None
+
+    @model_validator(mode="after")
+    def _check_users(self) -> Self:
+        if self.users is None and self.fold_in is None:
+            raise ValueError("users: a path is missing; with fold_in users follow from their given items")
+        if self.fold_in and self.similarity == "cosine":
+            raise ValueError("similarity: cosine with fold_in; scale the item vectors to length 1 instead")
+        return self
 
 
 class ScoresModel(ModelConfig):

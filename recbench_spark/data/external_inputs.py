@@ -209,6 +209,15 @@ def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFr
     return convert_embeddings(frames[0], frames[1], (users, items))
 
 
+def read_item_embeddings(spark: SparkSession, path: str) -> DataFrame:
+    """Read (item_id, vector, bias) of a model that brings no vectors of users.
+
+    Raises:
+        DataError: vectors that cannot be used, as in `convert_embeddings`.
+    """
+    return _convert_side(read_table(spark, path, ["item_id", "vector"], "item embeddings"), "item", path)
+
+
 def convert_embeddings(
     users: DataFrame, items: DataFrame, what: tuple[str, str]
 ) -> tuple[DataFrame, DataFrame]:
@@ -217,14 +226,17 @@ def convert_embeddings(
     Raises:
         DataError: vectors that are NULL, of different lengths or hold NaN, an id that is NULL or twice.
     """
-    sides = []
-    for side, rows, where in (("user", users, what[0]), ("item", items, what[1])):
-        require(rows, [f"{side}_id", "vector"], where)
-        bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
-        sides.append(_convert_vectors(rows, f"{side}_id", bias, where))
+    sides = [_convert_side(users, "user", what[0]), _convert_side(items, "item", what[1])]
     dims = [count_dimensions(rows, name) for rows, name in zip(sides, what, strict=True)]
     refuse_different_widths(dims, what)
     return sides[0].drop("bias"), sides[1]
+
+
+def _convert_side(rows: DataFrame, side: str, where: str) -> DataFrame:
+    """Return id, vector and bias (0 where there is no such column) of users or items."""
+    require(rows, [f"{side}_id", "vector"], where)
+    bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
+    return _convert_vectors(rows, f"{side}_id", bias, where)
 
 
 def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:

@@ -9,10 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from recbench_spark.config.fold_in import FoldInRidge
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32
 from recbench_spark.models.prefix_fold_in import decompose_items
-from recbench_spark.models.prefix_vectors import ConfidenceFolder, PrefixFolder, RatingFolder
+from recbench_spark.models.prefix_vectors import (
+    ConfidenceFolder,
+    PairFolder,
+    PrefixFolder,
+    RatingFolder,
+)
 
 
 class FoldInSettings(Protocol):
@@ -33,17 +39,27 @@ class FoldInSettings(Protocol):
 
 @dataclass(frozen=True)
 class RidgeFoldIn:
-    """Fold-in of Spark's explicit ALS: one ridge regression on the ratings.
+    """Fold-in of models of ratings: one ridge regression on ratings minus the biases of the items.
+
+    It covers Spark's explicit ALS (biases of 0), ALS-WR and SGD (biases with the overall mean).
 
     Attributes:
         regulariser: lambda, times the number of ratings; above 0.
+        bias_regulariser: lambda of the user's bias; None: users have no bias.
     """
 
     regulariser: float
+    bias_regulariser: float | None = None
 
     def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> RatingFolder:
         """Make the folder, as in `FoldInSettings`."""
-        return RatingFolder(vectors_id, known_i, self.regulariser)
+        return RatingFolder(
+            vectors_id,
+            known_i,
+            self.regulariser,
+            biases_i=biases_i,
+            bias_regulariser=self.bias_regulariser,
+        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,59 @@ class ConfidenceFoldIn:
         return ConfidenceFolder(
             vectors_id, known_i, decompose_items(vectors_id), self.regulariser, self.alpha, self.threshold
         )
+
+
+@dataclass(frozen=True)
+class PairFoldIn:
+    """Fold-in of models of pairs: iALS as it was fitted, or final item vectors (see `PairFolder`).
+
+    Attributes:
+        unobserved_weight: alpha_0, the weight of all pairs; above 0.
+        regulariser: lambda; above 0.
+        frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
+        items: number of items in the ridge; None: all items that have a place in the arrays.
+        threshold: lowest rating of a liked row; None: above 0.
+    """
+
+    unobserved_weight: float
+    regulariser: float
+    frequency: float = 1.0
+    items: int | None = None
+    threshold: float | None = None
+
+    def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> PairFolder:
+        """Make the folder, as in `FoldInSettings`; one pass over the items finds their eigenbasis."""
+        spectrum = decompose_items(vectors_id, self.unobserved_weight)
+        strengths = (self.unobserved_weight, self.regulariser, self.frequency)
+        return PairFolder(vectors_id, known_i, spectrum, *strengths, self.threshold, self.items)
+
+
+def require_fold_in(model: str, ridge: FoldInRidge | None) -> FoldInRidge:
+    """Return the section `fold_in` of a model whose fit does not say how to fold users in.
+
+    Raises:
+        ConfigError: it is missing.
+    """
+    if ridge is None:
+        raise ConfigError(
+            f"model {model}: learning curves need the ridge regression that folds users in",
+            "fold_in: {unobserved_weight: ..., regulariser: ...}, searched on the part valid",
+        )
+    return ridge
+
+
+def make_ridge_fold_in(ridge: FoldInRidge, threshold: float | None) -> FoldInSettings:
+    """Return the fold-in that a section `fold_in` describes.
+
+    Args:
+        ridge: the section.
+        threshold: lowest rating of a liked row; None: above 0.
+    """
+    if ridge.targets == "ratings":
+        return RidgeFoldIn(ridge.regulariser, ridge.bias_regulariser)
+    assert ridge.unobserved_weight is not None
+    strengths = (ridge.unobserved_weight, ridge.regulariser, ridge.frequency)
+    return PairFoldIn(*strengths, threshold=threshold)
 
 
 def require_ridge(model: str, regulariser: float, setting: str) -> float:

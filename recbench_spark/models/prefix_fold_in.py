@@ -21,8 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.kernels.compiling import compile_kernel
+
+ITEMS_A_BLOCK = 1 << 14
+"""Items that are converted to float64 together: 8 MB at 64 dimensions."""
 
 
 class ItemSpectrum(NamedTuple):
@@ -71,7 +74,7 @@ def ridge_by_frequency(
     return ridge * (np.arange(longest + 1.0) + unobserved_weight * n_items) ** frequency
 
 
-def decompose_items(factors_id: Floats, weight: float = 1.0) -> ItemSpectrum:
+def decompose_items(factors_id: Floats | Floats32, weight: float = 1.0) -> ItemSpectrum:
     """Compute the eigenbasis of weight x Y' Y. Cost: one pass over the items, and a solve of d rows.
 
     Args:
@@ -79,13 +82,15 @@ def decompose_items(factors_id: Floats, weight: float = 1.0) -> ItemSpectrum:
         weight: alpha_0 of iALS; 1 for Spark's implicit ALS.
     """
     gram_dd = np.zeros((factors_id.shape[1], factors_id.shape[1]))
-    _add_gram(np.ascontiguousarray(factors_id, np.float64), gram_dd)
+    for begin in range(0, len(factors_id), ITEMS_A_BLOCK):
+        block = factors_id[begin : begin + ITEMS_A_BLOCK]
+        _add_gram(np.ascontiguousarray(block, np.float64), gram_dd)
     values_d, basis_dd = np.linalg.eigh(weight * gram_dd)
     return ItemSpectrum(np.maximum(values_d, 0.0), np.ascontiguousarray(basis_dd))
 
 
 def fold_in_prefixes(
-    offsets: Ints, items: Ints, targets: Floats, factors_id: Floats, ridge_n: Floats
+    offsets: Ints, items: Ints, targets: Floats, factors_id: Floats | Floats32, ridge_n: Floats
 ) -> Floats:
     """Compute the vectors of all prefixes by ridge regression on the targets.
 
@@ -116,7 +121,7 @@ def fold_in_implicit_prefixes(
     offsets: Ints,
     items: Ints,
     ratings: Floats,
-    factors_id: Floats,
+    factors_id: Floats | Floats32,
     spectrum: ItemSpectrum,
     *,
     ridge_n: Floats,
@@ -145,7 +150,7 @@ def fold_in_implicit_prefixes(
 
 
 def fold_in_ials_prefixes(
-    offsets: Ints, items: Ints, factors_id: Floats, spectrum: ItemSpectrum, ridge_n: Floats
+    offsets: Ints, items: Ints, factors_id: Floats | Floats32, spectrum: ItemSpectrum, ridge_n: Floats
 ) -> Floats:
     """Compute the vectors of all prefixes as iALS is fitted, from pairs alone.
 
@@ -171,7 +176,7 @@ def _solve_implicit(
     offsets: Ints,
     items: Ints,
     rows: WeightedRows,
-    factors_id: Floats,
+    factors_id: Floats | Floats32,
     spectrum: ItemSpectrum,
     *,
     ridge_n: Floats,
@@ -196,7 +201,7 @@ def _check_ridges(offsets: Ints, ridge_n: Floats) -> None:
 
 
 @compile_kernel
-def _add_gram(factors_id: Floats, gram_dd: Floats) -> None:
+def _add_gram(factors_id: Floats | Floats32, gram_dd: Floats) -> None:
     """Add Y' Y item by item, so that the sum does not depend on a library's blocks."""
     for row in factors_id:
         for a in range(len(row)):
@@ -258,7 +263,12 @@ def _fill_kernel(rows_dk: Floats, scale_d: Floats, n: int, kernel: Floats) -> No
 
 @compile_kernel
 def _fold_explicit(
-    offsets: Ints, items: Ints, targets: Floats, factors_id: Floats, ridge_n: Floats, out_pd: Floats
+    offsets: Ints,
+    items: Ints,
+    targets: Floats,
+    factors_id: Floats | Floats32,
+    ridge_n: Floats,
+    out_pd: Floats,
 ) -> None:
     """Fill the vectors of all prefixes, user by user."""
     dims = factors_id.shape[1]
@@ -348,7 +358,7 @@ def _fold_implicit(
     offsets: Ints,
     items: Ints,
     rows: WeightedRows,
-    factors_id: Floats,
+    factors_id: Floats | Floats32,
     spectrum: ItemSpectrum,
     ridge_n: Floats,
     out_pd: Floats,

@@ -10,6 +10,7 @@ Axes: u users, p given rows, i items, d dimensions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -54,8 +55,21 @@ class PrefixFolder(Protocol):
         """
 
 
+class RoundedFolder(ABC):
+    """Base of folders that solve in float64 and round last, as all stored vectors are rounded."""
+
+    @abstractmethod
+    def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
+        """Return the vectors of all prefixes in float64, (p, d), and true for prefixes with a vector."""
+
+    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
+        """Fold all prefixes in, as in `PrefixFolder`."""
+        vectors_pd, known_p = self.solve(offsets, items, ratings)
+        return PrefixVectors(vectors_pd.astype(np.float32), known_p)
+
+
 @dataclass(frozen=True)
-class RatingFolder:
+class RatingFolder(RoundedFolder):
     """Folder of models of ratings: r = mean + b_u + b_i + x_u y_i, with a ridge for each rating.
 
     It covers Spark's explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
@@ -70,34 +84,43 @@ class RatingFolder:
         bias_regulariser: lambda of the user's bias; None: users have no bias.
     """
 
-    factors_id: Floats
+    factors_id: Floats | Floats32
     known_i: Bools
     regulariser: float
     mean: float = 0.0
     biases_i: Floats | None = None
     bias_regulariser: float | None = None
 
-    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
-        """Fold all prefixes in by ridge regression on what mean and biases leave."""
-        targets = ratings - self.mean
-        design_id = np.asarray(self.factors_id, np.float64)
+    def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
+        """Solve all prefixes by ridge regression on what mean and biases leave.
+
+        Only vectors of items in these rows are copied, so a task holds no second copy of the item side.
+        """
+        used_p = _mark_known_items(self.known_i, items)
+        chosen, place_r = np.unique(items[used_p], return_inverse=True)
+        targets_r = ratings[used_p] - self.mean
         if self.biases_i is not None:
-            targets = targets - np.append(self.biases_i, 0.0)[items]
-        if self.bias_regulariser is not None:
-            # A column of s has the bias s b, and the ridge lambda b^2 of b is lambda / s^2 of s b.
-            height = (self.regulariser / self.bias_regulariser) ** 0.5
-            design_id = np.column_stack([design_id, np.full(len(design_id), height)])
-        dims = self.factors_id.shape[1]
+            targets_r = targets_r - self.biases_i[chosen][place_r]
+        design_kd, dims = self._make_design(chosen), self.factors_id.shape[1]
 
-        def solve(offsets: Ints, rows: Ints) -> Floats:
+        def solve_used(offsets: Ints) -> Floats:
             ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
-            return fold_in_prefixes(offsets, items[rows], targets[rows], design_id, ridge_n)[:, :dims]
+            return fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[:, :dims]
 
-        return _fold_used(offsets, _mark_known_items(self.known_i, items), dims, solve)
+        return _fold_used(offsets, used_p, dims, solve_used)
+
+    def _make_design(self, chosen_k: Ints) -> Floats:
+        """Return the vectors of some items, with a column for the bias of the user."""
+        design_kd = np.asarray(self.factors_id[chosen_k], np.float64)
+        if self.bias_regulariser is None:
+            return design_kd
+        # A column of s has the bias s b, and the ridge lambda b^2 of b is lambda / s^2 of s b.
+        height = (self.regulariser / self.bias_regulariser) ** 0.5
+        return np.column_stack([design_kd, np.full(len(design_kd), height)])
 
 
 @dataclass(frozen=True)
-class ConfidenceFolder:
+class ConfidenceFolder(RoundedFolder):
     """Folder of Spark's implicit ALS: liked rows with strength 1, confidence 1 + alpha.
 
     Attributes:
@@ -109,28 +132,28 @@ class ConfidenceFolder:
         threshold: lowest rating of a liked row; None: above 0.
     """
 
-    factors_id: Floats
+    factors_id: Floats | Floats32
     known_i: Bools
     spectrum: ItemSpectrum
     regulariser: float
     alpha: float
     threshold: float | None = None
 
-    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
-        """Fold all prefixes of liked rows in."""
+    def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
+        """Solve all prefixes of liked rows."""
+        used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
+        liked_r = items[used_p]
 
-        def solve(offsets: Ints, rows: Ints) -> Floats:
+        def solve_used(offsets: Ints) -> Floats:
             ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
-            ones = np.ones(len(rows))
-            arrays = (offsets, items[rows], ones, self.factors_id, self.spectrum)
+            arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
             return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
 
-        used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
-        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
+        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve_used)
 
 
 @dataclass(frozen=True)
-class PairFolder:
+class PairFolder(RoundedFolder):
     """Folder of models of pairs: iALS as it was fitted, and the final item vectors of any other model.
 
     For MF-BPR, LightGCN and vectors of teams `unobserved_weight` and `regulariser` are settings of the
@@ -144,31 +167,31 @@ class PairFolder:
         regulariser: lambda.
         frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
         threshold: lowest rating of a liked row; None: above 0.
+        items: number of items in the ridge; None: all that have a vector here, zeros included.
     """
 
-    factors_id: Floats
+    factors_id: Floats | Floats32
     known_i: Bools
     spectrum: ItemSpectrum
     unobserved_weight: float
     regulariser: float
     frequency: float = 1.0
     threshold: float | None = None
+    items: int | None = None
 
-    def fold(self, offsets: Ints, items: Ints, ratings: Floats) -> PrefixVectors:
-        """Fold all prefixes of liked rows in."""
-
-        def solve(offsets: Ints, rows: Ints) -> Floats:
-            ridge_n = ridge_by_frequency(
-                self.regulariser,
-                _longest(offsets),
-                len(self.factors_id),
-                self.unobserved_weight,
-                self.frequency,
-            )
-            return fold_in_ials_prefixes(offsets, items[rows], self.factors_id, self.spectrum, ridge_n)
-
+    def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
+        """Solve all prefixes of liked rows."""
         used_p = _mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
-        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve)
+        liked_r = items[used_p]
+        n_items = len(self.factors_id) if self.items is None else self.items
+
+        def solve_used(offsets: Ints) -> Floats:
+            longest = _longest(offsets)
+            strengths = (self.unobserved_weight, self.frequency)
+            ridge_n = ridge_by_frequency(self.regulariser, longest, n_items, *strengths)
+            return fold_in_ials_prefixes(offsets, liked_r, self.factors_id, self.spectrum, ridge_n)
+
+        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve_used)
 
 
 def _longest(offsets: Ints) -> int:
@@ -182,15 +205,18 @@ def _mark_known_items(known_i: Bools, items: Ints) -> Bools:
 
 
 def _fold_used(
-    offsets: Ints, used_p: Bools, dims: int, solve: Callable[[Ints, Ints], Floats]
-) -> PrefixVectors:
-    """Solve for the rows that are used, and give each prefix the vector of its last such row."""
+    offsets: Ints, used_p: Bools, dims: int, solve_used: Callable[[Ints], Floats]
+) -> tuple[Floats, Bools]:
+    """Solve for the rows that are used, and give each prefix the vector of its last such row.
+
+    `solve_used` takes the bounds of the users among the used rows.
+    """
     before_p = np.concatenate([[0], np.cumsum(used_p)])
     used_offsets = before_p[offsets]
-    solved = solve(used_offsets, np.flatnonzero(used_p))
+    solved = solve_used(used_offsets)
     user_p = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     last_p = before_p[1:] - 1
     known_p = last_p >= used_offsets[user_p]
-    vectors_pd = np.zeros((len(used_p), dims), np.float32)
+    vectors_pd = np.zeros((len(used_p), dims))
     vectors_pd[known_p] = solved[last_p[known_p]]
-    return PrefixVectors(vectors_pd, known_p)
+    return vectors_pd, known_p

@@ -38,6 +38,7 @@ class RandomAdapter(ModelAdapter[RandomModel]):
     """Adapter of random scores: a uniform score per (user, item) by hash."""
 
     learns: ClassVar[bool] = False
+    folds_prefixes: ClassVar[bool] = True
 
     def load(self, data: SplitData) -> Trained:
         """Return a model without tables: there is nothing to load."""

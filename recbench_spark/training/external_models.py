@@ -9,12 +9,20 @@ from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
-from recbench_spark.data.external_inputs import check_common_ids, read_embeddings, read_scored_rows
+from recbench_spark.data.external_inputs import (
+    check_common_ids,
+    read_embeddings,
+    read_item_embeddings,
+    read_scored_rows,
+)
 from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation import checks
 from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates
+from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
+from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
@@ -83,14 +91,27 @@ def row_checks(
 
 
 class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
-    """Adapter of vectors of users and items from another system."""
+    """Adapter of vectors of users and items, or of items alone, from another system."""
 
     learns: ClassVar[bool] = False
+    folds_prefixes: ClassVar[bool] = True
 
     def load(self, data: SplitData) -> Trained:
-        """Read both tables and check them."""
+        """Read the tables and check them."""
+        if self.settings.users is None:
+            return Trained(None, read_item_embeddings(data.spark, self.settings.items))
         users, items = read_embeddings(data.spark, self.settings.users, self.settings.items)
         return Trained(users, items)
+
+    def check_prefixes(self) -> None:
+        """Check that the file says how users are folded in. Raises ConfigError."""
+        require_fold_in(self.settings.name, self.settings.fold_in)
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return the ridge regression that the file describes."""
+        return make_ridge_fold_in(
+            require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
+        )
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
         """Return the item vectors, with the similarity that the settings name."""
@@ -101,12 +122,23 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
     def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the scored model (see `ModelAdapter.ranked`); refuse ids that do not match the night's
         ids."""
-        trained = self.load(data)
-        assert trained.users is not None
+        trained, what = self.load(data), f"model {self.settings.name}"
         assert trained.items is not None
+        if trained.users is None:
+            results = check_common_ids(trained.items, data.items, "item_id", (what, "catalogue"))
+            return ScoredModel(self.source(trained, data), self._fold_users(trained, data)), results
         known = ExpectedIds(users, data.items)
-        results = overlap_checks(trained.users, trained.items, known, f"model {self.settings.name}")
+        results = overlap_checks(trained.users, trained.items, known, what)
         return ScoredModel(self.source(trained, data), trained.users), results
+
+    def _fold_users(self, trained: Trained, data: SplitData) -> DataFrame:
+        """Return vectors of the users who were held out from training, from their given rows."""
+        if not data.folds_users:
+            raise ConfigError(
+                f"model {self.settings.name}: item vectors alone rank no user who has training rows",
+                "users: a path, or split.held_out: {of: users}",
+            )
+        return fold_given_rows(data.given_rows, data.items, self.make_prefix_scorer(trained, data))
 
 
 class _ExternalRowsAdapter(ModelAdapter[Rows]):

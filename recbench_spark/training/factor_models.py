@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.graph.folders import map_array, save_array
 from recbench_spark.indexing import add_dense_index
+from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.mf_bpr import MfBprModel
 from recbench_spark.models.networks.factors import (
@@ -50,7 +51,8 @@ Settings = MfBprModel | LightGcnModel
 class FactorAdapter(ModelAdapter[Any]):
     """Adapter of MF-BPR and LightGCN: vectors of users and items."""
 
-    needs_folder = True
+    needs_folder: ClassVar[bool] = True
+    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Fit the vectors; see the module for the way of the data."""
@@ -64,6 +66,16 @@ class FactorAdapter(ModelAdapter[Any]):
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
         items = with_vectors(data, "item", data.items, final[pairs.users :], folder, chosen=seen)
         return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
+
+    def check_prefixes(self) -> None:
+        """Check that the file says how users are folded in. Raises ConfigError."""
+        require_fold_in(self.settings.name, self.settings.fold_in)
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return a ridge regression on the final item vectors."""
+        return make_ridge_fold_in(
+            require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
+        )
 
 
 def find_journal(data: SplitData) -> Journal:

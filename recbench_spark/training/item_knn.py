@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,9 @@ ITEMS_A_TASK = 512
 
 
 class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
-    """Adapter of item-kNN: the most similar items of each item."""
+    """Adapter of item-kNN: the most similar items of each item; users are known by their items alone."""
+
+    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Compute the neighbours of all items; see `train_item_knn`."""

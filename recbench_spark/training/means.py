@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -17,6 +19,8 @@ EXACT = "decimal(38,15)"
 
 class MeansAdapter(ModelAdapter[MeansModel]):
     """Adapter of the mean model: biases hold the overall mean and the deviations of both sides."""
+
+    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Compute the deviations by two shuffles of the training rows, one per side.

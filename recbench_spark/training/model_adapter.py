@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property, reduce
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -147,7 +147,8 @@ class SplitData:
     def key(self, settings: ModelConfig) -> str:
         """Return the split's id with a hash of all else that a trained model depends on, except its
         name."""
-        fields = settings.model_dump(exclude={"name", "version", "provenance", *settings.unkeyed})
+        others = {"name", "version", "provenance", *settings.unkeyed, *settings.unfitted}
+        fields = settings.model_dump(exclude=others)
         revised = revisions.select_revisions(settings.kind, *settings.revised)
         return f"{self.split_id}-{digest(fields, self.threshold, revised)}"
 
@@ -302,11 +303,15 @@ class ModelAdapter(Generic[Settings]):
                 these settings.
         """
         if not self.folds_prefixes:
-            raise ConfigError(
-                f"model {self.settings.name}: kind '{self.settings.kind}' cannot fold users in, so it has "
-                "no learning curve",
-                "leave the model out of a file with evaluation.learning_curve",
-            )
+            self.refuse_prefixes()
+
+    def refuse_prefixes(self) -> NoReturn:
+        """Raise ConfigError: users of this kind of model cannot be folded in."""
+        raise ConfigError(
+            f"model {self.settings.name}: kind '{self.settings.kind}' cannot fold users in, so it has "
+            "no learning curve",
+            "leave the model out of a file with evaluation.learning_curve",
+        )
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings | None:
         """Return how prefixes are folded in; None for a model that scores by history or by item alone."""

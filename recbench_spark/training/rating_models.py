@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,6 +18,8 @@ from pyspark.sql import functions as F
 from recbench_spark.checks import Check
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
 from recbench_spark.evaluation.ranking.rank import RankingInput
+from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
 from recbench_spark.models.rating.kinds import RatingModelConfig, VectorModel, learner_settings
 from recbench_spark.models.rating.registry import IMPLICIT
 from recbench_spark.schemas import SPLITS
@@ -52,6 +55,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
     """Adapter of the learners in `models.rating`."""
 
     leased = False  # its task holds the lease of the fit
+    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Fit as one task, which writes a row of `fits`; the task reads the log from files.
@@ -96,6 +100,22 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
                 "evaluation.task: rating",
             )
         return super().ranked(users, data)
+
+    def check_prefixes(self) -> None:
+        """Check that users of this kind follow from the items' vectors. Raises ConfigError."""
+        if self.settings.kind not in FOLDING_KINDS:
+            self.refuse_prefixes()
+        try:
+            choose_fold_in(learner_settings(self.settings))
+        except ConfigError as error:
+            raise ConfigError(f"model {self.settings.name}: {error.message}", error.hint) from None
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return the ridge regression of the fit; that of iALS counts the items of the log."""
+        settings, items = learner_settings(self.settings), None
+        if settings.kind in IMPLICIT:
+            items = data.table(SPLITS).select("item_id").distinct().count()
+        return choose_fold_in(settings, items, data.threshold)
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Return the predictions that the fit made; shuffles the held-out pairs by user.

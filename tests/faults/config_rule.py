@@ -568,6 +568,31 @@ def switch_place(value: Any, place: str) -> Any:
     return value if value == "auto" else whole(1)(value, place)
 
 
+STRENGTH = number(0, 1e6, above=True)
+
+
+def fold_in_mistakes(ridge: dict[str, Any]) -> str | None:
+    ratings, biased = ridge.get("targets") == "ratings", ridge.get("bias_regulariser") is not None
+    if not ratings and (ridge.get("unobserved_weight") is None or biased):
+        return "likes have a weight of all pairs, and no biases"
+    stray = {"unobserved_weight", "frequency"} & set(ridge)
+    return "ratings have no weight and no frequency" if ratings and stray else None
+
+
+FOLD_IN = with_rule(
+    section(
+        {
+            "targets": choice("likes", "ratings"),
+            "regulariser": STRENGTH,
+            "unobserved_weight": maybe(STRENGTH),
+            "frequency": number(0, 1),
+            "bias_regulariser": maybe(STRENGTH),
+        },
+        "regulariser",
+    ),
+    fold_in_mistakes,
+)
+
 KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     "random": ({"seed": SEED}, ()),
     "popular": ({}, ()),
@@ -589,8 +614,13 @@ KIND_RULES: dict[str, tuple[dict[str, Rule], tuple[str, ...]]] = {
     "truth": ({}, ()),
     "switch": ({"first": maybe(NAME), "then": maybe(NAME), "at": switch_place}, ()),
     "embeddings": (
-        {"users": location, "items": location, "similarity": choice("dot", "cosine")},
-        ("users", "items"),
+        {
+            "users": maybe(location),
+            "items": location,
+            "similarity": choice("dot", "cosine"),
+            "fold_in": maybe(FOLD_IN),
+        },
+        ("items",),
     ),
     "scores": ({"path": location}, ("path",)),
     "lists": ({"path": location, "training_items": choice("keep", "drop")}, ("path",)),
@@ -624,7 +654,12 @@ def model(value: Any, place: str) -> dict[str, Any]:
         raise Broken(f"{place}.kind", f"no kind of model: {kind!r}")
     own, needed = KIND_RULES[kind]
     common = {"name": NAME, "version": text(), "provenance": PROVENANCE, "kind": text()}
-    return dict(section({**common, **own}, "name", *needed)(value, place))
+    meant = dict(section({**common, **own}, "name", *needed)(value, place))
+    if kind == "embeddings" and meant.get("users") is None and meant.get("fold_in") is None:
+        raise Broken(place, "nothing says how users get vectors")
+    if meant.get("fold_in") is not None and meant.get("similarity") == "cosine":
+        raise Broken(place, "products alone are folded in")
+    return meant
 
 
 SLICE = with_rule(
@@ -860,6 +895,11 @@ def _check_models(meant: dict[str, Any]) -> None:
         raise Broken("benchmark.models", "two of one name")
     if meant["dataset"]["reader"] != "world" and any(entry["kind"] == "truth" for entry in meant["models"]):
         raise Broken("benchmark.models", "only the generated world knows the truth")
+    held_out = meant.get("split", {}).get("held_out")
+    folds_users = held_out is not None and held_out.get("of", "users") == "users"
+    alone = any(entry["kind"] == "embeddings" and entry.get("users") is None for entry in meant["models"])
+    if alone and not folds_users:
+        raise Broken("benchmark", "item vectors alone rank nobody who trains the model")
     if any(gate["fact"].startswith("drift_") for gate in meant.get("gates", ())):
         raise Broken("benchmark.gates", "a fact that only a model of a graph tells")
 

@@ -1,4 +1,4 @@
-"""`jobs/studies/curves.py systems`: both kinds of candidates, both orders, refusals, on drawn ratings."""
+"""Learning curves by jobs: the study of five systems on drawn ratings, the bench, and shipped files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 
 from jobs.bench import curves as bench
 from jobs.studies import curves as study
+from recbench_spark.commands import nightly
+from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.night import check_benchmark
 
-FLAGS = ["--users", "10", "--points", "4", "--draws", "2", "--dims", "3"]
+FLAGS = ["--users", "10", "--points", "4", "--draws", "2", "--dims", "3", "--trials", "3"]
 
 
 def write_ratings(path: Path) -> Path:
@@ -35,7 +38,7 @@ def test_five_systems_have_curves_and_crossings(tmp_path: Path, capsys: pytest.C
     first = capsys.readouterr().out
     for candidates in ("unseen", "rated"):
         assert f"candidates: {candidates}; 10 users, 2 orders of their ratings" in first
-    for system in ("sgd", "als_wr", "implicit_als", "item_knn", "popular"):
+    for system in ("sgd_mf", "als_wr", "implicit_als", "item_knn", "popular"):
         assert first.count(f"\n| {system} | ") == 2
     assert sum("sign changes" in line for line in first.splitlines()) == 20
     assert len(re.findall(r"MANDCG .* on the other 5 users", first)) == 2
@@ -78,3 +81,19 @@ def test_the_bench_takes_turns(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(bench.parser().parse_args(flags)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["fold-in", "als", "implicit als"]
+
+
+@pytest.mark.parametrize("name", ["movielens_1m_curves", "movielens_latest_small_curves"])
+def test_shipped_files_of_curves_are_valid(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both run by one command; the second one over five splits."""
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,2,3.0,4\n")
+    place = ["--set", f"dataset.path={tmp_path}", "--warehouse", str(tmp_path / "w")]
+    flags = ["--config", name, *place, "--logical-date", "2026-01-01", "--dry-run"]
+    check_benchmark(load_benchmark(name, [f"dataset.path={tmp_path}"]))
+    assert nightly.main(nightly.parser().parse_args(flags)) == 0
+    said = capsys.readouterr().out
+    assert "switch (switch)" in said and "negative_grades=signed" in said and "state       to do" in said
+    assert nightly.main(nightly.parser().parse_args([*flags, "--split-seeds", "1,2,3,4,5"])) == 0
+    assert f"{name}-seed5, 5 of 5" in capsys.readouterr().err

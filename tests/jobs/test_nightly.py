@@ -279,6 +279,29 @@ def test_a_dry_run_of_many_nights_tells_a_line_a_night(
     assert not (tmp_path / "w").exists()
 
 
+def test_each_seed_of_a_split_is_a_night_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two days and two seeds are four nights; a seed that is no number is refused."""
+    flags = ["--config", "demo", "--warehouse", str(tmp_path / "w"), "--dry-run", "--split-seeds"]
+    assert run(*flags, "7,8", "--dates", "2026-01-01..2026-01-02") == 0
+    said = capsys.readouterr().err
+    places = re.findall(r"night (\S+) of (\S+), (\d of \d) \(", said)
+    assert places == [
+        ("2026-01-01", "demo-seed7", "1 of 4"),
+        ("2026-01-01", "demo-seed8", "2 of 4"),
+        ("2026-01-02", "demo-seed7", "3 of 4"),
+        ("2026-01-02", "demo-seed8", "4 of 4"),
+    ]
+    args = nightly.parser().parse_args([*flags, "7,8", "--logical-date", "2026-01-01"])
+    assert [(file.name, file.split.seed) for file in backfill.load_splits(args)] == [
+        ("demo-seed7", 7),
+        ("demo-seed8", 8),
+    ]
+    assert run(*flags, "7,7", "--logical-date", "2026-01-01") == 2
+    assert "whole numbers from 0, each once" in capsys.readouterr().err
+
+
 def test_what_the_machine_refuses_one_night_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def test_mistakes_are_told_before_spark_starts(job, flags, message) -> None:
 @pytest.mark.parametrize("text", ["a", "1,1", "-1", ""])
 def test_seeds_are_whole_numbers_each_once(text) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        benchmark.seeds(text)
+        cli.parse_seeds(text)
 
 
 def test_sizes_of_a_figure() -> None:

@@ -1,4 +1,6 @@
-"""Run many nights of one benchmark file in one session, the earliest first (`jobs/nightly.py --dates`).
+"""Run many nights of one benchmark file in one session (`jobs/nightly.py --dates`, `--split-seeds`).
+
+The earliest night comes first.
 
 A night that fails does not stop the others. Each night reports its stages and ends with one line. The exit
 code of the job is the smallest one that is not 0. Nights that have succeeded are skipped without Spark.
@@ -32,15 +34,25 @@ ALREADY_DONE = "already done, nothing to do"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run all nights of `--dates` and return the exit code of the job."""
-    file = load_benchmark(args.config, args.set)
+    """Run all nights of `--dates` and `--split-seeds`, and return the exit code of the job."""
+    files = load_splits(args)
     # Settings of every night are known to be right before the first one begins.
-    nights = [(day, fill_placeholders(file, day)) for day in args.dates]
-    backfill = Backfill(args)
+    days = args.dates or [args.logical_date]
+    nights = [(day, fill_placeholders(file, day)) for day in days for file in files]
+    backfill = Backfill(args, len(nights))
     code = worst_code([backfill.run_night(day, benchmark) for day, benchmark in nights])
     if backfill.last is not None:
         print_results(backfill.last)
     return code
+
+
+def load_splits(args: argparse.Namespace) -> list[Benchmark]:
+    """Return the file once for each seed of `--split-seeds`, as a suite of its own; else as it is."""
+    file = load_benchmark(args.config, args.set)
+    return [
+        load_benchmark(args.config, [*args.set, f"name={file.name}-seed{seed}", f"split.seed={seed}"])
+        for seed in args.split_seeds
+    ] or [file]
 
 
 def worst_code(codes: Iterable[int]) -> int:
@@ -55,9 +67,9 @@ class Backfill:
         last: outcome of the last night that was run, or that was already done.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, total: int) -> None:
         """Make one journal for all nights. It gets each stage, and a line when a night begins and ends."""
-        self.args, self.journal = args, Journal()
+        self.args, self.total, self.journal = args, total, Journal()
         self.last: NightOutcome | None = None
         self.opened_store: Store | None = None
         self.n = 0
@@ -78,11 +90,15 @@ class Backfill:
             code = error.exit_code if isinstance(error, RecbenchError) else FAILED
         ended = f"exit code {code}, " if code else ""
         seconds = f"{time.monotonic() - started:.1f} s"
-        self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)} ({ended}{seconds}): {summary}")
+        self.journal.say(f"{self._describe(day, benchmark)} ({ended}{seconds}): {summary}")
         if outcome is not None:
             self.last = outcome
             print_findings(outcome)
         return code
+
+    def _describe(self, day: date, benchmark: Benchmark) -> str:
+        split = f" of {benchmark.name}" if self.args.split_seeds else ""
+        return f"night {day}{split}, {self.n} of {self.total}"
 
     def _check_night(self, day: date, benchmark: Benchmark) -> tuple[NightOutcome | None, str]:
         """Check a night without running it."""
@@ -98,7 +114,7 @@ class Backfill:
         if done is not None:
             return done, ALREADY_DONE
         store = self._store(benchmark)
-        self.journal.say(f"night {day}, {self.n} of {len(self.args.dates)}: begins")
+        self.journal.say(f"{self._describe(day, benchmark)}: begins")
         outcome = run_one_night(self.args, store, benchmark, day, self.journal)
         return outcome, summarise_night(outcome)
 
@@ -108,7 +124,7 @@ class Backfill:
     def _store(self, benchmark: Benchmark) -> Store:
         """Return the warehouse. Spark starts for the first night that needs it."""
         if self.opened_store is None:
-            what = f"{len(self.args.dates)} nights"
+            what = f"{self.total} nights"
             self.opened_store = open_store(self.args, benchmark, self.journal, what)
         return self.opened_store
 

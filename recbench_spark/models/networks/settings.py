@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Count
+from recbench_spark.config.fold_in import FoldInRidge
 from recbench_spark.config.models import ModelConfig
 from recbench_spark.models.networks.plans import TrainingPlan
 
@@ -80,16 +81,24 @@ class FactorModelConfig(FittedModel):
     """FactorModelConfig holds the settings of vectors of users and items, fitted to interactions.
 
     `negatives`: negatives for each example. `shared`: so many examples share their negatives, which makes
-    hundreds of them cheap.
+    hundreds of them cheap. `fold_in`: ridge regression that gives new users vectors, for learning curves.
     """
 
-    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared"}
+    added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared", "fold_in"}
+    unfitted: ClassVar[frozenset[str]] = frozenset({"fold_in"})
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
     negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
     shared: Count = 1
     penalty: Annotated[float, Field(ge=0)] = 1e-4
     spread: Annotated[float, Field(gt=0)] = 0.1
+    fold_in: FoldInRidge | None = None
+
+    @model_validator(mode="after")
+    def _check_fold_in(self) -> Self:
+        if self.fold_in and self.fold_in.targets != "likes":
+            raise ValueError("fold_in.targets: likes; the model knows no ratings")
+        return self
 
     @property
     def groups(self) -> int:

@@ -1,0 +1,136 @@
+"""Stored models fold prefixes in as a refit from their stored item vectors does, in every kind that can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.kernels.ranking.scorers import DotScorer
+from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.schemas import ITEMS, RUNS, SPLITS
+from recbench_spark.storage.store import Store
+from recbench_spark.training.given_rows import fold_given_rows
+from recbench_spark.training.model_adapter import make_adapter
+from tests.nights import TINY, Ran, run, small
+from tests.refits import RefittingFolder
+
+LIKES = {"unobserved_weight": 0.2, "regulariser": 0.03}
+FIT = {"epochs": 1, "batch": 64, "validation": 0.2, "dims": 4}
+KINDS: dict[str, dict[str, Any]] = {
+    "als": {"kind": "als", "rank": 3, "iterations": 2},
+    "explicit": {"kind": "als", "rank": 3, "iterations": 2, "implicit": False},
+    "als_wr": {"kind": "als_wr", "dims": 3, "sweeps": 2},
+    "implicit_als": {"kind": "implicit_als", "dims": 3, "sweeps": 2},
+    "sgd_mf": {"kind": "sgd_mf", "dims": 3, "epochs": 2},
+    "mf_bpr": {"kind": "mf_bpr", **FIT, "fold_in": LIKES},
+    "mf_bpr_strong": {"kind": "mf_bpr", **FIT, "fold_in": {**LIKES, "regulariser": 3.0}},
+    "lightgcn": {"kind": "lightgcn", **FIT, "layers": 1, "fold_in": LIKES},
+}
+WITHOUT_VECTORS = {"item_knn": {"kind": "item_knn"}, "popular": {"kind": "popular"}}
+WIDTH, N_ITEMS = 5, 30
+
+
+def write_item_vectors(path: Path) -> str:
+    """Vectors of the items of the world, but for two, and of an item of another world."""
+    draw, ids = np.random.default_rng(5), [f"i{n:05}" for n in range(N_ITEMS - 2)] + ["elsewhere"]
+    vectors = [draw.normal(size=WIDTH).astype(np.float32).tolist() for _ in ids]
+    pq.write_table(pa.table({"item_id": ids, "vector": vectors, "bias": [0.25] * len(ids)}), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A fifth of the users is held out after four given rows."""
+    place = tmp_path_factory.mktemp("given")
+    items = write_item_vectors(place / "items.parquet")
+    theirs = {
+        "likes": {"kind": "embeddings", "items": items, "fold_in": LIKES},
+        "ratings": {
+            "kind": "embeddings", "items": items,
+            "fold_in": {"targets": "ratings", "regulariser": 0.3, "bias_regulariser": 1.0},
+        },
+    }  # fmt: skip
+    models = [{"name": name, **model} for name, model in (KINDS | WITHOUT_VECTORS | theirs).items()]
+    split = {"holdout": "n_given", "n": 4, "held_out": {"of": "users", "test": 0.3}, "seed": 2}
+    evaluation = {**TINY["evaluation"], "definition": {"threshold": 4}}
+    return run(
+        Store(spark, str(place / "w")),
+        small(dataset=TINY["dataset"], split=split, models=models, evaluation=evaluation),
+    )
+
+
+def open_model(night: Ran, name: str) -> tuple[Any, Any, FoldInSettings | None]:
+    """Return the scorer, the folder and the settings of the fold-in, as a task opens them."""
+    data = night.night.data
+    (model,) = (model for model in night.benchmark.models if model.name == name)
+    adapter = make_adapter(model)
+    prefix_scorer = adapter.make_prefix_scorer(adapter.load(data), data)
+    return *prefix_scorer.open(), prefix_scorer.fold_in
+
+
+def read_histories(night: Ran) -> tuple[Any, Any, Any]:
+    """All rows of the held-out users, with items by index."""
+    split_id = night.night.split_id
+    rows = night.store.read(SPLITS).where(f"split_id = '{split_id}' AND part IN ('given', 'test')")
+    items = night.store.read(ITEMS).where(f"split_id = '{split_id}'").select("item_id", "item_index")
+    table = rows.join(items, "item_id").toPandas().sort_values(["user_id", "part", "item_index"])
+    users, counts = np.unique(table["user_id"], return_counts=True)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    assert len(users) > 5 and counts.min() > 4
+    return offsets, table["item_index"].to_numpy(np.int64), table["rating"].to_numpy(np.float64)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "likes", "ratings"])
+def test_stored_models_fold_in_as_refits(night: Ran, name: str) -> None:
+    scorer, folder, fold_in = open_model(night, name)
+    assert isinstance(scorer, DotScorer) and fold_in is not None
+    products = scorer.products
+    model = (np.asarray(products.vectors_id), np.asarray(products.bias_i), np.asarray(products.scored_i))
+    rows = read_histories(night)
+    solved_pd, known_p = folder.solve(*rows)
+    exact_pd, expected_p = RefittingFolder(fold_in, model).solve(*rows)
+    assert known_p.tolist() == expected_p.tolist() and known_p.any()
+    np.testing.assert_allclose(solved_pd, exact_pd, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", WITHOUT_VECTORS)
+def test_models_without_vectors_of_users_need_no_folder(night: Ran, name: str) -> None:
+    _, folder, fold_in = open_model(night, name)
+    assert folder is None and fold_in is None
+
+
+def test_models_that_differ_in_fold_in_alone_are_fitted_once(night: Ran) -> None:
+    scorers = [open_model(night, name)[0] for name in ("mf_bpr", "mf_bpr_strong")]
+    assert scorers[0].products.vectors_id.tobytes() == scorers[1].products.vectors_id.tobytes()
+    assert night.remarks.count("pairs of ") == 2  # one of MF-BPR, one of LightGCN
+    runs = night.store.read(RUNS).where("model IN ('mf_bpr', 'mf_bpr_strong')").collect()
+    assert len({row.run_key for row in runs}) == 2
+
+
+@pytest.mark.parametrize(("name", "lowest"), [("likes", 4.0), ("ratings", 0.0)])
+def test_item_vectors_alone_rank_held_out_users_by_their_given_rows(
+    night: Ran, name: str, lowest: float
+) -> None:
+    """The vectors of an ordinary ranking are the last ones of a prefix of the given rows."""
+    data = night.night.data
+    (model,) = (model for model in night.benchmark.models if model.name == name)
+    adapter = make_adapter(model)
+    prefix_scorer = adapter.make_prefix_scorer(adapter.load(data), data)
+    folded = fold_given_rows(data.given_rows, data.items, prefix_scorer).toPandas()
+    index = {row.item_id: row.item_index for row in data.items.collect()}
+    given = data.given_rows.toPandas()
+    given["item"] = given["item_id"].map(index)
+    _, folder, _ = open_model(night, name)
+    assert set(folded.user_id) == set(given.loc[given.rating >= lowest, "user_id"])
+    assert len(folded) > (1 if lowest else 5)
+    for user_id, vector in zip(folded.user_id, folded.vector, strict=True):
+        own = given[given.user_id == user_id].sort_values("item")
+        rows = own["item"].to_numpy(np.int64), own["rating"].to_numpy(np.float64)
+        expected = folder.fold(np.array([0, len(own)]), *rows).vectors_pd[-1]
+        assert np.asarray(vector, np.float32).tobytes() == expected.tobytes()
+    assert name in night.outcome.run_ids and not night.outcome.failed
