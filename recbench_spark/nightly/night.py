@@ -48,6 +48,7 @@ from recbench_spark.nightly.gates import GateCheck, gate_checks
 from recbench_spark.nightly.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.nightly.split import (
     HELD_OUT_PARTS,
+    check_open_loop,
     current_split_id,
     identify_split,
     list_held_out_parts,
@@ -316,7 +317,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     _check_parts(benchmark)
-    _check_open_loop(benchmark, definition)
+    check_open_loop(benchmark, definition)
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
@@ -343,17 +344,6 @@ def _check_parts(benchmark: Benchmark) -> None:
             )
     if dataset.reader not in TABLE_READERS:  # the log of a table may name the parts of its rows
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
-
-
-def _check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
-    """Refuse candidates without the pairs that training knows, if those are tested. Raises ConfigError."""
-    tested = benchmark.split.open_loop == "all" and "open_loop" in benchmark.evaluation.parts
-    if tested and benchmark.evaluation.task != "rating" and definition.candidates not in ("all", "rated"):
-        raise ConfigError(
-            "split.open_loop 'all' tests pairs that training knows, and they are no candidates under "
-            f"definition.candidates '{definition.candidates}'",
-            "evaluation.definition.candidates: all, or split.open_loop: unseen",
-        )
 
 
 READER_PARTS = {

@@ -18,7 +18,8 @@ from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columna
 from recbench_spark.data.identity import identity
 from recbench_spark.data.readers import id_order, open_log, read_table
 from recbench_spark.data.readers.paths import refuse_empty
-from recbench_spark.errors import DataError, FallbackToSpark, StoreError
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly.run_keys import hash_split
@@ -83,6 +84,17 @@ def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
     shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
     keeps_known = split.open_loop == "all"
     return OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
+
+
+def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
+    """Refuse candidates without the pairs that training knows, if those are tested. Raises ConfigError."""
+    tested = benchmark.split.open_loop == "all" and "open_loop" in benchmark.evaluation.parts
+    if tested and benchmark.evaluation.task != "rating" and definition.candidates not in ("all", "rated"):
+        raise ConfigError(
+            "split.open_loop 'all' tests pairs that training knows, and they are no candidates under "
+            f"definition.candidates '{definition.candidates}'",
+            "evaluation.definition.candidates: all, or split.open_loop: unseen",
+        )
 
 
 def prepare_split(store: Store, benchmark: Benchmark, split_id: str, journal: Journal) -> None:
