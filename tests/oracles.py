@@ -72,14 +72,19 @@ def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Defin
     else:
         best = (d.ties == "optimistic") == (name != "percentile_rank")
         one = max(values) if best else min(values)
-    if name == "ndcg" and d.negative_grades == "worst":
+    if name == "ndcg" and d.negative_grades in ("worst", "zero_floor"):
         # An uncut ideal that has to show negative grades may lie below what k places gain.
-        return min(one, 1.0)
+        one = min(one, 1.0)
     return max(one, 0.0) if name == "ndcg" and d.negative_grades == "zero_floor" else one
 
 
 def relevant_items(truth: Grades, d: Definition) -> set[int]:
     return {i for i, r in truth.items() if (r > 0 if d.threshold is None else r >= d.threshold)}
+
+
+def has_harmful_relevant_item(truth: Grades, d: Definition) -> bool:
+    """Return true if a relevant item has a negative gain: no order of a tie is then best for every metric."""
+    return any(_gain(truth[item], d) < 0 for item in relevant_items(truth, d))
 
 
 Order = Sequence[int]

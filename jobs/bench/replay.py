@@ -30,6 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap

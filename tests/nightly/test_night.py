@@ -633,6 +633,7 @@ def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None
 ASKED_ELSEWHERE = {
     "how_fast_is_each_graph_layer",
     "which_baselines_are_under_tuned",
+    "which_click_model_wins",
     "which_differences_hold",
     "which_models_fell_behind",
     "how_much_is_the_protocols_doing",

@@ -9,7 +9,7 @@ from recbench_spark.config.models import PublishedModel
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.metrics import about, accuracy, predictions
+from recbench_spark.kernels.metrics import about, accuracy, learning_curves, predictions
 from recbench_spark.kernels.metrics.about import ABOUT, ANY, About
 from recbench_spark.kernels.metrics.chunk import Chunk
 from recbench_spark.kernels.ranking.rankings import Rankings
@@ -19,7 +19,8 @@ OF_PREDICTIONS = {*predictions.VALUE_METRICS, *predictions.RATES, "gauc", "pauc"
 
 
 def test_every_metric_is_registered() -> None:
-    assert set(ABOUT) == {*accuracy.METRICS, *LIST_METRICS, *OF_PREDICTIONS}
+    assert learning_curves.register is about.register  # it registers mandcg
+    assert set(ABOUT) == {*accuracy.METRICS, *LIST_METRICS, *OF_PREDICTIONS, "mandcg"}
 
 
 def test_directions_as_the_literature_has_them() -> None:
@@ -34,7 +35,7 @@ def test_directions_as_the_literature_has_them() -> None:
 def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() -> None:
     placed = [name for name in ABOUT if math.isfinite(about.place_in_reports(name))]
     assert sorted(placed, key=about.place_in_reports) == [
-        *("ndcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
+        *("ndcg", "mandcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
         *("r_precision", "rbp", "percentile_rank", "novelty", "diversity", "mean_popularity", "gini"),
         *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
     ]
@@ -56,7 +57,8 @@ def test_bounds_that_are_not_zero_to_one() -> None:
 def test_bounds_follow_the_definition() -> None:
     signed = Definition(gain="linear", negative_grades="signed")
     moved = {name: known for name, known in ABOUT.items() if known.bounds_under(signed) != known.bounds}
-    assert {name: known.bounds_under(signed) for name, known in moved.items()} == {"ndcg": (-math.inf, 1.0)}
+    unbounded = dict.fromkeys(("ndcg", "mandcg"), (-math.inf, 1.0))
+    assert {name: known.bounds_under(signed) for name, known in moved.items()} == unbounded
     assert ABOUT["ndcg"].bounds_under(Definition()) == about.SHARE
 
 
