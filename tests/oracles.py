@@ -83,7 +83,7 @@ def relevant_items(truth: Grades, d: Definition) -> set[int]:
 
 
 def has_harmful_relevant_item(truth: Grades, d: Definition) -> bool:
-    """Return true if a relevant item has a negative gain: no order of a tie is then best for every metric."""
+    """Return true if a relevant item has a negative gain: no order of a tie is best for every metric."""
     return any(_gain(truth[item], d) < 0 for item in relevant_items(truth, d))
 
 
