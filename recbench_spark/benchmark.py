@@ -265,7 +265,8 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
         if is_java_gone(error):  # every other model would fail too, and no run can be written
             raise
         for run in [runs] if isinstance(runs, Attempt) else runs:
-            record_failure(run, error, journal)
+            if not run.error:  # an earlier reason is the one to report
+                record_failure(run, error, journal)
 
 
 def record_failure(run: Attempt, error: BaseException, journal: Journal) -> None:

@@ -49,6 +49,7 @@ class ModelConfig(Strict):
     `facts`: facts that a night reads from the model itself, for gates. `revised`: names in `revisions` that
     its numbers depend on, beside that of its kind. `unkeyed`: settings that change no number and enter no
     key. `unfitted`: settings that no fit depends on: models that differ in them alone share one fit.
+    `fitted_by_version`: True if another `version` is another fit.
     """
 
     behaviour: ClassVar[str] = ""
@@ -58,6 +59,7 @@ class ModelConfig(Strict):
     revised: ClassVar[tuple[str, ...]] = ()
     unkeyed: ClassVar[frozenset[str]] = frozenset()
     unfitted: ClassVar[frozenset[str]] = frozenset()
+    fitted_by_version: ClassVar[bool] = False
 
     name: Name
     version: str = "1"

@@ -67,8 +67,9 @@ class CornacModel(VectorModel):
         data = make_dataset(ratings, seed)
         try:
             model = chosen(**given).fit(data)
-        except (TypeError, ValueError, AssertionError) as error:
-            raise ConfigError(f"cornac's {self.model}: {error}", "see cornac's documentation") from error
+        except Exception as error:  # code of another library, which may be older than its requirements
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"cornac's {self.model}: {reason}", "see cornac's documentation") from error
         return read_vectors(model, data, ratings)
 
 
@@ -106,9 +107,19 @@ def read_vectors(model: Any, data: Any, ratings: Ratings) -> Vectors:
     """
     users, items = (np.fromiter(ids.keys(), np.int64) for ids in (data.uid_map, data.iid_map))
     if hasattr(model, "get_user_vectors"):
-        p, q = (
-            np.asarray(table, np.float64) for table in (model.get_user_vectors(), model.get_item_vectors())
-        )
+        measure = model.get_vector_measure()
+        if not str(measure).startswith("dot product"):
+            raise ConfigError(
+                f"cornac's {type(model).__name__} ranks by {measure}, not by products",
+                "hand its scores over: kind: scores",
+            )
+        tables = (model.get_user_vectors(), model.get_item_vectors())
+        if any(hasattr(table, "toarray") for table in tables):
+            raise ConfigError(
+                f"cornac's {type(model).__name__} has sparse tables and no vectors",
+                "hand its scores over: kind: scores",
+            )
+        p, q = (np.asarray(table, np.float64) for table in tables)
         return Vectors(_spread(p, users, ratings.n_users), _spread(q, items, ratings.n_items))
     if hasattr(model, "i_biases"):
         bias = _spread(np.asarray(model.i_biases, np.float64)[:, None], items, ratings.n_items)

@@ -14,8 +14,8 @@ from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, find_crossings
 from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
 from recbench_spark.kernels.comparison.significance import holm
-from recbench_spark.nightly.curve_context import choose_curve_cutoff
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
+from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_CROSSINGS, CURVE_VALUES
 

@@ -41,15 +41,6 @@ def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan
     return CurvePlan(request, definitions, curve.draws if curve.order == "hash" else 0, curve.seed)
 
 
-def choose_curve_cutoff(benchmark: Benchmark) -> int:
-    """Return the cut-off at which learning curves are compared and shown.
-
-    It is that of the headline if it is measured, else the largest one.
-    """
-    k, cutoffs = benchmark.headline.partition("@")[2], benchmark.evaluation.cutoffs
-    return int(k) if k and int(k) in cutoffs else max(cutoffs)
-
-
 def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
     """Return the definition string of a metric along a curve."""
     return f"{definition.describe(METRICS[metric].axes)};{curve.describe()}"

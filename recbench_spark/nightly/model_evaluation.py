@@ -20,6 +20,7 @@ from recbench_spark.evaluation.estimators.sampled import check_uncorrected_metri
 from recbench_spark.evaluation.ranking import rank as ranking
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.failures import describe_error, is_java_gone
+from recbench_spark.models.rating.kinds import RatingModelConfig
 from recbench_spark.nightly.candidates import select_candidates
 from recbench_spark.nightly.exposure import estimate_exposure, make_plan
 from recbench_spark.nightly.gates import gate_error
@@ -84,17 +85,17 @@ def fit_models_in_tasks(
     night: BenchmarkNight, models: Sequence[ModelConfig], journal: Journal
 ) -> frozenset[str]:
     """Fit the night's rating models side by side; return their names. A single one is left to its run."""
-    measured = [make_adapter(model) for model in models if model.measured]
-    adapters = [adapter for adapter in measured if isinstance(adapter, RatingAdapter)]
-    todo = [adapter for adapter in adapters if not adapter.is_saved(night.data)]
-    if len(todo) < 2:
-        return frozenset()
-    names = ", ".join(adapter.settings.name for adapter in todo)
     try:
+        kinds = [model for model in models if isinstance(model, RatingModelConfig)]
+        adapters = [adapter for adapter in map(make_adapter, kinds) if isinstance(adapter, RatingAdapter)]
+        todo = [adapter for adapter in adapters if not adapter.is_saved(night.data)]
+        if len(todo) < 2:
+            return frozenset()
+        names = ", ".join(adapter.settings.name for adapter in todo)
         with journal.stage("fits", f"fit {len(todo)} models side by side: {shorten(names)}") as counts:
             fitted = fit_side_by_side(todo, night.data, journal.say)
             counts["trained"] = len(fitted)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # each model's own run raises its error again
         if is_cancelled(error) or is_java_gone(error):
             raise
         journal.say(f"they are fitted one after the other, since this failed: {describe_error(error)}")

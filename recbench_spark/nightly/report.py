@@ -19,7 +19,6 @@ from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.comparisons import regression_in_words
-from recbench_spark.nightly.curve_context import choose_curve_cutoff
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     describe_metric,
@@ -27,6 +26,7 @@ from recbench_spark.nightly.night import (
     parse_headline,
 )
 from recbench_spark.nightly.night_status import report_file
+from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RUNS

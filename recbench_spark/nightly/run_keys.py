@@ -97,6 +97,15 @@ def list_switched_models(benchmark: Benchmark, model: ModelConfig) -> tuple[Mode
     return tuple(one for one in benchmark.curve_models if model.first is None or one.name in names)
 
 
+def choose_curve_cutoff(benchmark: Benchmark) -> int:
+    """Return the cut-off at which learning curves are compared and shown.
+
+    It is that of the headline if it is measured, else the largest one.
+    """
+    k, cutoffs = benchmark.headline.partition("@")[2], benchmark.evaluation.cutoffs
+    return int(k) if k and int(k) in cutoffs else max(cutoffs)
+
+
 def hash_run_key(
     benchmark: Benchmark,
     definition: Definition,
@@ -113,12 +122,14 @@ def hash_run_key(
         inputs: identities of all inputs of the night and of the model.
         model: the model of the run.
     """
+    chosen = isinstance(model, SwitchModel) and model.at == "auto"
+    more = {"cut-off of the choice": choose_curve_cutoff(benchmark)} if chosen else {}
     return digest(
         split_id.partition(".")[0],
         model.model_dump(exclude={"provenance", *model.unkeyed}),
         benchmark.evaluation.model_dump(exclude={"preset", "definition"}),
         definition.to_settings(),
-        dict(inputs),
+        {**inputs, **more},
         __version__,
         run_revisions(benchmark, definition, model),
     )

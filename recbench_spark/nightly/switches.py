@@ -19,11 +19,10 @@ from recbench_spark.config import CURVE_METRIC, SwitchModel
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.comparison.curve_crossings import choose_pair, find_place
-from recbench_spark.nightly.curve_context import choose_curve_cutoff
 from recbench_spark.nightly.learning_curves import write_curve_results
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs
 from recbench_spark.nightly.results import write_checks
-from recbench_spark.nightly.run_keys import list_switched_models
+from recbench_spark.nightly.run_keys import choose_curve_cutoff, list_switched_models
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_VALUES, LEARNING_CURVES
 
@@ -80,6 +79,11 @@ def evaluate_switch(
             first, then, place=count_before(context.plan.request.rule.given, choice.given)
         )
         night.store.append(switched.withColumn("run_id", F.lit(run_id)), CURVE_VALUES)
+        if not night.store.has(CURVE_VALUES, "run_id", run_id):
+            raise DataError(
+                f"model {model.name}: {choice.first} and {choice.then} have no values per user any more",
+                f"retention has removed them; run the night again with --force, or leave out {model.name}",
+            )
         write_curve_results(night, [run_id])
         checks = [
             *context.make_checks(),
@@ -95,7 +99,7 @@ def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:
     wanted = [one.name for one in list_switched_models(night.benchmark, model)]
     runs = {name: str(newest[name]["run_id"]) for name in wanted if name in newest}
     missing = [name for name in wanted if name not in runs]
-    if missing and (model.first is not None or len(runs) < 2):
+    if missing:
         raise DataError(
             f"model {model.name}: model {missing[0]} has not succeeded tonight", "its values are needed"
         )

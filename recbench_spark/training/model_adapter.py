@@ -147,7 +147,8 @@ class SplitData:
     def key(self, settings: ModelConfig) -> str:
         """Return the split's id with a hash of all else that a trained model depends on, except its
         name."""
-        others = {"name", "version", "provenance", *settings.unkeyed, *settings.unfitted}
+        others = {"name", "provenance", *settings.unkeyed, *settings.unfitted}
+        others |= set() if settings.fitted_by_version else {"version"}
         fields = settings.model_dump(exclude=others)
         revised = revisions.select_revisions(settings.kind, *settings.revised)
         return f"{self.split_id}-{digest(fields, self.threshold, revised)}"

@@ -212,10 +212,14 @@ def fit_side_by_side(
             tasks[task.fit_id] = task
     rows: list[Row] = []
     work = partial(fit_one, files=files)
-    for outcome in run_tasks(data.spark, list(tasks.values()), work, count_slots(data.spark)):
-        if outcome.row is not None and outcome.row["status"] == "succeeded":
-            rows.append(outcome.row)
-            report(f"  {len(rows)} of {len(tasks)}: {outcome.row['model']}, {outcome.row['seconds']:.1f} s")
-    append_night_fits(data, rows)
+    try:
+        for outcome in run_tasks(data.spark, list(tasks.values()), work, count_slots(data.spark)):
+            if outcome.row is not None and outcome.row["status"] == "succeeded":
+                rows.append(outcome.row)
+                report(
+                    f"  {len(rows)} of {len(tasks)}: {outcome.row['model']}, {outcome.row['seconds']:.1f} s"
+                )
+    finally:  # the files of these fits are published, so nobody else would append their rows
+        append_night_fits(data, rows)
     fitted = {row["fit_id"] for row in rows}
     return [adapter.settings.name for adapter in adapters if data.key(adapter.settings) in fitted]

@@ -154,6 +154,18 @@ def test_files_without_curves_keep_their_keys() -> None:
     assert len(keys) == 2
 
 
+def test_the_cut_off_of_the_choice_enters_the_key_of_a_switch() -> None:
+    """A headline enters no key, but it decides at which cut-off a switch is chosen."""
+    document = change("evaluation.k", [5, 10])
+    keys = {
+        (model.name, hash_run_key(one, make_definition(), "split", {}, model))
+        for headline in ("mandcg@5", "mandcg@10")
+        for one in [parse(Benchmark, {**document, "headline": headline}, "tests")]
+        for model in one.models
+    }
+    assert sorted(name for name, _ in keys) == ["als", "popular", "switch", "switch"]
+
+
 def test_a_setting_of_the_curve_stands_in_the_definition() -> None:
     curve = LearningCurve(given=(1, 2, 5), order="hash", draws=3, seed=7, test="rest", users="as_long_as")
     assert curve.points == (1, 2, 5)

@@ -73,8 +73,28 @@ def test_wrong_names_are_refused(model: str, settings: dict[str, Any], message: 
         CornacModel(name="mine", kind="cornac", model=model, settings=settings).check("csv")
 
 
-def test_a_model_without_vectors_is_refused() -> None:
+def test_vectors_that_are_compared_by_distance_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cornac's COE is such a model, and cannot be fitted with numpy 2."""
     pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
-    model = CornacModel(name="mine", kind="cornac", model="SKMeans")
-    with pytest.raises(ConfigError, match="SKMeans gives no vectors"):
+    import cornac.models
+    from cornac.models import recommender
+
+    monkeypatch.setattr(cornac.models.MF, "get_vector_measure", lambda self: recommender.MEASURE_L2)
+    model = CornacModel(name="mine", kind="cornac", model="MF")
+    with pytest.raises(ConfigError, match="MF ranks by l2 distance"):
+        model.fit(plant_ratings()[0], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("SKMeans", "SKMeans gives no vectors"),
+        ("COE", "cornac's COE: AttributeError: module 'numpy' has no attribute 'int'"),
+        ("EASE", "EASE has sparse tables"),
+    ],
+)
+def test_a_model_that_does_not_rank_by_products_is_refused(name: str, message: str) -> None:
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    model = CornacModel(name="mine", kind="cornac", model=name)
+    with pytest.raises(ConfigError, match=message):
         model.fit(plant_ratings()[0], 1)

@@ -65,6 +65,11 @@ def make_prefix_folder(
 def _choose_sgd_ridges(settings: SgdSettings) -> RidgeFoldIn:
     """Return the regularisers of a user's factors and bias; users of a model without biases have none."""
     ridges = settings.regularisers
+    if "users" in settings.centring:
+        raise ConfigError(
+            f"sgd_mf: centring '{settings.centring}' subtracts means of users, which no fold-in has",
+            "centring: global, items or none",
+        )
     if not (ridges.user_factors and (ridges.user_biases or not settings.biases)):
         raise ConfigError(
             "sgd_mf: a regulariser of 0 leaves users with few ratings without a solution",

@@ -115,6 +115,8 @@ class VectorModel(RatingModelConfig):
         positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
     """
 
+    fitted_by_version: ClassVar[bool] = True
+
     positives: Literal["all", "relevant"] = "all"
 
     def fit(self, ratings: Ratings, seed: int) -> Vectors:

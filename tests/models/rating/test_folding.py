@@ -61,3 +61,12 @@ def test_a_regulariser_of_zero_is_refused() -> None:
     model = registry.fit(draw_ratings(), settings, 1).model
     with pytest.raises(ConfigError, match="a regulariser of 0 leaves users"):
         make_prefix_folder(settings, model, np.ones(ITEMS, bool))
+
+
+@pytest.mark.parametrize("centring", ["users", "items_users", "users_items"])
+def test_means_of_users_are_refused(centring: str) -> None:
+    """The fit adds the user's mean, which nobody knows of a user who is folded in."""
+    settings = registry.make_settings({"kind": "sgd_mf", "dims": 1, "epochs": 1, "centring": centring})
+    model = registry.fit(draw_ratings(), settings, 1).model
+    with pytest.raises(ConfigError, match=f"centring '{centring}' subtracts means of users"):
+        make_prefix_folder(settings, model, np.ones(ITEMS, bool))

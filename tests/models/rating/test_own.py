@@ -94,3 +94,6 @@ def test_a_night_fits_models_side_by_side_and_ranks_them(spark: Any, tmp_path: A
     again = run(store, benchmark)
     assert "side by side" not in again.remarks
     assert [row.model for row in store.read(FITS).collect()].count("svd") == 1
+    newer = {"name": "svd", "kind": KIND, "dims": 3, "version": "2"}
+    run(store, small(models=[newer, models[-1]], evaluation=evaluation))
+    assert [row.model for row in store.read(FITS).collect()].count("svd") == 2, "the code may have changed"
