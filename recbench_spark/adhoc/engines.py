@@ -119,6 +119,9 @@ def _check_reach(paths: Sequence[str], warehouse: tuple[str, Iterable[Table]] | 
 
 
 def _choose_by_size(paths: Sequence[str], embeddings: Sequence[str]) -> EngineChoice:
+    large = sum(map(arrow_files.count_large_text, paths))
+    if large:
+        return EngineChoice("spark", f"{large:,} bytes of text, which one process would hold several times")
     rows = {path: arrow_files.estimate_rows(path) for path in paths}
     total = sum(rows.values())
     if total > MOST_ROWS:

@@ -242,6 +242,12 @@ def estimate_rows(path: str) -> int:
     return lines if size <= len(head) else round(size * max(lines, 1) / len(head))
 
 
+def count_large_text(path: str) -> int:
+    """Return the bytes of a text file of more than COUNTED_BYTES, which a process reads whole; else 0."""
+    size = Path(path).stat().st_size if detect_kind(path) == "text" else 0
+    return size if size > COUNTED_BYTES else 0
+
+
 COUNTED_BYTES = 1 << 28
 """Bytes of a text file whose lines are counted; those beyond have as many lines for each byte."""
 

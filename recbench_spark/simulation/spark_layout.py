@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.config import digest
 from recbench_spark.config.replay import AuctionLog
-from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numeric_order, is_text
+from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numeric_order
 from recbench_spark.data.readers.auction_values import RowRules, convert_rows, has_number_times
 from recbench_spark.data.readers.auctions import (
     BadRows,
@@ -36,6 +36,7 @@ from recbench_spark.data.readers.auctions import (
 )
 from recbench_spark.data.table_pieces import TablePiece, open_pieces
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import Hashes
@@ -115,7 +116,7 @@ def _choose_rules(empty: pa.Table, rules: RowRules) -> RowRules:
     numeric = (
         None if _may_vary(empty, "ad_id") else has_numeric_order([_encode_column(empty, "ad_id")], "ad_id")
     )
-    times = None if "event_time" in empty.column_names and _is_text(empty, "event_time") else False
+    times = None if "event_time" in empty.column_names and _may_be_seconds(empty, "event_time") else False
     return replace(rules, numeric_ads=numeric, number_times=times)
 
 
@@ -124,8 +125,10 @@ def _encode_column(rows: pa.Table, name: str) -> pa.Table:
     return pa.table([coded], schema=pa.schema([field]))
 
 
-def _is_text(rows: pa.Table, name: str) -> bool:
-    return is_text(combine_column(rows.column(name)).type)
+def _may_be_seconds(rows: pa.Table, name: str) -> bool:
+    """Return whether the values of a column decide if they are numbers of a unit: texts, and floats."""
+    kind = combine_column(rows.column(name)).type
+    return not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind))
 
 
 def _may_vary(rows: pa.Table, name: str) -> bool:
@@ -159,6 +162,7 @@ def open_layout(
         if lease is not None:
             try:
                 layout = _make_layout(spark, settings, lease.work, most)
+                require_unchanged()  # the name of the layout says which content it has
             except RecbenchError:  # files of a log that is refused help nobody
                 remove_tree(lease.work)
                 raise
@@ -179,11 +183,11 @@ def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: 
         spark, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
     )
     dirty, bad = _write_parts(rows, folder, plan, source), None
+    total = int(scan.rows_k.sum())
     if dirty:
-        bad, rows = _find_good_rows(spark, settings, source, plan)
+        bad, rows = _find_good_rows(spark, settings, source, plan, total)
         if bad.reasons:
             _write_parts(rows, folder, plan, source)
-    total = int(scan.rows_k.sum())
     layout = LogLayout(
         folder, plan.parts, tuple(plan.list_cuts()), bool(source.rules.numeric_ads),
         "event_time" in source.names, bad.good if bad else total, total - bad.good if bad else 0,
@@ -325,19 +329,23 @@ def _write_part(
 
 
 def _find_good_rows(
-    spark: SparkSession, settings: AuctionLog, source: LogSource, plan: LayoutPlan
+    spark: SparkSession, settings: AuctionLog, source: LogSource, plan: LayoutPlan, total: int
 ) -> tuple[BadRows, RDD[Block]]:
     """Check whole auctions; return the bad rows, and the blocks of good auctions by part.
 
-    All rows are shuffled by auction, as they are stored.
+    All rows are shuffled by auction, as they are stored; `total` is their number.
 
     Raises:
-        DataError: there are bad rows, and the settings say to fail; or no auction is good.
+        DataError: a piece cannot be read or converted, or lacks rows that were there before; there are bad
+            rows, and the settings say to fail; or no auction is good.
     """
     tasks = max(plan.parts, count_tasks(spark, 0))
     cut = partial(_cut_auctions, source=source, tasks=tasks)
     auctions = send_rows(spark, source.pieces, source.columns, cut, tasks)
-    bad = auctions.mapPartitions(partial(_count_bad_rows, source=source)).treeReduce(add)
+    problems, bad = auctions.mapPartitions(partial(_count_bad_rows, source=source)).treeReduce(_join_counts)
+    refuse_problems(problems, source.where)
+    if bad is None or bad.rows != total:
+        raise DataError(f"{source.where} changed while it was read", "run again")
     bad.refuse(settings, source.where)
     good = auctions.mapPartitions(partial(_keep_good_rows, source=source, plan=plan))
     return bad, good.partitionBy(plan.parts, int)
@@ -353,29 +361,39 @@ def _cut_auctions(table: pa.Table, place: int, source: LogSource, tasks: int) ->
 PLACE = "place in the log"
 
 
-def _check_whole_auctions(
-    blocks: Iterable[Block], source: LogSource
-) -> tuple[pa.Table, BadRows, Bools] | None:
-    placed, _ = receive_rows(blocks)
-    if placed is None:
-        return None
+def _check_whole_auctions(placed: pa.Table, source: LogSource) -> tuple[pa.Table, BadRows, Bools]:
     placed = placed.take(pa.array(np.argsort(placed.column(PLACE).to_numpy()))).combine_chunks()
     rows, places = placed.drop_columns([PLACE]), placed.column(PLACE).to_numpy()
     bad, good = find_bad_rows(rows, convert_rows(rows, source.rules, source.where), places)
     return rows, bad, good
 
 
-def _count_bad_rows(blocks: Iterable[Block], source: LogSource) -> Iterator[BadRows]:
-    checked = _check_whole_auctions(blocks, source)
-    if checked is not None:
-        yield checked[1]
+AuctionCounts = tuple[tuple[PieceProblem, ...], BadRows | None]
+"""Pieces that cannot be read or converted, and the bad rows of all others."""
+
+
+def _count_bad_rows(blocks: Iterable[Block], source: LogSource) -> Iterator[AuctionCounts]:
+    placed, problems = receive_rows(blocks)
+    try:
+        yield tuple(problems), None if placed is None else _check_whole_auctions(placed, source)[1]
+    except RecbenchError as error:
+        one = PieceProblem(len(source.pieces), 0, error.message, type(error).__name__, error.hint)
+        yield (*problems, one), None
+
+
+def _join_counts(one: AuctionCounts, other: AuctionCounts) -> AuctionCounts:
+    bad = [each for each in (one[1], other[1]) if each is not None]
+    return one[0] + other[0], reduce(add, bad) if bad else None
 
 
 def _keep_good_rows(blocks: Iterable[Block], source: LogSource, plan: LayoutPlan) -> Iterator[Block]:
-    checked = _check_whole_auctions(blocks, source)
-    if checked is None or not checked[2].any():
+    placed, _ = receive_rows(blocks)  # problems have been refused
+    if placed is None:
         return
-    rows = checked[0].filter(pa.array(checked[2]))
+    rows, _, good_r = _check_whole_auctions(placed, source)
+    if not good_r.any():
+        return
+    rows = rows.filter(pa.array(good_r))
     packed = pack_rows(rows, convert_rows(rows, source.rules, source.where), source.where)
     assert packed is not None, "rows of good auctions"
     yield from _cut_packed(packed, plan, source.where)

@@ -18,7 +18,7 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 HADOOP_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Schemes of Hadoop, and those by which Arrow, `deltalake` and obstore know the same storage."""
 
-OBJECT_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+OBJECT_SCHEMES = ("s3", "gs", "abfs", "abfss")
 """Storage of objects that has a conditional write: S3, Google Cloud Storage, Azure."""
 
 

@@ -71,6 +71,16 @@ def test_auto_takes_this_process_up_to_its_limit(files: Path, monkeypatch, capsy
     assert "engine spark: 340 rows" in capsys.readouterr().out
 
 
+def test_auto_leaves_large_texts_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few lines may be many bytes, such as those of lists and vectors."""
+    path = tmp_path / "lists.csv"
+    path.write_text("user_id,item_ids\n1,[2]\n")
+    assert engines.choose_engine("auto", [str(path)]).engine == "local"
+    monkeypatch.setattr(engines.arrow_files, "COUNTED_BYTES", 10)
+    chosen = engines.choose_engine("auto", [str(path)])
+    assert chosen.engine == "spark" and "23 bytes of text" in chosen.describe()
+
+
 def test_auto_counts_what_embeddings_cost(files: Path, monkeypatch) -> None:
     paths = [str(files / "lists.parquet"), str(files / "truth.parquet")]
     monkeypatch.setattr(engines, "MOST_PAIRS", 200 * 60)

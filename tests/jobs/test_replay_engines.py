@@ -203,3 +203,28 @@ def test_a_log_larger_than_one_process_holds_is_refused_by_rows(tmp_path, monkey
     monkeypatch.setattr("recbench_spark.commands.actions.replay.MOST_ROWS", 100)
     with pytest.raises(DataError, match="rows, one process replays up to 100"):
         run(config, tmp_path / "wh", "--engine", "local", "--force")
+
+
+def test_an_id_that_is_no_number_is_refused_behind_a_bad_row(spark, tmp_path) -> None:
+    """The bad row ended the look at the piece, and the good rows behind it were lost without a word."""
+    log = spoil({"clicked": (3, 5)})
+    ids = [float(each) for each in log["auction_id"].to_pylist()]
+    ids[200] = 2.5
+    log = log.set_column(log.column_names.index("auction_id"), "auction_id", pa.array(ids))
+    config = write_files(tmp_path, log, make_model(), "parquet", bad_rows="reject")
+    expected = fail(config, tmp_path / "local", "local")
+    assert "auction_id" in expected[1] and fail(config, tmp_path / "spark", "spark") == expected
+
+
+def test_both_engines_take_seconds_as_floats_and_reject_a_missing_one(spark, tmp_path) -> None:
+    """A program that knows no missing whole numbers writes such a column as floats."""
+    seconds = pc.divide(WORLD.log["event_time"].cast(pa.timestamp("us")).cast(pa.int64()), 1_000_000)
+    floats = [float(each) for each in seconds.to_pylist()]
+    log = WORLD.log.set_column(
+        WORLD.log.column_names.index("event_time"), "event_time", pa.array([*floats[:-1], None])
+    )
+    config = write_files(tmp_path, log, make_model(), "parquet", bad_rows="reject", time_unit="s")
+    expected = run(config, tmp_path / "local", "--engine", "local")
+    assert run(config, tmp_path / "spark", "--engine", "spark", "--parts", "3") == expected
+    rejects = [ArrowStore(str(tmp_path / engine)).rows(REJECTS) for engine in ("local", "spark")]
+    assert len(rejects[0]) == len(rejects[1]) > 0
