@@ -224,7 +224,7 @@ def _require_whole_lines(lines: pa.Buffer, path: str) -> None:
     if len(odd):
         line = int(odd[0])
         begin = int(ends[line - 1]) + 1 if line else 0
-        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "rebyte_n")
+        text = str(lines[begin : int(ends[line])].to_pybytes()[:80], "utf-8", "replace")
         raise DataError(
             f"{path}: a value in quotes goes over the end of a line: {text!r}",
             "ids hold no line ends; write a quote within quotes twice, or write Parquet",

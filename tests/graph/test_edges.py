@@ -69,6 +69,9 @@ def test_values_in_quotes_hold_marks_and_quotes_and_no_line_ends(size, tmp_path,
     (tmp_path / "bad.csv").write_text('src,dst\nx,"a\nb,c"\nd,e\n')
     with pytest.raises(DataError, match="goes over the end of a line: 'x,\"a'"):
         read_rows(tmp_path / "bad.csv")
+    (tmp_path / "bytes.csv").write_bytes(b'src,dst\nx,"a\xff\nb,c"\nd,e\n')
+    with pytest.raises(DataError, match="goes over the end of a line: 'x,\"a\N{REPLACEMENT CHARACTER}'"):
+        read_rows(tmp_path / "bytes.csv")
 
 
 CSV = {
