@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from itertools import islice
 
 from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, SwitchModel
 from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
@@ -147,11 +148,10 @@ def run_models(
         group_size = read_models_per_pass(night)
         fitted = fit_models_in_tasks(night, todo, journal)
         switches = [model for model in todo if isinstance(model, SwitchModel)]
-        todo = [*(model for model in todo if model not in switches), *switches]
-        for run in start_runs(night, todo, attempts):
+        others = [model for model in todo if not isinstance(model, SwitchModel)]
+        started = start_runs(night, [*others, *switches], attempts)
+        for run in islice(started, len(others)):
             runs.append(run)
-            if isinstance(run.model, SwitchModel):
-                continue
             with catch_failures(run, journal):
                 opened = run_model(run, journal, alone=not group_size, fitted=fitted)
                 ready += opened
@@ -159,9 +159,9 @@ def run_models(
                 report_run_states(night, [run], journal)
         for group in group_models(ready, group_size):
             run_group(night, group, runs, journal)
-        for run in runs:
-            if isinstance(run.model, SwitchModel):
-                run_switch(run, run.model, journal)
+        for run, switch in zip(started, switches, strict=True):
+            runs.append(run)
+            run_switch(run, switch, journal)
     finally:
         drop_scratch(night.spark, night.store.scratch)
         night.store.end_runs()
@@ -203,23 +203,22 @@ def run_model(
 
 def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
     """Measure the learning curves of runs whose models are ranked, if the file asks for curves."""
+    if not runs or runs[0].night.curves is None:
+        return
     started = datetime.now(UTC)
-    night = runs[0].night if runs else None
-    outcomes = measure_curves(night, {run.run_id: run.model for run in runs}, journal) if night else {}
+    outcomes = measure_curves(runs[0].night, {run.run_id: run.model for run in runs}, journal)
+    seconds = (datetime.now(UTC) - started).total_seconds() / len(runs)
     for run in runs:
-        if run.run_id not in outcomes:
-            continue
         outcome = outcomes[run.run_id]
         run.checks = [*run.checks, *outcome.checks]
         if run.seconds is not None:
-            run.seconds += (datetime.now(UTC) - started).total_seconds() / len(runs)
+            run.seconds += seconds
         if outcome.error is not None:
             record_failure(run, outcome.error, journal)
 
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
     """Measure and publish a switch between two models, whose runs are published already."""
-    run.started = datetime.now(UTC)
     with catch_failures(run, journal):
         run.checks, choice = evaluate_switch(run.night, model, run.run_id, journal)
         run.budget = choice.describe()

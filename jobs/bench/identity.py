@@ -42,8 +42,6 @@ FILES = 4
 
 READERS = ("csv", "parquet", "delta")
 
-"""Names of the measurements, which take turns."""
-
 
 def main() -> None:
     """Write the logs, measure, print a line for each format."""

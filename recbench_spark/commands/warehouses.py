@@ -42,11 +42,10 @@ def check_warehouse(root: str) -> list[str]:
 
 
 def check_models(root: str, models: Sequence[ModelConfig]) -> None:
-    """Refuse a remote warehouse that does not answer, and one that cannot hold the files of a model.
+    """Refuse a remote warehouse that cannot hold the files of a model.
 
     Raises:
         ConfigError: tasks map the files of a model, so that the warehouse must be a folder.
-        StoreError: the object storage does not answer, or refuses.
     """
     if is_local_folder(root):
         return
@@ -58,7 +57,6 @@ def check_models(root: str, models: Sequence[ModelConfig]) -> None:
                 f"model {model.name}: its files are mapped, and --warehouse {root} is no folder",
                 "give a folder that the driver and all workers see, or leave the model out",
             )
-    require_storage(root)
 
 
 def require_warehouse(root: str) -> None:

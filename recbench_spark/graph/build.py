@@ -38,7 +38,6 @@ from recbench_spark.graph.folders import (
     make_file_path,
     map_array,
     map_writable,
-    save_array,
 )
 from recbench_spark.kernels.graph.csr import build_csr, count_sources, edge_keys, find_blocks, group_edges
 from recbench_spark.kernels.graph.ids import (
@@ -53,6 +52,7 @@ from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.shared_arrays import replace_array
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
@@ -178,7 +178,7 @@ def _index_side(side: int, graph: Graph) -> None:
         if block.rows:
             out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
     first, end = graph.side_range(side)
-    save_array(Path(graph.folder, f"index-{side}.npy"), build_index(out[first:end]))
+    replace_array(Path(graph.folder, f"index-{side}.npy"), build_index(out[first:end]))
     if graph.numeric[side] and end > first:
         _index_numbers(side, graph, out)
 
@@ -313,10 +313,10 @@ def _write_block(
     del received
     csr, doubles = build_csr(graph.blocks[number].rows, keys, weight, drop)
     place = Path(graph.folder, "blocks", f"{number:05d}")
-    save_array(place / "indptr.npy", csr.indptr)
-    save_array(place / "src.npy", csr.src)
+    replace_array(place / "indptr.npy", csr.indptr)
+    replace_array(place / "src.npy", csr.src)
     if csr.weight is not None:
-        save_array(place / "weight.npy", csr.weight)
+        replace_array(place / "weight.npy", csr.weight)
     most = int(np.diff(csr.indptr).max(initial=0))
     ends = np.array([block.end for block in graph.blocks], np.int64)
     sources, parts = count_sources(csr, graph.nodes, ends)

@@ -18,9 +18,6 @@ from pyspark import RDD, SparkContext
 from recbench_spark.errors import DataError
 from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, read_edges
 from recbench_spark.graph.edges import count_tasks
-from recbench_spark.graph.folders import (
-    save_array,
-)
 from recbench_spark.kernels.graph.ids import (
     NumberSet,
     assign_blocks,
@@ -32,6 +29,7 @@ from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage.blocks import Block as Packed
 from recbench_spark.storage.blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.shared_arrays import replace_array
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     pass
@@ -155,7 +153,7 @@ def _write_nodes(
     if not inputs.numeric[partition // per_side]:
         _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, number=partition)
     linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
-    save_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
+    replace_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
     yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)))
 
 

@@ -23,7 +23,6 @@ from recbench_spark.graph.folders import (
     create_matrix,
     map_array,
     map_writable,
-    save_array,
 )
 from recbench_spark.graph.local_walks import NODES_A_PIECE, NeighbourFile, write_lists, write_names
 from recbench_spark.kernels.compiling import readonly
@@ -41,6 +40,7 @@ from recbench_spark.kernels.graph.walks import (
 )
 from recbench_spark.storage.leases import make_folder_once
 from recbench_spark.storage.publish import private_path
+from recbench_spark.storage.shared_arrays import replace_array
 
 EDGES_A_FILE = 1 << 22
 WALKERS_AT_ONCE = 1 << 18
@@ -175,9 +175,9 @@ def _write_position_file(
     src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
     order = np.argsort(keys, kind="stable")
     place = folder / f"{number:05d}"
-    save_array(place / "keys.npy", keys[order])
-    save_array(place / "src.npy", src[order])
-    save_array(place / "degree.npy", map_degrees(graph)[src[order]])
+    replace_array(place / "keys.npy", keys[order])
+    replace_array(place / "src.npy", src[order])
+    replace_array(place / "degree.npy", map_degrees(graph)[src[order]])
     yield number
 
 

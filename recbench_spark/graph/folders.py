@@ -16,7 +16,8 @@ import numpy.typing as npt
 from recbench_spark.errors import StoreError
 from recbench_spark.kernels.graph.csr import Csr, Halo, build_halo
 from recbench_spark.kernels.hashing import Hashes
-from recbench_spark.storage.publish import publish_file, replace_file, replace_text
+from recbench_spark.storage.publish import publish_file, replace_text
+from recbench_spark.storage.shared_arrays import write_array
 
 MANIFEST = "graph.json"
 
@@ -112,8 +113,8 @@ class Graph:
         place = Path(self.folder, "blocks", f"{block.number:05d}")
         if not (place / "place.npy").exists():
             halo = build_halo(self.csr(block))
-            publish_file(place / "need.npy", partial(_write_array, array=halo.need))
-            publish_file(place / "place.npy", partial(_write_array, array=halo.place))
+            publish_file(place / "need.npy", partial(write_array, array=halo.need))
+            publish_file(place / "place.npy", partial(write_array, array=halo.place))
         return Halo(map_array(place / "need.npy"), map_array(place / "place.npy"))
 
     def index(self, side: int) -> npt.NDArray[np.int64]:
@@ -170,19 +171,6 @@ def map_array(path: Path) -> npt.NDArray[Any]:
         raise StoreError(
             f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is built again"
         ) from None
-
-
-def save_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array as a `.npy` file that exists completely or not at all.
-
-    A second attempt of a task replaces the file by one with the same bytes.
-    """
-    replace_file(path, partial(_write_array, array=array))
-
-
-def _write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
 
 
 def create_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from recbench_spark.config.models import import_attribute
 from recbench_spark.errors import ConfigError, MissingError, nearest
 from recbench_spark.models.rating.interface import Indices, Ratings
 from recbench_spark.models.rating.kinds import VectorModel
@@ -82,21 +81,21 @@ def find_class(name: str) -> Any:
     """
     try:
         models = import_module("cornac.models")
-        base = import_attribute("cornac.models:Recommender", "cornac")
-    except (ImportError, ConfigError) as error:
+    except ImportError as error:
         raise MissingError(f"kind 'cornac' needs the library cornac: {error}", INSTALL) from None
-    known = [key for key, one in vars(models).items() if isinstance(one, type) and issubclass(one, base)]
-    if name not in known or name == "Recommender":
+    base = models.Recommender
+    classes = {key: one for key, one in vars(models).items() if isinstance(one, type)}
+    known = {key: one for key, one in classes.items() if issubclass(one, base) and one is not base}
+    if name not in known:
         raise ConfigError(f"cornac has no model '{name}'", nearest(name, known))
-    return getattr(models, name)
+    return known[name]
 
 
 def make_dataset(ratings: Ratings, seed: int) -> Any:
     """Return cornac's dataset; its rows are in the order of user and item, whatever theirs was."""
     order = np.lexsort((ratings.ratings_r, ratings.items_r, ratings.users_r))
     columns = (column[order].tolist() for column in (ratings.users_r, ratings.items_r, ratings.ratings_r))
-    dataset = import_attribute("cornac.data:Dataset", "cornac")
-    return dataset.build(list(zip(*columns, strict=True)), seed=seed)
+    return import_module("cornac.data").Dataset.build(list(zip(*columns, strict=True)), seed=seed)
 
 
 def read_vectors(model: Any, data: Any, ratings: Ratings) -> Vectors:

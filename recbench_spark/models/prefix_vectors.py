@@ -70,7 +70,7 @@ class RoundedFolder(ABC):
 
 @dataclass(frozen=True)
 class RatingFolder(RoundedFolder):
-    """Folder of models of ratings: r = mean + b_u + b_i + x_u y_i, with a ridge for each rating.
+    """Folder of models of ratings: r = b_u + b_i + x_u y_i, with a ridge for each rating; b_i has the mean.
 
     It covers Spark's explicit ALS (no biases), ALS-WR and SGD. A bias of the user is solved together with
     the vector. It moves all scores of a user alike, so it is no part of what is ranked.
@@ -79,7 +79,6 @@ class RatingFolder(RoundedFolder):
         factors_id: (i, d) item vectors.
         known_i: items that training knows.
         regulariser: lambda, times the number of ratings.
-        mean: subtracted from the ratings.
         biases_i: subtracted from the ratings of each item; None: nothing.
         bias_regulariser: lambda of the user's bias; None: users have no bias.
     """
@@ -87,18 +86,17 @@ class RatingFolder(RoundedFolder):
     factors_id: Floats | Floats32
     known_i: Bools
     regulariser: float
-    mean: float = 0.0
     biases_i: Floats | None = None
     bias_regulariser: float | None = None
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
-        """Solve all prefixes by ridge regression on what mean and biases leave.
+        """Solve all prefixes by ridge regression on what the biases leave.
 
         Only vectors of items in these rows are copied, so a task holds no second copy of the item side.
         """
         used_p = _mark_known_items(self.known_i, items)
         chosen, place_r = np.unique(items[used_p], return_inverse=True)
-        targets_r = ratings[used_p] - self.mean
+        targets_r = ratings[used_p]
         if self.biases_i is not None:
             targets_r = targets_r - self.biases_i[chosen][place_r]
         design_kd, dims = self._make_design(chosen), self.factors_id.shape[1]

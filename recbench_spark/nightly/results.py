@@ -262,12 +262,9 @@ def find_finished_replay(store: ArrowStore, run: dict[str, Any]) -> list[str]:
         run: as in `publish_replays`.
     """
     wanted = {_replay_row(run, model, ())["run_key"] for model in run["models"]}
-    filters = [("suite", "=", run["suite"]), ("status", "=", "succeeded")]
-    rows = [
-        row
-        for row in store.rows(RUNS, filters, ["run_id", "run_key", "logical_date"])
-        if row["logical_date"] == run["logical_date"]
-    ]
+    day = ("logical_date", "=", run["logical_date"])
+    filters = [("suite", "=", run["suite"]), ("status", "=", "succeeded"), day]
+    rows = store.rows(RUNS, filters, ["run_id", "run_key"])
     newest = {row["run_key"]: row["run_id"] for row in sorted(rows, key=lambda row: row["run_id"])}
     return [newest[key] for key in sorted(wanted)] if wanted <= newest.keys() else []
 

@@ -140,6 +140,8 @@ CHANGES = Table(
     ),
 )
 
+FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False)
+
 CURVE_CROSSINGS = Table(
     "curve_crossings",
     "One row per pair of learning curves of a night: where to switch from one model to the other.",
@@ -170,12 +172,11 @@ CURVE_CROSSINGS = Table(
             "share_holm", DOUBLE, "This share adjusted by Holm over the pairs of the night.", False
         ),
         TableColumn("shown", BOOLEAN, "Whether a crossing is shown: share_holm is below .05.", False),
-        TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False),
+        FOUND_AT,
     ),
 )
 
 PARADOX_ID = text_column("paradox_id", "Hash of the runs and settings: all rows of one search.")
-FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", False)
 
 PARADOXES = Table(
     "paradoxes",

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.data.readers.auction_values import ID_COLUMNS
@@ -29,7 +28,9 @@ from recbench_spark.data.readers.auctions import CheckedAuctions
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.shared_arrays import replace_array
 
 LAYOUT_VERSION = 1
 """Version of the files; another one makes other layouts."""
@@ -151,13 +152,13 @@ def write_part(folder: Path, part: int, log: CheckedAuctions) -> None:
     replace_file(folder / f"rows-{part:05d}.arrow", lambda path: _write_rows(path, log))
     present = np.unique(log.auction_r)
     hashes = np.sort(hash_ids(log.auction_ids)[present])
-    replace_file(folder / f"auctions-{part:05d}.npy", lambda path: _save(path, hashes))
+    replace_array(folder / f"auctions-{part:05d}.npy", hashes)
 
 
 def write_no_rows(folder: Path, part: int) -> None:
     """Write a part without rows, also in place of one that an earlier attempt wrote."""
     (folder / f"rows-{part:05d}.arrow").unlink(missing_ok=True)
-    replace_file(folder / f"auctions-{part:05d}.npy", lambda path: _save(path, np.zeros(0, np.uint64)))
+    replace_array(folder / f"auctions-{part:05d}.npy", np.zeros(0, np.uint64))
 
 
 def _write_rows(path: Path, log: CheckedAuctions) -> None:
@@ -174,7 +175,11 @@ def _write_rows(path: Path, log: CheckedAuctions) -> None:
         values = getattr(log, attribute)
         if values is not None:
             columns[name] = pa.array(values.astype(kind))
-    table = pa.table(columns)
+    write_table(path, pa.table(columns))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table as a file of Arrow, which readers map."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
@@ -216,7 +221,7 @@ def write_index(folder: Path, number: int, parts: int) -> bool:
         number: number of the range.
         parts: number of parts.
     """
-    low, high = (np.uint64(min(((number + n) << 64) // parts, 2**64 - 1)) for n in (0, 1))
+    low, high = _first_hash(number, parts), _first_hash(number + 1, parts)
     each = []
     for part in range(parts):
         hashes = np.load(folder / f"auctions-{part:05d}.npy", mmap_mode="r")
@@ -225,15 +230,15 @@ def write_index(folder: Path, number: int, parts: int) -> bool:
     hashes = np.concatenate(each)
     part_a = np.repeat(np.arange(parts, dtype=np.int32), [len(one) for one in each])
     order = np.argsort(hashes, kind="stable")
-    replace_file(folder / f"index-{number:05d}.npy", lambda path: _save(path, hashes[order]))
-    replace_file(folder / f"parts-{number:05d}.npy", lambda path: _save(path, part_a[order]))
-    hashes = hashes[order]
+    hashes, part_a = hashes[order], part_a[order]
+    replace_array(folder / f"index-{number:05d}.npy", hashes)
+    replace_array(folder / f"parts-{number:05d}.npy", part_a)
     return bool((hashes[1:] == hashes[:-1]).any())
 
 
-def _save(path: Path, array: npt.NDArray[Any]) -> None:
-    with path.open("wb") as file:
-        np.save(file, array)
+def _first_hash(number: int, parts: int) -> np.uint64:
+    """Return the first hash of a range of the index."""
+    return np.uint64(min((number << 64) // parts, 2**64 - 1))
 
 
 def find_parts(folder: Path, parts: int, hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
@@ -248,7 +253,7 @@ def find_parts(folder: Path, parts: int, hashes: Hashes) -> Iterator[tuple[Ints,
     """
     order = np.argsort(hashes)
     wanted = hashes[order]
-    bounds = [np.uint64(min((number << 64) // parts, 2**64 - 1)) for number in range(parts)]
+    bounds = [_first_hash(number, parts) for number in range(parts)]
     ends = np.append(np.searchsorted(wanted, np.array(bounds[1:], np.uint64)), len(wanted))
     for number, (start, end) in enumerate(zip(np.append(0, ends[:-1]), ends, strict=True)):
         if start == end:
@@ -257,9 +262,5 @@ def find_parts(folder: Path, parts: int, hashes: Hashes) -> Iterator[tuple[Ints,
         part_a = np.load(folder / f"parts-{number:05d}.npy", mmap_mode="r")
         first = np.searchsorted(index, wanted[start:end])
         counts = np.searchsorted(index, wanted[start:end], side="right") - first
-        at = (
-            np.repeat(first, counts)
-            + np.arange(counts.sum())
-            - np.repeat(np.cumsum(counts) - counts, counts)
-        )
-        yield np.repeat(order[start:end], counts), np.asarray(part_a[at], dtype=np.int64)
+        row, number_r = number_slots(counts)
+        yield order[start:end][row], np.asarray(part_a[first[row] + number_r], dtype=np.int64)

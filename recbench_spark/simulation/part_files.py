@@ -34,8 +34,9 @@ from recbench_spark.simulation.auction_log import (
     mask_later_rows,
     select_rows,
 )
-from recbench_spark.simulation.log_layout import LogLayout, read_part
+from recbench_spark.simulation.log_layout import LogLayout, read_part, write_table
 from recbench_spark.storage.publish import replace_file
+from recbench_spark.storage.shared_arrays import replace_array
 
 FIELDS = (
     "key_q", "pair_starts_q", "auctions_q", "starts_a", "query_r", "pair_r", "bid_r", "quality_r", "slot_r",
@@ -109,14 +110,9 @@ def _write_pairs(place: Path, log: CheckedAuctions, auctions: AuctionPart) -> No
         {"query": pa.array(query_g), "ad": log.ad_ids.take(pa.array(ad_g))},
         metadata={"queries": json.dumps(log.query_ids.take(pa.array(query_q)).to_pylist())},
     )
-    replace_file(place / "pairs.arrow", lambda path: _write_table(path, table))
+    replace_file(place / "pairs.arrow", lambda path: write_table(path, table))
     for name, array in zip(COUNTS, (auctions.counts.shown_gs, auctions.counts.clicks_gs), strict=True):
         _save(place, f"own_{name}", array)
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
 
 
 def _read_pairs(place: Path) -> tuple[pa.Array, Ints, pa.Array]:
@@ -211,11 +207,7 @@ def save_probabilities(folder: Path, part: int, probability_r: npt.NDArray[np.fl
 
 
 def _save(place: Path, name: str, array: npt.NDArray[Any]) -> None:
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            np.save(file, array)
-
-    replace_file(place / f"{name}.npy", write)
+    replace_array(place / f"{name}.npy", array)
 
 
 def _load(place: Path, name: str) -> npt.NDArray[Any]:

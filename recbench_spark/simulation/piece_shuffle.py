@@ -89,7 +89,7 @@ def _read_pieces(
             try:
                 yield from make_blocks(item, place)
             except RecbenchError as error:
-                yield _pack_problem(_describe_error(number, error))
+                yield _pack_problem(describe_problem(number, error))
                 break
             place += item.num_rows
 
@@ -104,10 +104,11 @@ def read_piece(piece: TablePiece, number: int, columns: Sequence[str]) -> Iterat
             if stored.table.num_rows:
                 yield stored.table
     except RecbenchError as error:
-        yield _describe_error(number, error)
+        yield describe_problem(number, error)
 
 
-def _describe_error(number: int, error: RecbenchError) -> PieceProblem:
+def describe_problem(number: int, error: RecbenchError) -> PieceProblem:
+    """Return an error as the problem of a piece."""
     return PieceProblem(number, 0, error.message, type(error).__name__, error.hint)
 
 

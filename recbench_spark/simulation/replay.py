@@ -117,9 +117,9 @@ class Replayer:
             points: operating points; neighbours with one exponent share one sort.
         """
         for first in range(0, len(points), POINTS_AT_ONCE):
-            some = tuple(points[first : first + POINTS_AT_ONCE])
+            batch = tuple(points[first : first + POINTS_AT_ONCE])
             by_user, boot = self.settings.resample == "user", self.settings.bootstrap
-            work = ModelPass(model, some, self.clicks, self.log.facts.slots, boot, by_user)
+            work = ModelPass(model, batch, self.clicks, self.log.facts.slots, boot, by_user)
             for sums, drawn in zip(*self.log.add(work), strict=True):
                 yield ReplayedModel(
                     ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(drawn, self.logged[1]), self.log
@@ -353,8 +353,8 @@ class ModelPass:
         """Return the sums of a part."""
         columns = count_columns(len(self.slots))
         units = len(part.auctions.users.key_u if self.by_user else part.auctions.key_q)
-        some = max(1, CELLS_AT_ONCE // max(1, units * columns))
-        each = [self._add_points(part, self.points[n : n + some]) for n in range(0, len(self.points), some)]
+        size = max(1, CELLS_AT_ONCE // max(1, units * columns))
+        each = [self._add_points(part, self.points[n : n + size]) for n in range(0, len(self.points), size)]
         sums, boot = (np.concatenate(arrays, axis=-1) for arrays in zip(*each, strict=True))
         replicates = boot.reshape(len(boot), len(self.points), columns).transpose(1, 0, 2)
         return sums.reshape(len(self.points), columns), replicates
@@ -366,10 +366,10 @@ class ModelPass:
         for point in points:
             if order is None or exponent != point.exponent:
                 order, exponent = part.auctions.rank(probability_r, point.exponent), point.exponent
-            request = (order, probability_r, point, self.clicks, self.slots)
-            rows.append(part.auctions.replay(*request))
+            outcome = (*part.auctions.run(order, point, self.slots), probability_r, self.clicks)
+            rows.append(part.auctions.estimate(*outcome))
             if self.by_user:
-                users.append(part.auctions.replay_by_user(*request))
+                users.append(part.auctions.estimate_by_user(*outcome))
         joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
         return _sum_rows(part, joined, self.bootstrap, np.concatenate(users, axis=1) if users else None)
 

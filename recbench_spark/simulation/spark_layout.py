@@ -26,6 +26,7 @@ from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numer
 from recbench_spark.data.readers.auction_values import RowRules, convert_rows, has_number_times
 from recbench_spark.data.readers.auctions import (
     BadRows,
+    count_shown_rejects,
     find_bad_rows,
     has_bad_auctions,
     make_reach_error,
@@ -53,6 +54,7 @@ from recbench_spark.simulation.log_layout import (
 )
 from recbench_spark.simulation.piece_shuffle import (
     PieceProblem,
+    describe_problem,
     read_piece,
     receive_rows,
     refuse_problems,
@@ -256,7 +258,7 @@ def _scan_rows(source: LogSource, table: pa.Table, number: int) -> LogScan | Pie
             [_encode_column(rows, "ad_id")], "ad_id"
         )
     except DataError as error:
-        return PieceProblem(number, 0, error.message, type(error).__name__, error.hint)
+        return describe_problem(number, error)
     times = source.rules.number_times is not None or has_number_times(
         combine_column(rows.column("event_time").cast(pa.string()))
     )
@@ -342,7 +344,8 @@ def _find_good_rows(
     tasks = max(plan.parts, count_tasks(spark, 0))
     cut = partial(_cut_auctions, source=source, tasks=tasks)
     auctions = send_rows(spark, source.pieces, source.columns, cut, tasks)
-    problems, bad = auctions.mapPartitions(partial(_count_bad_rows, source=source)).treeReduce(_join_counts)
+    count = partial(_count_bad_rows, source=source, most=count_shown_rejects(settings))
+    problems, bad = auctions.mapPartitions(count).treeReduce(_join_counts)
     refuse_problems(problems, source.where)
     if bad is None or bad.rows != total:
         raise DataError(f"{source.where} changed while it was read", "run again")
@@ -361,10 +364,13 @@ def _cut_auctions(table: pa.Table, place: int, source: LogSource, tasks: int) ->
 PLACE = "place in the log"
 
 
-def _check_whole_auctions(placed: pa.Table, source: LogSource) -> tuple[pa.Table, BadRows, Bools]:
+def _check_whole_auctions(
+    placed: pa.Table, source: LogSource, most: int
+) -> tuple[pa.Table, BadRows, Bools]:
+    """Return the rows in the order of the log, the bad ones (`most` are kept), and which are good."""
     placed = placed.take(pa.array(np.argsort(placed.column(PLACE).to_numpy()))).combine_chunks()
     rows, places = placed.drop_columns([PLACE]), placed.column(PLACE).to_numpy()
-    bad, good = find_bad_rows(rows, convert_rows(rows, source.rules, source.where), places)
+    bad, good = find_bad_rows(rows, convert_rows(rows, source.rules, source.where), places, most)
     return rows, bad, good
 
 
@@ -372,13 +378,12 @@ AuctionCounts = tuple[tuple[PieceProblem, ...], BadRows | None]
 """Pieces that cannot be read or converted, and the bad rows of all others."""
 
 
-def _count_bad_rows(blocks: Iterable[Block], source: LogSource) -> Iterator[AuctionCounts]:
+def _count_bad_rows(blocks: Iterable[Block], source: LogSource, most: int) -> Iterator[AuctionCounts]:
     placed, problems = receive_rows(blocks)
     try:
-        yield tuple(problems), None if placed is None else _check_whole_auctions(placed, source)[1]
+        yield tuple(problems), None if placed is None else _check_whole_auctions(placed, source, most)[1]
     except RecbenchError as error:
-        one = PieceProblem(len(source.pieces), 0, error.message, type(error).__name__, error.hint)
-        yield (*problems, one), None
+        yield (*problems, describe_problem(len(source.pieces), error)), None
 
 
 def _join_counts(one: AuctionCounts, other: AuctionCounts) -> AuctionCounts:
@@ -390,7 +395,7 @@ def _keep_good_rows(blocks: Iterable[Block], source: LogSource, plan: LayoutPlan
     placed, _ = receive_rows(blocks)  # problems have been refused
     if placed is None:
         return
-    rows, _, good_r = _check_whole_auctions(placed, source)
+    rows, _, good_r = _check_whole_auctions(placed, source, most=0)
     if not good_r.any():
         return
     rows = rows.filter(pa.array(good_r))

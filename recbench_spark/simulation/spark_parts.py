@@ -23,6 +23,7 @@ from recbench_spark.data.readers.auctions import make_reach_error
 from recbench_spark.data.table_pieces import open_pieces
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.schemas import require_names
 from recbench_spark.simulation import part_files
 from recbench_spark.simulation.auction_log import (
@@ -220,11 +221,10 @@ def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str)
     code_r = coded.indices.fill_null(-1).to_numpy()
     first_r = np.searchsorted(places, code_r)
     count_r = np.searchsorted(places, code_r, side="right") - first_r
-    row = np.repeat(np.arange(len(code_r)), count_r)
-    nth = np.arange(len(row)) - np.repeat(np.cumsum(count_r) - count_r, count_r)
+    row, number_r = number_slots(count_r)
     if len(row):
         rows = _convert_predictions(table, where).take(pa.array(row)).combine_chunks()
-        yield from partition_rows(rows, parts[np.repeat(first_r, count_r) + nth])
+        yield from partition_rows(rows, parts[first_r[row] + number_r])
 
 
 def _match_part(

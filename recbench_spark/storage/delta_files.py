@@ -240,22 +240,36 @@ def _write_rows(
 ) -> None:
     """Append rows; with a predicate of SQL, replace the rows that fulfil it."""
     from deltalake import PostCommitHookProperties, write_deltalake  # noqa: PLC0415
-    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
     refuse_nulls(folder, rows)
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     write = partial(
         write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
     )
-    try:
+    with _explain_errors(f"write {folder}"):
         if predicate is None:
             write(mode="append")
         else:
             write(mode="overwrite", predicate=predicate)
+
+
+@contextmanager
+def _explain_errors(what: str) -> Iterator[None]:
+    """Turn errors of `deltalake` into ConflictError, where another writer was faster, and StoreError."""
+    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
+
+    try:
+        yield
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
-        raise StoreError(f"cannot write {folder}: {str(error).splitlines()[0]}") from None
+        raise StoreError(f"cannot {what}: {str(error).splitlines()[0]}") from None
+
+
+def _quote_value(value: str) -> str:
+    """Return a text as a literal in the SQL of `deltalake`."""
+    doubled = value.replace("'", "''")
+    return f"'{doubled}'"
 
 
 class Presence(str):
@@ -321,10 +335,9 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
     Raises:
         ConflictError, StoreError: as `append_missing`.
     """
-    quoted = value.replace("'", "''")
     with _hold_version(folder) as table:
         properties = _next_commit(table, f"{column}={value}")
-        _write_rows(table, folder, rows, properties, f"{column} = '{quoted}'")
+        _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
@@ -337,20 +350,12 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
         ConflictError, StoreError: as `append_missing`.
     """
     from deltalake import PostCommitHookProperties  # noqa: PLC0415
-    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
-    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
-    with _hold_version(folder) as table:
+    with _hold_version(folder) as table, _explain_errors(f"delete from {folder}"):
         properties = _next_commit(table, f"delete {column}")
-        try:
-            table.delete(
-                f"{column} IN ({quoted})", commit_properties=properties, post_commithook_properties=hooks
-            )
-        except CommitFailedError as error:
-            raise ConflictError(str(error)) from None
-        except DeltaError as error:
-            raise StoreError(f"cannot delete from {folder}: {str(error).splitlines()[0]}") from None
+        table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:

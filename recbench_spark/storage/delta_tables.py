@@ -29,13 +29,11 @@ from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.objects import storage_error
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
-from recbench_spark.storage.uris import arrow_uri, is_object_storage, is_remote, join_uri
+from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.dataset import Dataset
-
-LOG = "_delta_log"
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
 """Characters that `deltalake` does not accept in the name of a table's folder."""
@@ -76,9 +74,7 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
     return table.to_pyarrow_dataset(filesystem=system)
 
 
-def list_files(
-    place: str | Path, partition: Mapping[str, str] | None = None, version: int | None = None
-) -> list[str]:
+def list_files(place: str | Path, partition: Mapping[str, str] | None = None) -> list[str]:
     """Return the paths or URIs of a table's data files, in the log's order.
 
     The log holds paths as encoded URIs. The caller holds one path per file.
@@ -86,13 +82,12 @@ def list_files(
     Args:
         place: folder of this machine, or a URI.
         partition: column -> value of the wanted files; None: all files.
-        version: None: the latest.
 
     Raises:
         DeltaError: as `open_table`.
         StoreError: the table is not partitioned by one of the columns.
     """
-    return list_table_files(open_table(place, version), place, partition)
+    return list_table_files(open_table(place), place, partition)
 
 
 def list_table_files(

@@ -63,12 +63,13 @@ def _raise_breaches(frame: DataFrame, table: Table) -> DataFrame:
 
 def _write_batches(batches: Iterator[pa.RecordBatch], place: str, table: Table) -> Iterator[pa.RecordBatch]:
     """Write the rows of a task, and yield a row for each file."""
-    waiting: list[pa.RecordBatch] = []
+    waiting, held = list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch)
-        if sum(one.nbytes for one in waiting) >= BUFFER_BYTES:
+        held += batch.nbytes
+        if held >= BUFFER_BYTES:
             yield from _write_files(waiting, place, table)
-            waiting = []
+            waiting, held = [], 0
     yield from _write_files(waiting, place, table)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import require_names
-from recbench_spark.storage.delta_tables import LOG
+from recbench_spark.storage.uris import LOG
 
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 

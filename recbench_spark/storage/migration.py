@@ -8,12 +8,12 @@ from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, conform
-from recbench_spark.storage.delta_tables import LOG
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.spark_errors import ATTEMPTS, retry_conflicts
 from recbench_spark.storage.table_sql import create_statement, migration_statements, quote_folder
+from recbench_spark.storage.uris import LOG
 from recbench_spark.storage.warehouse import WarehouseTables
 
 STATISTICS = "delta.dataSkippingStatsColumns"

@@ -99,7 +99,7 @@ HADOOP_KEYS = {
 """Settings of Hadoop's S3A, and the variables that mean the same."""
 
 _adopted: dict[str, str] = {}
-"""What this process took from Hadoop's configuration; used where the environment has no keys."""
+"""Variables read from Hadoop's configuration by `adopt_hadoop`; those of the environment come first."""
 
 
 def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
@@ -45,13 +44,11 @@ def write_bytes(place: str, content: bytes) -> None:
     A second attempt replaces the file. On remote storage one write is one object, which is atomic by
     itself.
     """
-    system, path = open_filesystem(place)
-    if isinstance(system, fs.LocalFileSystem):
+    path = arrow_uri(place)
+    if not is_remote(path):
         replace_bytes(Path(path), content)
         return
-    if not is_object_storage(place):  # object storage has no folders
-        system.create_dir(str(Path(path).parent), recursive=True)
-    with system.open_output_stream(path) as stream:
+    with open_output(place) as stream:
         stream.write(content)
 
 

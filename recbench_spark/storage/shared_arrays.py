@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import pyarrow.dataset as ds
 from recbench_spark.errors import DataError
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.object_access import open_filesystem, open_path
+from recbench_spark.storage.publish import replace_file
 from recbench_spark.storage.seals import digest_file
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -193,6 +195,20 @@ def create_array(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) ->
 def save_array(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
     """Save an array as a `.npy` file."""
     np.save(folder / f"{name}.npy", array, allow_pickle=False)
+
+
+def replace_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array as a `.npy` file that exists completely or not at all.
+
+    A second attempt of a task replaces the file by one with the same bytes.
+    """
+    replace_file(path, partial(write_array, array=array))
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array to a path under its maker's name, which somebody publishes."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
 
 
 def flatten_lists(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:

@@ -50,13 +50,13 @@ class Store(WarehouseTables):
         writer of the same `once`, is tried again; Delta then skips rows that exist.
         """
         self.create(table)
-        if is_object_storage(self.root):
-            self._append_files(frame, table, once or uuid.uuid4().hex)
-            return
-        writer = conform(frame, table).write.format("delta").mode("append")
         # Each append has a name, so that one whose answer was lost is not repeated. Delta skips a version
         # that is not above the last version of a name.
         once = once or uuid.uuid4().hex
+        if is_object_storage(self.root):
+            self._append_files(frame, table, once)
+            return
+        writer = conform(frame, table).write.format("delta").mode("append")
         writer = writer.option("txnAppId", f"{table.name}/{once}").option("txnVersion", "1")
         name = self.location(table.name)
         save = writer.saveAsTable if self.in_catalog else writer.save

@@ -19,11 +19,10 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.ages import age_seconds
-from recbench_spark.storage.delta_tables import LOG
 from recbench_spark.storage.objects import list_objects, put_if_absent, require_conditional_writes
 from recbench_spark.storage.publish import NO_LINKS
 from recbench_spark.storage.table_sql import table_properties
-from recbench_spark.storage.uris import is_object_storage, join_uri
+from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
 
 
 def is_catalog_schema(root: str) -> bool:
@@ -198,16 +197,14 @@ def try_create_local(folder: Path, table: Table) -> bool:
 
 def create_object_table(place: str, table: Table) -> None:
     """Create a table in an object storage with the first commit that Spark would write, by a conditional
-    write.
+    write. The caller has looked that there is none.
 
     Raises:
-        StoreError: the storage does not answer, refuses, or has no conditional write; the place holds
-            files and no commit.
+        StoreError: the storage does not answer, refuses, or has no conditional write.
     """
     require_conditional_writes(place.rstrip("/").rsplit("/", 1)[0])
-    if not has_commit(place):
-        # False where another writer was first: its table is as good.
-        put_if_absent(join_uri(place, LOG, f"{0:020}.json"), format_first_commit(table).encode())
+    # False where another writer was first: its table is as good.
+    put_if_absent(join_uri(place, LOG, f"{0:020}.json"), format_first_commit(table).encode())
 
 
 def format_first_commit(table: Table) -> str:

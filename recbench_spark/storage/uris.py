@@ -18,6 +18,9 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 HADOOP_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Schemes of Hadoop, and those by which Arrow, `deltalake` and obstore know the same storage."""
 
+LOG = "_delta_log"
+"""Folder of a Delta table's log."""
+
 OBJECT_SCHEMES = ("s3", "gs", "abfs", "abfss")
 """Storage of objects that has a conditional write: S3, Google Cloud Storage, Azure."""
 

@@ -17,7 +17,7 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
-from recbench_spark.storage.delta_tables import LOG, count_rows, open_table
+from recbench_spark.storage.delta_tables import count_rows, open_table
 from recbench_spark.storage.object_access import adopt_hadoop, read_access
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
@@ -26,7 +26,6 @@ from recbench_spark.storage.table_folders import (
     HINT_RESTORE,
     check_writable,
     create_object_table,
-    files_in,
     find_commit,
     has_commit,
     is_catalog_schema,
@@ -40,7 +39,7 @@ from recbench_spark.storage.table_sql import (
     quote_folder,
     view_files,
 )
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import LOG, is_object_storage
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -132,27 +131,20 @@ class WarehouseTables:
             StoreError: its folder holds files and its log no commit, for example during a restore; such a
                 table does not count as empty.
         """
-        if name not in self._existing and is_object_storage(self.root):
-            if has_commit(self.location(name)):
-                self._existing.add(name)
-        elif name not in self._existing:
-            is_table = (
-                self.spark.catalog.tableExists(self.location(name))
-                if self.in_catalog
-                else DeltaTable.isDeltaTable(self.spark, self.location(name))
-            )
-            if not self.in_catalog:
-                is_table = self._has_commit(name, is_table)
-            if is_table:
-                self._existing.add(name)
+        if name not in self._existing and self._is_table(self.location(name)):
+            self._existing.add(name)
         return name in self._existing
 
-    def _has_commit(self, name: str, is_table: bool) -> bool:
-        """Return whether a table's folder holds a commit; `is_table`: Delta's answer."""
-        location = self.location(name)
-        list_files = partial(files_in, self.folder / name) if self.folder else None
-        committed = find_commit(location, list_files or partial(remote_files_in, self.spark, location))
-        if committed and not is_table:
+    def _is_table(self, location: str) -> bool:
+        """Return whether a table is there; errors as `exists`."""
+        if self.in_catalog:
+            return self.spark.catalog.tableExists(location)
+        if self.is_file_storage:
+            committed = has_commit(location)
+        else:
+            committed = find_commit(location, partial(remote_files_in, self.spark, location))
+        asks_delta = committed and not is_object_storage(location)
+        if asks_delta and not DeltaTable.isDeltaTable(self.spark, location):
             raise StoreError(f"{location}: Delta does not take its {LOG} for one", HINT_RESTORE)
         return committed
 

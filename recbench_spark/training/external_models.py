@@ -126,10 +126,10 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         assert trained.items is not None
         if trained.users is None:
             results = check_common_ids(trained.items, data.items, "item_id", (what, "catalogue"))
-            return ScoredModel(self.source(trained, data), self._fold_users(trained, data)), results
+            return ScoredModel(self.open_source(trained, data), self._fold_users(trained, data)), results
         known = ExpectedIds(users, data.items)
         results = overlap_checks(trained.users, trained.items, known, what)
-        return ScoredModel(self.source(trained, data), trained.users), results
+        return ScoredModel(self.open_source(trained, data), trained.users), results
 
     def _fold_users(self, trained: Trained, data: SplitData) -> DataFrame:
         """Return vectors of the users who were held out from training, from their given rows."""

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.graph.folders import map_array, save_array
+from recbench_spark.graph.folders import map_array
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.models.lightgcn import LightGcnModel
@@ -35,7 +35,7 @@ from recbench_spark.models.networks.factors import (
 from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
-from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_arrays import SharedRows, replace_array
 from recbench_spark.storage.shared_rows import input_files, load_parquet
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
@@ -182,9 +182,9 @@ def load_task(folder: str, settings: Settings) -> Task:
 
 def save_pairs(folder: Path, pairs: UserItemPairs) -> None:
     """Write pairs as `.npy` files for other processes."""
-    save_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
-    save_array(folder / "indptr.npy", pairs.indptr)
-    save_array(folder / "item.npy", pairs.item)
+    replace_array(folder / "size.npy", np.array([pairs.users, pairs.items]))
+    replace_array(folder / "indptr.npy", pairs.indptr)
+    replace_array(folder / "item.npy", pairs.item)
 
 
 def load_pairs(folder: Path) -> UserItemPairs:

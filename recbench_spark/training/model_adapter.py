@@ -98,6 +98,11 @@ class SplitData:
         items = self.items.select("item_id", "item_index", "n_train")
         return KnownItems(share_rows(self.store.scratch, items), self.n_items)
 
+    @cached_property
+    def sources(self) -> dict[str, Source]:
+        """Sources that are open, by key of the model: a ranking and a learning curve share one copy."""
+        return {}
+
     @property
     def train_rows(self) -> DataFrame:
         """Rows of the training part: user_id, item_id, rating."""
@@ -275,6 +280,13 @@ class ModelAdapter(Generic[Settings]):
             return None
         return DotSource(rows, data.n_items, lengths.pop(), catalogue=data.known_items)
 
+    def open_source(self, trained: Trained, data: SplitData) -> Source:
+        """Return the source of the model; it is made once for all that is done with this split."""
+        key = self.key(data)
+        if key not in data.sources:
+            data.sources[key] = self.source(trained, data)
+        return data.sources[key]
+
     def users(self, trained: Trained, source: Source) -> DataFrame | None:
         """Return user_id, vector of the users, if the source needs vectors."""
         return trained.users if getattr(source, "dims", 0) else None
@@ -291,7 +303,7 @@ class ModelAdapter(Generic[Settings]):
             data: the split.
         """
         trained = self.load(data)
-        source = self.source(trained, data)
+        source = self.open_source(trained, data)
         return ScoredModel(source, self.users(trained, source)), []
 
     # -------------------------------------------------------------------------- learning curves
@@ -325,7 +337,7 @@ class ModelAdapter(Generic[Settings]):
             trained: the model, as `load` reads it.
             data: the split.
         """
-        return PrefixScorer(self.source(trained, data), self.make_fold_in(data))
+        return PrefixScorer(self.open_source(trained, data), self.make_fold_in(data))
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Predict ratings of pairs of users and items.

@@ -20,8 +20,8 @@ from recbench_spark.errors import ConfigError, DataError, DivergedError, Protoco
 from recbench_spark.evaluation.ranking.rank import RankingInput
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
-from recbench_spark.models.rating.kinds import RatingModelConfig, VectorModel, learner_settings
-from recbench_spark.models.rating.registry import IMPLICIT
+from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
+from recbench_spark.models.rating.registry import gives_scores
 from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
@@ -112,10 +112,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
         """Return the ridge regression of the fit; that of iALS counts the items of the log."""
-        settings, items = learner_settings(self.settings), None
-        if settings.kind in IMPLICIT:
-            items = data.table(SPLITS).select("item_id").distinct().count()
-        return choose_fold_in(settings, items, data.threshold)
+        return choose_fold_in(learner_settings(self.settings), data.n_items, data.threshold)
 
     def predict(self, users: DataFrame, data: SplitData) -> DataFrame:
         """Return the predictions that the fit made; shuffles the held-out pairs by user.
@@ -123,7 +120,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         Raises:
             ConfigError: a learner whose scores are no ratings.
         """
-        if self.settings.kind in IMPLICIT or isinstance(self.settings, VectorModel):
+        if gives_scores(learner_settings(self.settings).kind):
             raise ConfigError(
                 f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
                 "evaluation.task: ranking, or a learner of ratings such as sgd_mf",

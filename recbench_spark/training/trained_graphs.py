@@ -24,7 +24,7 @@ from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, Ne
 from recbench_spark.data.identity import identity
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
-from recbench_spark.graph.folders import Graph, map_array, save_array
+from recbench_spark.graph.folders import Graph, map_array
 from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
 from recbench_spark.graph.model_inputs import build_features, describe_files, prepare_model
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, neighbourhood_source
@@ -49,6 +49,7 @@ from recbench_spark.models.networks.tasks import (
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.shared_arrays import replace_array
 from recbench_spark.storage.uris import absolute_place
 from recbench_spark.training.factor_models import (
     find_journal,
@@ -212,7 +213,7 @@ def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
     remove_tree(folder)
     for name, array in {**examples._asdict(), **({} if band is None else band._asdict())}.items():
         if array is not None:
-            save_array(folder / f"{name}.npy", np.asarray(array))
+            replace_array(folder / f"{name}.npy", np.asarray(array))
 
 
 def load_examples(folder: Path) -> tuple[Examples, Band | None]:

@@ -142,7 +142,7 @@ class FitPlanner:
         evaluated: tuple[str, ...] = () if drawn else held_out
         share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
         document, evaluation = settings.model_dump(), self.benchmark.evaluation
-        threshold = evaluation.resolve().threshold if learns_relevant(settings.model_dump()) else None
+        threshold = evaluation.resolve().threshold if learns_relevant(document) else None
         hashed = (
             log.log_id,
             log.files.scale,

@@ -120,7 +120,7 @@ def make_folders(factors):  # type: ignore[no-untyped-def]
     biases_i = np.linspace(-1, 1, len(factors))
     return {
         "ratings": RatingFolder(factors, known_i, 0.1),
-        "biases": RatingFolder(factors, known_i, 0.1, 0.25, biases_i, 0.2),
+        "biases": RatingFolder(factors, known_i, 0.1, 0.25 + biases_i, 0.2),
         "confidence": ConfidenceFolder(factors, known_i, decompose_items(factors), 0.1, 5.0),
         "pairs": PairFolder(factors, known_i, decompose_items(factors, 0.2), 0.2, 0.01),
     }
@@ -163,7 +163,7 @@ def test_rows_that_a_model_cannot_use_change_no_vector() -> None:
 def test_a_bias_of_the_user_is_solved_with_the_vector() -> None:
     """Two items, mean 1/4: the targets are ratings minus mean and biases, and the last column is 1."""
     factors, ratings = np.array([[9.0], [1.0], [2.0]]), np.array([2.0, 3.0])
-    folder = RatingFolder(factors, np.ones(3, bool), 0.5, 0.25, np.array([0.0, 0.5, -0.5]), 2.0)
+    folder = RatingFolder(factors, np.ones(3, bool), 0.5, np.array([0.25, 0.75, -0.25]), 2.0)
     vectors = folder.fold(np.array([0, 2]), np.array([1, 2]), ratings).vectors_pd
     design = np.array([[1.0, 1.0], [2.0, 1.0]])
     targets = ratings - 0.25 - np.array([0.5, -0.5])

@@ -16,6 +16,7 @@ from recbench_spark.errors import OK, ConfigError, DataError, SchemaError
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.objects import require_storage
 from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
     check_benchmark(benchmark)
     check_item_features(benchmark)
     check_models(args.warehouse, benchmark.models)
+    require_storage(args.warehouse)
     journal.say(f"benchmark {benchmark.name}, {what}: starting Spark")
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))

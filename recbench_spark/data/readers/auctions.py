@@ -112,10 +112,14 @@ def check_auctions(table: pa.Table, settings: AuctionLog, where: str) -> Checked
     if not rows.num_rows:
         raise DataError(f"{where}: no rows", "check the path")
     converted = convert_rows(rows, RowRules(settings.time_unit), where)
-    most = SHOWN_REJECTS if settings.bad_rows == "reject" else 0
-    bad, good = find_bad_rows(rows, converted, most=most)
+    bad, good = find_bad_rows(rows, converted, most=count_shown_rejects(settings))
     bad.refuse(settings, where)
     return sort_rows(converted, good, bad.list_rejects())
+
+
+def count_shown_rejects(settings: AuctionLog) -> int:
+    """Return the most rows that are kept in `rejects`."""
+    return SHOWN_REJECTS if settings.bad_rows == "reject" else 0
 
 
 def select_columns(table: pa.Table, settings: AuctionLog, where: str) -> pa.Table:

@@ -27,7 +27,7 @@ from recbench_spark.evaluation.metrics.curve_batches import (
     CurveMember,
     CurvePlan,
 )
-from recbench_spark.evaluation.ranking.rank import task_device
+from recbench_spark.evaluation.ranking.rank import read_gpu_share, task_device
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.randomness import uniform
 
@@ -127,7 +127,7 @@ def measure_models(users: DataFrame, plan: CurvePlan, members: Sequence[CurveMem
         plan: points, metrics, definition, orders.
         members: the models.
     """
-    share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
+    share = read_gpu_share(users.sparkSession)
     run = partial(_measure_task, plan, tuple(members), partial(task_device, share))
     return users.select(*CURVE_USERS.names).mapInArrow(run, to_ddl(CURVE_ROWS))
 

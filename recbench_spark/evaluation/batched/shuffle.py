@@ -27,7 +27,13 @@ from recbench_spark.evaluation.batched.task import (
     Member,
 )
 from recbench_spark.evaluation.ranking.candidates import Candidates, add_candidates
-from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, group_lists, task_device
+from recbench_spark.evaluation.ranking.rank import (
+    GivenRows,
+    RankingInput,
+    group_lists,
+    read_gpu_share,
+    task_device,
+)
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.blocks import chunks, partition_rows
@@ -114,7 +120,7 @@ def evaluate(
         if isinstance(model, GivenRows)
     ]
     partitioned = reduce(DataFrame.union, blocks).repartitionById(tasks, F.col("task"))
-    share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
+    share = read_gpu_share(users.sparkSession)
     rows = partitioned.mapInArrow(partial(task.run_task, work, partial(task_device, share)), RESULT_COLUMNS)
     measures = work.measures
 

@@ -164,7 +164,8 @@ def measure_users(
         pairs = int(points_u.sum())
         chosen = WHOLE_ROWS if device == "cpu" and is_little(scorer, pairs) else device
         request = replace(plan.request, device=chosen)
-        draws = [measure_prefixes(scorer, folder, users, request) for users in list_orders(standing, plan)]
+        orders = list_orders(standing, plan)
+        draws = [measure_prefixes(scorer, folder, users, request) for users, _ in orders]
         for metric in plan.request.metrics:
             values = average_draws(np.stack([values_by_name[metric] for values_by_name in draws]))
             rows = _value_rows(standing, metric, values, points_u, plan)
@@ -177,20 +178,17 @@ def select_standing(batch: pa.RecordBatch, plan: CurvePlan) -> tuple[pa.RecordBa
     return batch.filter(pa.array(points_u > 0)), points_u[points_u > 0]
 
 
-def list_orders(batch: pa.RecordBatch, plan: CurvePlan) -> list[CurveUsers]:
-    """Return the users with their rows in the order of time, or in each order by hash."""
+def list_orders(batch: pa.RecordBatch, plan: CurvePlan) -> list[tuple[CurveUsers, Ints]]:
+    """Return the users with their rows in order of time, or in each order by hash, and the rows' places."""
     offsets, items_p = flatten_lists(batch.column("items"))
     ratings_p = flatten_lists(batch.column("ratings"))[1]
-    users = CurveUsers(batch.column("user_key").to_numpy(), offsets, items_p.astype(np.int64), ratings_p)
-    return [users.reorder(order) for order in list_places(batch, offsets, plan)] if plan.draws else [users]
-
-
-def list_places(batch: pa.RecordBatch, offsets: Ints, plan: CurvePlan) -> list[Ints]:
-    """Return the places of all rows in each order; as they are for the order of time."""
+    keys_u = batch.column("user_key").to_numpy()
+    users = CurveUsers(keys_u, offsets, items_p.astype(np.int64), ratings_p)
     if not plan.draws:
-        return [np.arange(int(offsets[-1]))]
-    keys_u, keys_p = batch.column("user_key").to_numpy(), flatten_lists(batch.column("item_keys"))[1]
-    return [order_by_hash(offsets, keys_u, keys_p, draw, plan.seed) for draw in range(plan.draws)]
+        return [(users, np.arange(int(offsets[-1])))]
+    keys_p = flatten_lists(batch.column("item_keys"))[1]
+    orders = [order_by_hash(offsets, keys_u, keys_p, draw, plan.seed) for draw in range(plan.draws)]
+    return [(users.reorder(order), order) for order in orders]
 
 
 def _value_rows(
@@ -400,9 +398,8 @@ def _count_part(plan: CurvePlan, part: str, batch: pa.RecordBatch) -> pa.RecordB
     standing, _ = select_standing(batch, plan)
     empty_u = np.zeros(standing.num_rows, np.bool_)
     given_l, untrained_l = np.zeros((2, len(plan.request.rule.given)), np.int64)
-    offsets, untrained_p = flatten_lists(standing.column("untrained"))
-    orders = list_orders(standing, plan)
-    for users, places in zip(orders, list_places(standing, offsets, plan), strict=True):
+    untrained_p = flatten_lists(standing.column("untrained"))[1]
+    for users, places in list_orders(standing, plan):
         for start, stop in cut_batches(users, plan.request.rule):
             piece = users.select_users(start, stop)
             rows = places[users.offsets[start] : users.offsets[stop]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -79,12 +79,17 @@ def rank(
         users = users.join(ranked.vectors.select("user_id", "vector"), "user_id", "left")
     if not ranked.source.wants_history:  # as long as all other columns together
         users = users.drop("history")
-    share = float(users.sparkSession.conf.get("spark.task.resource.gpu.amount", "1") or 1)
+    share = read_gpu_share(users.sparkSession)
     return users.mapInArrow(partial(_score_task, ranked.source, request, share), RANKING)
 
 
 def _score_task(source: Source, request: RankingRequest, gpu_share: float, batches: Batches) -> Batches:
     return score_batches(source, request, batches, device=task_device(gpu_share))
+
+
+def read_gpu_share(spark: SparkSession) -> float:
+    """Return the share of a GPU that each task has, as Spark's settings say."""
+    return float(spark.conf.get("spark.task.resource.gpu.amount", "1") or 1)
 
 
 def task_device(gpu_share: float = 1.0) -> str:

@@ -110,6 +110,12 @@ class AuctionPart:
         """Sort all auctions by the scores of a model."""
         return AuctionOrder.from_scores(self.starts_a, self.bid_r, probability_r, self.quality_r, exponent)
 
+    def run(self, order: AuctionOrder, point: OperatingPoint, slots: SlotCounts) -> tuple[Ints32, Floats]:
+        """Return slot and price, as a share of the largest bid, of each participant at a point."""
+        slot_r, price_r = order.run(point, slots)
+        price_r /= self.largest_bid
+        return slot_r, price_r
+
     def replay(
         self,
         order: AuctionOrder,
@@ -118,11 +124,19 @@ class AuctionPart:
         model: ClickModel,
         slots: SlotCounts,
     ) -> Ints:
-        """Return the estimates of a model at a point for each query: see `estimate_clicks`."""
-        slot_r, price_r = order.run(point, slots)
-        price_r /= self.largest_bid
+        """Return the estimates of a model at a point for each query."""
+        return self.estimate(*self.run(order, point, slots), probability_r, model)
+
+    def estimate(self, slot_r: Ints32, price_r: Floats, probability_r: Floats, model: ClickModel) -> Ints:
+        """Return the estimates of a model for each query, from slots and prices: see `estimate_clicks`."""
         rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
         return estimate_clicks(rows, self.counts, model, len(self.key_q))
+
+    def estimate_by_user(
+        self, slot_r: Ints32, price_r: Floats, probability_r: Floats, model: ClickModel
+    ) -> Ints:
+        """Return what each user adds to the estimates of a model, (u, c), from slots and prices."""
+        return self.users.add_model(self.counts, model, slot_r, price_r, probability_r)
 
     @cached_property
     def users(self) -> UserRows:
@@ -132,18 +146,6 @@ class AuctionPart:
         auctions_u = np.bincount(user_r[self.starts_a[:-1]], minlength=len(key_u))
         impressions = (user_r.astype(np.int64), self.pair_r, self.slot_r, self.click_r)
         return UserRows(key_u, impressions, auctions_u.astype(np.int64))
-
-    def replay_by_user(
-        self,
-        order: AuctionOrder,
-        probability_r: Floats,
-        point: OperatingPoint,
-        model: ClickModel,
-        slots: SlotCounts,
-    ) -> Ints:
-        """Return what each user adds to the estimates of a model at a point, (u, c)."""
-        slot_r, price_r = order.run(point, slots)
-        return self.users.add_model(self.counts, model, slot_r, price_r / self.largest_bid, probability_r)
 
     @cached_property
     def own_counts(self) -> ImpressionCounts:

@@ -16,17 +16,17 @@ import numpy as np
 from pydantic import Field
 
 from recbench_spark.errors import DivergedError
+from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.models.networks.sampling import draw_unseen
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
-    REAL,
     Fit,
     Floats,
     Indices,
     Ratings,
     RatingSettings,
 )
-from recbench_spark.models.rating.sgd import RatingFactorModel, Table
+from recbench_spark.models.rating.sgd import Table, make_score_fit
 from recbench_spark.models.rating.shuffling import permutation
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def fit_wmf(
                 torch.nn.utils.clip_grad_value_(tables, settings.clip)
                 adam.step()
         p_ud, q_id = (table.detach().numpy().copy() for table in tables)
-    return _make_fit(train, p_ud, q_id, settings, watched)
+    return make_score_fit(train, (p_ud, q_id), settings.epochs, watched, error=_make_error(settings))
 
 
 def _wmf_loss(
@@ -166,10 +166,8 @@ def _wmf_loss(
 
 def _list_pairs(start_a: Indices, rows_b: Indices) -> tuple[Indices, Indices]:
     """Return the places of the pairs of some rows, and for each pair the number of its row among them."""
-    count_b = start_a[rows_b + 1] - start_a[rows_b]
-    column_r = np.repeat(np.arange(len(rows_b)), count_b)
-    first_b = np.cumsum(count_b) - count_b
-    return np.arange(count_b.sum()) - first_b[column_r] + start_a[rows_b][column_r], column_r
+    column_r, number_r = number_slots(start_a[rows_b + 1] - start_a[rows_b])
+    return start_a[rows_b][column_r] + number_r, column_r
 
 
 # ------------------------------------------------------------------------------------ GMF
@@ -198,7 +196,7 @@ def fit_gmf(
                 _gmf_loss(tables, users_b, items_b, label_b, settings.regulariser).backward()  # type: ignore[no-untyped-call]
                 adam.step()
         p_ud, q_id, h_d, _ = (table.detach().numpy().copy() for table in tables)
-    return _make_fit(train, p_ud * h_d, q_id, settings, watched)
+    return make_score_fit(train, (p_ud * h_d, q_id), settings.epochs, watched, error=_make_error(settings))
 
 
 def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
@@ -283,16 +281,5 @@ def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Indices]:
         yield order[start : start + size]
 
 
-def _make_fit(
-    train: Ratings, p_ud: Table, q_id: Table, settings: AdamSettings, watched: Ratings | None
-) -> Fit:
-    """Return the fit; users and items without a rated pair have zero vectors."""
-    for table, key_r in ((p_ud, train.users_r), (q_id, train.items_r)):
-        table[np.bincount(key_r, minlength=len(table)) == 0] = 0
-    if not (np.isfinite(p_ud).all() and np.isfinite(q_id).all()):
-        raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
-    model = RatingFactorModel(
-        0.0, np.zeros(train.n_users), np.zeros(train.n_items), p_ud, q_id, np.array(REAL)
-    )
-    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.zeros(0), watched_p, settings.epochs)
+def _make_error(settings: AdamSettings) -> DivergedError:
+    return DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.config.models import import_class, make_model
+from recbench_spark.config.models import make_model
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.models.rating.interface import REAL, Fit, Ratings, RatingSettings
-from recbench_spark.models.rating.sgd import RatingFactorModel, Table
+from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
+from recbench_spark.models.rating.sgd import Table, make_score_fit
 
 
 class Vectors(NamedTuple):
@@ -63,23 +63,8 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
     bias = np.zeros(train.n_items) if bias_i is None else np.asarray(bias_i, np.float64)
     if bias.shape != (train.n_items,):
         raise DataError(f"{learner.kind}: the bias has shape {bias.shape}", f"return ({train.n_items},)")
-    for table, key_r in ((p_ud, train.users_r), (q_id, train.items_r)):
-        table[np.bincount(key_r, minlength=len(table)) == 0] = 0
-    if not all(np.isfinite(table).all() for table in (p_ud, q_id, bias)):
-        raise DivergedError(f"{learner.kind} returned numbers that are not finite", "see its settings")
-    fitted = RatingFactorModel(0.0, np.zeros(train.n_users), bias, p_ud, q_id, np.array(REAL))
-    watched_p = np.zeros(0) if watched is None else fitted.predict(watched.users_r, watched.items_r)
-    return Fit(fitted, np.zeros(0), watched_p, 1)
-
-
-def import_learner(kind: str) -> type[VectorLearner]:
-    """Return the settings of a class of another package, after its import.
-
-    Raises:
-        ConfigError: it cannot be imported, or is no class of models.
-    """
-    import_class(kind)
-    return VectorLearner
+    error = DivergedError(f"{learner.kind} returned numbers that are not finite", "see its settings")
+    return make_score_fit(train, (p_ud, q_id), 1, watched, bias_i=bias, error=error)
 
 
 def _check_table(table: npt.ArrayLike, rows: int, what: str, kind: str) -> Table:

@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from recbench_spark.config import parse
+from recbench_spark.config.models import import_class
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
@@ -34,7 +35,7 @@ from recbench_spark.models.rating.item_neighbours import (
 from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_means
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
-from recbench_spark.models.rating.own import VectorLearner, fit_vectors, import_learner
+from recbench_spark.models.rating.own import VectorLearner, fit_vectors
 from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
 from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
 
@@ -68,11 +69,14 @@ IMPLICIT: dict[str, Family] = {
 ALL_FAMILIES = FAMILIES | IMPLICIT
 
 
+def gives_scores(kind: str) -> bool:
+    """Return true for a learner whose scores rank and are no ratings: of IMPLICIT, or `module:Class`."""
+    return kind in IMPLICIT or ":" in kind
+
+
 def learns_relevant(settings: Mapping[str, Any]) -> bool:
-    """Return true for a learner that takes only the relevant pairs: of IMPLICIT, unless it takes all."""
-    kind = str(settings["kind"])
-    ranks_only = kind in IMPLICIT or ":" in kind
-    return ranks_only and settings.get("positives", "relevant") == "relevant"
+    """Return true for a learner of scores that takes only the relevant pairs."""
+    return gives_scores(settings["kind"]) and settings.get("positives", "relevant") == "relevant"
 
 
 KIND = "kind"
@@ -86,7 +90,8 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
     """
     kind = str(document.get("kind", ""))
     if ":" in kind:
-        return parse(import_learner(kind), dict(document), where)
+        import_class(kind)
+        return parse(VectorLearner, dict(document), where)
     if kind not in ALL_FAMILIES:
         raise ConfigError(f"{where}: kind: no rating model is called '{kind}'", nearest(kind, ALL_FAMILIES))
     return parse(ALL_FAMILIES[kind].settings, dict(document), where)

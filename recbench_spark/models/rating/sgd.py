@@ -21,6 +21,7 @@ from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
+    REAL,
     Fit,
     Floats,
     Indices,
@@ -150,6 +151,35 @@ class RatingFactorModel:
             return np.asarray(self.mean + bias_u[u] + bias_i[i] + product_p)
 
         return np.clip(in_blocks(score_block, users, items), self.scale[0], self.scale[1])
+
+
+def make_score_fit(
+    train: Ratings,
+    tables: tuple[Table, Table],
+    steps: int,
+    watched: Ratings | None,
+    *,
+    error: DivergedError,
+    bias_i: Floats | None = None,
+) -> Fit:
+    """Return the fit of vectors that rank. Users and items without a training pair get zero vectors.
+
+    Args:
+        train: the pairs that were learnt from.
+        tables: (users, d) and (items, d) vectors; they are changed.
+        steps: number of steps of the fit.
+        watched: pairs to predict; None: none.
+        error: raised if a number is not finite.
+        bias_i: (items,) biases; None: none.
+    """
+    for table, key_r in zip(tables, (train.users_r, train.items_r), strict=True):
+        table[np.bincount(key_r, minlength=len(table)) == 0] = 0
+    bias_i = np.zeros(train.n_items) if bias_i is None else bias_i
+    if not all(np.isfinite(table).all() for table in (*tables, bias_i)):
+        raise error
+    model = RatingFactorModel(0.0, np.zeros(train.n_users), bias_i, *tables, np.array(REAL))
+    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.zeros(0), watched_p, steps)
 
 
 class Parameters(NamedTuple):
