@@ -2,14 +2,16 @@
 """Mutation test of kernels: one token is changed at a time, and a test without a JVM must fail.
 
     python tools/mutants.py --count 100 --seed 1 [--files 'kernels/splits/*'] [--folder DIR]
+    python tools/mutants.py --count 100 --seed 1 --killed-before OLD/mutants.jsonl --seconds 500
 
 A site is an operator or a number in the code of recbench_spark/kernels, except in annotations, imports and
 texts. A hash of seed and site draws `--count` of them. Each is changed in a copy of the package, where the
 tests of its file, then of its folder, then of all kernels run until one fails. All of them must pass
 without the change. The tool prints a line for each survivor. Those of tools/mutants_equivalent.yaml change
 no number, with a reason each, and are listed separately. Results are appended to DIR/mutants.jsonl (default
-warehouse/mutants), and a second run of a seed continues there. Exit code 1: a survivor is not listed. The
-tool uses one core; a mutant takes seconds to a minute.
+warehouse/mutants), and a second run of a seed continues there while the code is the same. Exit code 1: a
+survivor is not listed; 3: `--seconds` ended the run before all were tried. The tool uses one core; a mutant
+takes seconds to a minute.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import ast
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -85,6 +88,10 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--folder", type=Path, default=Path("warehouse/mutants"), help="copy and results")
     flags.add_argument("--near", action="store_true", help="not the tests of all kernels: more may survive")
     flags.add_argument("--only", help="mutants whose name holds this text")
+    flags.add_argument(
+        "--killed-before", type=Path, help="results of older code: what it killed is left out"
+    )
+    flags.add_argument("--seconds", type=float, default=math.inf, help="try no further mutant after them")
     flags.add_argument("--list", action="store_true", help="print what would be tried, and stop")
     return flags
 
@@ -92,14 +99,19 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Draw mutants, try them and report; return 1 if a survivor is not listed as equivalent."""
     args = parser().parse_args(argv)
-    drawn = draw(args.files, args.seed, args.count, args.only)
+    killed_before = read_killed(args.killed_before) if args.killed_before else set()
+    every = draw(args.files, args.seed, args.count, args.only)
+    drawn = [mutant for mutant in every if mutant.name not in killed_before]
     if args.list:
         print("\n".join(mutant.name for mutant in drawn))
         return 0
     trial = MutantTrials(args.folder.absolute(), args.near)
     listed = yaml.safe_load(EQUIVALENTS_FILE.read_text(encoding="utf-8")) or {}
-    survivors = []
+    survivors, begun = [], time.monotonic()
     for number, mutant in enumerate(drawn, 1):
+        if time.monotonic() - begun > args.seconds:
+            print(f"{number - 1} of {len(drawn)} tried; the same command continues")
+            return 3
         killer = trial.find_killer(mutant)
         how = DID_NOT_END if DID_NOT_END in killer else "killed" if killer else "SURVIVED"
         print(f"{number}/{len(drawn)} {how:11} {mutant.name}", flush=True)
@@ -111,6 +123,12 @@ def main(argv: list[str] | None = None) -> int:
     for mutant in unknown:
         print(f"survivor: {PACKAGE}/{mutant.path}:{mutant.line} {mutant.name}")
     return int(bool(unknown))
+
+
+def read_killed(results: Path) -> set[str]:
+    """Read the names of the mutants that a test killed."""
+    rows = map(json.loads, results.read_text(encoding="utf-8").splitlines())
+    return {row["key"].split("|", 1)[1] for row in rows if row["killer"]}
 
 
 def draw(pattern: str, seed: int, count: int, only: str | None) -> list[Mutant]:

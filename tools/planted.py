@@ -6,7 +6,9 @@
 tools/planted.yaml has the bugs: a line of the package, its replacement, and cases of `python -m
 tests.faults`.
 The cases must pass in the unchanged copy, and one of them must fail with the bug. The tool prints a line
-for each bug. Exit code 1: a bug was not seen; 2: cases fail without a bug. A bug takes seconds to minutes.
+for each bug. Exit code 1: a bug was not seen; 2: cases fail without a bug, or do not end within --minutes.
+A bug takes seconds to minutes; beside other work the kills of a night can take half an hour, most of it to
+prepare warehouses.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--only", default="", help="bugs whose name or file holds this text")
     flags.add_argument("--list", action="store_true", help="print the bugs, and stop")
     flags.add_argument("--folder", type=Path, default=Path("warehouse/planted"), help="copy and verdicts")
+    flags.add_argument("--minutes", type=float, default=45.0, help="limit of one run of a bug's cases")
     return flags
 
 
@@ -49,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     shutil.rmtree(args.folder, ignore_errors=True)  # removes verdicts too
     copy = args.folder.absolute() / "copy"
     copy_project(copy)
-    ends = [check_bug(copy, bug) for bug in bugs]
+    ends = [check_bug(copy, bug, args.minutes) for bug in bugs]
     return max(ends, default=0)
 
 
@@ -59,14 +62,20 @@ def read_bugs() -> list[Bug]:
     return bugs
 
 
-def check_bug(copy: Path, bug: Bug) -> int:
-    """Plant a bug and print the verdict; return 0 if it is seen, 1 if not, 2 if cases fail without it."""
-    if seen := failures(copy, bug["seen_by"]):
-        print(f"FAILS WITHOUT IT  {bug['bug']}: {seen[0]}", flush=True)
+def check_bug(copy: Path, bug: Bug, minutes: float) -> int:
+    """Plant a bug and print the verdict; return 0 if it is seen, 1 if not, 2 if the cases fail without
+    it or do not end.
+    """
+    try:
+        if seen := failures(copy, bug["seen_by"], minutes):
+            print(f"FAILS WITHOUT IT  {bug['bug']}: {seen[0]}", flush=True)
+            return 2
+        begun = time.monotonic()
+        with plant_bug(copy / bug["file"], bug):
+            seen = failures(copy, bug["seen_by"], minutes)
+    except subprocess.TimeoutExpired:
+        print(f"DID NOT END in {minutes:g} minutes  {bug['bug']}: `{bug['seen_by']}`", flush=True)
         return 2
-    begun = time.monotonic()
-    with plant_bug(copy / bug["file"], bug):
-        seen = failures(copy, bug["seen_by"])
     how = f"seen by {len(seen)} of" if seen else "NOT SEEN by"
     print(f"{how} `{bug['seen_by']}`, {time.monotonic() - begun:.0f} s: {bug['bug']}", flush=True)
     print("\n".join(f"    {line[:240]}" for line in seen[:1]), flush=True)
@@ -86,15 +95,25 @@ def plant_bug(file: Path, bug: Bug) -> Iterator[None]:
         file.write_text(source, encoding="utf-8")
 
 
-def failures(copy: Path, cases: str) -> list[str]:
-    """Return the failed cases of the campaign. Raises RuntimeError if it did not finish."""
+def failures(copy: Path, cases: str, minutes: float) -> list[str]:
+    """Return the failed cases of the campaign.
+
+    Raises RuntimeError if the campaign broke, and TimeoutExpired if it did not end in time. It then gets a
+    SIGTERM, so that it ends the jobs that it started.
+    """
     flags = [*cases.split(), "--folder", str(copy.parent / "verdicts")]
     command = [sys.executable, "-m", "tests.faults", *flags]
     env = {**os.environ, "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(copy.parent / "numba")}
-    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    if done.returncode != int(bool(lines)):
-        raise RuntimeError(f"{cases} ended with {done.returncode}: {(done.stdout + done.stderr)[-1500:]}")
+    text = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=copy, env=env, **text) as campaign:  # type: ignore[call-overload]
+        try:
+            output, _ = campaign.communicate(timeout=60 * minutes)
+        except BaseException:
+            campaign.terminate()
+            raise
+    lines = [line for line in output.splitlines() if line.startswith("FAILED ")]
+    if campaign.returncode != int(bool(lines)):
+        raise RuntimeError(f"{cases} ended with {campaign.returncode}: {output[-1500:]}")
     return lines
 
 

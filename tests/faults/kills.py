@@ -24,7 +24,7 @@ from tests.faults import warehouses
 from tests.faults.campaign import Case, Verdict
 from tests.faults.inputs import prepare_inputs
 from tests.faults.jobs import GRAPH_NIGHT, JOBS, Job
-from tests.faults.starting import run_job
+from tests.faults.starting import PATIENCE, run_job
 from tests.faults.undisturbed import (
     Reference,
     count_events,
@@ -36,6 +36,11 @@ from tests.faults.undisturbed import (
 
 KILLS = 4
 """Kills of a case before its job may complete."""
+
+MOST_STARTS = 5 * KILLS
+"""Starts of a case's job. A job that ends before the moment of its kill counts as no kill, so a case could
+start it for ever.
+"""
 
 KILLED_JOBS = tuple(job for n, one in enumerate(JOBS) for job in ((one, GRAPH_NIGHT) if n >= 6 else (one,)))
 """The jobs in turn; a night that trains models over graphs comes most often, since it has the most to
@@ -67,11 +72,14 @@ def draw_moment(chance: random.Random, reference: Reference, done: dict[str, int
 
 def kill_at(process: Process, moment: Moment, warehouse: Path, before: set[str]) -> bool:
     """Send SIGKILL to the job's group, and to processes that left it, at the moment; False if the job ended
-    before.
+    before. A job that neither ends nor gets there within PATIENCE raises TimeoutError.
     """
+    until = time.monotonic() + PATIENCE
     while moment.nth and process.popen.poll() is None:
         if count_events(before, list_files(warehouse), process.remarks)[moment.kind] >= moment.nth:
             break
+        if time.monotonic() > until:
+            raise TimeoutError(f"no {moment} within {PATIENCE} s: {process.remarks[-600:]!r}")
         time.sleep(0.01)
     with suppress(subprocess.TimeoutExpired):
         process.popen.wait(moment.delay)
@@ -88,9 +96,8 @@ def run(case: Case) -> Verdict:
     inputs = prepare_inputs(case)
     trial = Trial(job, inputs, case.place / f"case{case.number}", reference(job, inputs))
     trial.prepare()
-    while trial.kills < KILLS:
-        if wrong := trial.kill_once(chance):
-            return Verdict.fail(wrong, *trial.about)
+    if failed := trial.kill_repeatedly(chance):
+        return failed
     run_job(job.name, job.flags(inputs, trial.warehouse))
     if wrong := find_differences(job, trial.known, trial.warehouse) + job.rule(inputs, trial.warehouse):
         return Verdict.fail(f"{job.title} completed after kills {trial.about}: {wrong}", *trial.about)
@@ -105,7 +112,7 @@ class Trial:
 
     def __init__(self, job: Job, inputs: Path, warehouse: Path, known: Reference) -> None:
         self.job, self.inputs, self.warehouse, self.known = job, inputs, warehouse, known
-        self.kills, self.about = 0, list[str]()
+        self.kills, self.starts, self.about = 0, 0, list[str]()
 
     def prepare(self) -> None:
         """Prepare the warehouse as the job expects it."""
@@ -114,6 +121,16 @@ class Trial:
         known = self.known.varying
         self.before = warehouses.read_rows(self.warehouse, known) if self.warehouse.exists() else {}
         self.files = list_files(self.warehouse)
+
+    def kill_repeatedly(self, chance: random.Random) -> Verdict | None:
+        """Kill the job KILLS times; return a failure, if any."""
+        while self.kills < KILLS:
+            if self.starts == MOST_STARTS:
+                message = f"{self.kills} kills in {MOST_STARTS} starts of {self.job.title}"
+                return Verdict.fail(message, *self.about)
+            if wrong := self.kill_once(chance):
+                return Verdict.fail(wrong, *self.about)
+        return None
 
     def kill_once(self, chance: random.Random) -> str | None:
         """Kill the job once, and return the problem, if any."""
@@ -125,7 +142,7 @@ class Trial:
         with job.start(self.inputs, warehouse) as process:
             alive = kill_at(process, moment, warehouse, files)
         code = process.popen.returncode
-        self.kills += alive
+        self.kills, self.starts = self.kills + alive, self.starts + 1
         self.about.append(f"{job.title}: {f'killed by {moment.kind}' if alive else 'done before the kill'}")
         wrong = find_odd_rows(job, self.known, self.before, warehouse)
         if wrong or (not alive and code):

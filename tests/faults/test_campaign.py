@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,9 +21,11 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.ranking import lists as ranked_lists
-from tests.faults import campaign, configs, frames, input_tables, scores
+from tests.cluster.processes import start_process
+from tests.faults import campaign, configs, frames, input_tables, kills, scores
 from tests.faults.campaign import FAILED, Case, Part, Verdict
 from tests.faults.parts import PARTS
+from tests.faults.undisturbed import Reference
 from tools import planted
 
 pytestmark = pytest.mark.full
@@ -212,3 +215,33 @@ def test_a_bug_that_is_planted_stands_where_it_is_said(bug: planted.Bug, tmp_pat
         assert bug["now"] in file.read_text(encoding="utf-8").split("\n")
     assert file.read_text(encoding="utf-8") == source
     assert bug["seen_by"].split()[0] in PARTS
+
+
+def test_a_job_that_never_comes_to_its_kill_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kills, "PATIENCE", 0.2)
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    late = pytest.raises(TimeoutError, match="after commit 1 within")
+    with start_process(sleeping, tmp_path / "log", tmp_path) as process, late:
+        kills.kill_at(process, kills.Moment("commit", 1, 0.0), tmp_path, set())
+    assert process.popen.returncode == -signal.SIGKILL
+
+
+def test_a_job_that_always_ends_before_its_kill_is_started_a_few_times(tmp_path: Path) -> None:
+    trial = kills.Trial(kills.JOBS[1], tmp_path, tmp_path / "w", Reference({}, set(), 1.0, {}))
+    trial.starts = kills.MOST_STARTS
+    verdict = trial.kill_repeatedly(campaign.Case("kills", 1, 1, tmp_path).draw())
+    assert verdict is not None and verdict.message == "0 kills in 20 starts of split"
+
+
+def test_cases_that_do_not_end_end_with_the_time_of_a_planted_bug(tmp_path: Path) -> None:
+    package = tmp_path / "copy" / "tests" / "faults"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(
+        "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        planted.failures(tmp_path / "copy", "kills", minutes=0.05)
+    pid = (tmp_path / "copy" / "pid").read_text()
+    assert not Path("/proc", pid).exists()
