@@ -38,7 +38,8 @@ def count_hits(file: Path) -> int:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch) -> Path:
-    pytest.importorskip("numba")
+    numba = pytest.importorskip("numba")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")  # else files of NUMBA_CACHE_DIR lie elsewhere
     monkeypatch.setattr(compiling, "digest_sources", lambda file: "one")
     file = tmp_path / "kernel_of_a_test.py"
     file.write_text(SOURCE)
