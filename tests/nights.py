@@ -117,6 +117,14 @@ def run_small_night(spark: Any, folder: Path) -> Ran:
     return run(Store(spark, str(folder)), small())
 
 
+def make_split(store: Store, benchmark: Benchmark) -> BenchmarkNight:
+    """Make the split of a benchmark as its night does, and nothing else."""
+    with pin_inputs(), cache_scope():
+        night = open_night(store, benchmark, DATE)
+        prepare_split(store, benchmark, night.split_id, Journal(io.StringIO()))
+    return night
+
+
 class Splits:
     """Warehouses that hold one split and nothing else; each split is made once a session, by its hash.
 
@@ -130,14 +138,8 @@ class Splits:
         """Return a new warehouse at a place, in which the split of a benchmark is made already."""
         original = self.folder / hash_split(identity, benchmark)[0]
         if not original.exists():
-            self.make(benchmark, original)
+            make_split(Store(self.spark, str(original)), benchmark)
         return copy_warehouse(Store(self.spark, str(original)), place)
-
-    def make(self, benchmark: Benchmark, place: Path) -> None:
-        store = Store(self.spark, str(place))
-        with pin_inputs(), cache_scope():
-            night = open_night(store, benchmark, DATE)
-            prepare_split(store, benchmark, night.split_id, Journal(io.StringIO()))
 
 
 def copy_warehouse(store: Store, place: Path) -> Store:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.night import check_benchmark
 from recbench_spark.schemas import CHECKS, METRICS, SPLITS, USER_METRICS
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small
@@ -150,7 +151,6 @@ def test_predictions_are_clipped_to_the_scale_that_is_given(night: Ran, spark: A
     assert rmse_and_mae(test, free)[0] > 1.01 * clipped, "or this log would not show it"
 
 
-def test_a_metric_of_rankings_is_refused(spark: Any, tmp_path: Path) -> None:
+def test_a_metric_of_rankings_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown metric 'ndcg'"):
-        evaluation = {"task": "rating", "metrics": ["ndcg"]}
-        run(Store(spark, str(tmp_path)), small(models=MODELS, evaluation=evaluation))
+        check_benchmark(small(models=MODELS, evaluation={"task": "rating", "metrics": ["ndcg"]}))

@@ -143,20 +143,6 @@ def test_a_night_of_rating_models_is_the_same_fit(store, night, rows) -> None:
     assert {row.model for row in fits} == {"sgd", "gibbs"}
 
 
-def test_vectors_are_ranked_and_models_without_are_refused(spark, tmp_path) -> None:
-    models = [
-        {"name": "ials", "kind": "implicit_als", "dims": 2, "sweeps": 2},
-        {"name": "rbm", "kind": "rbm", "epochs": 1},
-    ]
-    evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 5}}
-    split = {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5}
-    log = {"name": "tiny", "reader": "csv", "path": write_log(tmp_path)}
-    benchmark_ = small(dataset=log, split=split, models=models, evaluation=evaluation)
-    ran = run(Store(spark, str(tmp_path / "w")), benchmark_)
-    assert list(ran.outcome.failed) == ["rbm"] and "ranks nothing" in ran.outcome.failed["rbm"]
-    assert list(ran.outcome.run_ids) == ["ials"]
-
-
 @pytest.mark.parametrize("partitions", [1, 17])
 def test_partitions_change_no_bit(spark, tmp_path, one, rows, partitions, monkeypatch) -> None:
     def spread(log: Any, *rest: Any, **more: Any) -> Any:

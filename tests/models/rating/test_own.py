@@ -14,7 +14,7 @@ from recbench_spark.models.rating.registry import fit, learns_relevant, make_set
 from recbench_spark.schemas import FITS, METRICS
 from recbench_spark.storage.store import Store
 from tests.models.rating.worlds import plant_ratings
-from tests.nights import run, small
+from tests.nights import Ran, run, small
 from tests.own_model import PureSvd
 
 KIND = "tests.own_model:PureSvd"
@@ -68,20 +68,24 @@ def test_a_class_that_is_not_there_is_refused() -> None:
         make_benchmark({**document, "models": models}, [], "test")
 
 
-def test_a_night_fits_models_side_by_side_and_ranks_them(spark: Any, tmp_path: Any) -> None:
+@pytest.mark.full
+def test_a_night_fits_models_side_by_side_and_ranks_them(small_night: Ran) -> None:
     """Fits that succeed come in one commit; the one that fails fails alone, and nothing is fitted twice."""
     models = [
         {"name": "svd", "kind": KIND, "dims": 3},
         {"name": "wrong", "kind": KIND, "wrong": "rows"},
         {"name": "wmf", "kind": "wmf", "dims": 3, "epochs": 3},
+        {"name": "ials", "kind": "implicit_als", "dims": 2, "sweeps": 2},
+        {"name": "rbm", "kind": "rbm", "epochs": 1},
         {"name": "random", "kind": "random"},
     ]
     evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
-    store = Store(spark, str(tmp_path))
-    benchmark = small(models=models, evaluation=evaluation)
+    store, benchmark = small_night.store, small(name="own", models=models, evaluation=evaluation)
     first = run(store, benchmark)
-    assert "fit 3 models side by side: svd, wrong, wmf" in first.remarks
+    assert "fit 5 models side by side: svd, wrong, wmf, ials, rbm" in first.remarks
+    assert set(first.outcome.failed) == {"wrong", "rbm"}
     assert "vectors of users have shape" in first.outcome.failed["wrong"]
+    assert "ranks nothing" in first.outcome.failed["rbm"]
     rows = (
         store.read(METRICS)
         .where("metric = 'ndcg' AND k = 5 AND part = 'test' AND slice_key IS NULL")
@@ -89,11 +93,15 @@ def test_a_night_fits_models_side_by_side_and_ranks_them(spark: Any, tmp_path: A
     )
     values = {row.run_id: row.value for row in rows}
     assert values[first.outcome.run_ids["svd"]] > values[first.outcome.run_ids["random"]]
-    fits = store.read(FITS).collect()
-    assert sorted(row.model for row in fits) == ["svd", "wmf", "wrong"]
+    assert list_fits(store, "svd", "wmf", "wrong") == ["svd", "wmf", "wrong"]
     again = run(store, benchmark)
     assert "side by side" not in again.remarks
-    assert [row.model for row in store.read(FITS).collect()].count("svd") == 1
+    assert list_fits(store, "svd") == ["svd"]
     newer = {"name": "svd", "kind": KIND, "dims": 3, "version": "2"}
-    run(store, small(models=[newer, models[-1]], evaluation=evaluation))
-    assert [row.model for row in store.read(FITS).collect()].count("svd") == 2, "the code may have changed"
+    run(store, small(name="own", models=[newer, models[-1]], evaluation=evaluation))
+    assert list_fits(store, "svd") == ["svd", "svd"], "the code may have changed"
+
+
+def list_fits(store: Store, *names: str) -> list[str]:
+    """Return the models of the rows of `fits` that some models have."""
+    return sorted(row.model for row in store.read(FITS).collect() if row.model in names)
