@@ -39,7 +39,7 @@ class TablePieces:
     """A table in pieces.
 
     Attributes:
-        pieces: a few values each.
+        pieces: in the order of the rows; each is a few values that are sent to a task.
         schema: names and types of all columns.
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # workers import this module and do not need the settings
 
 @dataclass(frozen=True)
 class GraphInputs:
-    """GraphInputs are the edges to read, and tables of nodes by side.
+    """Inputs of a graph: the edges to read, and the tables of nodes of each side.
 
     Attributes:
         edges: rows with both ends of each edge.
@@ -52,7 +52,7 @@ class GraphInputs:
 
 
 class EdgeCounts(NamedTuple):
-    """EdgeCounts are the counts of the edges that a task read."""
+    """Numbers of edges that a task read: all of them, and those of each fault or kind."""
 
     edges: int = 0
     null_ids: int = 0
@@ -142,8 +142,8 @@ def _filter_edges(
     if not inputs.bipartite:
         loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & usable
     zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & usable))
-    null, unusable, below = (int(np.count_nonzero(flags)) for flags in (missing, bad, negative))
-    counts = EdgeCounts(n, null, unusable, below, zero, int(loops.sum()))
+    refused = [int(np.count_nonzero(mask)) for mask in (missing, bad, negative)]
+    counts = EdgeCounts(n, *refused, zero, int(loops.sum()))
     if not inputs.loops:
         usable &= ~loops
     if not usable.all():

@@ -18,9 +18,7 @@ from recbench_spark.graph.read_throughput import free_memory
 from recbench_spark.graph.runner import plan_passes
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.forms import SCATTERABLE
-from recbench_spark.schemas import (
-    GRAPH_RUNS,
-)
+from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.store import Store
 
 MAPPED_SHARE = 0.4
@@ -35,7 +33,7 @@ Pages that do not fit are read from the disk again for each edge.
 
 @dataclass(frozen=True)
 class PassEstimate:
-    """PassEstimate is the predicted cost of a pass under a plan.
+    """Predicted cost of a pass under a plan.
 
     Attributes:
         step: the pass.
@@ -63,7 +61,11 @@ class PassEstimate:
 def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.PassSize:
     """Return the size of a pass for its estimate of costs.
 
-    `widths` are those of own vectors and of new ones.
+    Args:
+        graph: the graph.
+        step: the pass.
+        widths: width of the vectors that are read, and of the new ones.
+        pace: seconds of a core to read a byte of messages, as measured.
     """
     into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
     d, o = widths

@@ -18,7 +18,7 @@ def is_small(benchmark: Benchmark) -> bool:
     """Return True if all inputs of a night are small; False if they are not on this machine.
 
     Args:
-        benchmark: its placeholders are filled in.
+        benchmark: the benchmark, with its placeholders filled in.
     """
     dataset = benchmark.dataset
     rows = dataset.world.interactions + dataset.world.open_loop if dataset.reader == "world" else 0
@@ -29,13 +29,13 @@ def _list_paths(benchmark: Benchmark) -> list[str]:
     """Return every path that a night reads."""
     paths = list(run_keys.evaluation_paths(benchmark).values())
 
-    def note(path: str, **_: object) -> str:
+    def record(path: str, **_: object) -> str:
         paths.append(path)
         return ""
 
-    run_keys.hash_split(note, benchmark)
+    run_keys.hash_split(record, benchmark)
     for model in benchmark.models:
-        run_keys.identify_model_inputs(note, model)
+        run_keys.identify_model_inputs(record, model)
     return paths
 
 

@@ -241,9 +241,8 @@ def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
     a living owner. The file gets the oldest possible time, which needs no space on a full disk.
     """
     done = False
-    with suppress(
-        Exception
-    ):  # it may use a session that has ended; the error that ended it is the important one
+    # `is_done` may use a session that has ended. The error that ended the session is the important one.
+    with suppress(Exception):
         done = is_done()
     if done:
         remove_tree(lease.work)

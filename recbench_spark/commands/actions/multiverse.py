@@ -29,10 +29,10 @@ def run(args: argparse.Namespace) -> int:
         check_benchmark(benchmark)
     if args.dry_run:
         check_warehouse(args.warehouse)
-        looked_at = check_inputs(fill_placeholders(protocols[0], args.logical_date))
-        print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *looked_at]))
+        input_lines = check_inputs(fill_placeholders(protocols[0], args.logical_date))
+        print("\n".join([*(f"{one.name}: {one.split.describe()}" for one in protocols), *input_lines]))
         return OK
-    # Here: a dry run needs none of it.
+    # Imported here, since a dry run needs no Spark.
     from recbench_spark.benchmark import run_night  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 

@@ -83,8 +83,8 @@ class SgdSettings(RatingSettings):
         centring: means that are subtracted from the ratings before learning and added to the predictions.
         biases: true if b_u and b_i are learnt.
         order: `given`: the order of the rows; `shuffled`: anew each epoch; `shuffled_once`; both by hash.
-        init_sd: standard deviation of the factors at the start.
-        stopping: early stopping, or none.
+        init_sd: standard deviation of the factors before the first epoch.
+        stopping: settings of early stopping; None: all epochs are run.
     """
 
     kind: Literal["sgd_mf"] = "sgd_mf"
@@ -109,7 +109,7 @@ class SgdSettings(RatingSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_for_all(cls, given: Any) -> Any:
+    def _expand_single_number(cls, given: Any) -> Any:
         """Accept `rates: .003` as short for four equal rates."""
         if isinstance(given, dict):
             names = [n for n in ("rates", "regularisers") if isinstance(given.get(n), int | float)]
@@ -202,9 +202,9 @@ def fit_sgd(
 
     Raises DivergedError if the factors grow beyond all bounds; it names the epoch and the learning rates.
     """
-    learnt, stopping = _parts(train, settings, seed)
+    learnt, stopping = _split_for_stopping(train, settings, seed)
     centre = _centre(learnt, settings)
-    follower = _EpochMonitor(settings, centre, train, watched, stopping)
+    monitor = _EpochMonitor(settings, centre, train, watched, stopping)
     parameters, triples = start(train, settings, seed), subtract_centre(learnt, centre)
     if settings.order != "given":
         triples = triples[hash_order(learnt, seed)]
@@ -212,9 +212,9 @@ def fit_sgd(
         if settings.order == "shuffled":
             shuffle(triples, seed, epoch)
         _check(run_epoch(parameters, triples, settings, epoch), settings, epoch)
-        if follower.should_stop(parameters, epoch):
+        if monitor.should_stop(parameters, epoch):
             break
-    return follower.result()
+    return monitor.result()
 
 
 def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
@@ -272,7 +272,7 @@ def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
         )
 
 
-def _parts(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
+def _split_for_stopping(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
     """Return the ratings to learn from, and those that decide when to stop."""
     if settings.stopping is None:
         return train, None
@@ -291,9 +291,9 @@ def _centre(train: Ratings, settings: SgdSettings) -> RatingMeans:
     return fit_deviations(train, MeansSettings(means=settings.centring))
 
 
-def _draw_rows(rows: int, settings: SgdSettings, seed: int, what: int) -> Table:
+def _draw_rows(rows: int, settings: SgdSettings, seed: int, purpose: int) -> Table:
     table = zero_rows(rows, pad_dims(settings.dims))
-    table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, what)
+    table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, purpose)
     return table
 
 
