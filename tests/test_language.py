@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_architecture import collect, parse_files, parse_tests
+from tests.test_architecture import ROOT, collect, parse_files, parse_tests
 
 CLAUSE = {
     *("What", "How", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Of", "As", "See", "From"),
@@ -169,6 +169,56 @@ def test_a_class_name_stands_once() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{name}:{node.lineno}")
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def list_docstrings(tree: ast.AST) -> list[ast.Constant]:
+    """Docstrings of definitions, and texts below an assignment."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    values = [line.value for body in bodies for line in body if isinstance(line, ast.Expr)]
+    return [one for one in values if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+
+
+def list_words(tree: ast.AST) -> set[str]:
+    """Names and words of strings in a file, without its docstrings."""
+    documents, words = {id(one) for one in list_docstrings(tree)}, set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            words.update(re.findall(r"\w+", node.value))
+        for field in ("name", "asname", "id", "attr", "arg", "module"):
+            if isinstance(name := getattr(node, field, None), str):
+                words.update(name.split("."))
+    return words
+
+
+def find_lost_names(tree: ast.AST, known: set[str]) -> list[str]:
+    """`line name` of names in backticks in docstrings that nothing has: a rename has left them behind."""
+    return [
+        f"{document.lineno} {name}"
+        for document in list_docstrings(tree)
+        for name in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", document.value)
+        if not FILE.search(name) and not set(name.split(".")) <= known | NOT_OURS
+    ]
+
+
+FILE = re.compile(r"\.(py|txt|csv|dat|json|jsonl|npy|npz|parquet|yaml|tsv|base)$")
+NOT_OURS = {
+    # A table's column of ids by its side, and the reader of numbers that Spark calls.
+    *("NAME_id", "NAME_index", "parseDouble"),
+}
+
+
+def test_docstrings_name_what_exists() -> None:
+    """Tables, columns and settings stand in SQL and YAML, everything else in the code."""
+    known = {part for name, _, _ in parse_files() for part in name.removesuffix(".py").split("/")}
+    known.update(word for _, tree, _ in (*parse_files(), *parse_tests()) for word in list_words(tree))
+    texts = [
+        *ROOT.glob("conf/**/*.yaml"),
+        *ROOT.glob("conf/**/*.conf"),
+        *ROOT.glob("recbench_spark/**/*.sql"),
+    ]
+    known.update(word for path in texts for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    assert collect(lambda tree: find_lost_names(tree, known)) == []
+    assert find_lost_names(ast.parse('"""Call `a.b` and `a.c`."""'), {"a", "b"}) == ["1 a.c"]
 
 
 def test_strings_name_modules_in_the_registry_alone() -> None:

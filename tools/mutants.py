@@ -219,7 +219,7 @@ def copy_project(copy: Path) -> None:
     """Copy all that the tests and the fault campaign need."""
     shutil.rmtree(copy, ignore_errors=True)
     rubbish = shutil.ignore_patterns("__pycache__", ".numba")
-    for name in (PACKAGE, "tests", "conf", "jobs", "tools"):
+    for name in (PACKAGE, "tests", "conf", "docs", "jobs", "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=rubbish)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, copy / name)

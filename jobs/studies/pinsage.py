@@ -125,7 +125,7 @@ FLAGS = {field.name: field for field in fields(Setting) if field.name != "data"}
 
 @dataclass(frozen=True)
 class Variant:
-    """The choices of a fit; see `Margin` and `LayerForm`.
+    """The choices of a fit; see `PairObjective` and `LayerForm`.
 
     Attributes:
         top: items of a neighbourhood; 0: as in the settings.

@@ -46,7 +46,7 @@ def list_checks(rows: DataFrame, users: DataFrame, items: DataFrame) -> list[Che
 
     Args:
         rows: user_id, item_id of the lists.
-        users: rows of `users_of_parts`.
+        users: rows of `select_part_users`.
         items: catalogue.
     """
     pairs = rows.groupBy("user_id", "item_id").count()

@@ -21,7 +21,7 @@ def select_candidates(night: BenchmarkNight, users: DataFrame) -> Candidates | N
 
     Args:
         night: the night.
-        users: rows of `users_of_parts`.
+        users: rows of `select_part_users`.
     """
     mode, evaluation = night.definition.candidates, night.benchmark.evaluation
     if mode == "given" and not evaluation.candidates_path and night.benchmark.dataset.lists_negatives:

@@ -37,7 +37,7 @@ def estimate_matrix(
     """Estimate MSE and MAE over all cells by naive, IPS, SNIPS and DR means (Schnabel et al. 2016).
 
     Joins the matrix with the log by cell (shuffles both where the log is not small), and the log with the
-    propensities by their keys. Two passes follow (`rating_matrix.matrix_metrics`).
+    propensities by their keys. Two passes follow (`compute_matrix_metrics`).
 
     Args:
         matrix: user_id, item_id, prediction of every cell; imputed, the rating that a model expects, for

@@ -108,7 +108,7 @@ class BenchmarkNight:
 
     @property
     def users(self) -> DataFrame:
-        """Users that models rank for; see `users_of_parts`."""
+        """Users that models rank for; see `select_part_users`."""
         definition, blocks = self.definition, self.table(schemas.USER_BLOCKS)
         keep_empty = definition.empty_users == "zero"
         return select_part_users(blocks, self.benchmark.evaluation.parts, definition.threshold, keep_empty)

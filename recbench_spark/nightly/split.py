@@ -224,7 +224,7 @@ def write_labelled_log(store: Store, dataset: Dataset, split: Split, split_id: s
         split_id: the split's name.
 
     Raises:
-        ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `labelled_blocks`.
+        ConfigError, SchemaError, DataError, ProtocolError: as `open_log` and `label_blocks`.
     """
     files = open_columnar_log(dataset) if labels_independently(split, has_times=True) else None
     if files is None or not labels_independently(split, "event_time" in files.theirs):

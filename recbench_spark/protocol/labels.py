@@ -213,7 +213,7 @@ def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
 
 
 class Draws:
-    """Hashes of each row's ids under a seed, as in `randomness.hashed`, computed only on demand.
+    """Hashes of each row's ids under a seed, as in `randomness.hash_keys`, computed only on demand.
 
     The label of a row does not depend on how its log is stored: ids are hashed as texts.
     """

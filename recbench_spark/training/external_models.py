@@ -35,8 +35,11 @@ Rows = TypeVar("Rows", ListsModel, ScoresModel)
 class ExpectedIds:
     """Ids that the ids of another system must match.
 
-    users: rows of `users_of_parts`. items: item_id; `name` describes these items in errors. must: true if
-    it is an error that no item matches.
+    Attributes:
+        users: rows of `select_part_users`.
+        items: item_id.
+        name: words for these items in errors.
+        must: true if it is an error that no item matches.
     """
 
     users: DataFrame
@@ -73,7 +76,7 @@ def row_checks(
 
     Args:
         rows: user_id, item_id of the lists or scores.
-        users: rows of `users_of_parts`.
+        users: rows of `select_part_users`.
         items: item_id of the known items, each once.
         definition: says how duplicates are treated.
         train: user_id, item_id that lists should not recommend again; None: no check of these.

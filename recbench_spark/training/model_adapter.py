@@ -299,7 +299,7 @@ class ModelAdapter(Generic[Settings]):
         """Return the input of `evaluation.ranking.rank`, and checks that count unusable rows of the model.
 
         Args:
-            users: rows of `users_of_parts`.
+            users: rows of `select_part_users`.
             data: the split.
         """
         trained = self.load(data)
@@ -343,7 +343,7 @@ class ModelAdapter(Generic[Settings]):
         """Predict ratings of pairs of users and items.
 
         Args:
-            users: rows of `users_of_parts`: one row a user with `items` and `relevance`.
+            users: rows of `select_part_users`: one row a user with `items` and `relevance`.
             data: the split.
 
         Returns:

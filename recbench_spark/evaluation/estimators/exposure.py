@@ -171,7 +171,7 @@ def add_exposure(users: DataFrame, exposed: ExposedItems) -> DataFrame:
     popular items and `without` for all others.
 
     Args:
-        users: rows of `users_of_parts`.
+        users: rows of `select_part_users`.
         exposed: exposure of all items.
     """
 

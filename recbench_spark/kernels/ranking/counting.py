@@ -10,7 +10,7 @@ once) and a product followed by an addition give the same bits: the definition n
 flag. The rank of a positive p is a count, `1 + #{c : s_c > s_p}` and a tie term: no list, no sort.
 
 The counting multiplies tiles of users by tiles of items in float32 and compares while the tile is
-in the second-level cache. With x the float32 product and E its error bound (`_error_bound`),
+in the second-level cache. With x the float32 product and E its error bound (`products.error_bound`),
 
     x > s_p + E  =>  s > s_p          x < s_p - E  =>  s < s_p
 

@@ -15,7 +15,7 @@ length; for each tile
     4. a second kernel writes down the undecided pairs of the rows that are still open. Their number is
        known from the counts, so the buffer has the right size and cannot overflow;
     5. these pairs are scored in float64 in index order: products of float32 are exact in float64, so
-       the sums have the bits of `counting.exact_score`, with or without fused multiply-add.
+       the sums have the bits of `products.exact_score`, with or without fused multiply-add.
 
 All but the four kernels are torch operations of a few values per row. Integers alone are added
 atomically, so the order of threads changes nothing. Imported only where a device is used; runs
@@ -648,7 +648,7 @@ def _is_hidden(key_c: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 def _scores(
     user_c: torch.Tensor, item_c: torch.Tensor, block: DeviceBlock, items: DeviceItems
 ) -> torch.Tensor:
-    """Score pairs as `counting.exact_score` does; division and addition round once each (IEEE 754)."""
+    """Score pairs as `products.exact_score` does; division and addition round once each (IEEE 754)."""
     sum_c = torch.empty(len(user_c), dtype=torch.float64, device=user_c.device)
     if len(user_c):
         sides = block.vectors_ud, items.vectors_id, user_c, item_c
