@@ -12,6 +12,8 @@ import numpy as np
 from recbench_spark.definitions import Definition
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import paradoxes
+from recbench_spark.kernels.estimators import sampled
+from recbench_spark.kernels.metrics import beyond_accuracy
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ratios import exact_moments, exact_ratio_and_error, scaling
 
@@ -300,3 +302,23 @@ def smallest_flip(contribution_n: Floats) -> paradoxes.Flip | None:
     threshold = int(largest[count - 1])
     at, unit = count - int((largest > threshold).sum()), 2.0**-paradoxes.BITS
     return paradoxes.Flip(count, threshold * unit, at, int(running[count - 1]) * unit, goal * unit)
+
+
+def gini_from_counts(times_i: Ints) -> float:
+    """The Gini coefficient from the number of lists of every item of the catalogue."""
+    times, items = np.unique(times_i, return_counts=True)
+    return beyond_accuracy.gini(times.tolist(), items.tolist(), len(times_i))
+
+
+def sampled_rank_counts(rank_p: Ints, m: int) -> Ints:
+    """The number of truth items at each sampled rank, (m + 1,); unranked items do not count."""
+    return np.bincount(rank_p, minlength=m + 2)[1:].astype(np.int64)
+
+
+def likely_means(
+    count_bj: Ints, metric: str, ks: sampled.Ks, draw: sampled.NegativeDraw, steps: int = sampled.ITERATIONS
+) -> Floats:
+    """The means (b, c) over truth items, under the ranks that are most likely for each row of counts."""
+    ranks, share = sampled.rank_distribution(count_bj, draw, ks, steps)
+    value = share @ sampled.rank_values(metric, ranks.rank, ks, draw.n)
+    return np.where(count_bj.sum(axis=1, keepdims=True) > 0, value, np.nan)

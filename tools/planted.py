@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -118,4 +119,6 @@ def failures(copy: Path, cases: str, minutes: float) -> list[str]:
 
 
 if __name__ == "__main__":
+    # As an exception, so that the campaign is ended too, and with it the jobs that it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -53,7 +53,7 @@ def evaluate_paths(args: argparse.Namespace, kind: str) -> int:
         args.engine, list(input_paths(args).values()), _side_paths(args), (args.warehouse, OUTPUT_TABLES)
     )
     if args.dry_run:
-        check_headers(args, kind)
+        check_headers(args)
         storage = check_warehouse(args.warehouse)
         against = args.truth or args.pairs or "their outcomes"
         print(f"{kind} of model {args.model} against {against}: {definition.describe()}")
@@ -241,7 +241,7 @@ def input_paths(args: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def check_headers(args: argparse.Namespace, kind: str) -> None:
+def check_headers(args: argparse.Namespace) -> None:
     """Check columns and widths of vectors. Raises SchemaError; tables that need Spark are skipped."""
     values = {
         "scores": ("score",),

@@ -183,13 +183,13 @@ def _evaluate_member(
 def _rank_users(
     request: RankingRequest, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
 ) -> Batches:
-    batches = _user_batches(users.select(_ranking_columns(request, member, users)), member, member_rows)
+    batches = _user_batches(users.select(_ranking_columns(member, users)), member, member_rows)
     if member.source is None:
         return rank_batches(request, batches)
     return score_batches(member.source, request, batches, device=device)
 
 
-def _ranking_columns(request: RankingRequest, member: Member, users: pa.Table) -> list[str]:
+def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
     """Return the columns of users that a model needs; lists of other systems need no candidates."""
     names = [*USERS.names, "propensity"]
     if member.source is None:

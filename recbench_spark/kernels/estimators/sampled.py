@@ -57,7 +57,7 @@ DISCOUNTS: dict[str, Callable[[Floats], Floats]] = {
 """The discounts of `chunk.Chunk`, for real ranks."""
 
 ITERATIONS = 200
-"""Number of EM steps in `maximum_likelihood`."""
+"""Number of EM steps in `rank_distribution`."""
 
 
 @dataclass(frozen=True)
@@ -409,11 +409,6 @@ ESTIMATORS: dict[str, Callable[[str, Ks, NegativeDraw, Definition], Floats]] = {
 """Tables that need only the draw, by their name in the column `estimator`."""
 
 
-def histogram(rank_p: Ints, m: int) -> Ints:
-    """Count truth items at each sampled rank, int64 (m + 1,), to be added over users, without unranked."""
-    return np.bincount(rank_p, minlength=m + 2)[1:].astype(np.int64)
-
-
 def rank_distribution(
     count_bj: Ints | Floats, draw: NegativeDraw, ks: Ks = (), steps: int = ITERATIONS
 ) -> tuple[Ranks, Floats]:
@@ -439,18 +434,6 @@ def rank_distribution(
     for _ in range(steps):
         share = share * (_ratio(observed, share @ chance_rj) @ chance_rj.T)
     return ranks, share
-
-
-def maximum_likelihood(
-    count_bj: Ints, metric: str, ks: Ks, draw: NegativeDraw, steps: int = ITERATIONS
-) -> Floats:
-    """Return sum_r pi_r f(r) for each histogram, float64 (b, c): mean over truth items, not over users.
-
-    For its variance over users bootstrap the users, one histogram per replicate. NaN without items.
-    """
-    ranks, share = rank_distribution(count_bj, draw, ks, steps)
-    value = share @ rank_values(metric, ranks.rank, ks, draw.n)
-    return np.where(count_bj.sum(axis=1, keepdims=True) > 0, value, np.nan)
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:

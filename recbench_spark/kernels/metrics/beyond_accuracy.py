@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.metrics.about import NOT_NEGATIVE, About, register
@@ -186,13 +184,3 @@ def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     spread = sum(t * h * (2 * a + h - n_items) for (t, h), a in zip(known, before, strict=False))
     total = n_items * sum(t * h for t, h in known)
     return spread / total if total else float("nan")
-
-
-def gini_from_counts(times_i: npt.NDArray[Any]) -> float:
-    """Return the same from the number of lists of every item of the catalogue, (i,).
-
-    >>> gini_from_counts(np.array([0, 0, 0, 4])), gini_from_counts(np.array([2, 2]))
-    (0.75, 0.0)
-    """
-    times, items = np.unique(times_i, return_counts=True)
-    return gini(times.tolist(), items.tolist(), len(times_i))

@@ -12,6 +12,7 @@ from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.estimators import sampled
 from recbench_spark.schemas import CANDIDATES, ITEMS, METRICS, USER_BLOCKS
 from tests.nights import Ran, models, run, small
+from tests.oracles import likely_means, sampled_rank_counts
 
 pytestmark = pytest.mark.full
 
@@ -123,8 +124,8 @@ def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
         assert rows.value[name, "ndcg@5"] == pytest.approx(estimates.mean()), name
         assert rows.stderr[name, "ndcg@5"] == pytest.approx(estimates.sem()), name
     draw = sampled.NegativeDraw(round(1 + np.mean(np.array(pools)[users])), FEW)
-    counts = sampled.histogram(rank_p, FEW)[None, :]
-    likely = sampled.maximum_likelihood(counts, "ndcg", (5,), draw)[0, 0] * (rank_p > 0).mean()
+    counts = sampled_rank_counts(rank_p, FEW)[None, :]
+    likely = likely_means(counts, "ndcg", (5,), draw)[0, 0] * (rank_p > 0).mean()
     assert rows.value["maximum_likelihood", "ndcg@5"] == pytest.approx(likely)
     assert set(rows.definition["rank_estimate"]) == {"v1;candidates=uniform;items=one_by_one"}
 

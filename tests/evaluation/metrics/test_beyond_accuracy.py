@@ -21,8 +21,8 @@ from recbench_spark.evaluation.metrics.accuracy import (
 )
 from recbench_spark.evaluation.metrics.measuring import compute_all_metrics, compute_all_user_metrics
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
-from recbench_spark.kernels.metrics import beyond_accuracy
 from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS, conform
+from tests.oracles import gini_from_counts
 
 NAMES = ("novelty", "mean_popularity", "coverage", "gini")
 N_TRAIN = {"a": 8, "b": 4, "c": 2, "d": 0, "e": 8}
@@ -73,8 +73,8 @@ def test_overall_by_hand(rankings, catalogue) -> None:
         ("novelty", 1): (0 + 1) / 2, ("novelty", 3): (u_bits + 1) / 2,
         ("mean_popularity", 1): (1 + 1 / 2) / 2, ("mean_popularity", 3): (u_share + 1 / 2) / 2,
         ("coverage", 1): 2 / 5, ("coverage", 3): 3 / 5,
-        ("gini", 1): beyond_accuracy.gini_from_counts(np.array([1, 1, 0, 0, 0])),
-        ("gini", 3): beyond_accuracy.gini_from_counts(np.array([1, 2, 0, 1, 0])),
+        ("gini", 1): gini_from_counts(np.array([1, 1, 0, 0, 0])),
+        ("gini", 3): gini_from_counts(np.array([1, 2, 0, 1, 0])),
     }  # fmt: skip
     assert {key: pair[0] for key, pair in of.items()} == pytest.approx(expected, abs=1e-12)
     assert {pair[1] for pair in of.values()} == {2}, "users with a list"
@@ -133,7 +133,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     for k in (2, 5, 20):
         shown = [i for items in lists for i in items[:k]]
         assert value["coverage", k] == len(set(shown)) / 40
-        assert value["gini", k] == beyond_accuracy.gini_from_counts(np.array([shown.count(i) for i in ids]))
+        assert value["gini", k] == gini_from_counts(np.array([shown.count(i) for i in ids]))
         bits = [[-math.log2(max(train[i], 1) / 50) for i in items[:k]] for items in lists if items]
         assert value["novelty", k] == pytest.approx(np.mean([np.mean(b) for b in bits]), abs=1e-12)
 

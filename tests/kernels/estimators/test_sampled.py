@@ -19,7 +19,7 @@ from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.estimators.sampled import NegativeDraw
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.kernels.ranking.rankings import Rankings
-from tests.oracles import make_rankings
+from tests.oracles import likely_means, make_rankings, sampled_rank_counts
 
 TOY = {"a": [100] * 5, "b": [40, 40, 8437, 9266, 4482], "c": [212, 2, 743, 5342, 1548]}
 PRINTED = {
@@ -298,10 +298,10 @@ def test_em_on_few_ranks_is_em_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     count = np.bincount(np.minimum(np.random.default_rng(0).geometric(0.1, 500) - 1, 40), minlength=41)[
         None
     ]
-    few = sampled.maximum_likelihood(count, "ndcg", [10, None], draw, 50)
+    few = likely_means(count, "ndcg", [10, None], draw, 50)
     monkeypatch.setattr(sampled, "ONE_BY_ONE", 6_000)
     assert len(sampled.representative_ranks(draw).rank) == 6_000
-    every = sampled.maximum_likelihood(count, "ndcg", [10, None], draw, 50)
+    every = likely_means(count, "ndcg", [10, None], draw, 50)
     np.testing.assert_allclose(few, every, rtol=1e-8)
 
 
@@ -351,8 +351,8 @@ def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, 
         name: abs(sampled.ESTIMATORS[name](metric, ks, draw, Definition())[j - 1].mean() - exact)
         for name in ("sampled", "rank_estimate", "bias_variance", "monotone_least_squares")
     }
-    count = sampled.histogram(j, draw.m)[None]
-    off["maximum_likelihood"] = abs(sampled.maximum_likelihood(count, metric, ks, draw)[0, 0] - exact)
+    count = sampled_rank_counts(j, draw.m)[None]
+    off["maximum_likelihood"] = abs(likely_means(count, metric, ks, draw)[0, 0] - exact)
     assert off["sampled"] > 0.1
     assert max(off, key=lambda name: off[name]) == "sampled"
     # f of an unbiased rank is not an unbiased f: all first places count 1.
@@ -384,7 +384,7 @@ def test_all_ranks_told_apart_give_the_shares_themselves() -> None:
     draw, count = NegativeDraw(5, 4), np.array([[4, 0, 3, 2, 1]])
     _, share = sampled.rank_distribution(count, draw)
     np.testing.assert_allclose(share, count / 10, atol=1e-12)
-    result = sampled.maximum_likelihood(count, "mrr", [None], draw)[0, 0]
+    result = likely_means(count, "mrr", [None], draw)[0, 0]
     assert result == pytest.approx(4 / 10 + 3 / 10 / 3 + 2 / 10 / 4 + 1 / 10 / 5)
 
 
@@ -401,11 +401,11 @@ def test_each_step_raises_the_likelihood() -> None:
 def test_histograms_are_estimated_row_by_row() -> None:
     draw, rng = NegativeDraw(300, 10), np.random.default_rng(5)
     count = rng.integers(0, 20, (3, 11))
-    together = sampled.maximum_likelihood(count, "ndcg", [5], draw)
-    alone = [sampled.maximum_likelihood(row[None], "ndcg", [5], draw)[0] for row in count]
+    together = likely_means(count, "ndcg", [5], draw)
+    alone = [likely_means(row[None], "ndcg", [5], draw)[0] for row in count]
     np.testing.assert_allclose(together, alone, rtol=1e-10)
-    assert np.isnan(sampled.maximum_likelihood(np.zeros((1, 11), int), "ndcg", [5], draw)).all()
-    assert np.isfinite(sampled.maximum_likelihood(np.eye(11, dtype=int)[:1], "ndcg", [5], draw)).all()
+    assert np.isnan(likely_means(np.zeros((1, 11), int), "ndcg", [5], draw)).all()
+    assert np.isfinite(likely_means(np.eye(11, dtype=int)[:1], "ndcg", [5], draw)).all()
 
 
 def test_sampled_ranks_count_negatives_only() -> None:
@@ -417,7 +417,7 @@ def test_sampled_ranks_count_negatives_only() -> None:
     table = sampled.raw("mrr", [None], NegativeDraw(50, 4))
     values = sampled.user_values(np.array([0, 3, 4, 4]), result, table)
     np.testing.assert_allclose(values[:, 0], [(1 / 3 + 0 + 1 / 2) / 3, 1, np.nan])
-    assert sampled.histogram(result, 4).tolist() == [1, 1, 1, 0, 0]
+    assert sampled_rank_counts(result, 4).tolist() == [1, 1, 1, 0, 0]
 
 
 def test_sampled_ranks_follow_the_rule_for_ties() -> None:
