@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from typing import Any
 
 import pytest
@@ -171,6 +172,7 @@ def test_a_class_name_stands_once() -> None:
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
+@cache
 def list_docstrings(tree: ast.AST) -> list[ast.Constant]:
     """Docstrings of definitions, and texts below an assignment."""
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
