@@ -105,6 +105,5 @@ def _select_users(pairs: UserItemPairs, users: int) -> UserItemPairs:
 
 
 def _part_rows(pairs: UserItemPairs, part: str) -> pa.Table:
-    """Return the rows of one part of the log."""
     columns = {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
     return pa.table({**columns, "part": pa.repeat(part, len(pairs.item))})

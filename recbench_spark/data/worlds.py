@@ -384,7 +384,6 @@ def _user_frame(spark: SparkSession, world: WorldSettings) -> DataFrame:
 
 
 def _count_users(spark: SparkSession | None, world: WorldSettings) -> Ints:
-    """Count the users of each taste and level."""
     cells = partial(_user_cells, world=world)
     return _count_cells(spark, world, cells, world.tastes * LEVELS).reshape(world.tastes, LEVELS)
 

@@ -34,7 +34,6 @@ def _name_undivided_part(dataset: Dataset) -> str | None:
 
 
 def _split_tokens(line: str | Column) -> Column:
-    """Split a line at white space."""
     return F.regexp_extract_all(line, F.lit(r"\S+"), 0)
 
 
