@@ -215,7 +215,9 @@ def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check
         DataError: there are such rows, and the definition allows none.
     """
     if dropped and definition.duplicates == "error":
-        raise DataError(f"{name}: {dropped} duplicate (user_id, item_id) rows", "or set duplicates=drop")
+        raise DataError(
+            f"{name}: {dropped} duplicate (user_id, item_id) rows", "remove them, or set duplicates=drop"
+        )
     return warn_above_zero(f"{name}: duplicate rows", dropped, "the highest relevance is kept")
 
 

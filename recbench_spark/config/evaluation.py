@@ -313,9 +313,9 @@ class Views:
             raise ConfigError(f"fpr is {show_value(self.fpr)}", "give two numbers, such as (0.0, 0.1)")
         low, high = self.fpr
         if not 0 <= low < high <= 1:
-            raise ConfigError(f"false-positive rates {low:g} to {high:g}", "two ascending numbers in 0..1")
+            raise ConfigError(f"fpr is {low:g} to {high:g}", "give two ascending numbers in 0..1")
         if self.quantiles < 1:
-            raise ConfigError(f"{self.quantiles} quantiles", "1 or more")
+            raise ConfigError(f"quantiles is {self.quantiles}", "give 1 or more")
 
 
 def _are_numbers(values: object) -> bool:

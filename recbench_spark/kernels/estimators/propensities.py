@@ -49,7 +49,9 @@ def steck(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
 def relative_frequency(count_n: npt.NDArray[Any], users: int) -> Floats:
     """Return n / users: the chance that a user of the log has the item; it ignores the item's quality."""
     if users < 1:
-        raise DataError(f"relative frequencies of {users} users", "the training part is empty")
+        raise DataError(
+            f"relative frequencies need users, and there are {users}", "the training part is empty"
+        )
     chance: Floats = np.asarray(count_n, dtype=np.float64) / users
     return chance
 
