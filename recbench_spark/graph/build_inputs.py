@@ -142,8 +142,8 @@ def _filter_edges(
     if not inputs.bipartite:
         loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & usable
     zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & usable))
-    refused = [int(np.count_nonzero(mask)) for mask in (missing, bad, negative)]
-    counts = EdgeCounts(n, *refused, zero, int(loops.sum()))
+    n_null, n_bad, n_negative = (int(np.count_nonzero(mask)) for mask in (missing, bad, negative))
+    counts = EdgeCounts(n, n_null, n_bad, n_negative, zero, int(loops.sum()))
     if not inputs.loops:
         usable &= ~loops
     if not usable.all():
