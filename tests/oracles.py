@@ -310,7 +310,7 @@ def gini_from_counts(times_i: Ints) -> float:
     return beyond_accuracy.gini(times.tolist(), items.tolist(), len(times_i))
 
 
-def sampled_rank_counts(rank_p: Ints, m: int) -> Ints:
+def count_sampled_ranks(rank_p: Ints, m: int) -> Ints:
     """The number of truth items at each sampled rank, (m + 1,); unranked items do not count."""
     return np.bincount(rank_p, minlength=m + 2)[1:].astype(np.int64)
 

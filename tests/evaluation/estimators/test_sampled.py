@@ -12,7 +12,7 @@ from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.estimators import sampled
 from recbench_spark.schemas import CANDIDATES, ITEMS, METRICS, USER_BLOCKS
 from tests.nights import Ran, models, run, small
-from tests.oracles import likely_means, sampled_rank_counts
+from tests.oracles import count_sampled_ranks, likely_means
 
 pytestmark = pytest.mark.full
 
@@ -124,7 +124,7 @@ def test_few_draws_are_corrected_by_the_tables(nights: dict[str, Ran]) -> None:
         assert rows.value[name, "ndcg@5"] == pytest.approx(estimates.mean()), name
         assert rows.stderr[name, "ndcg@5"] == pytest.approx(estimates.sem()), name
     draw = sampled.NegativeDraw(round(1 + np.mean(np.array(pools)[users])), FEW)
-    counts = sampled_rank_counts(rank_p, FEW)[None, :]
+    counts = count_sampled_ranks(rank_p, FEW)[None, :]
     likely = likely_means(counts, "ndcg", (5,), draw)[0, 0] * (rank_p > 0).mean()
     assert rows.value["maximum_likelihood", "ndcg@5"] == pytest.approx(likely)
     assert set(rows.definition["rank_estimate"]) == {"v1;candidates=uniform;items=one_by_one"}

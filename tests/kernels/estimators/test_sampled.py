@@ -19,7 +19,7 @@ from recbench_spark.kernels.estimators import sampled
 from recbench_spark.kernels.estimators.sampled import NegativeDraw
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.kernels.ranking.rankings import Rankings
-from tests.oracles import likely_means, make_rankings, sampled_rank_counts
+from tests.oracles import count_sampled_ranks, likely_means, make_rankings
 
 TOY = {"a": [100] * 5, "b": [40, 40, 8437, 9266, 4482], "c": [212, 2, 743, 5342, 1548]}
 PRINTED = {
@@ -351,7 +351,7 @@ def test_corrected_values_are_closer_than_raw_ones_on_skewed_ranks(metric: str, 
         name: abs(sampled.ESTIMATORS[name](metric, ks, draw, Definition())[j - 1].mean() - exact)
         for name in ("sampled", "rank_estimate", "bias_variance", "monotone_least_squares")
     }
-    count = sampled_rank_counts(j, draw.m)[None]
+    count = count_sampled_ranks(j, draw.m)[None]
     off["maximum_likelihood"] = abs(likely_means(count, metric, ks, draw)[0, 0] - exact)
     assert off["sampled"] > 0.1
     assert max(off, key=lambda name: off[name]) == "sampled"
@@ -417,7 +417,7 @@ def test_sampled_ranks_count_negatives_only() -> None:
     table = sampled.raw("mrr", [None], NegativeDraw(50, 4))
     values = sampled.user_values(np.array([0, 3, 4, 4]), result, table)
     np.testing.assert_allclose(values[:, 0], [(1 / 3 + 0 + 1 / 2) / 3, 1, np.nan])
-    assert sampled_rank_counts(result, 4).tolist() == [1, 1, 1, 0, 0]
+    assert count_sampled_ranks(result, 4).tolist() == [1, 1, 1, 0, 0]
 
 
 def test_sampled_ranks_follow_the_rule_for_ties() -> None:
