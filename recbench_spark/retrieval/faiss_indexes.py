@@ -6,6 +6,7 @@ query's candidates do not depend on the block it stands in.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -101,13 +102,13 @@ def find_cells(settings: InvertedIndexSettings, items: int) -> int:
         ConfigError: there are more cells than items.
     """
     if settings.cells == "auto":
-        return max(1, min(items, round(4 * items**0.5)))
+        return max(1, min(items, round(4 * math.sqrt(items))))
     if settings.cells > items:
         raise ConfigError(
             f"index {settings.name}: {settings.cells} cells for {items} items of a part",
             "give fewer cells, or `cells: auto`",
         )
-    return settings.cells
+    return int(settings.cells)
 
 
 def train_centroids(

@@ -93,7 +93,7 @@ class HashReader:
 
     def match(self, tokens_ub: Ints) -> Matches:
         """Return the candidates of tokens by the way that the settings name, or the faster one."""
-        way = self.settings.first_level
+        way: str = self.settings.first_level
         if way == "auto":
             way = self._choose_way(tokens_ub[:SAMPLE])
         return WAYS[way](tokens_ub, self.postings, self.threshold, len(self.items_n))

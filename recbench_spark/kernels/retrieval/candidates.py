@@ -136,4 +136,5 @@ def measure_recall(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Floats:
     """
     possible = np.count_nonzero(~np.isnan(exact_uk[:, :top_k]), axis=1)
     with np.errstate(invalid="ignore"):
-        return count_reached(scores_uk, exact_uk, top_k) / possible
+        recall: Floats = count_reached(scores_uk, exact_uk, top_k) / possible
+    return recall

@@ -79,7 +79,7 @@ def _pack_bits(
         for b in range(tokens_nb.shape[1]):
             token = np.int64(0)
             for j in range(b * projections.bits, (b + 1) * projections.bits):
-                x = np.float64(products_nj[n, j])
+                x = float(products_nj[n, j])
                 if not abs(x) > error_bound(length_n[n], projections.length_j[j], 0.0, dims):
                     x = 0.0
                     for d in range(dims):
@@ -98,7 +98,8 @@ def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) 
 
     It is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with p of `collision_probability`.
     """
-    return stats.binom.sf(least - 1, bands, collision_probability(cosine, bits))
+    chance: Floats = stats.binom.sf(least - 1, bands, collision_probability(cosine, bits))
+    return chance
 
 
 def choose_longest(length_i: Floats, share: float) -> Bools:

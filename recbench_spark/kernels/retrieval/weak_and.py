@@ -188,7 +188,7 @@ def find_pivot(order: Ints, doc_b: Ints, threshold: Threshold) -> int:
     for s in range(len(order)):
         bound += threshold.weights_b[order[s]]
         if bound >= threshold.theta * SAFE:
-            return doc_b[order[s]]
+            return int(doc_b[order[s]])
     return LAST
 
 
