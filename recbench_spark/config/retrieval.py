@@ -87,3 +87,22 @@ AnyIndexSettings = Annotated[
     FlatIndexSettings | InvertedIndexSettings | GraphIndexSettings | HashIndexSettings,
     Field(discriminator="kind"),
 ]
+
+
+class Retrieval(Strict):
+    """Indexes through which models of the file are also measured, each as a run of its own: `model.index`.
+
+    `models`: models of the file with vectors of items. `indexes`: settings of the indexes. `length`: items
+    of a list, at least the largest cut-off. Lists through `flat` are the exact lists of the same length.
+    """
+
+    models: tuple[Name, ...] = Field(min_length=1)
+    indexes: tuple[AnyIndexSettings, ...] = Field(min_length=1)
+    length: Annotated[int, Field(ge=1, le=10_000)] = 100
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Retrieval:
+        names = [index.name for index in self.indexes]
+        if len(set(names)) < len(names):
+            raise ValueError("indexes: give each index a name of its own")
+        return self

@@ -1,0 +1,171 @@
+"""Models whose lists come through an index: the vectors of another model, and candidates by `retrieval`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pyspark.sql import DataFrame
+
+from recbench_spark.checks import Check
+from recbench_spark.config import RetrievedModel, digest
+from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.products import Products
+from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
+from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists
+from recbench_spark.retrieval.interface import IndexReader
+from recbench_spark.retrieval.search import cut_items, make_builder, search_lists
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, make_adapter
+
+REVISION = 1
+"""Of the files of an index: raise it where the same settings give other files."""
+
+
+class RetrievedAdapter(ModelAdapter[RetrievedModel]):
+    """Adapter of a model whose lists come through an index; the base is fitted under its own name."""
+
+    learns: ClassVar[bool] = False
+    lists: ClassVar[bool] = True
+
+    def load(self, data: SplitData) -> Trained:
+        """Read the base."""
+        return make_adapter(self.settings.base).load(data)
+
+    def describe(self) -> str:
+        """Describe the index in words."""
+        index = self.settings.index
+        return f"lists of {self.settings.length} items of {self.settings.base.name} through {index.kind}"
+
+    def prepare_ranking(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return the base's vectors, with a source that searches the index.
+
+        Raises:
+            ConfigError: the base's scores are no products of vectors.
+        """
+        base = make_adapter(self.settings.base)
+        ranked, checks = base.prepare_ranking(users, data)
+        if not isinstance(ranked, ScoredModel) or not isinstance(ranked.source, DotSource):
+            raise ConfigError(
+                f"model {self.settings.name}: the scores of {self.settings.base.name} are no products of "
+                f"vectors, so no index holds its items",
+                "retrieval.models: models with vectors, such as als or embeddings",
+            )
+        source = RetrievedSource(ranked.source, self.settings.index, self.settings.length)
+        return ScoredModel(source, ranked.vectors), checks
+
+
+@dataclass(frozen=True)
+class RetrievedSource:
+    """A model with vectors as tasks see it, behind an index; see `evaluation.ranking.sources.Source`.
+
+    Each host builds the index once from the mapped vectors: the first task holds the items of one part
+    twice, and other tasks of the host wait for it.
+    """
+
+    base: DotSource
+    settings: AnyIndexSettings
+    length: int
+
+    wants_history: ClassVar[bool] = False
+
+    @property
+    def dims(self) -> int:
+        """Length of the users' vectors."""
+        return self.base.dims
+
+    @property
+    def rows(self) -> SharedRows:
+        """Rows of the items: their size counts where models are grouped."""
+        return self.base.rows
+
+    def scorer(self) -> Scorer:
+        """Return the model behind the index, opened once per worker."""
+        return _open_scorer(self)
+
+    def item_ids(self) -> Strings:
+        """Return the item ids, as in `Source`."""
+        return self.base.item_ids()
+
+    def open_readers(self, products: Products) -> list[IndexReader]:
+        """Return the index of each part; the first worker of a host builds them.
+
+        The name of an index's files holds the digest of the vectors' files, the settings and the revision.
+        """
+        builder, readers = make_builder(self.settings), []
+        for part in range(self.settings.index_parts):
+            name = digest(self.base.rows.key, self.settings.model_dump(exclude={"name"}), REVISION, part)
+            rows = SharedRows(f"index-{name}", self.base.rows.files)
+            readers.append(builder.read(rows.folder(partial(_build_part, self.settings, products, part))))
+        return readers
+
+
+def _build_part(settings: AnyIndexSettings, products: Products, part: int, _: Any, folder: Path) -> None:
+    make_builder(settings).build(cut_items(products, settings.index_parts)[part], folder)
+
+
+@lru_cache(maxsize=OPEN_MODELS)
+def _open_scorer(source: RetrievedSource) -> RetrievedScorer:
+    base = source.base.scorer()
+    assert isinstance(base, DotScorer)
+    return RetrievedScorer(base, source.open_readers(base.products), source.length)
+
+
+class RetrievedScorer:
+    """A model whose candidates an index proposes: a user's list is all that is ranked.
+
+    `products` is None for callers that would rank the whole catalogue by tiles.
+    """
+
+    products = None
+
+    def __init__(self, base: DotScorer, readers: list[IndexReader], length: int) -> None:
+        self.base, self.readers, self.length = base, readers, length
+
+    @property
+    def scored_i(self) -> Bools:
+        """Items that the model can score."""
+        return self.base.scored_i
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """Return the scores of the base."""
+        return self.base.score_rows(users, start, stop)
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """Return the scores of the base."""
+        return self.base.score_listed(users, listed)
+
+    def retrieve(self, users: UserBlock, masked: ItemLists) -> RetrievedLists:
+        """Return the lists of a block of users, without masked items."""
+        vectors_ud = users.vectors(self.base.products.dims)
+        return search_lists(self.readers, self.base.products, vectors_ud, sort_sets(masked), self.length)
+
+    def list_candidates(self, users: UserBlock, masked: ItemLists) -> ItemLists:
+        """Return the items of the lists of a block of users."""
+        items_uk = self.retrieve(users, masked).items_uk
+        listed = items_uk >= 0
+        return ItemLists(_make_offsets(listed), items_uk[listed])
+
+
+def _make_offsets(listed: Bools) -> Ints:
+
+    return np.concatenate([[0], np.cumsum(listed.sum(axis=1))])
+
+
+def sort_sets(lists: ItemLists) -> ItemSets:
+    """Return each user's known items, ascending."""
+
+    users = np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
+    known = lists.items_p >= 0
+    users, items = users[known], lists.items_p[known]
+    order = np.lexsort((items, users))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=lists.users))])
+    return ItemSets(offsets, items[order].astype(np.int32))

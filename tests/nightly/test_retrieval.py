@@ -1,0 +1,63 @@
+"""A night with lists through indexes: runs of their own, exact through `flat`, lossy through others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.errors import ConfigError
+from recbench_spark.schemas import CHECKS, METRICS, RUNS
+from recbench_spark.storage.store import Store
+from tests.nights import run
+
+DOCUMENT: dict[str, Any] = {
+    "name": "retrieved",
+    "dataset": {
+        "name": "world",
+        "reader": "world",
+        "world": {"users": 60, "items": 80, "interactions": 1500, "open_loop": 300},
+    },
+    "models": [{"name": "als", "kind": "als", "rank": 4, "iterations": 2}, {"name": "popular", "kind": "popular"}],
+    "retrieval": {
+        "models": ["als"],
+        "length": 20,
+        "indexes": [
+            {"name": "exact", "kind": "flat", "index_parts": 2},
+            {"name": "ivf_1", "kind": "ivf", "cells": 8, "probes": 1},
+            {"name": "hash", "kind": "lsh", "bits": 3, "bands": 4, "theta": 2, "always": 0.1},
+        ],
+    },
+    "evaluation": {"parts": ["test"], "metrics": ["ndcg", "recall"], "k": [5, 10], "uncut": False},
+}
+
+
+def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
+    pytest.importorskip("faiss")
+    store = Store(spark, str(tmp_path))
+    ran = run(store, parse(Benchmark, DOCUMENT, "test"))
+    assert not ran.outcome.failed
+    names = {row.run_id: row.model for row in store.read(RUNS).collect()}
+    assert set(names.values()) == {"als", "popular", "als.exact", "als.ivf_1", "als.hash"}
+    rows = store.read(METRICS).where("slice_key IS NULL").collect()
+    values = {(names[row.run_id], row.metric, row.k): row.value for row in rows}
+    for metric in ("ndcg", "recall"):
+        for k in (5, 10):
+            assert values["als.exact", metric, k] == values["als", metric, k]
+            assert 0 < values["als.ivf_1", metric, k] < values["als", metric, k]
+    failed = [row for row in store.read(CHECKS).where("NOT passed").collect()]
+    print(failed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"retrieval": {"models": ["asl"], "indexes": [{"name": "x", "kind": "flat"}]}}, "no model 'asl'"),
+        ({"evaluation": {"k": [10]}}, "uncut: false"),
+        ({"evaluation": {"k": [30], "uncut": False}}, "shorter than the largest cut-off, 30"),
+    ],
+)
+def test_sections_that_cannot_be(changes, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(Benchmark, DOCUMENT | changes, "test")
