@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -21,11 +22,12 @@ from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products
 from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
 from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists
-from recbench_spark.retrieval.interface import IndexReader
+from recbench_spark.retrieval.interface import IndexReader, count_bytes
 from recbench_spark.retrieval.search import cut_items, make_builder, search_lists
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, make_adapter
 
+SECONDS_FILE = "seconds.npy"
 REVISION = 1
 """Of the files of an index: raise it where the same settings give other files."""
 
@@ -95,28 +97,40 @@ class RetrievedSource:
         """Return the item ids, as in `Source`."""
         return self.base.item_ids()
 
-    def open_readers(self, products: Products) -> list[IndexReader]:
+    def open_parts(self, products: Products) -> list[OpenPart]:
         """Return the index of each part; the first worker of a host builds them.
 
         The name of an index's files holds the digest of the vectors' files, the settings and the revision.
         """
-        builder, readers = make_builder(self.settings), []
+        builder, parts = make_builder(self.settings), []
         for part in range(self.settings.index_parts):
             name = digest(self.base.rows.key, self.settings.model_dump(exclude={"name"}), REVISION, part)
             rows = SharedRows(f"index-{name}", self.base.rows.files)
-            readers.append(builder.read(rows.folder(partial(_build_part, self.settings, products, part))))
-        return readers
+            folder = rows.folder(partial(_build_part, self.settings, products, part))
+            seconds = float(np.load(folder / SECONDS_FILE))
+            parts.append(OpenPart(builder.read(folder), seconds, count_bytes(folder)))
+        return parts
+
+
+class OpenPart(NamedTuple):
+    """The index of one part, the seconds of its making, and the bytes of its files."""
+
+    reader: IndexReader
+    seconds: float
+    bytes: int
 
 
 def _build_part(settings: AnyIndexSettings, products: Products, part: int, _: Any, folder: Path) -> None:
+    started = time.perf_counter()
     make_builder(settings).build(cut_items(products, settings.index_parts)[part], folder)
+    np.save(folder / SECONDS_FILE, np.array(time.perf_counter() - started))
 
 
 @lru_cache(maxsize=OPEN_MODELS)
 def _open_scorer(source: RetrievedSource) -> RetrievedScorer:
     base = source.base.scorer()
     assert isinstance(base, DotScorer)
-    return RetrievedScorer(base, source.open_readers(base.products), source.length)
+    return RetrievedScorer(base, source.open_parts(base.products), source.length)
 
 
 class RetrievedScorer:
@@ -127,8 +141,9 @@ class RetrievedScorer:
 
     products = None
 
-    def __init__(self, base: DotScorer, readers: list[IndexReader], length: int) -> None:
-        self.base, self.readers, self.length = base, readers, length
+    def __init__(self, base: DotScorer, parts: list[OpenPart], length: int) -> None:
+        self.base, self.parts, self.length = base, parts, length
+        self.readers = [part.reader for part in parts]
 
     @property
     def scored_i(self) -> Bools:
@@ -147,6 +162,13 @@ class RetrievedScorer:
         """Return the lists of a block of users, without masked items."""
         vectors_ud = users.vectors(self.base.products.dims)
         return search_lists(self.readers, self.base.products, vectors_ud, sort_sets(masked), self.length)
+
+    def count_candidates(self, users: UserBlock, masked: ItemLists) -> int:
+        """Return how many items the index proposes to these users, before exact scores choose."""
+        products = self.base.products
+        queries_ud = products.user_operand(users.vectors(products.dims))
+        depth = self.length + int(np.diff(masked.offsets_u).max(initial=0))
+        return sum(len(reader.search(queries_ud, depth).items_p) for reader in self.readers)
 
     def list_candidates(self, users: UserBlock, masked: ItemLists) -> ItemLists:
         """Return the items of the lists of a block of users."""

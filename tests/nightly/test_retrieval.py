@@ -8,7 +8,7 @@ import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
-from recbench_spark.schemas import CHECKS, METRICS, RUNS
+from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store
 from tests.nights import run
 
@@ -19,7 +19,10 @@ DOCUMENT: dict[str, Any] = {
         "reader": "world",
         "world": {"users": 60, "items": 80, "interactions": 1500, "open_loop": 300},
     },
-    "models": [{"name": "als", "kind": "als", "rank": 4, "iterations": 2}, {"name": "popular", "kind": "popular"}],
+    "models": [
+        {"name": "als", "kind": "als", "rank": 4, "iterations": 2},
+        {"name": "popular", "kind": "popular"},
+    ],
     "retrieval": {
         "models": ["als"],
         "length": 20,
@@ -46,8 +49,12 @@ def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
         for k in (5, 10):
             assert values["als.exact", metric, k] == values["als", metric, k]
             assert 0 < values["als.ivf_1", metric, k] < values["als", metric, k]
-    failed = [row for row in store.read(CHECKS).where("NOT passed").collect()]
-    print(failed)
+    costs = {(names[row.run_id], row.k): row for row in store.read(RETRIEVAL_RUNS).collect()}
+    assert costs.keys() == {(f"als.{index}", 10) for index in ("exact", "ivf_1", "hash")}
+    exact, lossy = costs["als.exact", 10], costs["als.ivf_1", 10]
+    assert exact.recall == 1.0 and exact.stderr == 0.0 and exact.n == lossy.n > 0
+    assert 0.1 < lossy.recall < 1.0 and lossy.stderr > 0 and lossy.items == exact.items
+    assert lossy.candidates < exact.items and lossy.bytes > 0 and lossy.queries_per_second > 0
 
 
 @pytest.mark.parametrize(
