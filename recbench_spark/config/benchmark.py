@@ -12,8 +12,13 @@ from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Da
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.config.models import (
     EmbeddingsModel,
+    ItemKnnModel,
+    ListsModel,
     ModelConfig,
+    PublishedModel,
+    RandomModel,
     RetrievedModel,
+    ScoresModel,
     SwitchModel,
     make_model,
 )
@@ -102,6 +107,10 @@ class Benchmark(Strict):
         return models
 
 
+WITHOUT_VECTORS = (ItemKnnModel, ListsModel, PublishedModel, RandomModel, ScoresModel, SwitchModel)
+"""Models whose scores no index can hold."""
+
+
 def make_retrieved_models(
     retrieval: Retrieval | None, models: tuple[ModelConfig, ...]
 ) -> tuple[ModelConfig, ...]:
@@ -136,7 +145,17 @@ def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     if retrieval is None:
         return []
     longest = max(evaluation.cutoffs)
+    without_vectors = [
+        model.name
+        for model in benchmark.models
+        if model.name in retrieval.models and isinstance(model, WITHOUT_VECTORS)
+    ]
     return [
+        (
+            bool(without_vectors),
+            f"retrieval.models: the scores of '{''.join(without_vectors[:1])}' are no products of vectors\n"
+            "  hint: a model such as als or embeddings",
+        ),
         (evaluation.task == "rating", "retrieval is of rankings: evaluation.task is 'rating'"),
         (
             evaluation.uncut,

@@ -1,4 +1,4 @@
-"""What the indexes of a night lose and cost: rows of `retrieval_runs`.
+"""Rows of `retrieval_runs`: the losses and the costs of the indexes of a night.
 
 One pass over the users serves all indexes of one model. A task holds a batch of users with their exact
 lists; the driver gets one row for each batch, run and cut-off.

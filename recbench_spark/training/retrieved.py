@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,16 +13,19 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
-from recbench_spark.config import RetrievedModel, digest
+from recbench_spark.config import ModelConfig, RetrievedModel, digest
 from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products
 from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
 from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists
+from recbench_spark.retrieval.faiss_indexes import load_faiss
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
 from recbench_spark.retrieval.search import cut_items, make_builder, search_lists
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -30,6 +34,24 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 SECONDS_FILE = "seconds.npy"
 REVISION = 1
 """Of the files of an index: raise it where the same settings give other files."""
+
+
+def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
+    """Check, before Spark starts, that lists through indexes can be measured.
+
+    Raises:
+        ConfigError: candidates are drawn or given for each user.
+        MissingError: a kind of index needs faiss, and it is not installed.
+    """
+    retrieved = [model for model in models if isinstance(model, RetrievedModel)]
+    if retrieved and definition.candidates in USER_CANDIDATES:
+        raise ConfigError(
+            f"model {retrieved[0].name}: an index searches the whole catalogue, and "
+            f"definition.candidates is '{definition.candidates}'",
+            "definition.candidates: unseen",
+        )
+    if any(model.index.kind != "lsh" for model in retrieved):
+        load_faiss()
 
 
 class RetrievedAdapter(ModelAdapter[RetrievedModel]):

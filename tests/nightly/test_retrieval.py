@@ -8,6 +8,8 @@ import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.run_keys import identify_model_inputs
 from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store
 from tests.nights import run
@@ -62,9 +64,42 @@ def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
     [
         ({"retrieval": {"models": ["asl"], "indexes": [{"name": "x", "kind": "flat"}]}}, "no model 'asl'"),
         ({"evaluation": {"k": [10]}}, "uncut: false"),
+        (
+            {"models": [{"name": "als", "kind": "item_knn"}]},
+            "scores of 'als' are no products",
+        ),
         ({"evaluation": {"k": [30], "uncut": False}}, "shorter than the largest cut-off, 30"),
     ],
 )
 def test_sections_that_cannot_be(changes, message) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(Benchmark, DOCUMENT | changes, "test")
+
+
+def test_drawn_candidates_are_refused() -> None:
+    pytest.importorskip("faiss")
+    evaluation = DOCUMENT["evaluation"] | {"definition": {"candidates": "uniform"}}
+    with pytest.raises(ConfigError, match=r"definition.candidates is 'uniform'"):
+        check_benchmark(parse(Benchmark, DOCUMENT | {"evaluation": evaluation}, "test"))
+
+
+def test_a_document_written_from_a_benchmark_gives_the_same_models() -> None:
+    benchmark = parse(Benchmark, DOCUMENT, "test")
+    again = parse(Benchmark, benchmark.model_dump(mode="json"), "test")
+    assert again.models == benchmark.models and len(again.models) == 5
+
+
+def test_the_base_counts_in_the_settings_of_a_run() -> None:
+    """Settings of the base enter the key of a run, and so do paths of a base that is read from files."""
+    other = [DOCUMENT["models"][0] | {"rank": 5}]
+    keys = {
+        str(parse(Benchmark, DOCUMENT | {"models": models}, "test").models[-1].model_dump())
+        for models in (DOCUMENT["models"], other)
+    }
+    assert len(keys) == 2
+    files = [{"name": "als", "kind": "embeddings", "users": "u.parquet", "items": "i.parquet"}]
+    retrieved = parse(Benchmark, DOCUMENT | {"models": files}, "test").models[-1]
+    assert identify_model_inputs(lambda path, **_: f"content of {path}", retrieved) == {
+        "model base.users": "content of u.parquet",
+        "model base.items": "content of i.parquet",
+    }
