@@ -111,7 +111,7 @@ def measure_setting(
 ) -> dict[str, float]:
     """Return recall and rates of one setting, in turns with the bare product and exact lists."""
     nobody = ItemSets(np.zeros(len(world.queries_ud) + 1, np.int64), np.zeros(0, np.int32))
-    search = lambda: search_lists(readers, world.products, world.queries_ud, nobody, K)  # noqa: E731
+    search = partial(search_lists, readers, world.products, world.queries_ud, nobody, K)
     lists = search()
     operand = world.products.item_operand(0, len(world.products.scored_i))
     systems: dict[str, Callable[[], object]] = {
