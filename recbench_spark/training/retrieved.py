@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
 from recbench_spark.config import ModelConfig, RetrievedModel, digest
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
@@ -28,10 +30,15 @@ from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists
 from recbench_spark.retrieval.faiss_indexes import load_faiss
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
 from recbench_spark.retrieval.search import cut_items, make_builder, search_lists
+from recbench_spark.storage.leases import make_folder_once
+from recbench_spark.storage.seals import find_damage, write_seal
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, make_adapter
 
-SECONDS_FILE = "seconds.npy"
+SECONDS_FILE, IDS_FILE = "seconds.npy", "items.parquet"
+SEARCH_SETTINGS = ("probes", "candidates", "theta", "first_level")
+"""Settings of a search: indexes that differ in them alone share their files."""
 REVISION = 1
 """Of the files of an index: raise it where the same settings give other files."""
 
@@ -83,7 +90,9 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
                 f"vectors, so no index holds its items",
                 "retrieval.models: models with vectors, such as als or embeddings",
             )
-        source = RetrievedSource(ranked.source, self.settings.index, self.settings.length)
+        folder = data.store.folder
+        place = "" if folder is None else str(folder / FIT_FILES / f"{data.split_id}-index-")
+        source = RetrievedSource(ranked.source, self.settings.index, self.settings.length, place)
         return ScoredModel(source, ranked.vectors), checks
 
 
@@ -91,13 +100,20 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
 class RetrievedSource:
     """A model with vectors as tasks see it, behind an index; see `evaluation.ranking.sources.Source`.
 
-    Each host builds the index once from the mapped vectors: the first task holds the items of one part
-    twice, and other tasks of the host wait for it.
+    The first task that needs an index builds it from the mapped vectors, and the others wait; it holds the
+    items of one part twice.
+
+    Attributes:
+        base: the model that scores.
+        settings: of the index.
+        length: items of a list.
+        place: start of the names of index folders; empty: each host has a folder of its own.
     """
 
     base: DotSource
     settings: AnyIndexSettings
     length: int
+    place: str = ""
 
     wants_history: ClassVar[bool] = False
 
@@ -120,18 +136,32 @@ class RetrievedSource:
         return self.base.item_ids()
 
     def open_parts(self, products: Products) -> list[OpenPart]:
-        """Return the index of each part; the first worker of a host builds them.
+        """Return the index of each part; the first worker builds them.
 
-        The name of an index's files holds the digest of the vectors' files, the settings and the revision.
+        Raises:
+            StoreError: a file of an index is missing or cut short.
         """
-        builder, parts = make_builder(self.settings), []
+        parts = []
         for part in range(self.settings.index_parts):
-            name = digest(self.base.rows.key, self.settings.model_dump(exclude={"name"}), REVISION, part)
-            rows = SharedRows(f"index-{name}", self.base.rows.files)
-            folder = rows.folder(partial(_build_part, self.settings, products, part))
+            folder = self._make_folder(products, part)
             seconds = float(np.load(folder / SECONDS_FILE))
-            parts.append(OpenPart(builder.read(folder), seconds, count_bytes(folder)))
+            parts.append(OpenPart(make_builder(self.settings).read(folder), seconds, count_bytes(folder)))
         return parts
+
+    def _make_folder(self, products: Products, part: int) -> Path:
+        """Return the folder of a part. Its name has the digest of vectors, settings and revision."""
+        build = partial(_build_part, self, products, part)
+        settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})
+        name = digest(self.base.rows.key, settings, REVISION, part, length=32)
+        if not self.place:
+            rows = SharedRows(f"index-{name}", self.base.rows.files)
+            return rows.folder(lambda _, folder: build(folder))
+        folder = Path(f"{self.place}{name}")
+        make_folder_once(folder, build, report=lambda _: None)
+        damage = find_damage(folder)
+        if damage:
+            raise StoreError(damage, f"remove {folder}: the next run makes it again")
+        return folder
 
 
 class OpenPart(NamedTuple):
@@ -142,10 +172,15 @@ class OpenPart(NamedTuple):
     bytes: int
 
 
-def _build_part(settings: AnyIndexSettings, products: Products, part: int, _: Any, folder: Path) -> None:
+def _build_part(source: RetrievedSource, products: Products, part: int, folder: Path) -> None:
+    """Write the files of a part, the original ids of its rows, and a seal."""
     started = time.perf_counter()
-    make_builder(settings).build(cut_items(products, settings.index_parts)[part], folder)
+    items = cut_items(products, source.settings.index_parts)[part]
+    make_builder(source.settings).build(items, folder)
     np.save(folder / SECONDS_FILE, np.array(time.perf_counter() - started))
+    ids = pa.array(source.item_ids()[items.items_n], pa.binary()).cast(pa.string())
+    pq.write_table(pa.table({"item_index": items.items_n, "item_id": ids}), folder / IDS_FILE)
+    write_seal(folder)
 
 
 @lru_cache(maxsize=OPEN_MODELS)

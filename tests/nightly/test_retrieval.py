@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Benchmark, parse
@@ -56,6 +57,12 @@ def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
     exact, lossy = costs["als.exact", 10], costs["als.ivf_1", 10]
     assert exact.recall == 1.0 and exact.stderr == 0.0 and exact.n == lossy.n > 0
     assert 0.1 < lossy.recall < 1.0 and lossy.stderr > 0 and lossy.items == exact.items
+    folders = sorted(path for path in (tmp_path / "fit_files").iterdir() if "-index-" in path.name)
+    assert len(folders) == 2 + 1 + 1, "one for each part of each index"
+    ids = {
+        id for folder in folders for id in pq.read_table(folder / "items.parquet")["item_id"].to_pylist()
+    }
+    assert len(ids) == exact.items
     assert lossy.candidates < exact.items and lossy.bytes > 0 and lossy.queries_per_second > 0
 
 
