@@ -20,6 +20,7 @@ from recbench_spark.reports.page import (
     write_report,
 )
 from recbench_spark.reports.phrases import NOT_SHIPPED
+from recbench_spark.reports.retrieval import RetrievalFacts, make_retrieval
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "BoardFacts",
     "LearningCurveFacts",
     "Report",
+    "RetrievalFacts",
     "board_text",
     "leaderboard_text",
     "make_board",
@@ -38,6 +40,7 @@ __all__ = [
     "make_multiverse",
     "make_pairs",
     "make_report",
+    "make_retrieval",
     "multiverse_text",
     "pairs_text",
     "render_board",
