@@ -167,6 +167,10 @@ def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
             f"retrieval.length {retrieval.length} is shorter than the largest cut-off, {longest}",
         ),
         (
+            retrieval.recall is not None and "valid" not in evaluation.parts,
+            "retrieval.recall: an index is chosen on the part valid: add it to evaluation.parts",
+        ),
+        (
             benchmark.split.held_out is not None and evaluation.learning_curve is not None,
             "retrieval: lists through an index have no learning curves: leave one of the sections out",
         ),

@@ -94,11 +94,13 @@ class Retrieval(Strict):
 
     `models`: models of the file with vectors of items. `indexes`: settings of the indexes. `length`: items
     of a list, at least the largest cut-off. Lists through `flat` are the exact lists of the same length.
+    `recall`: the report names, for each model, the fastest index with this recall on the part valid.
     """
 
     models: tuple[Name, ...] = Field(min_length=1)
     indexes: tuple[AnyIndexSettings, ...] = Field(min_length=1)
     length: Annotated[int, Field(ge=1, le=10_000)] = 100
+    recall: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _check_names(self) -> Retrieval:

@@ -93,7 +93,9 @@ def add_curves_and_indexes(
             report, learning_curves=read_learning_curves(store, benchmark, logical_date, latest)
         )
     if benchmark.retrieval is not None:
-        report = replace(report, retrieval=read_retrieval(store, latest))
+        facts, wanted = read_retrieval(store, latest), benchmark.retrieval.recall
+        choices = () if wanted is None else reports.choose_indexes(facts, wanted)
+        report = replace(report, retrieval=facts, chosen_indexes=choices)
     return report
 
 

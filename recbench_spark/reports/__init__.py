@@ -20,7 +20,7 @@ from recbench_spark.reports.page import (
     write_report,
 )
 from recbench_spark.reports.phrases import NOT_SHIPPED
-from recbench_spark.reports.retrieval import RetrievalFacts, make_retrieval
+from recbench_spark.reports.retrieval import RetrievalFacts, choose_indexes, make_retrieval
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Report",
     "RetrievalFacts",
     "board_text",
+    "choose_indexes",
     "leaderboard_text",
     "make_board",
     "make_changes",

@@ -477,6 +477,7 @@ class Report:
     graphs: tuple[GraphFacts, ...] = ()
     learning_curves: tuple[LearningCurveFacts, ...] = ()
     retrieval: tuple[RetrievalFacts, ...] = ()
+    chosen_indexes: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -41,6 +42,37 @@ class RetrievalFacts:
     part: str
     k: int
     indexes: tuple[IndexFacts, ...]
+
+
+def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str, ...]:
+    """Return a sentence on each model: the fastest index with the wanted recall on the part valid.
+
+    The recall is that of the longest compared lists. What the chosen index reaches on other parts is told
+    beside it; no other part has a say in the choice.
+
+    Args:
+        facts: the indexes of all parts.
+        wanted: least recall.
+    """
+    longest = max((one.k for one in facts), default=0)
+    shown = {one.part: {index.model: index for index in one.indexes} for one in facts if one.k == longest}
+    valid = shown.pop("valid", {})
+    sentences = []
+    for base in dict.fromkeys(model.rpartition(".")[0] for model in sorted(valid)):
+        able = [
+            index
+            for model, index in valid.items()
+            if model.rpartition(".")[0] == base and (index.recall or 0.0) >= wanted
+        ]
+        name = f"recall@{longest} of {wanted:g} or more on valid"
+        if not able:
+            sentences.append(f"{base}: no index has {name}.")
+            continue
+        best = min(able, key=lambda index: (-(index.rate or 0.0), index.model))
+        others = [(part, indexes[best.model]) for part, indexes in shown.items() if best.model in indexes]
+        told = "".join(f", {part} {index.recall or 0.0:.3f}" for part, index in others)
+        sentences.append(f"{base}: {best.model} is the fastest with {name}: {best.recall:.3f}{told}.")
+    return tuple(sentences)
 
 
 def make_retrieval(rows: pd.DataFrame, models: dict[str, str]) -> tuple[RetrievalFacts, ...]:

@@ -71,6 +71,7 @@ def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
     [
         ({"retrieval": {"models": ["asl"], "indexes": [{"name": "x", "kind": "flat"}]}}, "no model 'asl'"),
         ({"evaluation": {"k": [10]}}, "uncut: false"),
+        ({"retrieval": DOCUMENT["retrieval"] | {"recall": 0.9}}, "chosen on the part valid"),
         (
             {"models": [{"name": "als", "kind": "item_knn"}]},
             "scores of 'als' are no products",

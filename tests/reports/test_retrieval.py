@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from recbench_spark.reports import make_retrieval, render_html
+from recbench_spark.reports import choose_indexes, make_retrieval, render_html
 from recbench_spark.schemas import RETRIEVAL_RUNS
 from tests.reports.test_reports import number, report
 
@@ -42,3 +42,18 @@ def test_the_page_has_a_section_only_where_there_are_indexes() -> None:
     page = render_html(replace(plain, retrieval=make(row("r1", 0.5), row("r2", None))))
     assert ('id="retrieval"' in page and "0.500 ± 0.013" in page) or "0.500 ± 0.012" in page
     assert "15,000" in page and "Recall@10" in page and 'title="probes 8"' in page
+
+
+def test_an_index_is_chosen_on_valid_and_shown_on_test() -> None:
+    """The fastest on test would be another one, and that has no say."""
+    facts = make(
+        row("r1", 0.75, part="valid", queries_per_second=900.0),
+        row("r2", 0.875, part="valid", queries_per_second=500.0),
+        row("r1", 0.99, queries_per_second=900.0),
+        row("r2", 0.5),
+    )
+    assert choose_indexes(facts, 0.8) == (
+        "als: als.ivf_8 is the fastest with recall@10 of 0.8 or more on valid: 0.875, test 0.500.",
+    )
+    assert choose_indexes(facts, 0.7)[0].startswith("als: als.ivf_1 is the fastest")
+    assert choose_indexes(facts, 0.9) == ("als: no index has recall@10 of 0.9 or more on valid.",)
