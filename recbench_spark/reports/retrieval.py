@@ -47,7 +47,7 @@ class RetrievalFacts:
 def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str, ...]:
     """Return a sentence on each model: the fastest index with the wanted recall on the part valid.
 
-    The recall is that of the longest compared lists. What the chosen index reaches on other parts is told
+    The recall is that of the longest compared lists. What the chosen index reaches on other parts stands
     beside it; no other part has a say in the choice.
 
     Args:
@@ -70,8 +70,8 @@ def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str,
             continue
         best = min(able, key=lambda index: (-(index.rate or 0.0), index.model))
         others = [(part, indexes[best.model]) for part, indexes in shown.items() if best.model in indexes]
-        told = "".join(f", {part} {index.recall or 0.0:.3f}" for part, index in others)
-        sentences.append(f"{base}: {best.model} is the fastest with {name}: {best.recall:.3f}{told}.")
+        elsewhere = "".join(f", {part} {index.recall or 0.0:.3f}" for part, index in others)
+        sentences.append(f"{base}: {best.model} is the fastest with {name}: {best.recall:.3f}{elsewhere}.")
     return tuple(sentences)
 
 
