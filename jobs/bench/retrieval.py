@@ -65,6 +65,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--users", type=cli.parse_count, default=2000, help="queries of a block")
     flags.add_argument("--dims", type=cli.parse_count, default=64)
     flags.add_argument("--clusters", type=cli.parse_count, default=500)
+    flags.add_argument("--spread", type=float, default=1.2, help="of items around centres of spread 1")
     flags.add_argument("--vectors", type=Path, help="float32 .npy of items, instead of drawn ones")
     flags.add_argument("--queries", type=Path, help="float32 .npy of users, with --vectors")
     flags.add_argument("--kinds", nargs="+", choices=[*SWEEPS], default=[*SWEEPS])
@@ -85,7 +86,9 @@ def make_world(args: argparse.Namespace) -> World:
         near = centres[draw.integers(0, args.clusters, rows)]
         return (near + spread * draw.normal(size=near.shape)).astype(np.float32)
 
-    return World(make_products(draw_vectors(args.items, 0.7)), draw_vectors(args.users, 0.7))
+    return World(
+        make_products(draw_vectors(args.items, args.spread)), draw_vectors(args.users, args.spread)
+    )
 
 
 def list_exactly(world: World) -> RetrievedLists:

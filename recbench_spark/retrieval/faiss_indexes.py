@@ -28,6 +28,8 @@ INDEX_FILE, ITEMS_FILE = "index.faiss", "items.npy"
 NEVER = 2**31 - 1
 """Queries from which on faiss multiplies matrices, whose sums depend on the block's shape."""
 
+MATRIX_QUERIES = 20
+"""Queries from which on a flat index multiplies matrices, as faiss does by default."""
 EXTRA = 8
 """Rows beyond the depth that a search of a flat index takes at first."""
 
@@ -163,6 +165,8 @@ class FaissReader:
         A search goes deeper until the last product lies below that of place `depth` by more than the
         errors of both.
         """
+        faiss = load_faiss()
+        faiss.cvar.distance_compute_blas_threshold = MATRIX_QUERIES  # the bound holds for sums in any order
         rows_u: list[Ints] = [np.zeros(0, np.int64)] * len(queries_ud)
         length_u = lengths(queries_ud)
         bound_u = error_bounds(length_u, self.longest, 0.0, queries_ud.shape[1])
@@ -174,6 +178,7 @@ class FaissReader:
             for row in np.flatnonzero(sure_u):
                 rows_u[users[row]] = rows_uk[row]
             users, room = users[~sure_u], 4 * room
+        load_faiss()
         return rows_u
 
     @cached_property

@@ -90,14 +90,15 @@ def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, to
 @compile_kernel
 def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: int) -> int:
     """Keep, in place and in order, the candidates that may be among the first K; return their number."""
-    x, bound = np.empty(size), 0.0
-    dims = pairing.vectors_ud.shape[1]
+    x, length, bias = np.empty(size), 0.0, 0.0
+    user_d = pairing.vectors_ud[u]
     for c in range(size):
         i = items_c[c]
-        product = multiply_rows(pairing.vectors_ud[u], pairing.vectors_id[i])
+        product = multiply_rows(user_d, pairing.vectors_id[i])
         x[c] = product / pairing.divisor_i[i] + pairing.bias_i[i]
-        bias = abs(pairing.bias_i[i])
-        bound = max(bound, error_bound(pairing.length_u[u], pairing.length_i[i], bias, dims))
+        length = max(length, pairing.length_i[i])
+        bias = max(bias, abs(pairing.bias_i[i]))
+    bound = error_bound(pairing.length_u[u], length, bias, len(user_d))
     kth = np.partition(x, size - top_k)[size - top_k]
     left = 0
     for c in range(size):
