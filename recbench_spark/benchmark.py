@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from itertools import islice
 
-from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, SwitchModel
+from recbench_spark.config import Benchmark, ModelConfig, PublishedModel, RetrievedModel, SwitchModel
 from recbench_spark.errors import FAILED, GATE, Interrupted, RecbenchError, is_cancelled
 from recbench_spark.failures import describe_with_trace, is_java_gone
 from recbench_spark.inputs import pin_inputs
@@ -52,6 +52,7 @@ from recbench_spark.nightly.results import (
     write_published_figures,
     write_result,
 )
+from recbench_spark.nightly.retrieval import measure_retrieval
 from recbench_spark.nightly.split import prepare_split
 from recbench_spark.nightly.switches import evaluate_switch
 from recbench_spark.runtime.journal import Journal
@@ -198,6 +199,7 @@ def run_model(
     run.checks = measure(night, model, run.run_id, journal)
     require_split(night)
     add_curves([run], journal)
+    measure_indexes(night, [run], journal)
     return []
 
 
@@ -215,6 +217,16 @@ def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
             run.seconds += seconds
         if outcome.error is not None:
             record_failure(run, outcome.error, journal)
+
+
+def measure_indexes(night: BenchmarkNight, runs: Sequence[Attempt], journal: Journal) -> None:
+    """Measure the indexes of runs whose lists come through one; a failure is that of these runs."""
+    chosen = {run.run_id: run.model for run in runs if isinstance(run.model, RetrievedModel)}
+    if not chosen:
+        return
+    retrieved = [run for run in runs if run.run_id in chosen]
+    with catch_failures(retrieved, journal):
+        measure_retrieval(night, chosen, journal)
 
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
@@ -241,6 +253,7 @@ def run_group(
             if result.error:
                 record_failure(run, result.error, journal)
         add_curves([run for run in group_runs if not run.error], journal)
+        measure_indexes(night, [run for run in group_runs if not run.error], journal)
     report_run_states(night, group_runs, journal)
 
 

@@ -23,7 +23,7 @@ LEVELS = (
     {"definitions", "checks", "inputs"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
-    {"kernels.metrics"},
+    {"kernels.metrics", "kernels.retrieval"},
     {"schemas"},
     {"storage"},
     {"config"},
@@ -34,7 +34,7 @@ LEVELS = (
     {"runtime"},
     {"indexing", "query", "failures"},
     {"data"},
-    {"protocol", "graph", "reports", "evaluation", "simulation"},
+    {"protocol", "graph", "reports", "evaluation", "simulation", "retrieval"},
     {"evaluation.ranking"},
     {"evaluation.metrics"},
     {"evaluation.estimators"},
@@ -55,7 +55,7 @@ files beside these folders are another.
 """
 
 CUT_FURTHER = {"kernels", "evaluation"}
-STAGES = {"protocol", "graph", "reports", "simulation", *(f"evaluation{x}" for x in ("", *(
+STAGES = {"protocol", "graph", "reports", "simulation", "retrieval", *(f"evaluation{x}" for x in ("", *(
     f".{room}" for room in ("ranking", "metrics", "estimators", "batched", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 

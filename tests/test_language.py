@@ -46,8 +46,8 @@ KEPT = {
         "expected_copies",
     ),
     *("shared_precision_sum", "scored_i"),
-    # The checked form of a plan, and what a pair of a flip takes away.
-    *("checked", "removed"),
+    # The checked form of a plan, what a pair of a flip takes away, and a documented member of models.
+    *("checked", "removed", "revised"),
 }
 """Names that stay, although they begin with a participle."""
 

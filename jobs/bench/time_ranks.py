@@ -166,7 +166,7 @@ def mllib(folder: Path, k: int) -> System:
 
 def faiss(folder: Path, k: int) -> System:
     """Time lists of the first k by a flat index in one thread, with all items, from the index."""
-    import faiss as theirs  # type: ignore[import-not-found]
+    import faiss as theirs
 
     theirs.omp_set_num_threads(1)
     items_id, users_ud = np.load(folder / "items.npy"), np.load(folder / "users.npy")[:MAX_LIST_USERS]

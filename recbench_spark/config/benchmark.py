@@ -10,7 +10,19 @@ from recbench_spark.config.base import Name, Strict
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.config.dataset import CLOSED_LOOP_READERS, TABLE_READERS, Dataset
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
-from recbench_spark.config.models import EmbeddingsModel, ModelConfig, SwitchModel, make_model
+from recbench_spark.config.models import (
+    EmbeddingsModel,
+    ItemKnnModel,
+    ListsModel,
+    ModelConfig,
+    PublishedModel,
+    RandomModel,
+    RetrievedModel,
+    ScoresModel,
+    SwitchModel,
+    make_model,
+)
+from recbench_spark.config.retrieval import Retrieval
 from recbench_spark.config.searching import SearchSettings
 from recbench_spark.config.split import FOLD_HOLDOUTS, Split
 
@@ -22,12 +34,13 @@ class Benchmark(Strict):
     entered, a published board or one of your own; without it, the board has the file's name.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"search", "board"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval"})
 
     name: Name
     description: str = ""
     dataset: Dataset
     split: Split = Split()
+    retrieval: Retrieval | None = None
     models: tuple[SerializeAsAny[ModelConfig], ...]
     evaluation: Evaluation = Evaluation()
     headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
@@ -56,6 +69,7 @@ class Benchmark(Strict):
             *_open_loop_mistakes(self),
             *_fold_in_mistakes(self),
             *_curve_mistakes(self),
+            *_retrieval_mistakes(self),
             *(mistake for switch in self.switches for mistake in _switch_mistakes(self, switch)),
         )
         for wrong, message in mistakes:
@@ -81,7 +95,8 @@ class Benchmark(Strict):
         if not isinstance(models, list | tuple):
             return models  # the field's own check refuses it
         where = (info.context or {}).get("where", "benchmark")
-        return tuple(make_model(model, f"{where}: models.{n}") for n, model in enumerate(models))
+        made = tuple(make_model(model, f"{where}: models.{n}") for n, model in enumerate(models))
+        return made + make_retrieved_models(info.data.get("retrieval"), made)
 
     @field_validator("models")
     @classmethod
@@ -90,6 +105,76 @@ class Benchmark(Strict):
         if not names or len(set(names)) < len(names):
             raise ValueError("give at least one model, each under a name of its own")
         return models
+
+
+WITHOUT_VECTORS = (ItemKnnModel, ListsModel, PublishedModel, RandomModel, ScoresModel, SwitchModel)
+"""Models whose scores no index can hold."""
+
+
+def make_retrieved_models(
+    retrieval: Retrieval | None, models: tuple[ModelConfig, ...]
+) -> tuple[ModelConfig, ...]:
+    """Return a model `model.index` for each index of each model that the section `retrieval` names.
+
+    Models that a document holds already, because it was written from a benchmark, are not made again.
+    """
+    if retrieval is None:
+        return ()
+    known = {model.name: model for model in models}
+    unknown = [name for name in retrieval.models if name not in known]
+    if unknown:
+        raise ValueError(f"retrieval.models: no model '{unknown[0]}' in this file")
+    return tuple(
+        RetrievedModel(
+            name=f"{name}.{index.name}",
+            kind="retrieved",
+            version=known[name].version,
+            base=known[name],
+            index=index,
+            length=retrieval.length,
+        )
+        for name in retrieval.models
+        for index in retrieval.indexes
+        if f"{name}.{index.name}" not in known
+    )
+
+
+def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """Return what lists through indexes need and the rest of the file lacks: (is wrong, message)."""
+    retrieval, evaluation = benchmark.retrieval, benchmark.evaluation
+    if retrieval is None:
+        return []
+    longest = max(evaluation.cutoffs)
+    without_vectors = [
+        model.name
+        for model in benchmark.models
+        if model.name in retrieval.models and isinstance(model, WITHOUT_VECTORS)
+    ]
+    return [
+        (
+            bool(without_vectors),
+            f"retrieval.models: the scores of '{''.join(without_vectors[:1])}' are no products of vectors\n"
+            "  hint: a model such as als or embeddings",
+        ),
+        (evaluation.task == "rating", "retrieval is of rankings: evaluation.task is 'rating'"),
+        (
+            evaluation.uncut,
+            "retrieval: lists end, so metrics over the whole ranking have no value\n"
+            "  hint: evaluation.uncut: false",
+        ),
+        (
+            retrieval.length < longest,
+            f"retrieval.length {retrieval.length} is shorter than the largest cut-off, {longest}",
+        ),
+        (
+            retrieval.recall is not None and "valid" not in evaluation.parts,
+            "retrieval.recall: an index is chosen on the part valid: add it to evaluation.parts",
+        ),
+        (
+            benchmark.split.held_out is not None and evaluation.learning_curve is not None,
+            "retrieval: lists through an index have no learning curves: leave one of the sections out",
+        ),
+    ]
 
 
 def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:

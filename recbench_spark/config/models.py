@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from importlib import import_module, util
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict, parse, shorten
 from recbench_spark.config.fold_in import FoldInRidge
+from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, nearest
 
 MODELS_PACKAGE = "recbench_spark.models"
@@ -303,6 +304,33 @@ class SwitchModel(ModelConfig):
         if self.first is not None and self.first == self.then:
             raise ValueError(f"a switch from '{self.first}' to itself")
         return self
+
+
+class RetrievedModel(ModelConfig):
+    """A model whose lists come through an index; a benchmark file makes it from its section `retrieval`.
+
+    `base`: the model that scores. `length`: items of a list.
+    """
+
+    kind: Literal["retrieved"]
+    base: SerializeAsAny[ModelConfig]
+    index: AnyIndexSettings
+    length: Count
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _make_base(cls, base: Any) -> ModelConfig:
+        return make_model(base, "retrieved.base")
+
+    @property
+    def paths(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Settings that are paths: those of the base."""
+        return tuple(f"base.{name}" for name in self.base.paths)
+
+    @property
+    def revised(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of revisions that the numbers depend on: those of the base, and of its kind."""
+        return (self.base.kind, *self.base.revised)
 
 
 class PublishedModel(ModelConfig):

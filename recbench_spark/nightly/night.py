@@ -64,6 +64,7 @@ from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.store import Store
 from recbench_spark.training.item_features import share_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
+from recbench_spark.training.retrieved import check_retrieval
 
 STAMP_FORMAT = "%Y%m%dT%H%M%S"
 """First part of a run id: the start of the attempt in UTC."""
@@ -328,6 +329,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
             raise ConfigError(f"evaluation.slices.{cut.key}: '{name}' is not in dataset.attributes", hint)
     for model in benchmark.models:
         model.check(reader)
+    check_retrieval(benchmark.models, definition)
     if evaluation.learning_curve is not None:
         make_curve_plan(evaluation, definition)
         for model in benchmark.curve_models:

@@ -29,7 +29,7 @@ from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RUNS
+from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import view_files
 
@@ -76,15 +76,27 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))
         report = replace(report, disagreements=shown)
-    if benchmark.evaluation.learning_curve is not None:
-        report = replace(
-            report, learning_curves=read_learning_curves(store, benchmark, logical_date, latest)
-        )
+    report = add_curves_and_indexes(report, store, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))
     if benchmark.comparisons is None:
         return report
     return replace(report, changes=reports.make_changes(read_changes(store, benchmark, selected)))
+
+
+def add_curves_and_indexes(
+    report: reports.Report, store: Store, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
+) -> reports.Report:
+    """Return the report with learning curves and indexes, where the file asks for them."""
+    if benchmark.evaluation.learning_curve is not None:
+        report = replace(
+            report, learning_curves=read_learning_curves(store, benchmark, logical_date, latest)
+        )
+    if benchmark.retrieval is not None:
+        facts, wanted = read_retrieval(store, latest), benchmark.retrieval.recall
+        choices = () if wanted is None else reports.choose_indexes(facts, wanted)
+        report = replace(report, retrieval=facts, chosen_indexes=choices)
+    return report
 
 
 def read_learning_curves(
@@ -105,6 +117,13 @@ def read_learning_curves(
         models,
         pd.DataFrame(shown, columns=CURVE_CROSSINGS.names),
     )
+
+
+def read_retrieval(store: Store, latest: pd.DataFrame) -> tuple[reports.RetrievalFacts, ...]:
+    """Return the indexes of the shown runs; the driver holds one row per run, part and cut-off."""
+    models = dict(zip(latest.run_id, latest.model, strict=True))
+    rows = store.rows(RETRIEVAL_RUNS, [("run_id", "in", sorted(models))]) if models else []
+    return reports.make_retrieval(pd.DataFrame(rows, columns=RETRIEVAL_RUNS.names), models)
 
 
 def view_until(day: date) -> str:

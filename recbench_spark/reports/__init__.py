@@ -20,6 +20,7 @@ from recbench_spark.reports.page import (
     write_report,
 )
 from recbench_spark.reports.phrases import NOT_SHIPPED
+from recbench_spark.reports.retrieval import RetrievalFacts, choose_indexes, make_retrieval
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "BoardFacts",
     "LearningCurveFacts",
     "Report",
+    "RetrievalFacts",
     "board_text",
+    "choose_indexes",
     "leaderboard_text",
     "make_board",
     "make_changes",
@@ -38,6 +41,7 @@ __all__ = [
     "make_multiverse",
     "make_pairs",
     "make_report",
+    "make_retrieval",
     "multiverse_text",
     "pairs_text",
     "render_board",

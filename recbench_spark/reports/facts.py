@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.reports.retrieval import RetrievalFacts
 
 
 @dataclass(frozen=True, order=True)
@@ -475,6 +476,8 @@ class Report:
     regressions: tuple[str, ...] = ()
     graphs: tuple[GraphFacts, ...] = ()
     learning_curves: tuple[LearningCurveFacts, ...] = ()
+    retrieval: tuple[RetrievalFacts, ...] = ()
+    chosen_indexes: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -53,6 +53,7 @@ from recbench_spark.schemas.evaluation import (
     METRICS,
     MULTIVERSE,
     RANKINGS,
+    RETRIEVAL_RUNS,
     USER_METRICS,
 )
 from recbench_spark.schemas.fits import (
@@ -136,6 +137,7 @@ __all__ = [
     "REJECTS",
     "REPLAYS",
     "RESULT_TABLES",
+    "RETRIEVAL_RUNS",
     "RUNS",
     "RUN_ID",
     "SCHEMA_VERSION",

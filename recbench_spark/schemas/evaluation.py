@@ -103,6 +103,29 @@ LEARNING_CURVES = Table(
     constraints={"given_positive": "given > 0", "n_not_negative": "n >= 0"},
 )
 
+RETRIEVAL_RUNS = Table(
+    "retrieval_runs",
+    "One row per run through an index and cut-off: the share of exact lists, and what the index costs.",
+    (
+        RUN_ID,
+        PART,
+        TableColumn("k", INT, "Length of the lists that are compared.", False),
+        TableColumn("recall", DOUBLE, "Mean share of a list that reaches the k-th best exact score."),
+        TableColumn("stderr", DOUBLE, "Standard error of the mean over users."),
+        TableColumn("n", LONG, "Users with a vector and a candidate.", False),
+        TableColumn("short_lists", LONG, "Users whose list has fewer than k items.", False),
+        TableColumn("candidates", DOUBLE, "Mean number of items that the index proposes for a user."),
+        TableColumn("queries_per_second", DOUBLE, "Users a second of one thread, in blocks."),
+        TableColumn("single_queries_per_second", DOUBLE, "Users a second of one thread, one by one."),
+        TableColumn("build_seconds", DOUBLE, "Seconds in which the index was built, all parts."),
+        TableColumn("bytes", LONG, "Bytes of the index's files, all parts.", False),
+        TableColumn("items", LONG, "Items of the catalogue that the model scores.", False),
+        TableColumn("index_kind", STRING, "flat, ivf, hnsw or lsh.", False),
+        TableColumn("settings_json", STRING, "Settings of the index.", False),
+    ),
+    constraints={"k_positive": "k > 0", "n_not_negative": "n >= 0"},
+)
+
 RANKINGS = Table(
     "rankings",
     "One row per user: the rank of each truth item. Every metric of every definition follows from it.",

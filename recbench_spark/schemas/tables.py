@@ -10,6 +10,7 @@ from recbench_spark.schemas.evaluation import (
     METRICS,
     MULTIVERSE,
     RANKINGS,
+    RETRIEVAL_RUNS,
     USER_METRICS,
 )
 from recbench_spark.schemas.fits import (
@@ -77,13 +78,14 @@ TABLES: dict[str, Table] = {
         NEIGHBOURHOODS,
         REPLAYS,
         LEARNING_CURVES,
+        RETRIEVAL_RUNS,
         CURVE_VALUES,
         CURVE_CROSSINGS,
     )
 }
 RESULT_TABLES = (
     "metrics", "user_metrics", "rankings", "multiverse", "checks", "replays", "learning_curves",
-    "curve_values",
+    "curve_values", "retrieval_runs",
 )  # fmt: skip
 """Tables whose rows become visible through a succeeded row of `runs`."""
 

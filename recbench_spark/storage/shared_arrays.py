@@ -68,6 +68,10 @@ class SharedRows:
                 _open_folders.popitem(last=False)
         return _open_folders[self.key]
 
+    def folder(self, build: Builder) -> Path:
+        """Return the folder of files that `build` writes; only the first worker of a host builds them."""
+        return self._folder(build)
+
     def dataset(self) -> ds.Dataset:
         """Return the rows themselves."""
         system, _ = open_filesystem(self.files[0])
@@ -156,13 +160,17 @@ LIST_FILE = "files.json"
 
 
 def write_list(folder: Path) -> None:
-    """Write the list of the arrays from their bytes, which are still in the page cache."""
-    listed = {file.name: [file.stat().st_size, digest_file(file)] for file in sorted(folder.glob("*.npy"))}
+    """Write the list of the files from their bytes, which are still in the page cache."""
+    listed = {file.name: [file.stat().st_size, digest_file(file)] for file in _list_files(folder)}
     (folder / LIST_FILE).write_text(json.dumps(listed), encoding="utf-8")
 
 
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.name != LIST_FILE)
+
+
 def is_whole(folder: Path, digests: bool = False) -> bool:
-    """Return whether the arrays of a folder are complete and unchanged, and files of this user.
+    """Return whether the files of a folder are complete and unchanged, and files of this user.
 
     Args:
         folder: folder of the arrays.
@@ -170,7 +178,7 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
     """
     try:
         listed = dict(json.loads((folder / LIST_FILE).read_text(encoding="utf-8")))
-        sizes = {file.name: _own_file_size(file) for file in (folder / LIST_FILE, *folder.glob("*.npy"))}
+        sizes = {file.name: _own_file_size(file) for file in (folder / LIST_FILE, *_list_files(folder))}
         expected = {name: size for name, (size, _) in listed.items()}
         whole = is_private(folder) and sizes.pop(LIST_FILE) >= 0 and sizes == expected
         return whole and not (digests and any(digest_file(folder / n) != d for n, (_, d) in listed.items()))

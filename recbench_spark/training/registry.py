@@ -27,6 +27,7 @@ ADAPTERS = {
     "PopularModel": "baselines:PopularAdapter",
     "RandomModel": "baselines:RandomAdapter",
     "RatingModelConfig": "rating_models:RatingAdapter",
+    "RetrievedModel": "retrieved:RetrievedAdapter",
     "ScoresModel": "external_models:ScoresAdapter",
     "SwitchModel": "switches:SwitchAdapter",
     "TruthModel": "baselines:TruthAdapter",

@@ -866,6 +866,7 @@ BENCHMARK = section(
         "ran_by": maybe(text()),
         "board": maybe(NAME),
         "search": skip_section,
+        "retrieval": skip_section,
     },
     "name",
     "dataset",

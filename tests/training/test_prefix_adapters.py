@@ -48,7 +48,7 @@ REFUSED = {
 }  # fmt: skip
 """Kinds of which no user is ranked by zeros."""
 
-ELSEWHERE = {"published", "switch"}
+ELSEWHERE = {"published", "retrieved", "switch"}
 """Figures that nobody measures here, and systems made of other models."""
 
 EXTRA = {"scores": {"path": "s.parquet"}, "lists": {"path": "l.parquet"}, "cornac": {"model": "BPR"}}

@@ -112,7 +112,15 @@ def test_every_kind_is_tried() -> None:
     """A kind that ranks and is not here would not be looked at."""
     learners = {kind for kind, family in ALL_FAMILIES.items() if family.model is RatingFactorModel}
     assert learners == set(LEARNERS)
-    handed_over = {"embeddings", "lists", "scores", "published", "switch", "cornac"}  # cornac is an extra
+    handed_over = {
+        "embeddings",
+        "lists",
+        "scores",
+        "published",
+        "retrieved",
+        "switch",
+        "cornac",
+    }  # cornac is an extra
     predicting = set(ALL_FAMILIES) - learners
     ours = {kind for kind in list_kinds() if MODELS[kind].__module__.startswith("recbench_spark.")}
     assert ours - handed_over - predicting - {"truth"} == {*RANKERS, *EVERYBODY}

@@ -1,0 +1,191 @@
+"""Measure indexes: the share of exact lists that they return, queries a second, seconds to build, bytes.
+
+    python jobs/bench/retrieval.py                                 100,000 items in clusters, 64 dimensions
+    python jobs/bench/retrieval.py --items 1000000 --kinds flat ivf lsh
+    python jobs/bench/retrieval.py --vectors items.npy --queries users.npy      vectors of a model
+
+Each setting takes its turn beside the bare product of the block (numpy, no lists) and exact lists of this
+package. One thread works. Rates are of CPU seconds of this process: others may share the machine.
+Recall is measured at 10 and 100 against the exact lists, with no item left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import TypeAdapter
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.bench.harness import add_output_flag, append_rows, measure_own_cpu, take_turns
+from recbench_spark import cli
+from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.errors import OK
+from recbench_spark.kernels.arrays import Floats32
+from recbench_spark.kernels.ranking.counting import CountingSettings
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.products import Products, make_products
+from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
+from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists, measure_recall
+from recbench_spark.retrieval.interface import IndexReader, count_bytes
+from recbench_spark.retrieval.search import make_builder, search_lists, write_parts
+
+K = 100
+SWEEPS: dict[str, list[dict[str, Any]]] = {
+    "flat": [{}],
+    "ivf": [{"probes": probes} for probes in (4, 8, 16, 32, 64)],
+    "hnsw": [{"candidates": candidates} for candidates in (100, 200, 400)],
+    "lsh": [
+        {"bands": 20, "bits": bits, "theta": theta} for bits, theta in ((16, 2), (12, 3), (12, 2), (8, 3))
+    ],
+}
+BUILT = {"ivf": ("probes",), "hnsw": ("candidates",), "lsh": ("theta",), "flat": ()}
+"""Settings of a search: an index is built once for all of their values."""
+
+
+class World(NamedTuple):
+    """Vectors of items and of queries."""
+
+    products: Products
+    queries_ud: Floats32
+
+
+def parser() -> cli.Parser:
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--items", type=cli.parse_count, default=100_000)
+    flags.add_argument("--users", type=cli.parse_count, default=2000, help="queries of a block")
+    flags.add_argument("--dims", type=cli.parse_count, default=64)
+    flags.add_argument("--clusters", type=cli.parse_count, default=500)
+    flags.add_argument("--spread", type=float, default=1.2, help="of items around centres of spread 1")
+    flags.add_argument("--vectors", type=Path, help="float32 .npy of items, instead of drawn ones")
+    flags.add_argument("--queries", type=Path, help="float32 .npy of users, with --vectors")
+    flags.add_argument("--kinds", nargs="+", choices=[*SWEEPS], default=[*SWEEPS])
+    flags.add_argument("--always", type=float, default=0.05, help="share of the longest items, of lsh")
+    flags.add_argument("--rounds", type=cli.parse_count, default=3)
+    add_output_flag(flags)
+    return flags
+
+
+def make_world(args: argparse.Namespace) -> World:
+    """Draw items around centres, and queries around the same centres; or read vectors."""
+    if args.vectors is not None:
+        return World(make_products(np.load(args.vectors)), np.load(args.queries)[: args.users])
+    draw = np.random.default_rng(0)
+    centres = draw.normal(size=(args.clusters, args.dims))
+
+    def draw_vectors(rows: int, spread: float) -> Floats32:
+        near = centres[draw.integers(0, args.clusters, rows)]
+        return (near + spread * draw.normal(size=near.shape)).astype(np.float32)
+
+    return World(
+        make_products(draw_vectors(args.items, args.spread)), draw_vectors(args.users, args.spread)
+    )
+
+
+def list_exactly(world: World) -> RetrievedLists:
+    """Return the exact lists of all queries."""
+    nothing = ItemLists(np.zeros(len(world.queries_ud) + 1, np.int64), np.zeros(0, np.int64))
+    users = UserBlock(np.arange(len(world.queries_ud)), world.queries_ud)
+    p = world.products
+    scorer = DotScorer(p.vectors_id, p.bias_i, p.scored_i, "dot")
+    counts = count_ranks(scorer, users, nothing, nothing, settings=CountingSettings(top_k=K))
+    assert counts.top_items_uk is not None and counts.top_scores_uk is not None
+    return RetrievedLists(counts.top_items_uk, counts.top_scores_uk)
+
+
+def make_settings(kind: str, values: dict[str, Any], args: argparse.Namespace) -> AnyIndexSettings:
+    """Return the settings of an index of the sweep."""
+    always = {"always": args.always} if kind == "lsh" else {}
+    adapter: TypeAdapter[AnyIndexSettings] = TypeAdapter(AnyIndexSettings)
+    return adapter.validate_python({"name": kind, "kind": kind, **always, **values})
+
+
+def measure_setting(
+    world: World, exact: RetrievedLists, readers: list[IndexReader], rounds: int
+) -> dict[str, float]:
+    """Return recall and rates of one setting, in turns with the bare product and exact lists."""
+    nobody = ItemSets(np.zeros(len(world.queries_ud) + 1, np.int64), np.zeros(0, np.int32))
+    search = partial(search_lists, readers, world.products, world.queries_ud, nobody, K)
+    lists = search()
+    operand = world.products.item_operand(0, len(world.products.scored_i))
+    systems: dict[str, Callable[[], object]] = {
+        "product": lambda: multiply_blocks(world.queries_ud, operand),
+        "exact": lambda: list_exactly(world),
+        "index": search,
+    }
+    timed = {name: partial(measure_own_cpu, work) for name, work in systems.items()}
+    turns = take_turns(timed, rounds)
+    queries = len(world.queries_ud)
+    rates = {f"{name}_per_s": queries / statistics.median(turns[name]) for name in systems}
+    candidates = sum(
+        len(reader.search(world.products.user_operand(world.queries_ud), K).items_p) for reader in readers
+    )
+    recalls = {
+        f"recall_{k}": float(measure_recall(lists.scores_uk, exact.scores_uk, k).mean()) for k in (10, K)
+    }
+    return recalls | rates | {"candidates": candidates / queries}
+
+
+def multiply_blocks(queries_ud: Floats32, operand_id: Floats32) -> None:
+    """Multiply all queries with all items, 256 queries at a time."""
+    for start in range(0, len(queries_ud), 256):
+        queries_ud[start : start + 256] @ operand_id.T
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print a line for each setting."""
+    world = make_world(args)
+    exact = list_exactly(world)
+    items = len(world.products.scored_i)
+    print(
+        f"{items:,} items, {len(world.queries_ud):,} queries, {world.products.dims} dimensions", flush=True
+    )
+    for kind in args.kinds:
+        folders: dict[str, tuple[Path, float]] = {}
+        with tempfile.TemporaryDirectory(prefix="recbench-retrieval-") as place:
+            for values in SWEEPS[kind]:
+                settings = make_settings(kind, values, args)
+                shared = str({name: value for name, value in values.items() if name not in BUILT[kind]})
+                if shared not in folders:
+                    folder = Path(place) / str(len(folders))
+                    folder.mkdir()
+                    work = lambda: write_parts(settings, world.products, folder)  # noqa: B023, E731
+                    folders[shared] = folder, measure_own_cpu(work)
+                folder, built_s = folders[shared]
+                readers = [make_builder(settings).read(part) for part in sorted(folder.iterdir())]
+                row = measure_setting(world, exact, readers, args.rounds)
+                row |= {"build_s": built_s, "bytes": count_bytes(folder)}
+                print(describe_row(kind, values, row), flush=True)
+                append_rows(args.output, [{"kind": kind, **values, "items": items, **row}])
+    return OK
+
+
+def describe_row(kind: str, values: dict[str, Any], row: dict[str, float]) -> str:
+    """Return one line of the table.
+
+    >>> row = {"recall_10": 1.0, "recall_100": 0.5, "index_per_s": 2e3, "product_per_s": 1e3,
+    ...        "exact_per_s": 900.0, "candidates": 120.0, "build_s": 2.0, "bytes": 5e6}
+    >>> describe_row("ivf", {"probes": 8}, row)
+    'ivf probes=8: recall@10 1.000 recall@100 0.500, 2,000 queries/s (product 1,000, exact lists 900), \
+120 candidates, built in 2.0 s, 5.0 MB'
+    """
+    name = " ".join([kind, *(f"{key}={value}" for key, value in values.items())])
+    return (
+        f"{name}: recall@10 {row['recall_10']:.3f} recall@100 {row['recall_100']:.3f}, "
+        f"{row['index_per_s']:,.0f} queries/s (product {row['product_per_s']:,.0f}, "
+        f"exact lists {row['exact_per_s']:,.0f}), {row['candidates']:,.0f} candidates, "
+        f"built in {row['build_s']:.1f} s, {row['bytes'] / 1e6:.1f} MB"
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

@@ -1,0 +1,241 @@
+"""Rows of `retrieval_runs`: the losses and the costs of the indexes of a night.
+
+One pass over the users serves all indexes of one model. A task holds a batch of users with their exact
+lists; the driver gets one row for each batch, run and cut-off.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from recbench_spark.config import RetrievedModel
+from recbench_spark.evaluation.batch_schemas import to_ddl
+from recbench_spark.evaluation.ranking.batches import read_item_lists
+from recbench_spark.evaluation.ranking.rank import ScoredModel
+from recbench_spark.evaluation.ranking.scored import user_block
+from recbench_spark.kernels.arrays import Bools, Floats
+from recbench_spark.kernels.ranking.counting import CountingSettings
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.scorers import UserBlock, count_ranks
+from recbench_spark.kernels.retrieval.candidates import measure_recall
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.nightly.model_evaluation import select_users
+from recbench_spark.nightly.night import BenchmarkNight
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import RETRIEVAL_RUNS
+from recbench_spark.training.model_adapter import make_adapter
+from recbench_spark.training.retrieved import RetrievedScorer, RetrievedSource
+
+CUTOFFS = (10, 100)
+"""Lengths at which lists are compared, up to the length of the lists."""
+SINGLE_QUERIES = 8
+"""Users of a batch that are also searched one by one."""
+
+BATCH_ROWS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("part", pa.string()),
+        ("k", pa.int32()),
+        ("n", pa.int64()),
+        ("recall", pa.float64()),
+        ("squares", pa.float64()),
+        ("short_lists", pa.int64()),
+        ("candidates", pa.int64()),
+        ("searched", pa.int64()),
+        ("seconds", pa.float64()),
+        ("single_queries", pa.int64()),
+        ("single_seconds", pa.float64()),
+        ("build_seconds", pa.float64()),
+        ("bytes", pa.int64()),
+        ("items", pa.int64()),
+    ]
+)
+"""Sums of a batch of users of one part; `recall` and `squares` are sums over users."""
+ONCE = ("build_seconds", "bytes", "items")
+"""Facts of an index that each batch repeats."""
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Work of a task: indexes of one model by run id, and whether training items are left out."""
+
+    sources: tuple[tuple[str, RetrievedSource], ...]
+    masks: bool
+    length: int
+
+    @property
+    def cutoffs(self) -> tuple[int, ...]:
+        """Cut-offs of the comparison; the length of the lists if it is shorter than all others."""
+        return tuple(k for k in CUTOFFS if k <= self.length) or (self.length,)
+
+
+def measure_retrieval(
+    night: BenchmarkNight, models: Mapping[str, RetrievedModel], journal: Journal
+) -> None:
+    """Compare the lists of each index with exact lists of the same users, and append `retrieval_runs`.
+
+    Args:
+        night: the night.
+        models: run id -> model whose lists come through an index.
+        journal: journal of the job.
+    """
+    names = ", ".join(model.name for model in models.values())
+    with journal.stage("retrieval", f"compare lists: {names}", run_ids=list(models)):
+        rows = []
+        for base in dict.fromkeys(model.base.name for model in models.values()):
+            chosen = {run_id: model for run_id, model in models.items() if model.base.name == base}
+            rows += _measure_base(night, chosen)
+        night.store.append_rows(pa.Table.from_pylist(rows, RETRIEVAL_RUNS.arrow_schema), RETRIEVAL_RUNS)
+
+
+def _measure_base(night: BenchmarkNight, models: Mapping[str, RetrievedModel]) -> list[dict[str, Any]]:
+    users = select_users(night)
+    sources, vectors = [], None
+    for run_id, model in models.items():
+        ranked, _ = make_adapter(model).prepare_ranking(users, night.data)
+        assert isinstance(ranked, ScoredModel) and isinstance(ranked.source, RetrievedSource)
+        sources.append((run_id, ranked.source))
+        vectors = ranked.vectors
+    task = RetrievalTask(
+        tuple(sources), night.definition.candidates == "unseen", next(iter(models.values())).length
+    )
+    batches = _join_vectors(users, vectors).mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
+    return summarise_batches(batches.toArrow(), models)
+
+
+def _join_vectors(users: DataFrame, vectors: DataFrame | None) -> DataFrame:
+    users = users.drop("history", "candidates", "slices", "relevance", "item_ids", "items")
+    if vectors is None:
+        return users
+    return users.join(vectors.select("user_id", "vector"), "user_id", "left")
+
+
+# ------------------------------------------------------------------------------- batches
+
+
+def compare_batches(task: RetrievalTask, batches: Batches) -> Batches:
+    """Return rows of `BATCH_ROWS`: sums of each batch, part, run and cut-off."""
+    for batch in batches:
+        for part in sorted(set(batch.column("part").to_pylist())):
+            chosen = pa.array([name == part for name in batch.column("part").to_pylist()])
+            rows = compare_users(task, batch.filter(chosen))
+            yield pa.RecordBatch.from_pylist([{"part": part, **row} for row in rows], BATCH_ROWS)
+
+
+def compare_users(task: RetrievalTask, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return the sums of users of one part, for each run and cut-off."""
+    if "vector" in batch.schema.names:
+        batch = batch.filter(batch.column("vector").is_valid())
+    rows: list[dict[str, Any]] = []
+    masked = read_item_lists(batch, "masked") if task.masks else ItemLists.empty(batch.num_rows)
+    exact: Floats | None = None
+    for run_id, source in task.sources:
+        scorer = source.scorer()
+        assert isinstance(scorer, RetrievedScorer)
+        users = user_block(batch, source.dims)
+        if exact is None:
+            exact = score_exactly(scorer, users, masked, task.length)
+        rows += [{"run_id": run_id, **row} for row in compare_lists(task, scorer, users, masked, exact)]
+    return rows
+
+
+def score_exactly(scorer: RetrievedScorer, users: UserBlock, masked: ItemLists, length: int) -> Floats:
+    """Return the best exact scores of each user, (users, length), padded with NaN."""
+    nothing = ItemLists.empty(masked.users)
+    settings = CountingSettings(top_k=length)
+    scores = count_ranks(scorer.base, users, nothing, masked, settings=settings).top_scores_uk
+    assert scores is not None
+    return scores
+
+
+def compare_lists(
+    task: RetrievalTask, scorer: RetrievedScorer, users: UserBlock, masked: ItemLists, exact_uk: Floats
+) -> list[dict[str, Any]]:
+    """Search for all users at once and for some one by one, and return the sums for each cut-off."""
+    started = time.perf_counter()
+    lists = scorer.retrieve(users, masked)
+    seconds = time.perf_counter() - started
+    single = min(SINGLE_QUERIES, masked.users)
+    started = time.perf_counter()
+    for u in range(single):
+        scorer.retrieve(*_take_user(users, masked, u))
+    facts = {
+        "searched": masked.users,
+        "seconds": seconds,
+        "single_queries": single,
+        "single_seconds": time.perf_counter() - started,
+        "candidates": scorer.count_candidates(users, masked),
+        "build_seconds": sum(part.seconds for part in scorer.parts),
+        "bytes": sum(part.bytes for part in scorer.parts),
+        "items": int(np.count_nonzero(scorer.scored_i)),
+    }
+    rows = []
+    for k in task.cutoffs:
+        recall_u = measure_recall(lists.scores_uk, exact_uk, k)
+        known: Bools = ~np.isnan(recall_u)
+        sums = {"n": int(known.sum()), "recall": float(recall_u[known].sum())}
+        short = int(np.count_nonzero((lists.items_uk[:, :k] < 0).any(axis=1)))
+        rows.append(
+            {"k": k, **sums, "squares": float((recall_u[known] ** 2).sum()), "short_lists": short, **facts}
+        )
+    return rows
+
+
+def _take_user(users: UserBlock, masked: ItemLists, u: int) -> tuple[UserBlock, ItemLists]:
+    start, stop = masked.offsets_u[u], masked.offsets_u[u + 1]
+    vectors = None if users.vectors_ud is None else users.vectors_ud[u : u + 1]
+    one = UserBlock(users.keys_u[u : u + 1], vectors)
+    return one, ItemLists(np.array([0, stop - start]), masked.items_p[start:stop])
+
+
+# ------------------------------------------------------------------------------- rows
+
+
+def summarise_batches(batches: pa.Table, models: Mapping[str, RetrievedModel]) -> list[dict[str, Any]]:
+    """Return rows of `retrieval_runs` from the sums of all batches."""
+    sums = [name for name in BATCH_ROWS.names if name not in ("run_id", "part", "k", *ONCE)]
+    grouped = batches.group_by(["run_id", "part", "k"]).aggregate(
+        [*((name, "sum") for name in sums), *((name, "max") for name in ONCE)]
+    )
+    rows = []
+    key = [(name, "ascending") for name in ("run_id", "part", "k")]
+    for row in grouped.sort_by(key).to_pylist():
+        index = models[row["run_id"]].index
+        rows.append(
+            {
+                **{name: row[name] for name in ("run_id", "part", "k")},
+                **_make_means(row),
+                **{name: row[f"{name}_max"] for name in ONCE},
+                "index_kind": index.kind,
+                "settings_json": json.dumps(index.model_dump(mode="json"), sort_keys=True),
+            }
+        )
+    return rows
+
+
+def _make_means(row: Mapping[str, Any]) -> dict[str, Any]:
+    n, total = row["n_sum"], row["recall_sum"]
+    mean = total / n if n else None
+    variance = max(row["squares_sum"] - total**2 / n, 0.0) / (n - 1) if n > 1 else None
+    return {
+        "recall": mean,
+        "stderr": None if variance is None else (variance / n) ** 0.5,
+        "n": n,
+        "short_lists": row["short_lists_sum"],
+        "candidates": _divide(row["candidates_sum"], row["searched_sum"]),
+        "queries_per_second": _divide(row["searched_sum"], row["seconds_sum"]),
+        "single_queries_per_second": _divide(row["single_queries_sum"], row["single_seconds_sum"]),
+    }
+
+
+def _divide(a: float, b: float) -> float | None:
+    return a / b if b else None

@@ -1,0 +1,119 @@
+"""Facts on indexes of a night: the share of exact lists that each returns, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from recbench_spark.reports.frame_values import PART_ORDER, order_key, read_real, read_records
+
+COLUMNS = (
+    "run_id", "part", "k", "recall", "stderr", "n", "short_lists", "candidates", "queries_per_second",
+    "single_queries_per_second", "build_seconds", "bytes", "items", "index_kind", "settings_json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """A model behind an index: its recall, and the costs of the index; None: not measured."""
+
+    model: str
+    kind: str
+    settings: str
+    recall: float | None
+    stderr: float | None
+    users: int
+    short_lists: int
+    candidates: float | None
+    rate: float | None
+    single_rate: float | None
+    build_seconds: float | None
+    bytes: int
+    items: int
+
+
+@dataclass(frozen=True)
+class RetrievalFacts:
+    """The indexes of a part at a length of lists."""
+
+    part: str
+    k: int
+    indexes: tuple[IndexFacts, ...]
+
+
+def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str, ...]:
+    """Return a sentence on each model: the fastest index with the wanted recall on the part valid.
+
+    The recall is that of the longest compared lists. What the chosen index reaches on other parts stands
+    beside it; no other part has a say in the choice.
+
+    Args:
+        facts: the indexes of all parts.
+        wanted: least recall.
+    """
+    longest = max((one.k for one in facts), default=0)
+    shown = {one.part: {index.model: index for index in one.indexes} for one in facts if one.k == longest}
+    valid = shown.pop("valid", {})
+    sentences = []
+    for base in dict.fromkeys(model.rpartition(".")[0] for model in sorted(valid)):
+        able = [
+            index
+            for model, index in valid.items()
+            if model.rpartition(".")[0] == base and (index.recall or 0.0) >= wanted
+        ]
+        name = f"recall@{longest} of {wanted:g} or more on valid"
+        if not able:
+            sentences.append(f"{base}: no index has {name}.")
+            continue
+        best = min(able, key=lambda index: (-(index.rate or 0.0), index.model))
+        others = [(part, indexes[best.model]) for part, indexes in shown.items() if best.model in indexes]
+        elsewhere = "".join(f", {part} {index.recall or 0.0:.3f}" for part, index in others)
+        sentences.append(f"{base}: {best.model} is the fastest with {name}: {best.recall:.3f}{elsewhere}.")
+    return tuple(sentences)
+
+
+def make_retrieval(rows: pd.DataFrame, models: dict[str, str]) -> tuple[RetrievalFacts, ...]:
+    """Return the indexes of each part and cut-off, the best recall first.
+
+    Args:
+        rows: rows of `retrieval_runs`.
+        models: run id -> model, of the runs that are shown.
+    """
+    records = [row for row in read_records(rows, "retrieval_runs", COLUMNS) if row["run_id"] in models]
+    groups: dict[tuple[str, int], list[IndexFacts]] = {}
+    for row in records:
+        facts = IndexFacts(
+            model=models[str(row["run_id"])],
+            kind=str(row["index_kind"]),
+            settings=describe_settings(str(row["settings_json"])),
+            recall=read_real(row["recall"]),
+            stderr=read_real(row["stderr"]),
+            users=int(row["n"]),
+            short_lists=int(row["short_lists"]),
+            candidates=read_real(row["candidates"]),
+            rate=read_real(row["queries_per_second"]),
+            single_rate=read_real(row["single_queries_per_second"]),
+            build_seconds=read_real(row["build_seconds"]),
+            bytes=int(row["bytes"]),
+            items=int(row["items"]),
+        )
+        groups.setdefault((str(row["part"]), int(row["k"])), []).append(facts)
+    keys = sorted(groups, key=lambda key: (*order_key(key[0], PART_ORDER), key[1]))
+    return tuple(RetrievalFacts(*key, tuple(sorted(groups[key], key=_order))) for key in keys)
+
+
+def _order(facts: IndexFacts) -> tuple[float, str]:
+    return (-1.0 if facts.recall is None else -facts.recall, facts.model)
+
+
+def describe_settings(text: str) -> str:
+    """Return the settings of an index as one line, without its name and kind.
+
+    >>> describe_settings('{"kind": "ivf", "name": "ivf_8", "probes": 8, "seed": 42}')
+    'probes 8, seed 42'
+    """
+    settings = json.loads(text)
+    return ", ".join(f"{name} {value}" for name, value in settings.items() if name not in ("kind", "name"))

@@ -1,0 +1,196 @@
+"""Indexes of the library faiss: exact, inverted lists, and a graph of near neighbours.
+
+Each task uses one thread. Distances of single queries are computed without matrix products, so that a
+query's candidates do not depend on the block it stands in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recbench_spark.config.retrieval import FlatIndexSettings, GraphIndexSettings, InvertedIndexSettings
+from recbench_spark.errors import ConfigError, MissingError
+from recbench_spark.kernels.arrays import Floats32, Ints
+from recbench_spark.kernels.hashing import hash_longs, start
+from recbench_spark.kernels.ranking.products import error_bounds, lengths
+from recbench_spark.kernels.retrieval.candidates import ItemSets
+from recbench_spark.retrieval.interface import IndexedItems
+
+INSTALL = "pip install 'recbench-spark[retrieval]', on the driver and on the workers"
+INDEX_FILE, ITEMS_FILE = "index.faiss", "items.npy"
+NEVER = 2**31 - 1
+"""Queries from which on faiss multiplies matrices, whose sums depend on the block's shape."""
+
+MATRIX_QUERIES = 20
+"""Queries from which on a flat index multiplies matrices, as faiss does by default."""
+EXTRA = 8
+"""Rows beyond the depth that a search of a flat index takes at first."""
+
+FaissSettings = FlatIndexSettings | InvertedIndexSettings | GraphIndexSettings
+
+
+def load_faiss() -> Any:
+    """Return the library, with one thread and the same sums for each block.
+
+    Raises:
+        MissingError: faiss is not installed.
+    """
+    try:
+        faiss = import_module("faiss")
+    except ImportError as error:
+        raise MissingError(f"this kind of index needs the library faiss: {error}", INSTALL) from None
+    faiss.omp_set_num_threads(1)
+    faiss.cvar.distance_compute_blas_threshold = NEVER
+    return faiss
+
+
+@dataclass(frozen=True)
+class FaissBuilder:
+    """Makes and reads indexes of faiss; the file is faiss's own, indices of its rows lie beside it."""
+
+    settings: FaissSettings
+
+    def build(self, items: IndexedItems, folder: Path) -> None:
+        """Train and fill the index in the order of the items, and write its files.
+
+        Raises:
+            MissingError: faiss is not installed.
+            ConfigError: there are more cells than items.
+        """
+        faiss = load_faiss()
+        index = self._make_index(faiss, items)
+        index.add(np.ascontiguousarray(items.vectors_nd))
+        faiss.write_index(index, str(folder / INDEX_FILE))
+        np.save(folder / ITEMS_FILE, items.items_n)
+
+    def read(self, folder: Path) -> FaissReader:
+        """Open the files.
+
+        Raises:
+            MissingError: faiss is not installed.
+        """
+        faiss = load_faiss()
+        index = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        return FaissReader(index, np.load(folder / ITEMS_FILE, mmap_mode="r"), self.settings)
+
+    def _make_index(self, faiss: Any, items: IndexedItems) -> Any:
+        dims = items.vectors_nd.shape[1]
+        if isinstance(self.settings, FlatIndexSettings):
+            return faiss.IndexFlatIP(dims)
+        if isinstance(self.settings, GraphIndexSettings):
+            index = faiss.IndexHNSWFlat(dims, self.settings.links, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = self.settings.built_with
+            return index
+        cells = find_cells(self.settings, len(items.items_n))
+        quantizer = faiss.IndexFlatIP(dims)
+        quantizer.add(train_centroids(faiss, items, cells, self.settings))
+        index = faiss.IndexIVFFlat(quantizer, dims, cells, faiss.METRIC_INNER_PRODUCT)
+        index.own_fields, index.is_trained = True, True
+        quantizer.this.disown()
+        return index
+
+
+def find_cells(settings: InvertedIndexSettings, items: int) -> int:
+    """Return the number of cells of a part with so many items.
+
+    Raises:
+        ConfigError: there are more cells than items.
+    """
+    if settings.cells == "auto":
+        return max(1, min(items, round(4 * math.sqrt(items))))
+    if settings.cells > items:
+        raise ConfigError(
+            f"index {settings.name}: {settings.cells} cells for {items} items of a part",
+            "give fewer cells, or `cells: auto`",
+        )
+    return int(settings.cells)
+
+
+def train_centroids(
+    faiss: Any, items: IndexedItems, cells: int, settings: InvertedIndexSettings
+) -> Floats32:
+    """Return the directions of the centroids of a sample by hash of the items, (cells, dims)."""
+    size = max(cells, min(settings.sample, len(items.items_n)))
+    order = np.argsort(hash_longs(items.items_n, start(len(items.items_n))), kind="stable")
+    sample = np.ascontiguousarray(items.vectors_nd[np.sort(order[:size])])
+    trainer = faiss.Kmeans(
+        sample.shape[1], cells, seed=settings.seed, spherical=True, min_points_per_centroid=1,
+        max_points_per_centroid=size,
+    )  # fmt: skip
+    trainer.train(sample)
+    return np.asarray(trainer.centroids, np.float32)
+
+
+@dataclass(frozen=True)
+class FaissReader:
+    """An index of faiss, and the item of each of its rows."""
+
+    index: Any
+    items_n: Ints
+    settings: FaissSettings
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return nothing: faiss cuts no item."""
+        return {}
+
+    def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
+        """Return the first `depth` of each query, fewer where the index finds fewer; ascending."""
+        queries = np.ascontiguousarray(queries_ud)
+        if isinstance(self.settings, FlatIndexSettings):
+            rows_u = self._search_exactly(queries, depth)
+        else:
+            rows_uk = self._search(queries, depth)[1]
+            rows_u = [row[row >= 0] for row in rows_uk]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows_u])])
+        items = [self.items_n[np.sort(row)] for row in rows_u]
+        return ItemSets(offsets, np.concatenate([np.zeros(0), *items]).astype(np.int32))
+
+    def _search(self, queries_ud: Floats32, depth: int) -> tuple[Floats32, Ints]:
+        depth = min(depth, len(self.items_n))
+        parameters = self._make_parameters(depth)
+        products_uk, rows_uk = self.index.search(queries_ud, depth, params=parameters)
+        return products_uk, rows_uk
+
+    def _search_exactly(self, queries_ud: Floats32, depth: int) -> list[Ints]:
+        """Return rows that certainly hold the first `depth` by exact score, for each query.
+
+        A search goes deeper until the last product lies below that of place `depth` by more than the
+        errors of both.
+        """
+        faiss = load_faiss()
+        faiss.cvar.distance_compute_blas_threshold = MATRIX_QUERIES  # the bound holds for sums in any order
+        rows_u: list[Ints] = [np.zeros(0, np.int64)] * len(queries_ud)
+        length_u = lengths(queries_ud)
+        bound_u = error_bounds(length_u, self.longest, 0.0, queries_ud.shape[1])
+        users, room = np.arange(len(queries_ud)), depth + EXTRA
+        while len(users):
+            products_uk, rows_uk = self._search(queries_ud[users], room)
+            kth_u, last_u = products_uk[:, min(depth, len(self.items_n)) - 1], products_uk[:, -1]
+            sure_u = (kth_u - last_u > 2.0 * bound_u[users]) | (room >= len(self.items_n))
+            for row in np.flatnonzero(sure_u):
+                rows_u[users[row]] = rows_uk[row]
+            users, room = users[~sure_u], 4 * room
+        load_faiss()
+        return rows_u
+
+    @cached_property
+    def longest(self) -> float:
+        """Length of the longest vector of a flat index."""
+        vectors = load_faiss().rev_swig_ptr(self.index.get_xb(), self.index.ntotal * self.index.d)
+        return float(lengths(vectors.reshape(-1, self.index.d)).max())
+
+    def _make_parameters(self, depth: int) -> Any:
+        faiss = load_faiss()
+        if isinstance(self.settings, InvertedIndexSettings):
+            return faiss.SearchParametersIVF(nprobe=min(self.settings.probes, self.index.nlist))
+        if isinstance(self.settings, GraphIndexSettings):
+            return faiss.SearchParametersHNSW(efSearch=max(self.settings.candidates, depth))
+        return None

@@ -1,0 +1,109 @@
+"""The index of signed random projections with Weak-AND; see `kernels.retrieval`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from recbench_spark.config.retrieval import HashIndexSettings
+from recbench_spark.kernels.arrays import Floats32, Ints
+from recbench_spark.kernels.ranking.products import lengths
+from recbench_spark.kernels.retrieval.candidates import ItemSets
+from recbench_spark.kernels.retrieval.projections import (
+    Projections,
+    choose_longest,
+    make_projections,
+    make_tokens,
+    restore_projections,
+)
+from recbench_spark.kernels.retrieval.weak_and import (
+    Matches,
+    Postings,
+    Threshold,
+    make_postings,
+    make_threshold,
+    match_by_counting,
+    match_by_pivots,
+)
+from recbench_spark.retrieval.interface import IndexedItems
+
+Match = Callable[[Ints, Postings, Threshold, int], Matches]
+WAYS: dict[str, Match] = {"counting": match_by_counting, "pivots": match_by_pivots}
+SAMPLE = 32
+"""Queries on which `first_level: auto` tries both ways."""
+ARRAYS = ("bands_b", "tokens_t", "offsets_t", "items_p", "always_a")
+
+
+@dataclass(frozen=True)
+class HashBuilder:
+    """Makes and reads the index of one part."""
+
+    settings: HashIndexSettings
+
+    def build(self, items: IndexedItems, folder: Path) -> None:
+        """Draw the directions, sort the items by token, and write arrays of numpy."""
+        settings, vectors = self.settings, items.vectors_nd
+        projections = make_projections(
+            vectors.shape[1], bands=settings.bands, bits=settings.bits, seed=settings.seed
+        )
+        always = choose_longest(lengths(vectors), settings.always)
+        postings = make_postings(make_tokens(vectors, projections), always, settings.largest_bucket)
+        for name in ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(postings, name))
+        np.save(folder / "cut.npy", np.array(postings.cut))
+        np.save(folder / "directions.npy", projections.directions_jd)
+        np.save(folder / "items.npy", items.items_n)
+
+    def read(self, folder: Path) -> HashReader:
+        """Map the arrays."""
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        postings = Postings(**arrays, cut=int(np.load(folder / "cut.npy")))
+        directions = restore_projections(np.load(folder / "directions.npy"), self.settings.bits)
+        return HashReader(self.settings, directions, postings, np.load(folder / "items.npy", mmap_mode="r"))
+
+
+@dataclass(frozen=True)
+class HashReader:
+    """Postings of one part, and the item of each of its rows."""
+
+    settings: HashIndexSettings
+    projections: Projections
+    postings: Postings
+    items_n: Ints
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the items that were left out of large buckets, a count for each band."""
+        return {"cut": self.postings.cut}
+
+    @cached_property
+    def threshold(self) -> Threshold:
+        """Theta, with bands of weight 1."""
+        return make_threshold(self.settings.theta, self.settings.bands)
+
+    def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
+        """Return all items at or above theta, whatever `depth` is."""
+        matches = self.match(make_tokens(queries_ud, self.projections))
+        return ItemSets(matches.offsets_u, self.items_n[matches.items_c].astype(np.int32))
+
+    def match(self, tokens_ub: Ints) -> Matches:
+        """Return the candidates of tokens by the way that the settings name, or the faster one."""
+        way: str = self.settings.first_level
+        if way == "auto":
+            way = self._choose_way(tokens_ub[:SAMPLE])
+        return WAYS[way](tokens_ub, self.postings, self.threshold, len(self.items_n))
+
+    def _choose_way(self, tokens_ub: Ints) -> str:
+        """Return the faster way on a few queries; both find the same set, so only time depends on it."""
+        seconds = {}
+        for name, match in WAYS.items():
+            match(tokens_ub[:1], self.postings, self.threshold, len(self.items_n))  # compiles
+            began = time.perf_counter()
+            match(tokens_ub, self.postings, self.threshold, len(self.items_n))
+            seconds[name] = time.perf_counter() - began
+        return min(WAYS, key=lambda name: seconds[name])

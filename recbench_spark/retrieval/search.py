@@ -1,0 +1,116 @@
+"""Lists of a block of users through an index: candidates of all parts, ordered by exact score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from recbench_spark.config.retrieval import AnyIndexSettings, HashIndexSettings
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.arrays import Floats32, Ints
+from recbench_spark.kernels.ranking.products import Products, make_pairing
+from recbench_spark.kernels.retrieval.candidates import (
+    ItemSets,
+    RetrievedLists,
+    measure_recall,
+    rank_candidates,
+)
+from recbench_spark.retrieval.faiss_indexes import FaissBuilder
+from recbench_spark.retrieval.hash_index import HashBuilder
+from recbench_spark.retrieval.interface import IndexBuilder, IndexedItems, IndexReader
+
+__all__ = ["cut_items", "make_builder", "measure_recall", "search_lists", "write_parts"]
+
+
+def make_builder(settings: AnyIndexSettings) -> IndexBuilder:
+    """Return what makes and reads the indexes of these settings."""
+    return HashBuilder(settings) if isinstance(settings, HashIndexSettings) else FaissBuilder(settings)
+
+
+def cut_items(products: Products, parts: int) -> list[IndexedItems]:
+    """Return the scored items in so many ranges of their indices, each with vectors as they are multiplied.
+
+    Args:
+        products: item side of the scores; a bias becomes one more dimension, a cosine vectors of length 1.
+        parts: number of ranges; the first ones hold one item more where they cannot be equal.
+
+    Raises:
+        DataError: there are more parts than scored items.
+    """
+    items_t = np.flatnonzero(products.scored_i)
+    if parts > len(items_t):
+        raise DataError(f"{parts} parts of an index for {len(items_t)} items", "give fewer index_parts")
+    operand = products.item_operand(0, len(products.scored_i))
+    return [IndexedItems(operand[piece], piece) for piece in np.array_split(items_t, parts)]
+
+
+def write_parts(settings: AnyIndexSettings, products: Products, folder: Path) -> list[Path]:
+    """Build the index of each part in a folder of its own, and return the folders."""
+    folders = []
+    for number, items in enumerate(cut_items(products, settings.index_parts)):
+        folders.append(folder / f"part-{number}")
+        folders[-1].mkdir()
+        make_builder(settings).build(items, folders[-1])
+    return folders
+
+
+def search_lists(
+    readers: Sequence[IndexReader],
+    products: Products,
+    vectors_ud: Floats32,
+    masked: ItemSets,
+    top_k: int,
+) -> RetrievedLists:
+    """Return each user's list: candidates of all parts without masked items, by score, then smaller index.
+
+    Training items are left out by a deeper search: an index is searched for K and as many more as the user
+    has masked items, rounded up to a power of two, so that a block needs few searches.
+
+    Args:
+        readers: one for each part.
+        products: item side of the scores.
+        vectors_ud: (users, dims) vectors.
+        masked: items that a user's list leaves out.
+        top_k: length of the lists; a shorter list is padded with -1.
+    """
+    pairing = make_pairing(products, vectors_ud)
+    queries_ud = products.user_operand(vectors_ud)
+    items_uk = np.full((len(vectors_ud), top_k), -1, np.int64)
+    scores_uk = np.full((len(vectors_ud), top_k), np.nan)
+    for depth, users in group_depths(np.diff(masked.offsets_u), top_k):
+        candidates = join_sets([reader.search(queries_ud[users], depth) for reader in readers])
+        part = pairing._replace(vectors_ud=pairing.vectors_ud[users], length_u=pairing.length_u[users])
+        lists = rank_candidates(part, candidates, choose_users(masked, users), top_k)
+        items_uk[users], scores_uk[users] = lists.items_uk, lists.scores_uk
+    return RetrievedLists(items_uk, scores_uk)
+
+
+def group_depths(masked_u: Ints, top_k: int) -> list[tuple[int, Ints]]:
+    """Return groups of users whose masked items fit into the same power of two, with the depth of a search.
+
+    >>> [(depth, users.tolist()) for depth, users in group_depths(np.array([0, 3, 4, 1]), 10)]
+    [(10, [0]), (11, [3]), (14, [1, 2])]
+    """
+    room_u = np.where(masked_u > 0, 2 ** np.ceil(np.log2(np.maximum(masked_u, 1))), 0).astype(np.int64)
+    return [(top_k + int(room), np.flatnonzero(room_u == room)) for room in np.unique(room_u)]
+
+
+def choose_users(sets: ItemSets, users: Ints) -> ItemSets:
+    """Return the sets of some users."""
+    starts, sizes = sets.offsets_u[users], np.diff(sets.offsets_u)[users]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    places = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return ItemSets(offsets, sets.items_p[places])
+
+
+def join_sets(sets: Sequence[ItemSets]) -> ItemSets:
+    """Return the union of each user's sets; parts hold ascending ranges of items, each item once."""
+    if len(sets) == 1:
+        return sets[0]
+    sizes_pu = np.stack([np.diff(one.offsets_u) for one in sets])
+    users = np.concatenate([np.repeat(np.arange(sizes_pu.shape[1]), sizes) for sizes in sizes_pu])
+    items = np.concatenate([one.items_p for one in sets])
+    offsets = np.concatenate([[0], np.cumsum(sizes_pu.sum(axis=0))])
+    return ItemSets(offsets, items[np.argsort(users, kind="stable")])

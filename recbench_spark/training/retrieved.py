@@ -1,0 +1,250 @@
+"""Models whose lists come through an index: the vectors of another model, and candidates by `retrieval`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from recbench_spark.checks import Check
+from recbench_spark.config import ModelConfig, RetrievedModel, digest
+from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.definitions import Definition
+from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
+from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
+from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.products import Products
+from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
+from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists
+from recbench_spark.retrieval.faiss_indexes import load_faiss
+from recbench_spark.retrieval.interface import IndexReader, count_bytes
+from recbench_spark.retrieval.search import cut_items, make_builder, search_lists
+from recbench_spark.storage.leases import make_folder_once
+from recbench_spark.storage.seals import find_damage, write_seal
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.training.fits.tasks import FIT_FILES
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, make_adapter
+
+SECONDS_FILE, IDS_FILE = "seconds.npy", "items.parquet"
+SEARCH_SETTINGS = ("probes", "candidates", "theta", "first_level")
+"""Settings of a search: indexes that differ in them alone share their files."""
+REVISION = 1
+"""Of the files of an index: raise it where the same settings give other files."""
+
+
+def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
+    """Check, before Spark starts, that lists through indexes can be measured.
+
+    Raises:
+        ConfigError: candidates are drawn or given for each user.
+        MissingError: a kind of index needs faiss, and it is not installed.
+    """
+    retrieved = [model for model in models if isinstance(model, RetrievedModel)]
+    if retrieved and definition.candidates in USER_CANDIDATES:
+        raise ConfigError(
+            f"model {retrieved[0].name}: an index searches the whole catalogue, and "
+            f"definition.candidates is '{definition.candidates}'",
+            "definition.candidates: unseen",
+        )
+    if any(model.index.kind != "lsh" for model in retrieved):
+        load_faiss()
+
+
+class RetrievedAdapter(ModelAdapter[RetrievedModel]):
+    """Adapter of a model whose lists come through an index; the base is fitted under its own name."""
+
+    learns: ClassVar[bool] = False
+    lists: ClassVar[bool] = True
+
+    def load(self, data: SplitData) -> Trained:
+        """Read the base."""
+        return make_adapter(self.settings.base).load(data)
+
+    def describe(self) -> str:
+        """Describe the index in words."""
+        index = self.settings.index
+        return f"lists of {self.settings.length} items of {self.settings.base.name} through {index.kind}"
+
+    def prepare_ranking(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
+        """Return the base's vectors, with a source that searches the index.
+
+        Raises:
+            ConfigError: the base's scores are no products of vectors.
+        """
+        base = make_adapter(self.settings.base)
+        ranked, checks = base.prepare_ranking(users, data)
+        if not isinstance(ranked, ScoredModel) or not isinstance(ranked.source, DotSource):
+            raise ConfigError(
+                f"model {self.settings.name}: the scores of {self.settings.base.name} are no products of "
+                f"vectors, so no index holds its items",
+                "retrieval.models: models with vectors, such as als or embeddings",
+            )
+        folder = data.store.folder
+        place = "" if folder is None else str(folder / FIT_FILES / f"{data.split_id}-index-")
+        source = RetrievedSource(ranked.source, self.settings.index, self.settings.length, place)
+        return ScoredModel(source, ranked.vectors), checks
+
+
+@dataclass(frozen=True)
+class RetrievedSource:
+    """A model with vectors as tasks see it, behind an index; see `evaluation.ranking.sources.Source`.
+
+    The first task that needs an index builds it from the mapped vectors, and the others wait; it holds the
+    items of one part twice.
+
+    Attributes:
+        base: the model that scores.
+        settings: of the index.
+        length: items of a list.
+        place: start of the names of index folders; empty: each host has a folder of its own.
+    """
+
+    base: DotSource
+    settings: AnyIndexSettings
+    length: int
+    place: str = ""
+
+    wants_history: ClassVar[bool] = False
+
+    @property
+    def dims(self) -> int:
+        """Length of the users' vectors."""
+        return self.base.dims
+
+    @property
+    def rows(self) -> SharedRows:
+        """Rows of the items: their size counts where models are grouped."""
+        return self.base.rows
+
+    def scorer(self) -> Scorer:
+        """Return the model behind the index, opened once per worker."""
+        return _open_scorer(self)
+
+    def item_ids(self) -> Strings:
+        """Return the item ids, as in `Source`."""
+        return self.base.item_ids()
+
+    def open_parts(self, products: Products) -> list[OpenPart]:
+        """Return the index of each part; the first worker builds them.
+
+        Raises:
+            StoreError: a file of an index is missing or cut short.
+        """
+        parts = []
+        for part in range(self.settings.index_parts):
+            folder = self._make_folder(products, part)
+            seconds = float(np.load(folder / SECONDS_FILE))
+            parts.append(OpenPart(make_builder(self.settings).read(folder), seconds, count_bytes(folder)))
+        return parts
+
+    def _make_folder(self, products: Products, part: int) -> Path:
+        """Return the folder of a part. Its name has the digest of vectors, settings and revision."""
+        build = partial(_build_part, self, products, part)
+        settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})
+        name = digest(self.base.rows.key, settings, REVISION, part, length=32)
+        if not self.place:
+            rows = SharedRows(f"index-{name}", self.base.rows.files)
+            return rows.folder(lambda _, folder: build(folder))
+        folder = Path(f"{self.place}{name}")
+        make_folder_once(folder, build, report=lambda _: None)
+        damage = find_damage(folder)
+        if damage:
+            raise StoreError(damage, f"remove {folder}: the next run makes it again")
+        return folder
+
+
+class OpenPart(NamedTuple):
+    """The index of one part, the seconds of its making, and the bytes of its files."""
+
+    reader: IndexReader
+    seconds: float
+    bytes: int
+
+
+def _build_part(source: RetrievedSource, products: Products, part: int, folder: Path) -> None:
+    """Write the files of a part, the original ids of its rows, and a seal."""
+    started = time.perf_counter()
+    items = cut_items(products, source.settings.index_parts)[part]
+    make_builder(source.settings).build(items, folder)
+    np.save(folder / SECONDS_FILE, np.array(time.perf_counter() - started))
+    ids = pa.array(source.item_ids()[items.items_n], pa.binary()).cast(pa.string())
+    pq.write_table(pa.table({"item_index": items.items_n, "item_id": ids}), folder / IDS_FILE)
+    write_seal(folder)
+
+
+@lru_cache(maxsize=OPEN_MODELS)
+def _open_scorer(source: RetrievedSource) -> RetrievedScorer:
+    base = source.base.scorer()
+    assert isinstance(base, DotScorer)
+    return RetrievedScorer(base, source.open_parts(base.products), source.length)
+
+
+class RetrievedScorer:
+    """A model whose candidates an index proposes: a user's list is all that is ranked.
+
+    `products` is None for callers that would rank the whole catalogue by tiles.
+    """
+
+    products = None
+
+    def __init__(self, base: DotScorer, parts: list[OpenPart], length: int) -> None:
+        self.base, self.parts, self.length = base, parts, length
+        self.readers = [part.reader for part in parts]
+
+    @property
+    def scored_i(self) -> Bools:
+        """Items that the model can score."""
+        return self.base.scored_i
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """Return the scores of the base."""
+        return self.base.score_rows(users, start, stop)
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """Return the scores of the base."""
+        return self.base.score_listed(users, listed)
+
+    def retrieve(self, users: UserBlock, masked: ItemLists) -> RetrievedLists:
+        """Return the lists of a block of users, without masked items."""
+        vectors_ud = users.vectors(self.base.products.dims)
+        return search_lists(self.readers, self.base.products, vectors_ud, sort_sets(masked), self.length)
+
+    def count_candidates(self, users: UserBlock, masked: ItemLists) -> int:
+        """Return how many items the index proposes to these users, before exact scores choose."""
+        products = self.base.products
+        queries_ud = products.user_operand(users.vectors(products.dims))
+        depth = self.length + int(np.diff(masked.offsets_u).max(initial=0))
+        return sum(len(reader.search(queries_ud, depth).items_p) for reader in self.readers)
+
+    def list_candidates(self, users: UserBlock, masked: ItemLists) -> ItemLists:
+        """Return the items of the lists of a block of users."""
+        items_uk = self.retrieve(users, masked).items_uk
+        listed = items_uk >= 0
+        return ItemLists(_make_offsets(listed), items_uk[listed])
+
+
+def _make_offsets(listed: Bools) -> Ints:
+
+    return np.concatenate([[0], np.cumsum(listed.sum(axis=1))])
+
+
+def sort_sets(lists: ItemLists) -> ItemSets:
+    """Return each user's known items, ascending."""
+
+    users = np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
+    known = lists.items_p >= 0
+    users, items = users[known], lists.items_p[known]
+    order = np.lexsort((items, users))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=lists.users))])
+    return ItemSets(offsets, items[order].astype(np.int32))

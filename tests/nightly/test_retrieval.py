@@ -1,0 +1,113 @@
+"""A night with lists through indexes: runs of their own, exact through `flat`, lossy through others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.config import Benchmark, parse
+from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.run_keys import identify_model_inputs
+from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
+from recbench_spark.storage.store import Store
+from tests.nights import run
+
+DOCUMENT: dict[str, Any] = {
+    "name": "retrieved",
+    "dataset": {
+        "name": "world",
+        "reader": "world",
+        "world": {"users": 60, "items": 80, "interactions": 1500, "open_loop": 300},
+    },
+    "models": [
+        {"name": "als", "kind": "als", "rank": 4, "iterations": 2},
+        {"name": "popular", "kind": "popular"},
+    ],
+    "retrieval": {
+        "models": ["als"],
+        "length": 20,
+        "indexes": [
+            {"name": "exact", "kind": "flat", "index_parts": 2},
+            {"name": "ivf_1", "kind": "ivf", "cells": 8, "probes": 1},
+            {"name": "hash", "kind": "lsh", "bits": 3, "bands": 4, "theta": 2, "always": 0.1},
+        ],
+    },
+    "evaluation": {"parts": ["test"], "metrics": ["ndcg", "recall"], "k": [5, 10], "uncut": False},
+}
+
+
+def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
+    pytest.importorskip("faiss")
+    store = Store(spark, str(tmp_path))
+    ran = run(store, parse(Benchmark, DOCUMENT, "test"))
+    assert not ran.outcome.failed
+    names = {row.run_id: row.model for row in store.read(RUNS).collect()}
+    assert set(names.values()) == {"als", "popular", "als.exact", "als.ivf_1", "als.hash"}
+    rows = store.read(METRICS).where("slice_key IS NULL").collect()
+    values = {(names[row.run_id], row.metric, row.k): row.value for row in rows}
+    for metric in ("ndcg", "recall"):
+        for k in (5, 10):
+            assert values["als.exact", metric, k] == values["als", metric, k]
+            assert 0 < values["als.ivf_1", metric, k] < values["als", metric, k]
+    costs = {(names[row.run_id], row.k): row for row in store.read(RETRIEVAL_RUNS).collect()}
+    assert costs.keys() == {(f"als.{index}", 10) for index in ("exact", "ivf_1", "hash")}
+    exact, lossy = costs["als.exact", 10], costs["als.ivf_1", 10]
+    assert exact.recall == 1.0 and exact.stderr == 0.0 and exact.n == lossy.n > 0
+    assert 0.1 < lossy.recall < 1.0 and lossy.stderr > 0 and lossy.items == exact.items
+    folders = sorted(path for path in (tmp_path / "fit_files").iterdir() if "-index-" in path.name)
+    assert len(folders) == 2 + 1 + 1, "one for each part of each index"
+    ids = {
+        id for folder in folders for id in pq.read_table(folder / "items.parquet")["item_id"].to_pylist()
+    }
+    assert len(ids) == exact.items
+    assert lossy.candidates < exact.items and lossy.bytes > 0 and lossy.queries_per_second > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"retrieval": {"models": ["asl"], "indexes": [{"name": "x", "kind": "flat"}]}}, "no model 'asl'"),
+        ({"evaluation": {"k": [10]}}, "uncut: false"),
+        ({"retrieval": DOCUMENT["retrieval"] | {"recall": 0.9}}, "chosen on the part valid"),
+        (
+            {"models": [{"name": "als", "kind": "item_knn"}]},
+            "scores of 'als' are no products",
+        ),
+        ({"evaluation": {"k": [30], "uncut": False}}, "shorter than the largest cut-off, 30"),
+    ],
+)
+def test_sections_that_cannot_be(changes, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(Benchmark, DOCUMENT | changes, "test")
+
+
+def test_drawn_candidates_are_refused() -> None:
+    pytest.importorskip("faiss")
+    evaluation = DOCUMENT["evaluation"] | {"definition": {"candidates": "uniform"}}
+    with pytest.raises(ConfigError, match=r"definition.candidates is 'uniform'"):
+        check_benchmark(parse(Benchmark, DOCUMENT | {"evaluation": evaluation}, "test"))
+
+
+def test_a_document_written_from_a_benchmark_gives_the_same_models() -> None:
+    benchmark = parse(Benchmark, DOCUMENT, "test")
+    again = parse(Benchmark, benchmark.model_dump(mode="json"), "test")
+    assert again.models == benchmark.models and len(again.models) == 5
+
+
+def test_the_base_counts_in_the_settings_of_a_run() -> None:
+    """Settings of the base enter the key of a run, and so do paths of a base that is read from files."""
+    other = [DOCUMENT["models"][0] | {"rank": 5}]
+    keys = {
+        str(parse(Benchmark, DOCUMENT | {"models": models}, "test").models[-1].model_dump())
+        for models in (DOCUMENT["models"], other)
+    }
+    assert len(keys) == 2
+    files = [{"name": "als", "kind": "embeddings", "users": "u.parquet", "items": "i.parquet"}]
+    retrieved = parse(Benchmark, DOCUMENT | {"models": files}, "test").models[-1]
+    assert identify_model_inputs(lambda path, **_: f"content of {path}", retrieved) == {
+        "model base.users": "content of u.parquet",
+        "model base.items": "content of i.parquet",
+    }
