@@ -80,6 +80,11 @@ REVISIONS: dict[str, int] = {
     "pairs": 2,
     "exposure": 1,
     "learning_curves": 1,
+    # Vectors of users who were held out from training, by the fold-in of learning curves.
+    "fold_in": 1,
+    # 2: implicit_als, als_wr, sgd_mf, mf_bpr and lightgcn fold these users in by their given rows; before,
+    #    they gave them no list.
+    "held_out_users": 2,
     # 2: power laws are fitted only to tails of a minimum size.
     "propensities": 2,
     # --- comparisons of runs

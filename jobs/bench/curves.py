@@ -1,12 +1,13 @@
-"""Time learning curves beside the ranking of ready vectors, in one process and one thread.
+"""Time learning curves beside the ranking of ready vectors, in one process and one thread, or on Spark.
 
     python jobs/bench/curves.py                                      2,000 users x 20 points x 20,000 items
-    python jobs/bench/curves.py --users 100000 --rounds 1
+    python jobs/bench/curves.py --spark --users 100000 --rounds 1    through Spark, from stored rows
 
 Item vectors and histories are drawn; each user has 40 rows. For each kind of fold-in the bench takes turns
 between (1) the ranks, up to 50, of vectors that are ready, and their NDCG@50, and (2) the whole curve: the
 lists of all prefixes, their vectors, the same ranks and values. It prints the CPU seconds of this process,
-because other processes may share the machine, and the ratio of the medians.
+because other processes may share the machine, and the ratio of the medians. With `--spark` both ways run
+through Spark on all cores (`spark_curves.py`), and the memory of workers and driver is printed too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import measure_own_cpu, take_turns
+from jobs.bench.spark_curves import run_spark
 from recbench_spark import cli
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import OK
@@ -49,6 +51,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--dims", type=cli.parse_count, default=64)
     flags.add_argument("--points", type=cli.parse_count, default=20)
     flags.add_argument("--rounds", type=cli.parse_count, default=3)
+    flags.add_argument("--spark", action="store_true", help="through Spark, from stored rows")
+    flags.add_argument("--folder", type=Path, help="place of the files with --spark; default: a temporary one")
     return flags
 
 
@@ -62,6 +66,9 @@ def main(args: argparse.Namespace) -> int:
         "implicit als": ConfidenceFolder(factors, known_i, decompose_items(factors), 0.1, 10.0),
     }
     users, request = draw_users(draw, args.users, args.items), make_request(args.points)
+    if args.spark:
+        run_spark(args, vectors, users, request)
+        return OK
     print("fold-in        prefixes   ready vectors   whole curve   ratio   fold-in alone, us a prefix")
     for name, folder in folders.items():
         times = time_folder(DotScorer(vectors), folder, users, request, args.rounds)

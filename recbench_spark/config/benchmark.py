@@ -237,7 +237,7 @@ def _curve_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     strays = [part for part in parts if part not in ("test", "valid")]
     return [
         (
-            split.held_out is None or split.held_out.of != "users",
+            not split.holds_out_users,
             f"{where} needs users held out from training\n  hint: split.held_out: {{of: users, test: 0.1}}",
         ),
         (split.parts != ("test",), f"{where}: split.parts divides the rows of a user: leave it out"),
@@ -294,12 +294,10 @@ def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 
 def _fold_in_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     """Return models whose item vectors alone rank nobody in this split: (is wrong, message)."""
-    held_out = benchmark.split.held_out
-    folds_users = held_out is not None and held_out.of == "users"
     alone = [m for m in benchmark.models if isinstance(m, EmbeddingsModel) and m.users is None]
     return [
         (
-            not folds_users,
+            not benchmark.split.holds_out_users,
             f"model {model.name}: without users it ranks only users of split.held_out: {{of: users}}",
         )
         for model in alone

@@ -50,7 +50,8 @@ class ModelConfig(Strict):
     `facts`: facts that a night reads from the model itself, for gates. `revised`: names in `revisions` that
     its numbers depend on, beside that of its kind. `unkeyed`: settings that change no number and enter no
     key. `unfitted`: settings that no fit depends on: models that differ in them alone share one fit.
-    `fitted_by_version`: True if another `version` is another fit.
+    `fitted_by_version`: True if another `version` is another fit. `folded`: names in `revisions` that the
+    numbers of users held out from training depend on, where `folds_given_rows` is true.
     """
 
     behaviour: ClassVar[str] = ""
@@ -61,6 +62,7 @@ class ModelConfig(Strict):
     unkeyed: ClassVar[frozenset[str]] = frozenset()
     unfitted: ClassVar[frozenset[str]] = frozenset()
     fitted_by_version: ClassVar[bool] = False
+    folded: ClassVar[tuple[str, ...]] = ("fold_in", "held_out_users")
 
     name: Name
     version: str = "1"
@@ -74,6 +76,11 @@ class ModelConfig(Strict):
             other = MODELS.setdefault(kind, cls)
             if (other.__module__, other.__name__) != (cls.__module__, cls.__name__):
                 raise TypeError(f"kind '{kind}' is taken by {other.__module__}.{other.__name__}")
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if users held out from training get vectors from their given rows when they are ranked."""
+        return False
 
     def check(self, reader: str) -> None:
         """Check, before Spark starts, what the checks of single settings cannot see.
@@ -245,11 +252,17 @@ class EmbeddingsModel(ModelConfig):
 
     added_later: ClassVar[frozenset[str]] = frozenset({"fold_in"})
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
+    folded: ClassVar[tuple[str, ...]] = ("fold_in",)
     kind: Literal["embeddings"]
     users: Location | None = None
     items: Location
     similarity: Literal["dot", "cosine"] = "dot"
     fold_in: FoldInRidge | None = None
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if there are item vectors alone; see `ModelConfig`."""
+        return self.users is None
 
     @model_validator(mode="after")
     def _check_users(self) -> Self:

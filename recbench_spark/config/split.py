@@ -149,6 +149,11 @@ class Split(Strict):
         """True where rows are put in order of time."""
         return self.order == "temporal"
 
+    @property
+    def holds_out_users(self) -> bool:
+        """True where users are held out from training, and some of their rows are given."""
+        return self.held_out is not None and self.held_out.of == "users"
+
     def describe(self) -> str:
         """Return the protocol in one short string, as in `runs.split`."""
         name = self.protocol or f"{self.order} {self.holdout} {self.group}"

@@ -33,6 +33,8 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
     names += ["exposure"] if evaluation.exposure else []
     names += ["learning_curves"] if evaluation.learning_curve else []
+    if benchmark.split.holds_out_users and model.folds_given_rows:
+        names += model.folded
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 
 

@@ -142,13 +142,12 @@ class BenchmarkNight:
     @cached_property
     def data(self) -> SplitData:
         """The data that models may use."""
-        held_out = self.benchmark.split.held_out
         return SplitData(
             self.store,
             self.split_id,
             self.definition,
             self.benchmark.dataset.world,
-            folds_users=held_out is not None and held_out.of == "users",
+            folds_users=self.benchmark.split.holds_out_users,
             suite=self.benchmark.name,
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,

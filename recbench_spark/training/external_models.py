@@ -22,7 +22,6 @@ from recbench_spark.evaluation.ranking.rank import GivenRows, RankingInput, Scor
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import refuse_duplicates
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
-from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
 Rows = TypeVar("Rows", ListsModel, ScoresModel)
@@ -129,19 +128,20 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         assert trained.items is not None
         if trained.users is None:
             results = check_common_ids(trained.items, data.items, "item_id", (what, "catalogue"))
-            return ScoredModel(self.open_source(trained, data), self._fold_users(trained, data)), results
+            self._require_given_rows(data)
+            source = self.open_source(trained, data)
+            return ScoredModel(source, self.rank_users(trained, source, data)), results
         known = ExpectedIds(users, data.items)
         results = overlap_checks(trained.users, trained.items, known, what)
         return ScoredModel(self.open_source(trained, data), trained.users), results
 
-    def _fold_users(self, trained: Trained, data: SplitData) -> DataFrame:
-        """Return vectors of the users who were held out from training, from their given rows."""
+    def _require_given_rows(self, data: SplitData) -> None:
+        """Raise ConfigError if users have training rows: nothing gives these users a vector."""
         if not data.folds_users:
             raise ConfigError(
                 f"model {self.settings.name}: item vectors alone rank no user who has training rows",
                 "users: a path, or split.held_out: {of: users}",
             )
-        return fold_given_rows(data.given_rows, data.items, self.make_prefix_scorer(trained, data))
 
 
 class _ExternalRowsAdapter(ModelAdapter[Rows]):

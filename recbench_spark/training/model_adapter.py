@@ -36,6 +36,7 @@ from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import scratch_folder, share_rows
 from recbench_spark.storage.store import Store
+from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.registry import import_adapter
 
 Settings = TypeVar("Settings", bound=ModelConfig)
@@ -304,7 +305,15 @@ class ModelAdapter(Generic[Settings]):
         """
         trained = self.load(data)
         source = self.open_source(trained, data)
-        return ScoredModel(source, self.users(trained, source)), []
+        return ScoredModel(source, self.rank_users(trained, source, data)), []
+
+    def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
+        """Return user_id, vector of the users of training, and of those folded in by their given rows."""
+        known = self.users(trained, source)
+        if not (data.folds_users and self.settings.folds_given_rows):
+            return known
+        folded = fold_given_rows(data.given_rows, data.items, self.make_prefix_scorer(trained, data))
+        return folded if known is None else known.select("user_id", "vector").unionByName(folded)
 
     # -------------------------------------------------------------------------- learning curves
 

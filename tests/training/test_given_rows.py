@@ -12,12 +12,12 @@ import pytest
 
 from recbench_spark.kernels.ranking.scorers import DotScorer
 from recbench_spark.models.fold_in_settings import FoldInSettings
-from recbench_spark.schemas import ITEMS, RUNS, SPLITS
+from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS
 from recbench_spark.storage.store import Store
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.model_adapter import make_adapter
 from tests.nights import TINY, Ran, run, small
-from tests.refits import RefittingFolder
+from tests.refits import RefittingFolder, refit
 
 LIKES = {"unobserved_weight": 0.2, "regulariser": 0.03}
 FIT = {"epochs": 1, "batch": 64, "validation": 0.2, "dims": 4}
@@ -134,3 +134,43 @@ def test_item_vectors_alone_rank_held_out_users_by_their_given_rows(
         expected = folder.fold(np.array([0, len(own)]), *rows).vectors_pd[-1]
         assert np.asarray(vector, np.float32).tobytes() == expected.tobytes()
     assert name in night.outcome.run_ids and not night.outcome.failed
+
+
+FOLDED = ["als_wr", "implicit_als", "sgd_mf", "mf_bpr", "mf_bpr_strong", "lightgcn", "likes", "ratings"]
+"""Models whose fit gives held-out users no vector."""
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_held_out_users_are_ranked_in_the_ordinary_numbers(night: Ran, name: str) -> None:
+    """Each rank of a held-out user is that of a refit from the given rows, rounded to float32."""
+    data, run_id = night.night.data, night.outcome.run_ids[name]
+    scorer, _, fold_in = open_model(night, name)
+    products = scorer.products
+    vectors_id, biases_i = np.asarray(products.vectors_id), np.asarray(products.bias_i)
+    scored_i = np.asarray(products.scored_i)
+    index = {row.item_id: row.item_index for row in data.items.collect()}
+    given = data.given_rows.toPandas()
+    given["item"] = given["item_id"].map(index)
+    ranked = 0
+    for row in night.store.rows(RANKINGS, [("run_id", "=", run_id), ("part", "=", "test")]):
+        own = given[given.user_id == row["user_id"]].sort_values("item")
+        items, ratings = own["item"].to_numpy(np.int64), own["rating"].to_numpy(np.float64)
+        vector = refit(fold_in, (vectors_id, biases_i, scored_i), items, ratings)
+        if vector is None:
+            assert row["length"] == 0
+            continue
+        scores_i = vectors_id.astype(np.float64) @ vector.astype(np.float32).astype(np.float64) + biases_i
+        candidates = [i for i in np.flatnonzero(scored_i) if i not in set(items.tolist())]
+        assert row["length"] == len(candidates)
+        truth = [index[item] for item in row["item_ids"]]
+        above = [
+            sum(scores_i[i] > scores_i[item] for i in candidates) if scored_i[item] else -1
+            for item in truth
+        ]
+        assert row["above"] == above
+        ranked += 1
+    assert ranked > 5
+    (silent,) = night.store.rows(
+        CHECKS, [("run_id", "=", run_id), ("check", "=", "test: users without output")]
+    )
+    assert silent["observed"] < ranked

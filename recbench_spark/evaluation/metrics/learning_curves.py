@@ -151,7 +151,7 @@ def _rank_pairs(
     prefixes: PrefixRows,
     request: CurveRequest,
 ) -> Rankings:
-    block, known_x = _fold_pairs(folder, users, prefixes, request.definition)
+    block, known_x = fold_pairs(folder, users, prefixes, request.definition)
     truth = ItemLists(prefixes.truth_offsets, users.items_p[prefixes.truth_p])
     masked = ItemLists(prefixes.masked_offsets, users.items_p[prefixes.masked_p])
     known_x = keep_known_users(scorer, block, known_x)
@@ -175,7 +175,7 @@ def _count(
     return count_ranks(scorer, block, truth, masked, device=request.device, settings=settings)
 
 
-def _fold_pairs(
+def fold_pairs(
     folder: PrefixFolder | None, users: CurveUsers, prefixes: PrefixRows, definition: Definition
 ) -> tuple[UserBlock, Bools]:
     """Return what scorers need of each pair, and true for pairs that the model knows.

@@ -94,6 +94,11 @@ class FactorModelConfig(FittedModel):
     spread: Annotated[float, Field(gt=0)] = 0.1
     fold_in: FoldInRidge | None = None
 
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if the file says how users are folded in; see `ModelConfig`."""
+        return self.fold_in is not None
+
     @model_validator(mode="after")
     def _check_fold_in(self) -> Self:
         if self.fold_in and self.fold_in.targets != "likes":

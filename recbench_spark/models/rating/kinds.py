@@ -14,6 +14,7 @@ from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings
 from recbench_spark.models.rating.bayesian import BayesianSettings
+from recbench_spark.models.rating.folding import choose_fold_in
 from recbench_spark.models.rating.interface import Ratings, RatingSettings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
 from recbench_spark.models.rating.logistic import LogisticSettings
@@ -31,6 +32,15 @@ class RatingModelConfig(ModelConfig):
     """A learner of `models.rating` in one task; `seed` is that of all its draws."""
 
     seed: Seed = 42
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if a fold-in fits these settings; see `ModelConfig`."""
+        try:
+            choose_fold_in(learner_settings(self))
+        except ConfigError:
+            return False
+        return True
 
 
 class AlsWrModel(AlsSettings, RatingModelConfig):

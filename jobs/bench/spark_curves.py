@@ -1,0 +1,257 @@
+"""Time learning curves on Spark beside the ranking of as many ready vectors, for `curves.py --spark`.
+
+The curve starts from rows of the table `splits`: users and their rows cross one shuffle, and tasks fold in,
+rank and measure all prefixes and write rows of `curve_values`. The ready vectors start from Parquet files
+with one row for each prefix, with its vector and its lists of items, so that nothing is shuffled. Tasks rank
+up to the cut-off, measure, and write one value for each row. Both leave out means and intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.bench.harness import Seconds, list_tree, measure_call, take_turns
+from recbench_spark.config import HeldOut
+from recbench_spark.evaluation.batched import curves
+from recbench_spark.evaluation.batched.curves import HeldOutUsers
+from recbench_spark.evaluation.metrics.curve_batches import CurveMember, CurvePlan, list_orders
+from recbench_spark.evaluation.metrics.learning_curves import CurveRequest, CurveUsers, fold_pairs
+from recbench_spark.evaluation.ranking.batches import read_item_lists
+from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
+from recbench_spark.evaluation.ranking.scored import is_little, user_block
+from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.kernels.arrays import Floats32
+from recbench_spark.kernels.metrics.accuracy import measure
+from recbench_spark.kernels.ranking.counting import CountingSettings
+from recbench_spark.kernels.ranking.rankings import Rankings
+from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, count_ranks
+from recbench_spark.kernels.splits.prefixes import make_prefixes
+from recbench_spark.kernels.streams import Batches
+from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
+from recbench_spark.runtime.session import get_session
+from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
+from recbench_spark.storage.shared_rows import input_files, load_parquet
+
+FOLD_INS: dict[str, FoldInSettings] = {
+    "als, explicit": RidgeFoldIn(0.1),
+    "als, implicit": ConfidenceFoldIn(0.1, 10.0),
+    "implicit_als": PairFoldIn(0.1, 0.003),
+}
+"""Fold-in of each kind: Spark's ALS in both forms, and iALS."""
+
+READY = "user_key BIGINT, items ARRAY<INT>, relevance ARRAY<DOUBLE>, masked ARRAY<INT>, vector ARRAY<FLOAT>"
+VALUE = "user_key BIGINT, value DOUBLE"
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class SparkWorld:
+    """Stored rows of a split, and the plan of a curve over them."""
+
+    spark: SparkSession
+    folder: Path
+    source: DotSource
+    plan: CurvePlan
+    tasks: int
+
+    def select_users(self) -> DataFrame:
+        """Return rows of `CURVE_USERS` from the rows of the split."""
+        splits, items = (
+            self.spark.read.parquet(str(self.folder / name)) for name in ("splits.parquet", "items.parquet")
+        )
+        shares = HeldOut(of="users", test=0.9, valid=0.05)
+        parts = HeldOutUsers(("test", "valid"), shares, 42, self.tasks)
+        return curves.select_curve_users(splits, items, parts, self.plan)
+
+
+def run_spark(args: argparse.Namespace, vectors_id: Floats32, users: CurveUsers, request: CurveRequest) -> None:
+    """Time both ways for each kind of fold-in, and print times, ratios and memory."""
+    with TemporaryDirectory(dir=args.folder) as place:
+        world = store_world(Path(place), vectors_id, users, request)
+        print(f"Spark, {args.users:,} users, {args.points} points, {args.items:,} items, {args.dims} dims")
+        for name, fold_in in FOLD_INS.items():
+            print(describe_turns(name, *time_kind(world, fold_in, args.rounds)), flush=True)
+        print(f"memory of the driver's JVM after the turns: {read_heap(world.spark) / MIB:.0f} MiB")
+
+
+def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: CurveRequest) -> SparkWorld:
+    """Store items with vectors, and the rows of users as rows of a split."""
+    n_items, dims = vectors_id.shape
+    index = np.arange(n_items, dtype=np.int32)
+    bounds = pa.array(np.arange(n_items + 1, dtype=np.int32) * dims)
+    items = {
+        "item_id": pa.array(index).cast(pa.string()),
+        "item_index": index,
+        "n_train": np.ones(n_items, np.int64),
+        "vector": pa.ListArray.from_arrays(bounds, pa.array(vectors_id.reshape(-1))),
+        "bias": np.zeros(n_items),
+    }
+    pq.write_table(pa.table(items), folder / "items.parquet")
+    lengths_u = np.diff(users.offsets)
+    rows = {
+        "user_id": pa.array(np.repeat(np.arange(len(lengths_u)), lengths_u)).cast(pa.string()),
+        "item_id": pa.array(users.items_p).cast(pa.string()),
+        "part": pa.repeat("given", len(users.items_p)),
+        "rating": users.ratings_p,
+        "event_time": np.arange(len(users.items_p)),
+    }
+    pq.write_table(pa.table(rows), folder / "splits.parquet", row_group_size=1 << 19)
+    spark = get_session("recbench-spark bench curves")
+    written = load_parquet(spark, str(folder / "items.parquet"))
+    source = DotSource(SharedRows(folder.name, input_files(written)), n_items, dims)
+    plan = CurvePlan(request, {"ndcg": "bench"})
+    return SparkWorld(spark, folder, source, plan, curves.count_tasks(spark, len(users.items_p)))
+
+
+# ------------------------------------------------------------------------------------------- turns
+
+
+def time_kind(
+    world: SparkWorld, fold_in: FoldInSettings, rounds: int
+) -> tuple[dict[str, list[Seconds]], dict[str, int]]:
+    """Return the seconds of both ways in turns, and the largest memory of a worker of each in bytes."""
+    model = PrefixScorer(world.source, fold_in)
+    ready = world.folder / "ready"
+    make = partial(make_ready_rows, world.plan, model)
+    world.select_users().mapInArrow(make, READY).write.parquet(str(ready))
+    peaks: dict[str, int] = {}
+    works: dict[str, Callable[[], None]] = {
+        "ready": lambda: rank_ready(world, ready),
+        "curve": lambda: write_curve(world, model),
+    }
+
+    def run(name: str) -> Seconds:
+        with watch_workers(peaks, name):
+            return measure_call(works[name])
+
+    turns = take_turns({name: partial(run, name) for name in works}, rounds, warm_ups=1)
+    shutil.rmtree(ready)
+    return turns, peaks
+
+
+def write_curve(world: SparkWorld, model: PrefixScorer) -> None:
+    """Write rows of `curve_values`, from the rows of the split."""
+    values = curves.measure_models(world.select_users(), world.plan, [CurveMember("run", model)])
+    values.write.mode("overwrite").parquet(str(world.folder / "values"))
+
+
+def rank_ready(world: SparkWorld, ready: Path) -> None:
+    """Write the value of each ready vector."""
+    task = partial(measure_ready_rows, world.source, world.plan.request)
+    rows = world.spark.read.parquet(str(ready)).mapInArrow(task, VALUE)
+    rows.write.mode("overwrite").parquet(str(world.folder / "ready_values"))
+
+
+def make_ready_rows(plan: CurvePlan, model: PrefixScorer, batches: Batches) -> Batches:
+    """Fold all prefixes in: a row of `READY` for each, from rows of `CURVE_USERS`."""
+    _, folder = model.open()
+    for batch in batches:
+        for start in range(0, batch.num_rows, 1 << 10):
+            ((users, _),) = list_orders(batch.slice(start, 1 << 10), plan)
+            prefixes = make_prefixes(users.offsets, plan.request.rule)
+            block, _ = fold_pairs(folder, users, prefixes, plan.request.definition)
+            assert block.vectors_ud is not None
+            width = block.vectors_ud.shape[1]
+            vector_bounds = np.arange(len(block.vectors_ud) + 1) * width
+            columns = {
+                "user_key": pa.array(block.keys_u),
+                "items": _nest(prefixes.truth_offsets, users.items_p[prefixes.truth_p].astype(np.int32)),
+                "relevance": _nest(prefixes.truth_offsets, users.ratings_p[prefixes.truth_p]),
+                "masked": _nest(prefixes.masked_offsets, users.items_p[prefixes.masked_p].astype(np.int32)),
+                "vector": _nest(vector_bounds, block.vectors_ud.reshape(-1)),
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def _nest(offsets: Any, values: Any) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def measure_ready_rows(source: DotSource, request: CurveRequest, batches: Batches) -> Batches:
+    """Rank and measure ready vectors: a value for each row of `READY`."""
+    scorer = source.scorer()
+    k = max(request.ks)
+    for batch in batches:
+        block = user_block(batch, source.dims)
+        truth, masked = read_item_lists(batch, "items"), read_item_lists(batch, "masked")
+        device = WHOLE_ROWS if is_little(scorer, batch.num_rows) else "cpu"
+        counts = count_ranks(
+            scorer, block, truth, masked, device=device, settings=CountingSettings(cutoff=k)
+        )
+        relevance = flatten_lists(batch.column("relevance"))[1]
+        ranks = (counts.above_p, counts.tied_p, counts.before_p, counts.candidates_u)
+        rankings = Rankings(truth.offsets_u, relevance, *ranks)
+        values = measure(rankings, request.metrics, request.ks, request.definition, uncut=False)["ndcg"]
+        columns = [batch.column("user_key"), pa.array(values[:, 0])]
+        yield pa.RecordBatch.from_arrays(columns, ["user_key", "value"])
+
+
+# ------------------------------------------------------------------------------------------- memory
+
+
+@contextmanager
+def watch_workers(peaks: dict[str, int], name: str) -> Iterator[None]:
+    """Keep the largest own memory of one of Spark's Python workers (`RssAnon` of /proc, Linux)."""
+    ended = threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(0.1):
+            peaks[name] = max(peaks.get(name, 0), largest_own_memory())
+
+    watcher = threading.Thread(target=sample, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def largest_own_memory() -> int:
+    """Return the bytes of the largest Python worker, mapped files left out."""
+    sizes = [0]
+    for process in list_tree():
+        place = Path(f"/proc/{process.pid}")
+        with suppress(OSError):
+            if b"pyspark.daemon" in (place / "cmdline").read_bytes():
+                lines = (place / "status").read_text().splitlines()
+                sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")]
+    return max(sizes)
+
+
+def read_heap(spark: SparkSession) -> int:
+    """Return the bytes that the driver's JVM uses after it has collected its garbage."""
+    assert spark._jvm is not None
+    runtime = spark._jvm.java.lang.Runtime.getRuntime()
+    runtime.gc()
+    return int(runtime.totalMemory() - runtime.freeMemory())
+
+
+def describe_turns(name: str, turns: dict[str, list[Seconds]], peaks: dict[str, int]) -> str:
+    """Return the line of one kind: medians of wall and CPU seconds, their ratios, and memory of workers."""
+    wall, cpu = (
+        {way: statistics.median(getattr(one, unit) for one in seconds) for way, seconds in turns.items()}
+        for unit in ("wall", "cpu")
+    )
+    memory = ", ".join(f"{way} {peak / MIB:.0f}" for way, peak in peaks.items())
+    return (
+        f"{name:14} wall: ready {wall['ready']:6.1f} s, curve {wall['curve']:6.1f} s, "
+        f"ratio {wall['curve'] / wall['ready']:.2f}; cpu: {cpu['ready']:6.1f} s, {cpu['curve']:6.1f} s, "
+        f"{cpu['curve'] / cpu['ready']:.2f}; largest worker, MiB: {memory}"
+    )
