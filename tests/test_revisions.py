@@ -21,7 +21,6 @@ HELD_OUT = {"holdout": "n_given", "n": 4, "held_out": {"of": "users", "test": 0.
 SGD = {"name": "m", "kind": "sgd_mf"}
 RIDGE = {"unobserved_weight": 0.1, "regulariser": 0.1}
 BPR = {"name": "m", "kind": "mf_bpr"}
-VECTORS = {"name": "m", "kind": "embeddings", "items": "items.parquet", "fold_in": RIDGE}
 UNIFORM = {**SMALL["evaluation"], "definition": {"candidates": "uniform"}}
 LOG = {"name": "d", "reader": "world"}
 
@@ -69,8 +68,6 @@ EVERYTHING = {"split", "model", "run"}
         ("held_out_users", small(models=[BPR], split=HELD_OUT), "m", set()),
         ("held_out_users", small(models=[{**BPR, "fold_in": RIDGE}], split=HELD_OUT), "m", {"run"}),
         ("held_out_users", small(split=HELD_OUT), "popular", set()),
-        ("held_out_users", small(models=[VECTORS], split=HELD_OUT), "m", set()),
-        ("fold_in", small(models=[VECTORS], split=HELD_OUT), "m", {"run"}),
         ("comparisons", small(), "popular", set()),
         ("a new name", small(), "popular", set()),
     ],

@@ -1,9 +1,9 @@
 """Time learning curves on Spark beside the ranking of as many ready vectors, for `curves.py --spark`.
 
-The curve starts from rows of the table `splits`: users and their rows cross one shuffle, and tasks fold in,
-rank and measure all prefixes and write rows of `curve_values`. The ready vectors start from Parquet files
-with one row for each prefix, with its vector and its lists of items, so that nothing is shuffled. Tasks rank
-up to the cut-off, measure, and write one value for each row. Both leave out means and intervals.
+The curve starts from rows of the table `splits`: users and their rows cross one shuffle, and tasks fold
+in, rank and measure all prefixes and write rows of `curve_values`. The ready vectors start from Parquet
+files with one row for each prefix, with its vector and its lists of items, so that nothing is shuffled.
+Tasks rank up to the cut-off, measure, and write one value for each row. Both leave out means and intervals.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class SparkWorld:
         return curves.select_curve_users(splits, items, parts, self.plan)
 
 
-def run_spark(args: argparse.Namespace, vectors_id: Floats32, users: CurveUsers, request: CurveRequest) -> None:
+def run_spark(
+    args: argparse.Namespace, vectors_id: Floats32, users: CurveUsers, request: CurveRequest
+) -> None:
     """Time both ways for each kind of fold-in, and print times, ratios and memory."""
     with TemporaryDirectory(dir=args.folder) as place:
         world = store_world(Path(place), vectors_id, users, request)

@@ -166,6 +166,9 @@ EXPOSURE_SLICES = ("stratum", "most_popular")
 CURVE_METRIC, MANDCG = "ndcg", "mandcg"
 """The metric along a learning curve that decides between two models, and its mean over the points."""
 
+MAX_CURVE_SUMS = 1 << 24
+"""Most columns times replicates of the learning curves of a model: 256 MiB of sums in a task."""
+
 RATING_METRICS = ("rmse", "mse", "mae")
 """Metrics of predicted ratings where `metrics` is not set."""
 
@@ -272,6 +275,13 @@ class Evaluation(Strict):
             raise ValueError(f"learning_curve needs the metric {CURVE_METRIC}: its mean is {MANDCG}")
         if not self.user_metrics:
             raise ValueError("learning_curve needs user_metrics: true")
+        columns = len(self.learning_curve.points) * len(self.metrics) * (len(self.cutoffs) + self.uncut)
+        sums = columns * self.bootstrap.replicates
+        if sums > MAX_CURVE_SUMS:
+            raise ValueError(
+                f"learning_curve: points x metrics x cut-offs x bootstrap.replicates are {sums:,}, and a "
+                f"task holds 16 bytes for each: at most {MAX_CURVE_SUMS:,}"
+            )
         return self
 
     @property

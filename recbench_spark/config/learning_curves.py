@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,8 +22,11 @@ class LearningCurve(Strict):
     time or that of a hash with `seed`, of which `draws` are averaged. `test`: with `common` the first L
     rows are neither truth nor candidates at any point; with `rest` all that is not given is the truth.
     `minimum`: fewest tested rows. `users`: `fixed` are those with L + minimum rows or more, at every
-    point; with `as_long_as` a user of n rows stands up to min(L, n - minimum).
+    point; with `as_long_as` a user of n rows stands up to min(L, n - minimum). `rankings`: also keep the
+    ranks of each user's tested items at each point (table `curve_rankings`).
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"rankings"})
 
     given: tuple[Count, ...] | Annotated[int, Field(ge=1, le=MAX_POINTS)]
     order: Literal["time", "hash"] = "time"
@@ -32,6 +35,7 @@ class LearningCurve(Strict):
     test: Literal["common", "rest"] = "common"
     minimum: Count = 1
     users: Literal["fixed", "as_long_as"] = "fixed"
+    rankings: bool = False
 
     @field_validator("given")
     @classmethod

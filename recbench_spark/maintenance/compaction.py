@@ -13,7 +13,7 @@ from recbench_spark.nightly.split import drop_splits
 from recbench_spark.schemas import RUNS, SPLITS, TABLES, Table
 from recbench_spark.storage.store import Store
 
-LARGE_RESULTS = ("rankings", "user_metrics", "curve_values")
+LARGE_RESULTS = ("rankings", "user_metrics", "curve_values", "curve_rankings")
 """Tables with a row for each user and run. Metrics and checks of an old night are small and stay."""
 
 

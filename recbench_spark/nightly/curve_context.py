@@ -38,7 +38,8 @@ def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan
     metrics = tuple(name for name in evaluation.metrics if name in METRICS)
     request = CurveRequest(rule, metrics, evaluation.cutoffs, definition, evaluation.uncut)
     definitions = {name: describe_curve(curve, definition, name) for name in metrics}
-    return CurvePlan(request, definitions, curve.draws if curve.order == "hash" else 0, curve.seed)
+    draws = curve.draws if curve.order == "hash" else 0
+    return CurvePlan(request, definitions, draws, curve.seed, curve.describe())
 
 
 def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
@@ -54,6 +55,12 @@ class CurveContext:
     split_id: str
     benchmark: Benchmark
     plan: CurvePlan
+
+    @property
+    def keeps_rankings(self) -> bool:
+        """True if the file asks for rows of `curve_rankings`."""
+        curve = self.benchmark.evaluation.learning_curve
+        return curve is not None and curve.rankings
 
     @cached_property
     def users(self) -> DataFrame:

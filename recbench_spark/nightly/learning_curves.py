@@ -6,7 +6,7 @@ the rows of `runs`, which make them visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from recbench_spark.nightly.curve_context import CurveContext
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CURVE_VALUES, LEARNING_CURVES, METRICS, USER_METRICS
+from recbench_spark.schemas import CURVE_RANKINGS, CURVE_VALUES, LEARNING_CURVES, METRICS, USER_METRICS
 from recbench_spark.training.model_adapter import make_adapter
 
 
@@ -56,6 +56,9 @@ def measure_curves(
     with journal.stage("learning_curves", f"learning curves of {names}", run_ids=list(models)) as counts:
         members = [member for run_id in models if (member := _open_member(night, models, run_id, failed))]
         written = _write_values(night, context, members, failed)
+        if context.keeps_rankings:
+            measured = [member for member in members if member.run_id in written]
+            written = _write_rankings(night, context, measured, failed)
         write_curve_results(night, written)
         checks = context.make_checks()
         for run_id in written:
@@ -91,17 +94,44 @@ def _write_values(
     failed: dict[str, Exception],
 ) -> list[str]:
     """Append rows of `curve_values`, in one commit for all models; return the runs that have rows."""
+
+    def write(some: Sequence[CurveMember]) -> None:
+        night.store.append(curves.measure_models(context.users, context.plan, some), CURVE_VALUES)
+
+    return _write_members(write, members, failed)
+
+
+def _write_rankings(
+    night: BenchmarkNight,
+    context: CurveContext,
+    members: Sequence[CurveMember],
+    failed: dict[str, Exception],
+) -> list[str]:
+    """Append rows of `curve_rankings`, in one commit for all models; return the runs that have rows."""
+
+    def write(some: Sequence[CurveMember]) -> None:
+        night.store.append(curves.rank_models(context.users, context.plan, some), CURVE_RANKINGS)
+
+    return _write_members(write, members, failed)
+
+
+def _write_members(
+    write: Callable[[Sequence[CurveMember]], None],
+    members: Sequence[CurveMember],
+    failed: dict[str, Exception],
+) -> list[str]:
+    """Write rows of all models at once; where that dies, each model is tried by itself."""
     if not members:
         return []
     try:
-        night.store.append(curves.measure_models(context.users, context.plan, members), CURVE_VALUES)
+        write(members)
     except Exception as error:
         if len(members) == 1:
             _keep_error(members[0].run_id, error, failed)
             return []
         if is_cancelled(error) or is_java_gone(error):
             raise
-        return [run_id for member in members for run_id in _write_values(night, context, [member], failed)]
+        return [run_id for member in members for run_id in _write_members(write, [member], failed)]
     return [member.run_id for member in members]
 
 

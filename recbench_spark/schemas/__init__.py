@@ -48,6 +48,7 @@ from recbench_spark.schemas.comparisons import (
     PARADOXES,
 )
 from recbench_spark.schemas.evaluation import (
+    CURVE_RANKINGS,
     CURVE_VALUES,
     LEARNING_CURVES,
     METRICS,
@@ -98,6 +99,7 @@ __all__ = [
     "COMPARISONS",
     "COMPLETE",
     "CURVE_CROSSINGS",
+    "CURVE_RANKINGS",
     "CURVE_VALUES",
     "DATE",
     "DEFINITION",

@@ -83,6 +83,32 @@ CURVE_VALUES = Table(
     partition_by=("run_id",),
 )
 
+CURVE_RANKINGS = Table(
+    "curve_rankings",
+    "One row per held-out user, order and point: the rank of each tested item, where the file asks for it.",
+    (
+        RUN_ID,
+        USER_ID,
+        TableColumn("user_key", LONG, "xxhash64 of the user id: draws bootstrap weights.", False),
+        PART,
+        TableColumn("definition", STRING, "Points, order, test and users of the curve.", False),
+        TableColumn("draw", INT, "Number of the order by hash, from 0 on; NULL: the order of time."),
+        TableColumn("given", INT, "Number of given ratings.", False),
+        TableColumn("item_ids", array_type(STRING), "Tested items, original ids.", False),
+        TableColumn("relevance", array_type(DOUBLE), "Rating of each tested item.", False),
+        TableColumn(
+            "above",
+            array_type(LONG),
+            "Candidates scored higher; -1: item not ranked; the largest k where the run counts no further.",
+            False,
+        ),
+        TableColumn("tied", array_type(LONG), "Other candidates with the same score.", False),
+        TableColumn("before", array_type(LONG), "Those of the tied ones with a smaller item id.", False),
+        TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
+    ),
+    partition_by=("run_id",),
+)
+
 LEARNING_CURVES = Table(
     "learning_curves",
     "One row per point of a curve: a metric after a number of given ratings, with its interval.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from recbench_spark.schemas.base import Table
 from recbench_spark.schemas.comparisons import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES
 from recbench_spark.schemas.evaluation import (
+    CURVE_RANKINGS,
     CURVE_VALUES,
     LEARNING_CURVES,
     METRICS,
@@ -81,11 +82,12 @@ TABLES: dict[str, Table] = {
         RETRIEVAL_RUNS,
         CURVE_VALUES,
         CURVE_CROSSINGS,
+        CURVE_RANKINGS,
     )
 }
 RESULT_TABLES = (
     "metrics", "user_metrics", "rankings", "multiverse", "checks", "replays", "learning_curves",
-    "curve_values", "retrieval_runs",
+    "curve_values", "curve_rankings", "retrieval_runs",
 )  # fmt: skip
 """Tables whose rows become visible through a succeeded row of `runs`."""
 

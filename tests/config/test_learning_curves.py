@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Evaluation, LearningCurve, parse
 from recbench_spark.definitions import make_definition
 from recbench_spark.errors import ConfigError
@@ -131,6 +132,32 @@ def test_a_pair_is_chosen_among_two_models_or_more() -> None:
         check(document)
     with pytest.raises(ConfigError, match="'at' needs the names"):
         check(change(SWITCH, {"name": "switch", "kind": "switch", "at": 3}))
+
+
+def test_sums_that_no_task_can_hold_are_refused() -> None:
+    document = change("evaluation.learning_curve.given", 1000)
+    document["evaluation"]["bootstrap"] = {"replicates": 9000}
+    message = "points x metrics x cut-offs x bootstrap.replicates are 18,000,000.*at most 16,777,216"
+    with pytest.raises(ConfigError, match=message):
+        check(document)
+
+
+def test_vectors_of_teams_depend_on_the_revision_of_the_fold_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Item vectors alone rank by a fold-in; with vectors of users nothing is folded in."""
+    ours = {
+        "kind": "embeddings",
+        "items": "i.parquet",
+        "fold_in": {"unobserved_weight": 1, "regulariser": 1},
+    }
+    models = [{"name": "items", **ours}, {"name": "both", **ours, "users": "u.parquet"}]
+    plain = {"metrics": ["ndcg"], "k": [5]}
+    benchmark = parse(
+        Benchmark, {**FILE, "models": models, "evaluation": plain, "headline": "ndcg@5"}, "tests"
+    )
+    before = [run_revisions(benchmark, make_definition(), model) for model in benchmark.models]
+    monkeypatch.setitem(revisions.REVISIONS, "fold_in", 7)
+    after = [run_revisions(benchmark, make_definition(), model) for model in benchmark.models]
+    assert after == [{**before[0], "fold_in": 7}, before[1]]
 
 
 def test_mandcg_is_a_metric_only_where_there_are_curves() -> None:

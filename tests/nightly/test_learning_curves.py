@@ -26,6 +26,7 @@ from recbench_spark.schemas import (
     CHECKS,
     COMPARISONS,
     CURVE_CROSSINGS,
+    CURVE_RANKINGS,
     CURVE_VALUES,
     EMBEDDINGS,
     ITEMS,
@@ -69,7 +70,7 @@ CURVES: dict[str, Any] = {
         "definition": {"threshold": 4},
         "slices": [],
         "bootstrap": {"replicates": 50},
-        "learning_curve": {"given": 4, "minimum": 2},
+        "learning_curve": {"given": 4, "minimum": 2, "rankings": True},
     },
     "headline": "mandcg@10",
     "comparisons": {},
@@ -237,7 +238,9 @@ def test_no_bit_depends_on_partitions(curve_night: Ran, test: str, draws: int) -
 
 
 def test_one_model_at_a_time_gives_the_same_bits(curve_night: Ran) -> None:
-    benchmark = parse(Benchmark, {**CURVES, "name": "alone", "models": CURVES["models"][:1]}, "tests")
+    document = {**CURVES, "name": "alone", "models": CURVES["models"][:1]}
+    document["evaluation"] = {**CURVES["evaluation"], "learning_curve": {"given": 4, "minimum": 2}}
+    benchmark = parse(Benchmark, document, "tests")
     conf = curve_night.store.spark.conf
     conf.set(MODELS_AT_ONCE_SETTING, "0")
     try:
@@ -248,6 +251,32 @@ def test_one_model_at_a_time_gives_the_same_bits(curve_night: Ran) -> None:
         both = [rows_by_run(night, table, "popular") for night in (curve_night, alone)]
         bare = [sorted(str({**row, "run_id": ""}) for row in rows) for rows in both]
         assert bare[0] and bare[0] == bare[1]
+    # Its file asks for no ranks.
+    assert not rows_by_run(alone, CURVE_RANKINGS, "popular")
+
+
+@pytest.mark.parametrize("model", ["popular", "als", "stars"])
+def test_ranks_on_request_give_the_values(curve_night: Ran, model: str) -> None:
+    ranked = rows_by_run(curve_night, CURVE_RANKINGS, model, part="test")
+    by_pair = {(row["user_id"], row["given"]): row for row in ranked}
+    stored = rows_by_run(curve_night, CURVE_VALUES, model, part="test", metric="ndcg")
+    assert len(by_pair) == len(ranked) == 4 * len(stored) > 40
+    names = {row["item_index"]: name for name, row in item_rows(curve_night).items()}
+    users = read_histories(curve_night)["test"]
+    for row in stored:
+        for point, value in zip(row["given"], row["values"][1], strict=True):
+            pair = by_pair[row["user_id"], point]
+            tested = users[row["user_id"]][LAST:]
+            assert dict(zip(pair["item_ids"], pair["relevance"], strict=True)) == {
+                names[item]: rating for item, rating in tested
+            }
+            places = zip(pair["above"], pair["before"], pair["relevance"], strict=True)
+            ranks = [above + before + 1 for above, before, rating in places if rating >= 4 and above >= 0]
+            relevant = sum(rating >= 4 for rating in pair["relevance"])
+            ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(CUT, relevant) + 1))
+            gain = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= CUT)
+            assert value == (pytest.approx(gain / ideal) if relevant else None)
+            assert pair["draw"] is None and pair["definition"].startswith("curve=1 to 4 given by time")
 
 
 # ------------------------------------------------------------------------------- switches

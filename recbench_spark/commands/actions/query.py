@@ -90,6 +90,8 @@ TABLE_SOURCES = {
         "the benchmark file has 'learning_curve: {given: 20}' in its section evaluation, and users are "
         "held out",
     ),
+    "curve_rankings": "the benchmark file has 'learning_curve: {given: 20, rankings: true}' in its section "
+    "evaluation",
     "graph_runs": "a model of the benchmark file is of kind graph, or jobs/embed.py has run",
     "replays": "jobs/replay.py has run",
     "fits": "jobs/benchmark.py has run",

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap, HeldOut
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
-from recbench_spark.evaluation.metrics import curve_batches
+from recbench_spark.evaluation.metrics import curve_batches, curve_rankings
 from recbench_spark.evaluation.metrics.curve_batches import (
     CURVE_COUNTS,
     CURVE_KEY,
@@ -27,6 +27,7 @@ from recbench_spark.evaluation.metrics.curve_batches import (
     CurveMember,
     CurvePlan,
 )
+from recbench_spark.evaluation.metrics.curve_rankings import CURVE_RANKED
 from recbench_spark.evaluation.ranking.rank import read_gpu_share, task_device
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.randomness import uniform
@@ -132,15 +133,41 @@ def measure_models(users: DataFrame, plan: CurvePlan, members: Sequence[CurveMem
     return users.select(*CURVE_USERS.names).mapInArrow(run, to_ddl(CURVE_ROWS))
 
 
+def rank_models(users: DataFrame, plan: CurvePlan, members: Sequence[CurveMember]) -> DataFrame:
+    """Rank the tested items of all models at every point, without a shuffle: rows of `curve_rankings`.
+
+    Memory and arguments as `measure_models`. It ranks once more, because only few files ask for these rows.
+    """
+    share = read_gpu_share(users.sparkSession)
+    run = partial(_rank_task, plan, tuple(members), partial(task_device, share))
+    return users.select(*CURVE_USERS.names).mapInArrow(run, to_ddl(CURVE_RANKED))
+
+
+def _rank_task(
+    plan: CurvePlan, members: Sequence[CurveMember], device: Callable[[], str], batches: Batches
+) -> Batches:
+    return _run_members(partial(curve_rankings.rank_users, plan), members, device, batches)
+
+
 def _measure_task(
     plan: CurvePlan, members: Sequence[CurveMember], device: Callable[[], str], batches: Batches
 ) -> Batches:
+    return _run_members(partial(curve_batches.measure_users, plan), members, device, batches)
+
+
+def _run_members(
+    run: Callable[..., Batches],
+    members: Sequence[CurveMember],
+    device: Callable[[], str],
+    batches: Batches,
+) -> Batches:
+    """Hold the users of a task, and run a function for one model after the other."""
     users = [piece for batch in batches for piece in _cut_batch(batch)]
     if not users:
         return
     task_device_name = device()
     for member in members:
-        yield from curve_batches.measure_users(plan, member, iter(users), device=task_device_name)
+        yield from run(member, iter(users), device=task_device_name)
 
 
 def _cut_batch(batch: pa.RecordBatch) -> list[pa.RecordBatch]:

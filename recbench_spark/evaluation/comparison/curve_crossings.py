@@ -7,8 +7,9 @@ Axes: u users, n runs, l points, b replicates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import combinations
 
 import numpy as np
@@ -26,7 +27,16 @@ from recbench_spark.kernels.comparison.curve_crossings import find_crossing
 from recbench_spark.kernels.metrics.learning_curves import FEWEST_USERS
 from recbench_spark.kernels.streams import Batches
 
+PIECE_BYTES = 1 << 27
+"""Bytes of sums that a task should hold: an eighth of a GiB."""
+
+SUM_BYTES = 32
+"""Bytes of the sums of a pair for each point and replicate: two curves, each with values and weights."""
+
 CELL = ("part", "definition", "first_run", "second_run")
+
+RunPair = tuple[int, int]
+"""Numbers of two runs."""
 
 _LONGS = pa.list_(pa.int64())
 PAIR_TOTALS = pa.schema(
@@ -64,8 +74,9 @@ class CrossingPlan:
 def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFrame:
     """Find the crossing of every pair: rows of `CROSSINGS`; none where a point has fewer than ten users.
 
-    Shuffles the rows once by user, then a row per task, part and pair. A task holds the sums of all pairs:
-    32 bytes for each pair, point and replicate.
+    Shuffles the rows once by user, then a row per task, part and pair. The pairs are divided into pieces,
+    and a task of a piece reads its users again. It holds 32 bytes for each pair of the piece, point and
+    replicate: at most `PIECE_BYTES`, or one pair where that needs more.
 
     Args:
         values: rows of `curve_values`, of any runs.
@@ -77,7 +88,11 @@ def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFra
         {"values": F.col("values")[place], "ks": F.col("given")}
     )
     by_user = repartition_by_user(rows, [run.run_id for run in plan.runs], tasks)
-    totals = by_user.mapInArrow(partial(sum_pairs, plan), to_ddl(PAIR_TOTALS))
+    pieces = [
+        by_user.mapInArrow(partial(sum_pairs, plan, pairs), to_ddl(PAIR_TOTALS))
+        for pairs in cut_pairs(plan)
+    ]
+    totals = reduce(DataFrame.union, pieces)
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
@@ -86,16 +101,34 @@ def find_crossings(values: DataFrame, plan: CrossingPlan, tasks: int) -> DataFra
     return totals.groupBy(*CELL).applyInArrow(finish, to_ddl(CROSSINGS))
 
 
-def sum_pairs(plan: CrossingPlan, batches: Batches) -> Batches:
-    """Sum the curves of all pairs over a task's users: rows of `PAIR_TOTALS`."""
+def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:
+    """Return all pairs of runs in pieces whose sums a task can hold; a piece has one pair or more."""
+    pairs = list(combinations(range(len(plan.runs)), 2))
+    pair_bytes = SUM_BYTES * len(plan.given) * max(plan.bootstrap.replicates, 1)
+    at_once = max(PIECE_BYTES // pair_bytes, 1)
+    return [pairs[start : start + at_once] for start in range(0, len(pairs), at_once)]
+
+
+def sum_pairs(plan: CrossingPlan, pairs: Sequence[RunPair], batches: Batches) -> Batches:
+    """Sum the curves of some pairs over a task's users: rows of `PAIR_TOTALS`.
+
+    The rows of a part and definition stand together, so that a task holds the sums of one of them.
+    """
     totals: dict[tuple[str, str, int, int], list[Ints]] = {}
     for side in read_paired_values(batches, len(plan.runs), plan.given):
         part, _, definition = side.key
-        for a, b in combinations(range(len(plan.runs)), 2):
+        if totals and (part, definition) != next(iter(totals))[:2]:
+            yield from _total_rows(totals)
+            totals = {}
+        for a, b in pairs:
             sums = _sum_pair(side.keys_u, side.values_unc[:, a], side.values_unc[:, b], plan.bootstrap)
             key = (part, definition, a, b)
             before = totals.get(key)
             totals[key] = sums if before is None else [x + y for x, y in zip(before, sums, strict=True)]
+    yield from _total_rows(totals)
+
+
+def _total_rows(totals: Mapping[tuple[str, str, int, int], list[Ints]]) -> Batches:
     for key, sums in totals.items():
         names = dict(zip(("moments", "boot", "weights"), (x.reshape(-1) for x in sums), strict=True))
         row = {**dict(zip(CELL, key, strict=True)), **names}

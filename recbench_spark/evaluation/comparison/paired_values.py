@@ -22,6 +22,9 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 CHUNK_ROWS = 1 << 18
 """Rows (a user in a run) that become arrays at once: 2 MB per cut-off."""
 
+CHUNK_VALUES = 1 << 24
+"""Values of these rows at most: 128 MiB."""
+
 KEY = ("part", "metric", "definition")
 """Columns of the key: values are compared within one key."""
 
@@ -54,19 +57,20 @@ def read_paired_values(
     batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
 ) -> Iterator[PairedValues]:
     """Read the arrays of a partition of `repartition_by_user`, key by key, in chunks of users."""
-    for chunk in _whole_users(batches):
+    limit = min(CHUNK_ROWS, max(CHUNK_VALUES // max(len(ks), 1), 1))
+    for chunk in _whole_users(batches, limit):
         for start, stop in _equal_key_ranges(chunk, KEY):
             yield _to_paired_values(chunk.slice(start, stop - start), n_runs, ks)
 
 
-def _whole_users(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield tables of about CHUNK_ROWS rows; the rows of a user and key always stay in one table."""
+def _whole_users(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
+    """Yield tables of about `limit` rows; the rows of a user and key always stay in one table."""
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         pending.append(batch)
         rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
+        if rows >= limit:
             table = pa.Table.from_batches(pending).combine_chunks()
             complete = _equal_key_ranges(table, (*KEY, "user_id"))[-1][0]
             if complete:

@@ -37,7 +37,7 @@ from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.metrics.accuracy import cutoffs
 from recbench_spark.kernels.metrics.chunk import is_relevant
 from recbench_spark.kernels.metrics.learning_curves import FEWEST_USERS, average_draws, average_points
-from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS
+from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS, Scorer
 from recbench_spark.kernels.splits.prefixes import count_points, make_prefixes, order_by_hash
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -130,12 +130,14 @@ class CurvePlan:
         definitions: metric -> definition string of its rows.
         draws: orders by hash; 0: the order of time.
         seed: of these orders.
+        curve: axis of the definitions that says points, order, test and users.
     """
 
     request: CurveRequest
     definitions: Mapping[str, str]
     draws: int = 0
     seed: int = 42
+    curve: str = ""
 
     def list_cutoffs(self, metric: str) -> list[int | None]:
         """Return the cut-offs of a metric; None: over the whole ranking."""
@@ -161,15 +163,19 @@ def measure_users(
         standing, points_u = select_standing(batch, plan)
         if not standing.num_rows:
             continue
-        pairs = int(points_u.sum())
-        chosen = WHOLE_ROWS if device == "cpu" and is_little(scorer, pairs) else device
-        request = replace(plan.request, device=chosen)
+        request = set_device(plan.request, scorer, points_u, device)
         orders = list_orders(standing, plan)
         draws = [measure_prefixes(scorer, folder, users, request) for users, _ in orders]
         for metric in plan.request.metrics:
             values = average_draws(np.stack([values_by_name[metric] for values_by_name in draws]))
             rows = _value_rows(standing, metric, values, points_u, plan)
             yield rows.set_column(0, CURVE_ROWS.field(0), pa.repeat(member.run_id, rows.num_rows))
+
+
+def set_device(request: CurveRequest, scorer: Scorer, points_u: Ints, device: str) -> CurveRequest:
+    """Return the request with the device of some users: torch is not loaded for little work."""
+    little = device == "cpu" and is_little(scorer, int(points_u.sum()))
+    return replace(request, device=WHOLE_ROWS if little else device)
 
 
 def select_standing(batch: pa.RecordBatch, plan: CurvePlan) -> tuple[pa.RecordBatch, Ints]:
@@ -307,7 +313,7 @@ def sum_curves(bootstrap: Bootstrap, batches: Batches) -> Batches:
     """Sum the curves of a task's users: rows of `CURVE_TOTALS` from rows of `CURVE_ROWS`.
 
     Rows of one run stand together, so a task holds the sums of one run: 16 bytes for each metric, cut-off,
-    point and replicate.
+    point and replicate, at most 256 MiB (`config.evaluation.MAX_CURVE_SUMS`).
     """
     totals: dict[tuple[str, ...], CurveTotals] = {}
     for batch in batches:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,15 +120,40 @@ def measure_prefixes(
     points, ks = request.rule.given, list(request.ks)
     columns = {name: len(cutoffs(name, ks, request.uncut)) for name in request.metrics}
     values = {name: np.full((len(users.keys_u), len(points), c), np.nan) for name, c in columns.items()}
+    for ranked in rank_prefixes(scorer, folder, users, request):
+        measured = measure(ranked.rankings, request.metrics, ks, request.definition, request.uncut)
+        place_x = np.searchsorted(points, ranked.point_x)
+        for name, value_xc in measured.items():
+            values[name][ranked.user_x, place_x] = value_xc
+    return values
+
+
+class RankedPrefixes(NamedTuple):
+    """Rankings of the pairs of one batch.
+
+    Attributes:
+        user_x: the user of each pair.
+        point_x: the number of given ratings.
+        items_p: tested items of the pairs, bounded by `rankings.offsets`.
+        rankings: their ranks, a user of which is a pair.
+    """
+
+    user_x: Ints
+    point_x: Ints
+    items_p: Ints
+    rankings: Rankings
+
+
+def rank_prefixes(
+    scorer: Scorer, folder: PrefixFolder | None, users: CurveUsers, request: CurveRequest
+) -> Iterator[RankedPrefixes]:
+    """Yield the rankings of all pairs in batches of limited size; arguments as `measure_prefixes`."""
     for start, stop in cut_batches(users, request.rule):
         batch = users.select_users(start, stop)
         prefixes = make_prefixes(batch.offsets, request.rule)
         rankings = _rank_pairs(scorer, folder, batch, prefixes, request)
-        measured = measure(rankings, request.metrics, ks, request.definition, request.uncut)
-        place_x = np.searchsorted(points, prefixes.point_x)
-        for name, value_xc in measured.items():
-            values[name][start + prefixes.user_x, place_x] = value_xc
-    return values
+        tested_p = batch.items_p[prefixes.truth_p]
+        yield RankedPrefixes(start + prefixes.user_x, prefixes.point_x, tested_p, rankings)
 
 
 def cut_batches(users: CurveUsers, rule: PrefixRule) -> Iterator[tuple[int, int]]:

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from recbench_spark.config import Bootstrap
+from recbench_spark.evaluation.comparison import curve_crossings, paired_values
 from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.evaluation.comparison.curve_crossings import (
     CELL,
     CrossingPlan,
+    cut_pairs,
     finish_pair,
     sum_pairs,
 )
@@ -55,7 +57,11 @@ def make_batch(keys: Any, values: Any, chosen: Any) -> pa.RecordBatch:
 def find(keys: Any, values: Any, parts: int) -> list[dict[str, Any]]:
     tasks = np.array_split(np.arange(len(keys)), parts)
     totals = [
-        t for task in tasks if len(task) for t in sum_pairs(PLAN, iter([make_batch(keys, values, task)]))
+        t
+        for pairs in cut_pairs(PLAN)
+        for task in tasks
+        if len(task)
+        for t in sum_pairs(PLAN, pairs, iter([make_batch(keys, values, task)]))
     ]
     rows = []
     for pair in ((0, 1), (0, 2), (1, 2)):
@@ -80,6 +86,27 @@ def test_sums_of_tasks_give_the_crossing_of_all_users(parts: int) -> None:
         assert row["value"] == crossing.switch.value and row["share_at_ends"] == crossing.share_at_ends
         assert bool(row["swapped"]) == crossing.switch.swapped
         assert row["sign_changes"] == crossing.sign_changes
+
+
+def test_pairs_are_cut_into_pieces_that_a_task_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = find(*draw_values(40), 3)
+    assert cut_pairs(PLAN) == [[(0, 1), (0, 2), (1, 2)]]
+    monkeypatch.setattr(curve_crossings, "PIECE_BYTES", 2 * 32 * 4 * 200)
+    assert cut_pairs(PLAN) == [[(0, 1), (0, 2)], [(1, 2)]]
+    assert find(*draw_values(40), 3) == whole
+    monkeypatch.setattr(curve_crossings, "PIECE_BYTES", 1)
+    assert [len(pairs) for pairs in cut_pairs(PLAN)] == [1, 1, 1]
+
+
+def test_a_task_holds_the_sums_of_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, values = draw_values(30)
+    rows = [make_batch(keys, values, np.arange(30))]
+    rows.append(rows[0].set_column(0, "part", pa.repeat("valid", rows[0].num_rows)))
+    summed = sum_pairs(PLAN, [(0, 1)], iter(rows))
+    monkeypatch.setattr(paired_values, "CHUNK_ROWS", 6)  # chunks of two users change no sum
+    parts = [row.column("part")[0].as_py() for row in summed]
+    assert parts == ["test", "valid"]
+    assert find(keys, values, 1)[0] == find(keys, values, 3)[0]
 
 
 def test_shares_are_adjusted_over_the_pairs_and_models_are_named() -> None:
