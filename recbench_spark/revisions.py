@@ -79,7 +79,8 @@ REVISIONS: dict[str, int] = {
     # 2: hit rates and scaled MRR of labelled pairs are exact sums; before, the order of the sum was open.
     "pairs": 2,
     "exposure": 1,
-    "learning_curves": 1,
+    # 2: MANDCG of a single user has no interval; before, one of length 0.
+    "learning_curves": 2,
     # Vectors of users who were held out from training, by the fold-in of learning curves.
     "fold_in": 1,
     # 2: implicit_als, als_wr, sgd_mf, mf_bpr and lightgcn fold these users in by their given rows; before,

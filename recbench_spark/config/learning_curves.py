@@ -37,6 +37,15 @@ class LearningCurve(Strict):
     users: Literal["fixed", "as_long_as"] = "fixed"
     rankings: bool = False
 
+    @field_validator("given", mode="before")
+    @classmethod
+    def _check_number(cls, given: Any) -> Any:
+        if isinstance(given, int) and not 1 <= given <= MAX_POINTS:
+            raise ValueError(
+                f"{given} is no number of given ratings: 1 to {MAX_POINTS}, or a list of points"
+            )
+        return given
+
     @field_validator("given")
     @classmethod
     def _check_given(cls, given: Any) -> Any:

@@ -73,8 +73,8 @@ NO_RIDGE = {"name": "als", "kind": "als", "regularization": 0.0}
 
 
 BAD = [
-    ("evaluation.learning_curve.given", 0, "given"),
-    ("evaluation.learning_curve.given", 1001, "given"),
+    ("evaluation.learning_curve.given", 0, "0 is no number of given ratings: 1 to 1000"),
+    ("evaluation.learning_curve.given", 1001, "1001 is no number of given ratings"),
     ("evaluation.learning_curve.given", True, "given"),
     ("evaluation.learning_curve.given", [], "ascending"),
     ("evaluation.learning_curve.given", [5, 2], "ascending"),

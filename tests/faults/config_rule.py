@@ -752,6 +752,7 @@ LEARNING_CURVE = with_rule(
             "test": choice("common", "rest"),
             "minimum": COUNT,
             "users": choice("fixed", "as_long_as"),
+            "rankings": truth,
         },
         "given",
     ),
@@ -978,6 +979,8 @@ def _check_curves(meant: dict[str, Any]) -> None:
     place = "benchmark.evaluation.learning_curve"
     if "ndcg" not in list_metrics(meant) or evaluation.get("user_metrics") is False:
         raise Broken(place, "needs values of users in ndcg")
+    if _count_curve_sums(evaluation, len(list_metrics(meant))) > 1 << 24:
+        raise Broken(place, "sums that no task can hold")
     if (held_out or {"of": ""}).get("of", "users") != "users":
         raise Broken(place, "needs held-out users")
     if meant["split"].get("parts", ("test",)) != ("test",) or set(parts) - {"test", "valid"}:
@@ -992,6 +995,14 @@ def _check_curves(meant: dict[str, Any]) -> None:
     names, valid = {entry["name"] for entry in curves}, "valid" in parts and bool(held_out.get("valid"))
     for switch in switches:
         _check_switch(switch, names, valid and len(parts) > 1, curve["given"])
+
+
+def _count_curve_sums(evaluation: dict[str, Any], metrics: int) -> int:
+    """Return columns times replicates of one curve."""
+    given, cuts = evaluation["learning_curve"]["given"], tuple(evaluation.get("k", (1, 3, 5, 10, 20)))
+    points = len(given) if isinstance(given, tuple) else given
+    columns = (max(cuts) if evaluation.get("curve") else len(cuts)) + int(evaluation.get("uncut", True))
+    return points * metrics * columns * evaluation.get("bootstrap", {}).get("replicates", 1000)
 
 
 def _check_switch(switch: dict[str, Any], names: set[str], valid: bool, given: Any) -> None:

@@ -209,7 +209,8 @@ def test_means_by_hand_as_fractions() -> None:
 def test_one_user_has_a_mean_and_no_interval_along_the_curve() -> None:
     *points, mean = finish(make_plan(PrefixRule((1, 2, 4))), [value_rows([[0.5, 0.5, 0.5]], [3])])
     assert [row["value"] for row in points] == [None] * 3 and [row["n"] for row in points] == [1] * 3
-    assert mean["value"] == 0.5 and mean["stderr"] is None
+    assert mean["value"] == 0.5
+    assert (mean["stderr"], mean["ci_low"], mean["ci_high"]) == (None, None, None)
 
 
 def test_equal_ratings_of_no_grade_count_zero(member: CurveMember) -> None:
