@@ -977,10 +977,10 @@ def _check_curves(meant: dict[str, Any]) -> None:
             raise Broken("benchmark.models", "a switch needs learning curves")
         return
     place = "benchmark.evaluation.learning_curve"
-    if "ndcg" not in list_metrics(meant) or evaluation.get("user_metrics") is False:
-        raise Broken(place, "needs values of users in ndcg")
-    if _count_curve_sums(evaluation, len(list_metrics(meant))) > 1 << 24:
-        raise Broken(place, "sums that no task can hold")
+    metrics = list_metrics(meant)
+    too_large = _count_curve_sums(evaluation, len(metrics)) > 1 << 24
+    if "ndcg" not in metrics or evaluation.get("user_metrics") is False or too_large:
+        raise Broken(place, "needs values of users in ndcg, and sums that a task can hold")
     if (held_out or {"of": ""}).get("of", "users") != "users":
         raise Broken(place, "needs held-out users")
     if meant["split"].get("parts", ("test",)) != ("test",) or set(parts) - {"test", "valid"}:
