@@ -52,6 +52,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--points", type=cli.parse_count, default=20)
     flags.add_argument("--rounds", type=cli.parse_count, default=3)
     flags.add_argument("--spark", action="store_true", help="through Spark, from stored rows")
+    flags.add_argument("--kinds", default="als,als-explicit,implicit_als", help="with --spark, by commas")
     flags.add_argument("--folder", type=Path, help="place of the files with --spark")
     return flags
 

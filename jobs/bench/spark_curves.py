@@ -48,8 +48,8 @@ from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 from recbench_spark.storage.shared_rows import input_files, load_parquet
 
 FOLD_INS: dict[str, FoldInSettings] = {
-    "als, explicit": RidgeFoldIn(0.1),
-    "als, implicit": ConfidenceFoldIn(0.1, 10.0),
+    "als": ConfidenceFoldIn(0.1, 10.0),
+    "als-explicit": RidgeFoldIn(0.1),
     "implicit_als": PairFoldIn(0.1, 0.003),
 }
 """Fold-in of each kind: Spark's ALS in both forms, and iALS."""
@@ -87,8 +87,9 @@ def run_spark(
     with TemporaryDirectory(dir=args.folder) as place:
         world = store_world(Path(place), vectors_id, users, request)
         print(f"Spark, {args.users:,} users, {args.points} points, {args.items:,} items, {args.dims} dims")
-        for name, fold_in in FOLD_INS.items():
-            print(describe_turns(name, *time_kind(world, fold_in, args.rounds)), flush=True)
+        for number, name in enumerate(args.kinds.split(",")):
+            turns = time_kind(world, FOLD_INS[name], args.rounds, warm_ups=not number)
+            print(describe_turns(name, *turns), flush=True)
         print(f"memory of the driver's JVM after the turns: {read_heap(world.spark) / MIB:.0f} MiB")
 
 
@@ -125,9 +126,12 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
 
 
 def time_kind(
-    world: SparkWorld, fold_in: FoldInSettings, rounds: int
+    world: SparkWorld, fold_in: FoldInSettings, rounds: int, *, warm_ups: int
 ) -> tuple[dict[str, list[Seconds]], dict[str, int]]:
-    """Return the seconds of both ways in turns, and the largest memory of a worker of each in bytes."""
+    """Return the seconds of both ways in turns, and the largest memory of a worker of each in bytes.
+
+    The first kind has a turn of each way to warm up: workers load libraries and the JVM compiles.
+    """
     model = PrefixScorer(world.source, fold_in)
     ready = world.folder / "ready"
     make = partial(make_ready_rows, world.plan, model)
@@ -142,7 +146,7 @@ def time_kind(
         with watch_workers(peaks, name):
             return measure_call(works[name])
 
-    turns = take_turns({name: partial(run, name) for name in works}, rounds, warm_ups=1)
+    turns = take_turns({name: partial(run, name) for name in works}, rounds, warm_ups)
     shutil.rmtree(ready)
     return turns, peaks
 

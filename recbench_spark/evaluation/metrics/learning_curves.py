@@ -44,8 +44,8 @@ from recbench_spark.models.prefix_vectors import PrefixFolder
 BATCH_ENTRIES = 1 << 21
 """Entries of given, tested and masked lists in a batch: 50 MB of whole numbers."""
 
-BATCH_PAIRS = 1 << 15
-"""Pairs (user, point) of a batch: 8 MB of vectors of 64 numbers in float32."""
+BATCH_PAIRS = 1 << 14
+"""Pairs (user, point) of a batch: 4 MB of vectors of 64 numbers in float32, and twice 8 MB in float64."""
 
 MODES = ("unseen", "rated")
 """Candidates of a prefix: the catalogue without the given items, or the user's tested items alone."""
