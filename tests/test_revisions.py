@@ -11,6 +11,7 @@ import pytest
 
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark
+from recbench_spark.config.models import make_model
 from recbench_spark.definitions import Definition
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.night import BenchmarkNight, make_run_key
@@ -79,6 +80,20 @@ def test_a_revision_enters_the_hashes_it_affects(
     raise_revision(revised, monkeypatch)
     after = hashes(benchmark, model)
     assert {name for name in before if before[name] != after[name]} == moved
+
+
+def test_a_model_behind_an_index_depends_on_the_fold_in_of_its_base() -> None:
+    index = {"name": "flat", "kind": "flat"}
+    name = "held_out_users"
+    for base, split, expected in (
+        (SGD, HELD_OUT, True),
+        (SGD, SMALL["split"], False),
+        (BPR, HELD_OUT, False),
+    ):
+        document = {"name": "i", "kind": "retrieved", "base": base, "index": index, "length": 10}
+        benchmark = small(models=[base], split=split)
+        revised = code_provenance.run_revisions(benchmark, Definition(), make_model(document, "tests"))
+        assert (name in revised) == expected
 
 
 def test_the_reader_of_a_log_enters_its_split(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

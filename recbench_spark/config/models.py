@@ -345,6 +345,16 @@ class RetrievedModel(ModelConfig):
         """Names of revisions that the numbers depend on: those of the base, and of its kind."""
         return (self.base.kind, *self.base.revised)
 
+    @property
+    def folded(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of revisions of the base's fold-in."""
+        return self.base.folded
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if the base has vectors of users held out from training; see `ModelConfig`."""
+        return self.base.folds_given_rows
+
 
 class PublishedModel(ModelConfig):
     """Figures of a publication, shown beside measured ones: `ndcg@10: 0.31` or `rmse: 0.77`.
