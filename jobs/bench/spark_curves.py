@@ -134,8 +134,7 @@ def time_kind(
     """
     model = PrefixScorer(world.source, fold_in)
     ready = world.folder / "ready"
-    make = partial(make_ready_rows, world.plan, model)
-    world.select_users().mapInArrow(make, READY).write.parquet(str(ready))
+    write_ready(world, model, ready)
     peaks: dict[str, int] = {}
     works: dict[str, Callable[[], None]] = {
         "ready": lambda: rank_ready(world, ready),
@@ -149,6 +148,12 @@ def time_kind(
     turns = take_turns({name: partial(run, name) for name in works}, rounds, warm_ups)
     shutil.rmtree(ready)
     return turns, peaks
+
+
+def write_ready(world: SparkWorld, model: PrefixScorer, ready: Path) -> None:
+    """Write a row of `READY` for each prefix."""
+    make = partial(make_ready_rows, world.plan, model)
+    world.select_users().mapInArrow(make, READY).write.parquet(str(ready))
 
 
 def write_curve(world: SparkWorld, model: PrefixScorer) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from jobs.bench import curves as bench
+from jobs.bench import spark_curves as spark_bench
 from jobs.studies import curves as study
 from recbench_spark.commands import nightly
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import ConfigError
+from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.nightly.night import check_benchmark
 
 FLAGS = ["--users", "10", "--points", "4", "--draws", "2", "--dims", "3", "--trials", "3"]
@@ -81,6 +84,27 @@ def test_the_bench_takes_turns(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(bench.parser().parse_args(flags)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["fold-in", "als", "implicit als"]
+
+
+@pytest.mark.parametrize("kind", spark_bench.FOLD_INS)
+def test_both_ways_of_the_bench_on_spark_give_the_same_values(
+    spark: Any, tmp_path: Path, kind: str
+) -> None:
+    draw = np.random.default_rng(1)
+    vectors = draw.normal(size=(80, 4)).astype(np.float32)
+    users, request = bench.draw_users(draw, 40, 80), bench.make_request(3)
+    world = spark_bench.store_world(tmp_path, vectors, users, request)
+    model = PrefixScorer(world.source, spark_bench.FOLD_INS[kind])
+    spark_bench.write_ready(world, model, tmp_path / "ready")
+    spark_bench.write_curve(world, model)
+    spark_bench.rank_ready(world, tmp_path / "ready")
+    rows = pd.read_parquet(tmp_path / "ready_values")
+    ready = {key: sorted(values) for key, values in rows.groupby("user_key")["value"]}
+    curve = pd.read_parquet(tmp_path / "values")
+    assert len(curve) == len(ready) > 30 and len(rows) == 3 * len(curve)
+    for key, values in zip(curve["user_key"], curve["values"], strict=True):
+        assert sorted(values[0]) == ready[key]
+    assert spark_bench.read_heap(spark) > 0
 
 
 @pytest.mark.parametrize("name", ["movielens_1m_curves", "movielens_latest_small_curves"])
