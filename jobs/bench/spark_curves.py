@@ -12,6 +12,7 @@ import argparse
 import shutil
 import statistics
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
     pq.write_table(pa.table(rows), folder / "splits.parquet", row_group_size=1 << 19)
     spark = get_session("recbench-spark bench curves")
     written = load_parquet(spark, str(folder / "items.parquet"))
-    source = DotSource(SharedRows(folder.name, input_files(written)), n_items, dims)
+    source = DotSource(SharedRows(uuid.uuid4().hex, input_files(written)), n_items, dims)
     plan = CurvePlan(request, {"ndcg": "bench"})
     return SparkWorld(spark, folder, source, plan, curves.count_tasks(spark, len(users.items_p)))
 

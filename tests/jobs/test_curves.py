@@ -87,9 +87,7 @@ def test_the_bench_takes_turns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", spark_bench.FOLD_INS)
-def test_both_ways_of_the_bench_on_spark_give_the_same_values(
-    spark: Any, tmp_path: Path, kind: str
-) -> None:
+def test_both_ways_on_spark_give_the_same_values(spark: Any, tmp_path: Path, kind: str) -> None:
     draw = np.random.default_rng(1)
     vectors = draw.normal(size=(80, 4)).astype(np.float32)
     users, request = bench.draw_users(draw, 40, 80), bench.make_request(3)
