@@ -50,8 +50,8 @@ class ModelConfig(Strict):
     `facts`: facts that a night reads from the model itself, for gates. `revised`: names in `revisions` that
     its numbers depend on, beside that of its kind. `unkeyed`: settings that change no number and enter no
     key. `unfitted`: settings that no fit depends on: models that differ in them alone share one fit.
-    `fitted_by_version`: True if another `version` is another fit. `folded`: names in `revisions` that the
-    numbers of users held out from training depend on, where `folds_given_rows` is true.
+    `fitted_by_version`: True if another `version` is another fit. `fold_in_revisions`: names in `revisions`
+    that the numbers of users held out from training depend on, where `folds_given_rows` is true.
     """
 
     behaviour: ClassVar[str] = ""
@@ -62,7 +62,7 @@ class ModelConfig(Strict):
     unkeyed: ClassVar[frozenset[str]] = frozenset()
     unfitted: ClassVar[frozenset[str]] = frozenset()
     fitted_by_version: ClassVar[bool] = False
-    folded: ClassVar[tuple[str, ...]] = ("fold_in", "held_out_users")
+    fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in", "held_out_users")
 
     name: Name
     version: str = "1"
@@ -252,7 +252,7 @@ class EmbeddingsModel(ModelConfig):
 
     added_later: ClassVar[frozenset[str]] = frozenset({"fold_in"})
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
-    folded: ClassVar[tuple[str, ...]] = ("fold_in",)
+    fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in",)
     kind: Literal["embeddings"]
     users: Location | None = None
     items: Location
@@ -346,9 +346,9 @@ class RetrievedModel(ModelConfig):
         return (self.base.kind, *self.base.revised)
 
     @property
-    def folded(self) -> tuple[str, ...]:  # type: ignore[override]
+    def fold_in_revisions(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of revisions of the base's fold-in."""
-        return self.base.folded
+        return self.base.fold_in_revisions
 
     @property
     def folds_given_rows(self) -> bool:

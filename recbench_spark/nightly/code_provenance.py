@@ -34,7 +34,7 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     names += ["exposure"] if evaluation.exposure else []
     names += ["learning_curves"] if evaluation.learning_curve else []
     if benchmark.split.holds_out_users and model.folds_given_rows:
-        names += model.folded
+        names += model.fold_in_revisions
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 
 
