@@ -105,11 +105,13 @@ _adopted: dict[str, str] = {}
 def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
     """Take keys and address from Hadoop's configuration, for a process that has found no keys elsewhere.
 
+    A later call takes keys that were renewed there.
+
     Args:
         place: URI of a storage.
         read_setting: returns the value of a setting of Hadoop; None: it is not set.
     """
-    if read_scheme(place) != "s3" or read_access(place).source:
+    if read_scheme(place) != "s3" or (read_access(place).source and not _adopted):
         return
     values = {name: read_setting(key) for key, name in HADOOP_KEYS.items()}
     settings = {name: value for name, value in values.items() if value}

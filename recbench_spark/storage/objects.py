@@ -327,6 +327,11 @@ def storage_error(place: str, text: str) -> StoreError:
         )
     if not access.source and any(word in lower for word in NO_CREDENTIALS):
         return StoreError(f"cannot open {where}: {access.describe_credentials()}", HINT_ACCESS)
+    if any(word in lower for word in EXPIRED):
+        message = f"the keys for {where} have expired: {access.describe_credentials()}"
+        return StoreError(
+            message, "renew them there, and run again: a night goes on from what was published"
+        )
     if any(word in lower for word in REFUSED):
         return StoreError(f"{where} refuses this user: {access.describe_credentials()}", HINT_ACCESS)
     if any(word in lower for word in SILENT):
@@ -340,7 +345,13 @@ NO_CREDENTIALS = (
 )
 REFUSED = (
     *("accessdenied", "access denied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),
-    *("unauthenticated", "permission", "status 403", "status: 403", "expiredtoken"),
+    *("unauthenticated", "permission", "status 403", "status: 403"),
+)
+EXPIRED = (
+    "expiredtoken",
+    "token has expired",
+    "token is expired",
+    "security token included in the request is expired",
 )
 SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
 

@@ -61,8 +61,8 @@ def share_access(spark: SparkSession, root: str) -> None:
     """Give Python workers what reaches an object storage: it goes with each task, and stands in no setting.
 
     Settings of Spark stand in its page, event log and plans; the environment of workers does not. Keys
-    that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. Keys that expire
-    are not renewed.
+    that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. A later call
+    gives keys that were renewed meanwhile to the tasks of later jobs.
     """
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     adopt_hadoop(root, hadoop.get)
@@ -183,9 +183,15 @@ class WarehouseTables:
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
+        self._renew_access()
         missing = [table for table in tables if not self.exists(table.name)]
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(self._create, missing))
+
+    def _renew_access(self) -> None:
+        """Read the keys of an object storage again, since those of a profile expire and are replaced."""
+        if is_object_storage(self.root):
+            share_access(self.spark, self.root)
 
     def _create(self, table: Table) -> None:
         if is_object_storage(self.root):
@@ -197,6 +203,7 @@ class WarehouseTables:
 
     def read(self, table: Table) -> DataFrame:
         """Return all rows of a table, visible or not; an empty frame if it does not exist yet."""
+        self._renew_access()
         if not self.exists(table.name):
             return self.spark.createDataFrame([], table.schema)
         if self.in_catalog:
