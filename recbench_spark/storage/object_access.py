@@ -89,12 +89,14 @@ def read_access(place: str) -> StorageAccess:
     return StorageAccess(options, source)
 
 
+HADOOP_ADDRESS = {"fs.s3a.endpoint": "AWS_ENDPOINT_URL", "fs.s3a.endpoint.region": "AWS_REGION"}
+"""Settings of Hadoop's S3A for address and region, and the variables that mean the same."""
+
 HADOOP_KEYS = {
     "fs.s3a.access.key": "AWS_ACCESS_KEY_ID",
     "fs.s3a.secret.key": "AWS_SECRET_ACCESS_KEY",
     "fs.s3a.session.token": "AWS_SESSION_TOKEN",
-    "fs.s3a.endpoint": "AWS_ENDPOINT_URL",
-    "fs.s3a.endpoint.region": "AWS_REGION",
+    **HADOOP_ADDRESS,
 }
 """Settings of Hadoop's S3A, and the variables that mean the same."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -357,5 +358,8 @@ SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error
 
 
 def _shorten(text: str) -> str:
-    """Return the first line of a library's error, without the debug form of its causes."""
+    """Return what the server says, or the first line of a library's error without its causes."""
+    answer = re.search(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
+    if answer:
+        return f"{answer[1]}: {answer[2]}"
     return text.strip().splitlines()[0][:200] if text.strip() else "an error without words"

@@ -206,5 +206,7 @@ def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytes
     ) as error:
         objects.require_storage(bucket)
     assert "wrong" not in str(error.value)
+    with pytest.raises(StoreError, match="InvalidBucketName: The specified bucket is not valid"):
+        objects.require_storage("s3://b1/warehouse")
     expired = objects.storage_error(bucket, "Client error with status 400: <Code>ExpiredToken</Code>")
     assert str(expired).startswith(f"the keys for bucket {bucket} at ") and "have expired" in str(expired)
