@@ -131,11 +131,13 @@ class StoredObject(NamedTuple):
         name: name below the listed place; empty: the place is this object.
         size: bytes.
         tag: ETag and version of the content; the time of the write where the storage has no ETag.
+        written: time of the write in seconds since 1970, by the storage's clock.
     """
 
     name: str
     size: int
     tag: str
+    written: float
 
 
 def stat_objects(place: str) -> Iterator[StoredObject]:
@@ -163,7 +165,7 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
 def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
     tags = [entry["e_tag"], entry["version"]]
     tag = json.dumps(tags) if tags[0] else entry["last_modified"].isoformat()
-    return StoredObject(name, entry["size"], tag)
+    return StoredObject(name, entry["size"], tag, entry["last_modified"].timestamp())
 
 
 def remove_object(place: str) -> None:
