@@ -118,10 +118,10 @@ def test_nights_on_s3_at_once_and_after_a_kill_give_the_bits_of_a_folder(
     keys = f"aws_access_key_id = {s3_server.key}\naws_secret_access_key = {s3_server.secret}\n"
     profile.write_text(f"[default]\n{keys}")
     warehouse, folder = f"{bucket}/team/w", str(tmp_path / "w")
-    run_at_once(tmp_path, folder, "folder", profile)
     with start_night(tmp_path, warehouse, "tiny", "killed") as killed:
         killed.wait_for(lambda: any(map(IN_PASS, list_objects(warehouse))))
         killed.kill()
+    run_at_once(tmp_path, folder, "folder", profile)
     run_at_once(tmp_path, warehouse, "s3", profile)
     delete_unpublished(warehouse)
     assert compare_warehouses.main([folder, warehouse]) == 0
