@@ -124,6 +124,13 @@ def list_objects(place: str) -> Iterator[str]:
             yield from (entry["path"].removeprefix(f"{bucket.key}/") for entry in chunk)
 
 
+def holds_files(place: str) -> bool:
+    """Return whether a path of this machine exists, or a place of an object storage holds objects."""
+    if is_object_storage(place):
+        return next(list_objects(place), None) is not None
+    return local_path(place).exists()
+
+
 class StoredObject(NamedTuple):
     """An object as a listing shows it.
 

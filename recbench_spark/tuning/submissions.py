@@ -27,7 +27,7 @@ from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.nightly.night import headline_filter
 from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
-from recbench_spark.storage.objects import list_objects
+from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.publish import private_path, rename_folder
 from recbench_spark.storage.shared_rows import (
     drop_folder,
@@ -37,7 +37,6 @@ from recbench_spark.storage.shared_rows import (
     write_parquet,
 )
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.training.fits.table import find_place
 from recbench_spark.training.fits.tasks import PREDICTIONS
 from recbench_spark.tuning.board_update import RMSE, append_entries, board_name, read_entries
@@ -105,18 +104,12 @@ def read_predictions(
 
 def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
-    missing = [place for place in folders if store.is_file_storage and not _holds_files(place)]
+    missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
         raise DataError(
             f"model {model}: files of {len(missing)} fits were removed, for example {missing[0]}",
             "jobs/maintain.py --keep-days removes them with age; fit again from another seed: --seeds",
         )
-
-
-def _holds_files(place: str) -> bool:
-    if is_object_storage(place):
-        return next(list_objects(place), None) is not None
-    return Path(place).exists()
 
 
 def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str, Any]) -> Bundle:

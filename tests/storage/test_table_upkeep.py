@@ -31,7 +31,7 @@ def add_rejects(place: str, split: str, once: str) -> str:
     return f"{place}/{file.path}"
 
 
-def sorted_rows(place: str) -> list[str]:
+def read_sorted(place: str) -> list[str]:
     return sorted(map(str, read_dataset(place).to_table().to_pylist()))
 
 
@@ -50,18 +50,18 @@ def test_compaction_and_vacuum_keep_all_rows_and_remove_what_no_version_has(
     for split in SPLITS:
         for n in range(3):
             add_rejects(place, split, f"{split}-{n}")
-    before, kept = sorted_rows(place), list_files(place, {"split_id": "s1"})
+    before, kept = read_sorted(place), list_files(place, {"split_id": "s1"})
     lost = f"{place}/split_id=s1/part-lost.parquet"
     objects.write_bytes(lost, b"of a killed writer")
     objects.write_bytes(young := f"{place}/split_id=s1/part-young.parquet", b"")
     compact_files(place, "split_id", ["s1"])
     assert [len(list_files(place, {"split_id": split})) for split in SPLITS] == [3, 1, 1]
-    assert list_files(place, {"split_id": "s1"}) == kept and sorted_rows(place) == before
+    assert list_files(place, {"split_id": "s1"}) == kept and read_sorted(place) == before
     make_old(s3_server)
     objects.write_bytes(young, b"of a task at work")
     vacuum_files(place, 24)
     assert objects.read_bytes(lost) is None and objects.read_bytes(young) is not None
-    assert sorted_rows(place) == before
+    assert read_sorted(place) == before
     assert add_rejects(place, "s1", "after") in list_files(place)
 
 
@@ -75,7 +75,7 @@ def test_two_writers_beside_a_compaction_lose_nothing(bucket: str, monkeypatch: 
     late = add_rejects(place, "s1", "meanwhile")
     compact_files(place)
     assert len(list_files(place)) == 2 and late in list_files(place)
-    assert len(sorted_rows(place)) == 4 * ROWS.num_rows
+    assert len(read_sorted(place)) == 4 * ROWS.num_rows
     delta_files.delete_rows(place, "split_id", ["s1"])
     with pytest.raises(ConflictError):  # its rows would come back
         compact_files(place)
