@@ -119,11 +119,12 @@ def find_old_fits(
         keep: earlier nights that are kept.
         splits: splits that will be removed.
     """
-    if not store.is_file_storage:
-        return ()
-    rule = RetentionRule.read(store, before, keep, splits)
     if store.folder is None:
+        if not store.is_file_storage:
+            return ()
+        rule = RetentionRule.read(store, before, keep, splits)
         return tuple(find_old_objects(join_uri(store.root, FIT_FILES), rule))
+    rule = RetentionRule.read(store, before, keep, splits)
     parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
     return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
 
