@@ -144,8 +144,8 @@ def _write_part(
     if first is None and number:
         return
     file = join_uri(folder, f"part-{number:05}.parquet")
-    stored = schema.with_metadata({SPARK_SCHEMA: spark_schema})
-    with open_output(file) as stream, pq.ParquetWriter(stream, stored, store_schema=False) as writer:
+    with open_output(file) as stream, pq.ParquetWriter(stream, schema, store_schema=False) as writer:
+        writer.add_key_value_metadata({SPARK_SCHEMA: spark_schema})
         for table in chunks(filled if first is None else chain([first], filled), ROWS_PER_GROUP):
-            writer.write_table(table.cast(schema).replace_schema_metadata(stored.metadata))
+            writer.write_table(table.cast(schema))
     yield pa.RecordBatch.from_pydict({"file": [file]})

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("own_jvm")]
 
 DAY = "2026-01-01"
 IN_PASS = re.compile(r"rankings/run_id=.*parquet").fullmatch
-MORE = {"comparisons": {"baseline": "popular", "replicates": 50}, "paradoxes": {}}
+MORE = {"comparisons": {"baseline": "popular", "replicates": 50}}
 SUITES: dict[str, dict[str, Any]] = {
     "tiny": {**TINY, **MORE},
     "other": {**TINY, **MORE, "name": "other", "models": [*TINY["models"], *models("random")]},
