@@ -6,6 +6,7 @@ All objects of the bucket, and all that the jobs print and log, are searched for
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import date
@@ -65,9 +66,8 @@ def start_job(folder: Path, name: str, job: str, *flags: str, **variables: str) 
     for key, value in {**ON_THIS_MACHINE, "spark.eventLog.dir": events.as_uri()}.items():
         command += ["--conf", f"{key}={value}"]
     command += [str(ROOT / "jobs" / job), *flags]
-    with start_process(
-        command, folder / f"{name}.log", folder, PYTHONPATH=str(ROOT), **variables
-    ) as process:
+    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **variables}
+    with start_process(command, folder / f"{name}.log", folder, **own) as process:
         yield process
 
 
