@@ -27,7 +27,7 @@ from tests.nights import TINY, models
 from tests.object_storage import S3Server
 from tools import compare_warehouses
 
-pytestmark = [pytest.mark.usefixtures("own_jvm")]
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
 DAY = "2026-01-01"
 IN_PASS = re.compile(r"rankings/run_id=.*parquet").fullmatch
