@@ -206,6 +206,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
         endpoint_override=endpoint.netloc or None,
         connect_timeout=CONNECT_SECONDS,
         request_timeout=REQUEST_SECONDS,
+        allow_delayed_open=True,  # a small file is one request, not the three of an upload in parts
     )
     return system, uri.removeprefix("s3://")
 
