@@ -19,16 +19,12 @@ import yaml
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.nightly.night_status import find_finished_night
-from recbench_spark.schemas import TRIALS, arrow_rows
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.delta_tables import open_table, read_dataset
+from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.objects import list_objects
-from recbench_spark.storage.table_folders import create_object_table
 from tests.cluster.processes import ROOT, SPARK_HOME, Process, start_process
 from tests.nights import TINY, models
 from tests.object_storage import S3Server
-from tests.storage.test_missing_rows import trial
-from tests.storage.test_table_upkeep import older_table
 from tools import compare_warehouses
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
@@ -141,18 +137,3 @@ def test_nights_on_s3_at_once_and_after_a_kill_give_the_bits_of_a_folder(
     assert compare_warehouses.main([folder, warehouse]) == 0
     assert list_holders(s3_server.endpoint, tmp_path), "the jobs name the address nowhere"
     assert not list_holders(s3_server.secret, tmp_path, s3_server.folder)
-
-
-def test_an_older_warehouse_on_s3_is_migrated_by_a_conditional_write(bucket: str, tmp_path: Path) -> None:
-    place, older = f"{bucket}/w/trials", older_table(TRIALS, "credited_log_id")
-    create_object_table(place, older)
-    delta_files.append_rows(place, arrow_rows([trial(1)], older), "one")
-    with start_job(tmp_path, "maintain", "maintain.py", "--warehouse", f"{bucket}/w", "--migrate") as job:
-        assert job.popen.wait(300) == 0, job.remarks[-4000:]
-    assert f"migrated {bucket}/w: 2 changes" in job.remarks, "a column and a constraint"
-    table = read_dataset(place).to_table()
-    assert table.schema.names == TRIALS.names and table["credited_log_id"].to_pylist() == [None]
-    assert open_table(place).version() == 2, "more than one commit"
-    with start_job(tmp_path, "again", "maintain.py", "--warehouse", f"{bucket}/w", "--migrate") as job:
-        assert job.popen.wait(300) == 0, job.remarks[-4000:]
-    assert f"migrated {bucket}/w: 0 changes" in job.remarks
