@@ -352,12 +352,24 @@ def test_settings_for_s3_are_those_of_a_cluster_and_its_jars():
     cluster, s3 = (read_properties(ROOT / "conf" / "spark" / f"{name}.conf") for name in ("cluster", "s3"))
     more = {key for key in s3 if s3[key] != cluster.get(key)}
     assert cluster.keys() <= s3.keys()
-    assert {key for key in more if not key.startswith("spark.hadoop.fs.s3")} == {"spark.jars.packages"}
-    (jar,) = set(s3["spark.jars.packages"].split(",")) - set(cluster["spark.jars.packages"].split(","))
+    own = {"spark.jars.packages", "spark.jars.excludes"}
+    assert {key for key in more if not key.startswith("spark.hadoop.fs.s3")} == own
+    of_s3, of_cluster = ({name: set(conf[name].split(",")) for name in own} for conf in (s3, cluster))
+    added = of_s3["spark.jars.packages"] - of_cluster["spark.jars.packages"]
+    versions = {jar.split(":")[0]: jar.split(":")[2] for jar in added}
+    assert len(added) == 3 and set(versions) == {"org.apache.hadoop", "software.amazon.awssdk"}
     jars = Path(pyspark.__file__).parent / "jars"
-    assert (jars / f"hadoop-client-api-{jar.rsplit(':', 1)[1]}.jar").is_file(), (
-        "another Hadoop than Spark's"
-    )
+    hadoop = jars / f"hadoop-client-api-{versions['org.apache.hadoop']}.jar"
+    assert hadoop.is_file(), "another Hadoop than Spark's"
+    left_out = of_s3["spark.jars.excludes"] - of_cluster["spark.jars.excludes"]
+    assert of_cluster["spark.jars.excludes"] <= of_s3["spark.jars.excludes"]
+    shipped = {
+        "software.amazon.awssdk:bundle": None,  # its modules are named one by one
+        "io.netty:*": "netty-common-*", "commons-codec:*": "commons-codec-*",
+        "commons-logging:*": "jcl-over-slf4j-*", "org.apache.httpcomponents:*": "httpclient-4*",
+    }  # fmt: skip
+    assert left_out == shipped.keys()
+    assert all(any(jars.glob(f"{name}.jar")) for name in shipped.values() if name)
 
 
 def test_make_sql_hands_the_question_on_as_it_is(tmp_path):

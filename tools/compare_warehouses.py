@@ -7,7 +7,8 @@ Tables are compared as multisets of rows, floats bit for bit, and columns by nam
 differ between any two nights are left out or replaced: timestamps (`..._at`), measured times and hashes of
 run ids are dropped; a run id becomes suite, night, model and attempt, and the folder of the warehouse
 becomes `WAREHOUSE`, also within longer texts. Other paths are compared and are part of the hashes of
-settings, so both nights need the same inputs at the same paths. --other-code also leaves out the version
+settings, so both nights need the same inputs at the same paths. A warehouse may be a URI of object
+storage. --other-code also leaves out the version
 of the code and the keys that contain it. The tool prints a line for each table and the first rows that are
 missing on a side. Exit code 1: some differ. The tool is meant for small nights: it holds both warehouses
 in memory as text.
@@ -29,6 +30,8 @@ import pyarrow as pa
 from pyarrow.dataset import Dataset
 
 from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage.objects import list_objects
+from recbench_spark.storage.uris import is_object_storage, join_uri
 
 MEASURED_COLUMNS = {
     "seconds",
@@ -60,8 +63,8 @@ def parser() -> argparse.ArgumentParser:
     """Make the parser: two folders, and what to leave out."""
     words = argparse.RawDescriptionHelpFormatter
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=words)
-    flags.add_argument("before", type=Path)
-    flags.add_argument("after", type=Path)
+    flags.add_argument("before")
+    flags.add_argument("after")
     flags.add_argument("--other-code", action="store_true", help="the code's version differs")
     return flags
 
@@ -78,21 +81,20 @@ class TableContent:
 class Warehouse:
     """A folder of Delta tables; `runs` identifies each run without its time."""
 
-    folder: Path
+    folder: re.Pattern[str]
     tables: Mapping[str, Dataset]
     runs: Mapping[str, str]
 
     @classmethod
-    def open(cls, folder: Path) -> Warehouse:
+    def open(cls, folder: str) -> Warehouse:
         """Open all tables of a warehouse."""
-        places = [path.parent for path in sorted(folder.glob("*/_delta_log"))]
-        tables = {place.name: read_dataset(place) for place in places}
+        tables = {name: read_dataset(join_uri(folder, name)) for name in list_tables(folder)}
         if "runs" not in tables:
             sys.exit(f"error: no table runs in {folder}\n  hint: give the folder of a warehouse")
         facts = ["run_id", "suite", "logical_date", "model", "attempt"]
         rows = tables["runs"].to_table(columns=facts).to_pylist()
         names = {row.pop("run_id"): "/".join(map(str, row.values())) for row in rows}
-        return cls(folder.resolve(), tables, names)
+        return cls(find_folder(folder), tables, names)
 
     def read(self, name: str, left_out: set[str]) -> TableContent:
         """Return a table in a form that two nights share; empty if there is none."""
@@ -108,7 +110,7 @@ class Warehouse:
         if isinstance(value, float):
             return value.hex()
         if isinstance(value, str):
-            placed = value.replace(str(self.folder), "WAREHOUSE")
+            placed = self.folder.sub("WAREHOUSE", value)
             return RUN_ID.sub(lambda match: self.runs.get(match[0], match[0]), placed)
         if isinstance(value, list | tuple):  # a map is a list of pairs in any order
             inner = [self.exact(entry) for entry in value]
@@ -116,6 +118,22 @@ class Warehouse:
         if isinstance(value, dict):
             return {key: self.exact(entry) for key, entry in sorted(value.items())}
         return str(value) if isinstance(value, datetime.date) else value
+
+
+def list_tables(folder: str) -> list[str]:
+    """Return the names of the tables in a folder, or below a URI of object storage."""
+    if not is_object_storage(folder):
+        return sorted(path.parent.name for path in Path(folder).glob("*/_delta_log"))
+    logs = (re.fullmatch(r"([^/]+)/_delta_log/.+", name) for name in list_objects(folder))
+    return sorted({log[1] for log in logs if log})
+
+
+def find_folder(folder: str) -> re.Pattern[str]:
+    """Return a pattern of the folder's name in texts; Hadoop and others write `s3` in their own ways."""
+    if not is_object_storage(folder):
+        return re.compile(re.escape(str(Path(folder).resolve())))
+    rest = folder.rstrip("/").partition("://")[2]
+    return re.compile(r"s3[an]?://" + re.escape(rest))
 
 
 def is_timestamp(field: pa.Field) -> bool:

@@ -33,6 +33,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.inputs import change_error
 from recbench_spark.storage.ages import read_clock_ns
 from recbench_spark.storage.local_files import is_hidden
+from recbench_spark.storage.objects import open_input
 from recbench_spark.storage.publish import replace_text
 from recbench_spark.storage.shared_arrays import is_private
 
@@ -190,17 +191,34 @@ def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> di
 
 
 def _digest_missing(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
-    pieces = [(file, at) for file, stamp in stamps.items() for at in range(0, max(stamp.size, 1), PIECE)]
-    try:
-        digests = digest_pieces(pieces)
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}", "check the file") from None
-    joined: dict[str, list[bytes]] = {}
-    for (file, _), digest in zip(pieces, digests, strict=True):
-        joined.setdefault(file, []).append(digest)
+    digests = digest_whole_files({file: stamp.size for file, stamp in stamps.items()}, digest_pieces)
     for file, stamp in stamps.items():
         if read_stamp(Path(file)) != stamp:
             raise change_error(file)
+    return digests
+
+
+def digest_whole_files(sizes: Mapping[str, int], digest_pieces: DigestPieces) -> dict[str, str]:
+    """Return the digest of each file from its pieces.
+
+    Args:
+        sizes: path or URI of a file -> bytes.
+        digest_pieces: a function that returns the SHA-256 of each piece.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    pieces = [(file, at) for file, size in sizes.items() for at in range(0, max(size, 1), PIECE)]
+    try:
+        digests = digest_pieces(pieces)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DataError(
+            f"{error.filename or pieces[0][0]}: cannot be read: {reason}", "check the file"
+        ) from None
+    joined: dict[str, list[bytes]] = {}
+    for (file, _), digest in zip(pieces, digests, strict=True):
+        joined.setdefault(file, []).append(digest)
     return {file: join_digests(some) for file, some in joined.items()}
 
 
@@ -219,7 +237,7 @@ def digest_piece(piece: Piece) -> bytes:
     """Return the SHA-256 of at most PIECE bytes of a file. Holds BUFFER bytes."""
     path, first = piece
     digest, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER))
-    with Path(path).open("rb", buffering=0) as file:
+    with open_input(path) as file:
         file.seek(first)
         remaining = PIECE
         while remaining and (n := file.readinto(buffer[: min(remaining, BUFFER)])):

@@ -1,10 +1,10 @@
 """Compute the identity of an input: the text that names the data from which a number was computed.
 
 `delta_snapshots` computes it for Delta tables and `digests` for plain files; both engines give the same
-text. Files on a local disk are digested by threads, or by tasks of Spark where they are large. Remote files
-(s3a, hdfs) are digested by Spark's tasks up to REMOTE_BYTES each. A larger remote file counts by name, size
-and time: a copy of it is another file, and a change of equal size and time is not seen. No digest of a
-remote file is cached.
+text. Files on a local disk and in object storage are digested by threads, or by tasks of Spark where they
+are large. Files of HDFS are digested by Spark's tasks up to REMOTE_BYTES each. A larger one counts by name,
+size and time: a copy of it is another file, and a change of equal size and time is not seen. No digest of a
+file of HDFS is cached.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from recbench_spark.data.digests import (
     files_identity,
     make_content,
 )
+from recbench_spark.data.object_digests import object_identity
 from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table, qualify_path
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.local_files import has_delta_log
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.uris import is_object_storage
 
 DRIVER_BYTES = 1 << 28
 """Bytes of plain files up to which threads of the driver compute digests; larger inputs go to tasks."""
@@ -113,8 +115,9 @@ def _read_table_snapshot(spark: SparkSession, name: str, options: Options) -> Sn
 
 def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
     place = normalise_path(path)
-    if Path(place).exists():
-        look = partial(content_identity, place, named, partial(_digest_in_tasks, spark))
+    if Path(place).exists() or is_object_storage(place):
+        identify = object_identity if is_object_storage(place) else content_identity
+        look = partial(identify, place, named, partial(_digest_in_tasks, spark))
         digest = look()
         return PinnedInput(path, digest, None, look, digest)
     sign_now = partial(_sign_listing, spark, path)
@@ -133,6 +136,8 @@ def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes
 
 def _piece_length(piece: Piece) -> int:
     path, first = piece
+    if is_object_storage(path):  # to ask for the size of each would be a request each
+        return PIECE
     return min(PIECE, max(Path(path).stat().st_size - first, 0))
 
 

@@ -7,7 +7,7 @@ owners follow the same rule as the folder that they were making.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,8 +19,10 @@ from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.marks import oldest_work
+from recbench_spark.storage.objects import remove_objects, stat_objects
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
 
 MAX_NIGHT_SECONDS = 24 * 3600
@@ -52,8 +54,11 @@ class RetentionRule:
     ) -> RetentionRule:
         """Return the rule for a warehouse; `doomed`: splits that will be removed."""
         existing = {row.split_id for row in store.read(SPLITS).select("split_id").distinct().collect()}
-        assert store.folder is not None
-        return cls(frozenset(existing - set(doomed)), before, tuple(keep), time_in_use(store.folder))
+        if store.folder is not None:
+            in_use = time_in_use(store.folder)
+        else:  # object storage has no marks of work: a night is over after a day
+            in_use = store.read_clock() - MAX_NIGHT_SECONDS
+        return cls(frozenset(existing - set(doomed)), before, tuple(keep), in_use)
 
     def is_old(self, name: str, last_use: float, dashes: int) -> bool:
         """Return whether nobody needs a folder.
@@ -101,30 +106,60 @@ def last_use_time(folder: Path) -> float:
 
 def find_old_fits(
     store: Store, before: date, keep: Sequence[date] = (), splits: Collection[str] = ()
-) -> tuple[Path, ...]:
-    """Return the folders of fits, their logs and bundles that no kept night needs.
+) -> tuple[Path | str, ...]:
+    """Return the folders of fits, their logs and bundles that no kept night needs; URIs of object storage.
 
     Files that a night fitted are removed with its split. Files of `jobs/benchmark.py`, `jobs/tune.py` and
     of bundles are removed if nothing has written to them since the first night that is kept. Rows of `fits`
     and `trials` stay.
 
     Args:
-        store: the warehouse; one that is no folder has no such files.
+        store: the warehouse; of a catalog and HDFS no files are found.
         before: the first night that is kept.
         keep: earlier nights that are kept.
         splits: splits that will be removed.
     """
     if store.folder is None:
-        return ()
+        if not store.is_file_storage:
+            return ()
+        rule = RetentionRule.read(store, before, keep, splits)
+        return tuple(find_old_objects(join_uri(store.root, FIT_FILES), rule))
     rule = RetentionRule.read(store, before, keep, splits)
     parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
     return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
 
 
-def remove_folders(store: Store, old: Iterable[Path]) -> None:
-    """Remove the result of `find_old_folders`; a folder that a run has begun to use since then stays."""
+def find_old_objects(root: str, rule: RetentionRule) -> list[str]:
+    """Return the old folders of fits in object storage: URIs of places below `root`.
+
+    All objects below it are listed; one time is held for each folder.
+
+    Args:
+        root: URI of `fit_files`. Its folders are fits, and its `logs` and `bundles` hold folders.
+        rule: says which are old, by the time of the newest object in a folder.
+    """
+    last_use: dict[str, float] = {}
+    for entry in stat_objects(root):
+        names = entry.name.split("/")
+        depth = 2 if f"{FIT_FILES}/{names[0]}" in SHARED_FOLDERS else 1
+        if len(names) > depth:
+            folder = "/".join(names[:depth])
+            last_use[folder] = max(last_use.get(folder, 0.0), entry.written)
+    old = (name for name, time in last_use.items() if rule.is_old(name.rsplit("/", 1)[-1], time, 1))
+    return [join_uri(root, name) for name in sorted(old)]
+
+
+def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
+    """Remove the result of `find_old_folders` or `find_old_objects`.
+
+    A folder that a run has begun to use since then stays.
+    """
+    for place in (place for place in old if isinstance(place, str)):
+        began = store.read_clock() - MAX_NIGHT_SECONDS
+        if all(entry.written <= began for entry in stat_objects(place)):
+            remove_objects(place)
     in_use = 0.0 if store.folder is None else time_in_use(store.folder)
-    for path in old:
+    for path in (path for path in old if isinstance(path, Path)):
         if not path.exists() or last_use_time(path) > in_use or is_held_within(path):
             continue
         if path.name.startswith("."):

@@ -1,12 +1,11 @@
 """Evaluate a group of models on the held-out parts in one pass, with one commit for each table.
 
 The numbers equal those of `nightly.model_evaluation` bit for bit. That module is used where tasks cannot
-write the files of the warehouse themselves (a catalog, remote storage).
+write the files of the warehouse themselves (a catalog, HDFS).
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +50,7 @@ from recbench_spark.nightly.results import check_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, USER_METRICS
 from recbench_spark.storage import shared_rows
+from recbench_spark.storage.objects import measure_files
 from recbench_spark.training.model_adapter import make_adapter
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
@@ -114,13 +114,11 @@ def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> Rankab
 
 
 def _item_bytes(ranked: RankingInput) -> int:
-    """Return the bytes of the files that workers map; 0 for files elsewhere."""
+    """Return the bytes of the files that workers map; 0 for files that this process cannot see."""
     rows = None if isinstance(ranked, GivenRows) else getattr(ranked.source, "rows", None)
-    size = 0
-    for file in rows.files if rows else ():
-        with suppress(OSError):
-            size += Path(re.sub("^file:/+", "/", file)).stat().st_size
-    return size
+    with suppress(OSError):
+        return sum(size or 0 for size in measure_files(rows.files)) if rows else 0
+    return 0
 
 
 def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[RankableModel]]:

@@ -57,11 +57,11 @@ from recbench_spark.nightly.split import (
 )
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import MARKS_FOLDER
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.warehouse import require_jars
 from recbench_spark.training.item_features import share_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
 from recbench_spark.training.retrieved import check_retrieval
@@ -177,6 +177,7 @@ def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> Benchm
     benchmark = fill_placeholders(benchmark, logical_date)
     check_benchmark(benchmark)
     _ = store.scratch  # fail now, not after hours of work, if workers cannot read it
+    require_jars(store.spark, store.root)
     split_id, inputs = identify_split(store, benchmark)
     inputs |= {name: identity(store.spark, path) for name, path in evaluation_paths(benchmark).items()}
     return BenchmarkNight(store, benchmark, benchmark.evaluation.resolve(), split_id, inputs, logical_date)
@@ -486,9 +487,9 @@ def _check_gates(benchmark: Benchmark) -> None:
 def yesterday_stamp(store: Store) -> str:
     """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
 
-    The clock is that of the warehouse's storage if this is a folder.
+    The clock is that of the warehouse's storage, and this host's for a catalog and HDFS.
     """
-    seconds = datetime.now(UTC).timestamp() if store.folder is None else read_clock(store.folder)
+    seconds = store.read_clock()
     return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)
 
 

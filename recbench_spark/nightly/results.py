@@ -195,7 +195,8 @@ def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
     """Return the settings of the dataset; a log that the warehouse holds is named relative to it."""
     dataset = night.benchmark.dataset.model_dump()
     if dataset["path"]:
-        dataset["path"] = shorten_path(dataset["path"], night.store.folder, FIT_FILES)
+        root = None if night.store.in_catalog else night.store.root
+        dataset["path"] = shorten_path(dataset["path"], root, FIT_FILES)
     return dataset
 
 

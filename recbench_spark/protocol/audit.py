@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from recbench_spark.kernels.arrays import Bools, Ints
 from recbench_spark.protocol.labels import GIVEN, LATER, OPEN_LOOP, TRAIN, VALID
 from recbench_spark.protocol.positions import encode_ids, id_column, id_numbers
 from recbench_spark.storage.blocks import Block, partition_rows
+from recbench_spark.storage.objects import open_parquet
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 
@@ -70,7 +70,7 @@ class AuditRequest:
 def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Read a file of labelled rows by whole row groups, up to ROWS_PER_PIECE rows or one group."""
     texts = [name for name in ("user_id", "item_id", "part") if name in columns]
-    file = pq.ParquetFile(path, memory_map=True, read_dictionary=texts)
+    file = open_parquet(path, read_dictionary=texts)
     groups: list[int] = []
     n = 0
     for group in range(file.num_row_groups):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.objects import write_text
+from recbench_spark.storage.objects import explain_storage, write_bytes, write_text
+from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 
 
 class Journal:
@@ -20,15 +23,23 @@ class Journal:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.path: Path | None = None
+        self.remote: _RemoteLines | None = None
         self.stream = stream or sys.stderr
         self.started = time.monotonic()
 
     def write_to(self, path: str | Path) -> None:
-        """Append JSON lines to this file from now on.
+        """Append JSON lines to this file from now on; an object of object storage is replaced by them.
 
         Raises:
             StoreError: no file can be written there.
         """
+        self.close()
+        if is_object_storage(path):
+            self.remote = _RemoteLines(str(path))
+            self.remote.write()
+            return
+        if is_remote(path):
+            raise StoreError(f"cannot write the log {path}", "name a file of this machine, or s3://...")
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,25 +49,51 @@ class Journal:
             hint = "give another file, or check permissions and space"
             raise StoreError(f"cannot write the log {path}: {_reason(error)}", hint) from None
 
+    def write_beside(self, root: str, name: str) -> None:
+        """Write JSON lines to `logs/NAME.jsonl` of a warehouse, beside its tables.
+
+        An object cannot grow. So in object storage each job has an object of its own, whose name begins
+        with this one.
+
+        Raises:
+            StoreError: as `write_to`.
+        """
+        own = f"-{uuid.uuid4().hex[:12]}" if is_remote(root) else ""
+        self.write_to(join_uri(root, "logs", f"{name}{own}.jsonl"))
+
+    def close(self) -> None:
+        """Write the lines that object storage does not have yet, and go on without a log."""
+        if self.remote is not None:
+            self._write_remote(self.remote)
+        self.path = self.remote = None
+
     def say(self, text: str) -> None:
         """Print a line for the person who watches, with the seconds since the start."""
         print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=self.stream, flush=True)
 
     def record(self, stage: str, **facts: Any) -> None:
         """Write a line for the machine."""
+        time_text = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time_text, "stage": stage, **facts}, default=str) + "\n"
+        if self.remote is not None:
+            self.remote.lines.append(line)
+            if self.remote.is_due():
+                self._write_remote(self.remote)
         if self.path:
-            line = {
-                "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "stage": stage,
-                **facts,
-            }
             try:
                 with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line, default=str) + "\n")
+                    file.write(line)
             except OSError as error:
                 # A full disk for logs must not stop a night: the tables hold its results.
                 self.say(f"warning: no more lines in the log {self.path}: {_reason(error)}")
                 self.path = None
+
+    def _write_remote(self, remote: _RemoteLines) -> None:
+        try:
+            remote.write()
+        except StoreError as error:
+            self.say(f"warning: no more lines in the log {remote.place}: {error.message}")
+            self.remote = None
 
     @contextmanager
     def stage(self, stage: str, text: str, **facts: Any) -> Iterator[dict[str, Any]]:
@@ -72,6 +109,40 @@ class Journal:
             raise
         seconds = round(time.monotonic() - started, 3)
         self.record(stage, **facts, **counts, seconds=seconds)
+
+
+REMOTE_SECONDS = 10.0
+"""Time between two writes of a log in object storage, so that requests do not grow with its lines."""
+
+
+class _RemoteLines:
+    """Lines of a log in object storage, where an object is written whole.
+
+    Attributes:
+        place: URI of the object.
+        lines: all lines so far; a night has some tens.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.lines: list[str] = []
+        self._written, self._count = time.monotonic(), 0
+        atexit.register(self._write_last)
+
+    def is_due(self) -> bool:
+        """Return whether the last write is long enough ago."""
+        return time.monotonic() - self._written >= REMOTE_SECONDS
+
+    def write(self) -> None:
+        """Write all lines. Raises StoreError where the storage does not answer, or refuses."""
+        with explain_storage(self.place):
+            write_bytes(self.place, "".join(self.lines).encode())
+        self._written, self._count = time.monotonic(), len(self.lines)
+
+    def _write_last(self) -> None:
+        if self._count < len(self.lines):
+            with suppress(StoreError):
+                self.write()
 
 
 def write_json(place: str | Path, content: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import Blocks
-from recbench_spark.storage.delta_tables import list_files, open_for_write, open_table, read_dataset
+from recbench_spark.storage.delta_tables import open_for_write, open_table, read_dataset
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import join_uri
 
@@ -246,7 +246,7 @@ def _write_rows(
     write = partial(
         write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
     )
-    with _explain_errors(f"write {folder}"):
+    with explain_delta_errors(f"write {folder}"):
         if predicate is None:
             write(mode="append")
         else:
@@ -254,7 +254,7 @@ def _write_rows(
 
 
 @contextmanager
-def _explain_errors(what: str) -> Iterator[None]:
+def explain_delta_errors(what: str) -> Iterator[None]:
     """Turn errors of `deltalake` into ConflictError, where another writer was faster, and StoreError."""
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
@@ -353,7 +353,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
 
     predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
-    with _hold_version(folder) as table, _explain_errors(f"delete from {folder}"):
+    with _hold_version(folder) as table, explain_delta_errors(f"delete from {folder}"):
         properties = _next_commit(table, f"delete {column}")
         table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
 
@@ -397,8 +397,3 @@ def read_column_values(folder: str, column: str) -> set[str]:
     for batch in read_dataset(folder).to_batches(columns=[column]):
         distinct.update(batch.column(0).unique().to_pylist())
     return distinct
-
-
-def list_partition_files(folder: str, partition: Mapping[str, str]) -> list[str]:
-    """Return the paths of a partition's files on the disk."""
-    return list_files(folder, partition)

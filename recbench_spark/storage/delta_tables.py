@@ -90,11 +90,24 @@ def list_files(place: str | Path, partition: Mapping[str, str] | None = None) ->
     return list_table_files(open_table(place), place, partition)
 
 
+def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str, int]:
+    """Return the bytes of each data file of a partition as the log has them, by path or URI.
+
+    Args, errors: as `list_files`.
+    """
+    actions = _list_actions(open_table(place), place, partition)
+    return dict(zip(_real_files(place, actions), actions["size_bytes"].to_pylist(), strict=True))
+
+
 def list_table_files(
     table: DeltaTable, place: str | Path, partition: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the paths of the data files of an open table; arguments and errors as for `list_files`."""
-    actions = _list_actions(table, place, partition or {})
+    return _real_files(place, _list_actions(table, place, partition or {}))
+
+
+def _real_files(place: str | Path, actions: pa.Table) -> list[str]:
+    """Return the paths or URIs of the files of some rows of `_list_actions`."""
     folder = str(place if is_remote(place) else _real_folder(place))
     return [_real_file(folder, path) for path in actions["path"].to_pylist()]
 

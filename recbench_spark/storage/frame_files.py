@@ -1,22 +1,30 @@
-"""Rows of a Spark frame as Parquet files of a table, written by tasks, so that one commit names them all.
+"""Rows of a Spark frame as Parquet files in object storage, written by tasks without Hadoop.
 
-Spark's own writer commits to object storage by a plain write, so of two drivers at once one could
-overwrite the other's commit. The files that tasks write here are committed by `delta_files.commit`, by a
-conditional write.
+Spark's own writer commits a Delta table there by a plain write, so of two drivers at once one could
+overwrite the other's commit. The files that `write_frame` writes are committed by `delta_files.commit`, by
+a conditional write. For files without a table, Spark's writer copies and deletes each file, since object
+storage renames nothing; `write_parts` writes each once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial, reduce
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from recbench_spark.schemas import Table, arrow_rows
+from recbench_spark.storage.blocks import chunks
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
+from recbench_spark.storage.objects import open_output
+from recbench_spark.storage.uris import join_uri
 
 BUFFER_BYTES = 1 << 26
 """Bytes of Arrow that a task collects before it writes a file for each partition value among them."""
@@ -94,3 +102,50 @@ def _split_rows(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[tuple[
     for key in rows.select(columns).group_by(list(columns)).aggregate([]).to_pylist():
         masks = [pc.equal(rows[name], key[name]) for name in columns]
         yield tuple(str(key[name]) for name in columns), rows.filter(reduce(pc.and_, masks))
+
+
+# ------------------------------------------------------------------------- files without a table
+
+ROWS_PER_GROUP = 1 << 17
+"""Rows of a row group, which a task holds."""
+
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+"""Key of a Parquet file under which Spark keeps a frame's schema with the metadata of its columns."""
+
+
+def write_parts(frame: DataFrame, folder: str) -> tuple[str, ...]:
+    """Write the rows of a frame as Parquet files of a new folder; return the files in order.
+
+    Nothing is shuffled. A task writes one file, named by its partition, and holds ROWS_PER_GROUP rows. A
+    task that is repeated replaces its file by one with the same rows. At least one file is written, for the
+    columns.
+
+    Args:
+        frame: the rows.
+        folder: URI of a place without objects.
+    """
+    write = partial(
+        _write_part,
+        folder=folder,
+        schema=to_arrow_schema(frame.schema, timezone="UTC"),
+        spark_schema=frame.schema.json().encode(),
+    )
+    return tuple(sorted(row["file"] for row in frame.mapInArrow(write, "file STRING").collect()))
+
+
+def _write_part(
+    batches: Iterator[pa.RecordBatch], folder: str, schema: pa.Schema, spark_schema: bytes
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task to one file, and yield its URI; nothing for a task without rows."""
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None and number:
+        return
+    file = join_uri(folder, f"part-{number:05}.parquet")
+    with open_output(file) as stream, pq.ParquetWriter(stream, schema, store_schema=False) as writer:
+        writer.add_key_value_metadata({SPARK_SCHEMA: spark_schema})
+        for table in chunks(filled if first is None else chain([first], filled), ROWS_PER_GROUP):
+            writer.write_table(table.cast(schema))
+    yield pa.RecordBatch.from_pydict({"file": [file]})

@@ -6,14 +6,19 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from pyspark.sql import functions as F
+
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, conform
+from recbench_spark.storage.delta_files import can_append
+from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.spark_errors import ATTEMPTS, retry_conflicts
 from recbench_spark.storage.table_sql import create_statement, migration_statements, quote_folder
-from recbench_spark.storage.uris import LOG
+from recbench_spark.storage.table_upkeep import change_table
+from recbench_spark.storage.uris import LOG, is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables
 
 STATISTICS = "delta.dataSkippingStatsColumns"
@@ -54,12 +59,40 @@ def _migrate(warehouse: WarehouseTables, work: Path | None) -> list[str]:
         is_laid_out = _layout(warehouse, table.name) == (table.partition_by, ())
         if statements or not is_laid_out:
             _refuse_beside_runs(warehouse)
-        for statement in statements:
-            retry_conflicts(f"migrate {table.name}", partial(warehouse.spark.sql, statement))
-            done.append(statement)
+        if statements and _is_changed_by_name(warehouse, table):
+            retry_conflicts(f"migrate {table.name}", partial(_change_object_table, warehouse, table))
+        else:
+            for statement in statements:
+                retry_conflicts(f"migrate {table.name}", partial(warehouse.spark.sql, statement))
+        done += statements
         if not is_laid_out:
             done.append(_rewrite_table(warehouse, table, work))
     return done
+
+
+def _is_changed_by_name(warehouse: WarehouseTables, table: Table) -> bool:
+    """Return whether columns come by a conditional write: in object storage, to tables of this code."""
+    return is_object_storage(warehouse.root) and can_append(warehouse.location(table.name))
+
+
+def _change_object_table(warehouse: WarehouseTables, table: Table) -> None:
+    """Carry out the statements of a table by one conditional write, after a look at its rows.
+
+    Raises:
+        ConflictError: another job has committed meanwhile; try again.
+        StoreError: a row breaks a constraint; the storage does not answer, or refuses.
+    """
+    place = warehouse.location(table.name)
+    version = open_table(place).version()
+    rows = warehouse.spark.read.format("delta").option("versionAsOf", version).load(place)
+    if not migration_statements(table, rows.schema, warehouse.properties(table.name), place):
+        return  # another migration was first
+    for name, condition in table.constraints.items():
+        breaches = conform(rows, table).where(~F.coalesce(F.expr(condition), F.lit(False)))
+        if not breaches.isEmpty():
+            message = f"{place} cannot be migrated: a row breaks the constraint {name}: {condition}"
+            raise StoreError(message, "remove these rows, and run --migrate again")
+    change_table(place, table, version)
 
 
 def _refuse_beside_runs(warehouse: WarehouseTables) -> None:

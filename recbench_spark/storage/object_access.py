@@ -89,12 +89,14 @@ def read_access(place: str) -> StorageAccess:
     return StorageAccess(options, source)
 
 
+HADOOP_ADDRESS = {"fs.s3a.endpoint": "AWS_ENDPOINT_URL", "fs.s3a.endpoint.region": "AWS_REGION"}
+"""Settings of Hadoop's S3A for address and region, and the variables that mean the same."""
+
 HADOOP_KEYS = {
     "fs.s3a.access.key": "AWS_ACCESS_KEY_ID",
     "fs.s3a.secret.key": "AWS_SECRET_ACCESS_KEY",
     "fs.s3a.session.token": "AWS_SESSION_TOKEN",
-    "fs.s3a.endpoint": "AWS_ENDPOINT_URL",
-    "fs.s3a.endpoint.region": "AWS_REGION",
+    **HADOOP_ADDRESS,
 }
 """Settings of Hadoop's S3A, and the variables that mean the same."""
 
@@ -105,11 +107,13 @@ _adopted: dict[str, str] = {}
 def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
     """Take keys and address from Hadoop's configuration, for a process that has found no keys elsewhere.
 
+    A later call takes keys that were renewed there.
+
     Args:
         place: URI of a storage.
         read_setting: returns the value of a setting of Hadoop; None: it is not set.
     """
-    if read_scheme(place) != "s3" or read_access(place).source:
+    if read_scheme(place) != "s3" or (read_access(place).source and not _adopted):
         return
     values = {name: read_setting(key) for key, name in HADOOP_KEYS.items()}
     settings = {name: value for name, value in values.items() if value}
@@ -202,6 +206,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
         endpoint_override=endpoint.netloc or None,
         connect_timeout=CONNECT_SECONDS,
         request_timeout=REQUEST_SECONDS,
+        allow_delayed_open=True,  # a small file is one request, not the three of an upload in parts
     )
     return system, uri.removeprefix("s3://")
 

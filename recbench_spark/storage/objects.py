@@ -6,12 +6,18 @@ goes through obstore (the library with which `deltalake` commits), and on folder
 
 from __future__ import annotations
 
+import io
+import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
@@ -31,6 +37,9 @@ from recbench_spark.storage.uris import (
     read_scheme,
     split_bucket,
 )
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 PROBE_SECONDS = 10
 """Longest time of all attempts at a request that looks whether a storage answers."""
@@ -115,6 +124,57 @@ def list_objects(place: str) -> Iterator[str]:
             yield from (entry["path"].removeprefix(f"{bucket.key}/") for entry in chunk)
 
 
+def holds_files(place: str) -> bool:
+    """Return whether a path of this machine exists, or a place of an object storage holds objects."""
+    if is_object_storage(place):
+        return next(list_objects(place), None) is not None
+    return local_path(place).exists()
+
+
+class StoredObject(NamedTuple):
+    """An object as a listing shows it.
+
+    Attributes:
+        name: name below the listed place; empty: the place is this object.
+        size: bytes.
+        tag: ETag and version of the content; the time of the write where the storage has no ETag.
+        written: time of the write in seconds since 1970, by the storage's clock.
+    """
+
+    name: str
+    size: int
+    tag: str
+    written: float
+
+
+def stat_objects(place: str) -> Iterator[StoredObject]:
+    """Yield the object of this name, or all objects below the place in order.
+
+    A thousand are held at a time.
+
+    Raises:
+        StoreError: the storage does not answer, or refuses.
+    """
+    import obstore  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root)
+        if bucket.key:
+            with suppress(FileNotFoundError):
+                yield _describe_object("", obstore.head(store, bucket.key))
+                return
+        for chunk in obstore.list(store, bucket.key or None, chunk_size=1000):
+            for entry in chunk:
+                yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+
+
+def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
+    tags = [entry["e_tag"], entry["version"]]
+    tag = json.dumps(tags) if tags[0] else entry["last_modified"].isoformat()
+    return StoredObject(name, entry["size"], tag, entry["last_modified"].timestamp())
+
+
 def remove_object(place: str) -> None:
     """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
     import obstore  # noqa: PLC0415
@@ -122,6 +182,17 @@ def remove_object(place: str) -> None:
     bucket = split_bucket(place)
     with explain_storage(place):
         obstore.delete(open_bucket(bucket.root), bucket.key)
+
+
+def remove_objects(place: str) -> None:
+    """Remove all objects below a place, a thousand by a request. Raises StoreError as `list_objects`."""
+    import obstore  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        store = open_bucket(bucket.root)
+        for chunk in obstore.list(store, bucket.key or None, chunk_size=1000):
+            obstore.delete(store, [entry["path"] for entry in chunk])
 
 
 @contextmanager
@@ -145,6 +216,27 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
         yield stream
 
 
+def open_input(place: str) -> io.RawIOBase | pa.NativeFile:
+    """Open a file on any storage for reading at any position; nothing is buffered."""
+    if not is_remote(place):
+        return local_path(place).open("rb", buffering=0)
+    system, name = open_filesystem(place)
+    return system.open_input_file(name)
+
+
+def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
+    """Open a Parquet file on any storage; a file of this machine is mapped.
+
+    Args:
+        place: path or URI.
+        options: options of `pyarrow.parquet.ParquetFile`.
+    """
+    if not is_remote(place):
+        return pq.ParquetFile(local_path(place), memory_map=True, **options)
+    system, name = open_filesystem(place)
+    return pq.ParquetFile(system.open_input_file(name), **options)
+
+
 def measure_files(places: Sequence[str]) -> list[int | None]:
     """Return the bytes of files on one storage; None for a file that is not there."""
     if not places or not is_remote(places[0]):
@@ -153,6 +245,25 @@ def measure_files(places: Sequence[str]) -> list[int | None]:
     system, _ = open_filesystem(places[0])
     entries = system.get_file_info(list(map(open_path, places)))
     return [entry.size if entry.is_file else None for entry in entries]
+
+
+def read_object_clock(place: str) -> float:
+    """Return the present time (seconds since 1970) by the clock of an object storage.
+
+    It is the time of an object of a private name, which is removed again.
+
+    Raises:
+        StoreError: the storage does not answer, or refuses.
+    """
+    import obstore  # noqa: PLC0415
+
+    probe = join_uri(arrow_uri(place), private_name("clock"))
+    bucket = split_bucket(probe)
+    put_if_absent(probe, b"")
+    with explain_storage(place):
+        last_modified: datetime = obstore.head(open_bucket(bucket.root), bucket.key)["last_modified"]
+    remove_object(probe)
+    return last_modified.timestamp()
 
 
 # ------------------------------------------------------------------------------------- before work
@@ -226,6 +337,11 @@ def storage_error(place: str, text: str) -> StoreError:
         )
     if not access.source and any(word in lower for word in NO_CREDENTIALS):
         return StoreError(f"cannot open {where}: {access.describe_credentials()}", HINT_ACCESS)
+    if any(word in lower for word in EXPIRED):
+        message = f"the keys for {where} have expired: {access.describe_credentials()}"
+        return StoreError(
+            message, "renew them there, and run again: a night goes on from what was published"
+        )
     if any(word in lower for word in REFUSED):
         return StoreError(f"{where} refuses this user: {access.describe_credentials()}", HINT_ACCESS)
     if any(word in lower for word in SILENT):
@@ -239,11 +355,20 @@ NO_CREDENTIALS = (
 )
 REFUSED = (
     *("accessdenied", "access denied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),
-    *("unauthenticated", "permission", "status 403", "status: 403", "expiredtoken"),
+    *("unauthenticated", "permission", "status 403", "status: 403"),
+)
+EXPIRED = (
+    "expiredtoken",
+    "token has expired",
+    "token is expired",
+    "security token included in the request is expired",
 )
 SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
 
 
 def _shorten(text: str) -> str:
-    """Return the first line of a library's error, without the debug form of its causes."""
+    """Return what the server says, or the first line of a library's error without its causes."""
+    answer = re.search(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
+    if answer:
+        return f"{answer[1]}: {answer[2]}"
     return text.strip().splitlines()[0][:200] if text.strip() else "an error without words"

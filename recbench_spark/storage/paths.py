@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.uris import is_remote
 
 IN_SCRATCH = "scratch:"
 """Prefix of a stored path that is relative to scratch; without it a path is relative to the warehouse."""
@@ -31,18 +32,21 @@ def relative_path(path: str | Path, root: Path) -> str:
     return local_path(path).relative_to(root).as_posix()
 
 
-def shorten_path(path: str, root: Path | None, subfolder: str) -> str:
+def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
     """Return a path as a row shows it: relative to the root if it is in the subfolder, else unchanged.
 
     Args:
         path: any path or URI.
-        root: the folder of the warehouse; None if it is no folder.
+        root: the folder of the warehouse, or its URI; None for a catalog.
         subfolder: name of a folder directly below the root, such as `fit_files`.
     """
-    if root is None or ("://" in path and not path.startswith("file:")):
+    if root is None or is_remote(path) != is_remote(root):
         return path
-    local = local_path(path)
-    return relative_path(local, root) if local.is_relative_to(root / subfolder) else path
+    if is_remote(path):
+        below = path.removeprefix(f"{root}/")
+        return below if below.startswith(f"{subfolder}/") else path
+    local, folder = local_path(path), Path(root)
+    return relative_path(local, folder) if local.is_relative_to(folder / subfolder) else path
 
 
 def resolve_path(stored: str, root: Path, subfolder: str) -> Path:

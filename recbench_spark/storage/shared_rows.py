@@ -12,10 +12,11 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.frame_files import write_parts
 from recbench_spark.storage.marks import keep_fresh
-from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.objects import put_if_absent, read_bytes, remove_objects, write_bytes
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
 from recbench_spark.storage.shared_arrays import SharedRows, remove_old
@@ -84,7 +85,11 @@ def drop_folder(spark: SparkSession, folder: str) -> None:
 
 
 def _remove_remote(spark: SparkSession, folder: str) -> None:
-    """Remove a folder by Hadoop's file system, which has the credentials that wrote the rows."""
+    """Remove a folder: of object storage its objects, else by Hadoop's file system, which wrote it."""
+    if is_object_storage(folder):
+        with suppress(StoreError):
+            remove_objects(folder)
+        return
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
     with suppress(Py4JError):  # a folder left behind costs only space
@@ -153,7 +158,13 @@ def input_files(rows: DataFrame) -> tuple[str, ...]:
 def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Write rows to a new folder under a base that all workers can read."""
     folder = scratch_folder(base)
+    return SharedRows(folder.rsplit("/", 1)[1], write_parquet(rows, folder))
+
+
+def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:
+    """Write rows as Parquet files of a new folder, on any storage; return the files."""
+    if is_object_storage(folder):
+        return write_parts(rows, folder)
     rows.write.parquet(folder)
     # With the schema, Spark does not open a file to read the columns.
-    files = input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))
-    return SharedRows(folder.rsplit("/", 1)[1], files)
+    return input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))

@@ -24,11 +24,12 @@ from pyspark.sql import functions as F
 
 from recbench_spark import schemas
 from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows, conform
-from recbench_spark.storage import delta_files, migration
+from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Blocks
 from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
+from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
 from recbench_spark.storage.uris import is_object_storage
@@ -208,6 +209,12 @@ class Store(WarehouseTables):
         if self.folder is not None:
             end_runs(self.folder)
 
+    def read_clock(self) -> float:
+        """Return the present time (seconds since 1970): by the storage's clock, else by this host's."""
+        if self.folder is not None:
+            return read_clock(self.folder)
+        return read_object_clock(self.root) if is_object_storage(self.root) else time.time()
+
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.
 
@@ -253,8 +260,15 @@ class Store(WarehouseTables):
             retry_conflicts(f"clean {name}", delete)
 
     def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
-        """Compact small files into large ones, in the table's layout; `without`: partitions left alone."""
+        """Compact small files into large ones, in the table's layout; `without`: partitions left alone.
+
+        On object storage the rows go through the driver in streams (`table_upkeep`).
+        """
         column, values = without
+        if is_object_storage(self.root):
+            action = partial(table_upkeep.compact_files, self.location(name), column, values)
+            retry_conflicts(f"optimize {name}", action)
+            return
         listed = ", ".join(map(quote_text, values))
         where = f" WHERE {column} NOT IN ({listed})" if values else ""
         statement = f"OPTIMIZE {self.identifier(name)}{where}"
@@ -265,7 +279,11 @@ class Store(WarehouseTables):
 
         Files that were written since the start of the oldest run at work stay. Delta compares times of
         files with this host's clock, so the difference is added where it is ahead of the storage's clock.
+        On object storage no mark says since when a run is at work: `hours` must be longer than a night.
         """
+        if is_object_storage(self.root):
+            table_upkeep.vacuum_files(self.location(name), hours)
+            return
         if self.folder is not None:
             hours = _hours_to_keep(self.folder, hours)
         # Delta would require a week, but a night ends within a day.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,8 +18,8 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
-from recbench_spark.storage.delta_tables import count_rows, open_table
-from recbench_spark.storage.object_access import adopt_hadoop, read_access
+from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, open_table
+from recbench_spark.storage.object_access import HADOOP_ADDRESS, adopt_hadoop, read_access
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import first_line, retry_conflicts
@@ -39,7 +40,7 @@ from recbench_spark.storage.table_sql import (
     quote_folder,
     view_files,
 )
-from recbench_spark.storage.uris import LOG, is_object_storage
+from recbench_spark.storage.uris import LOG, is_object_storage, read_scheme
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -60,12 +61,49 @@ def share_access(spark: SparkSession, root: str) -> None:
     """Give Python workers what reaches an object storage: it goes with each task, and stands in no setting.
 
     Settings of Spark stand in its page, event log and plans; the environment of workers does not. Keys
-    that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. Keys that expire
-    are not renewed.
+    that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. A later call
+    gives keys that were renewed meanwhile to the tasks of later jobs. Hadoop looks for keys in the
+    environment itself, but not for the address and the region, so it gets these from here.
     """
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     adopt_hadoop(root, hadoop.get)
-    spark.sparkContext.environment.update(read_access(root).options)
+    options = read_access(root).options
+    spark.sparkContext.environment.update(options)
+    for setting, name in HADOOP_ADDRESS.items():
+        if name in options and not hadoop.get(setting):
+            hadoop.set(setting, options[name])
+
+
+JARS = {
+    "s3": "org.apache.hadoop:hadoop-aws:{hadoop}",
+    "abfs": "org.apache.hadoop:hadoop-azure:{hadoop}",
+    "abfss": "org.apache.hadoop:hadoop-azure:{hadoop}",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.32",
+}
+"""Packages by which Hadoop, and so Spark, reads an object storage."""
+
+
+def require_jars(spark: SparkSession, place: str) -> None:
+    """Check that this session's Hadoop has the classes for an object storage.
+
+    Raises:
+        StoreError: a jar is missing; the hint has the line to add.
+    """
+    if not is_object_storage(place):
+        return
+    hadoop, scheme = spark.sparkContext._jvm.org.apache.hadoop, place.partition("://")[0]  # type: ignore[union-attr]
+    try:
+        hadoop.fs.FileSystem.getFileSystemClass(scheme, spark.sparkContext._jsc.hadoopConfiguration())
+    except Py4JJavaError:
+        package = JARS[read_scheme(place)].format(hadoop=hadoop.util.VersionInfo.getVersion())
+        message = f"this session of Spark cannot read {scheme}://: the jar of {package} is missing"
+        if read_scheme(place) == "s3":
+            hint = (
+                "spark-submit --properties-file conf/spark/s3.conf, or set RECBENCH_SPARK_PROPERTIES to it"
+            )
+        else:
+            hint = f"add {package} to spark.jars.packages"
+        raise StoreError(message, hint) from None
 
 
 class WarehouseTables:
@@ -150,9 +188,15 @@ class WarehouseTables:
 
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
+        self._renew_access()
         missing = [table for table in tables if not self.exists(table.name)]
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(self._create, missing))
+
+    def _renew_access(self) -> None:
+        """Read the keys of an object storage again, since those of a profile expire and are replaced."""
+        if is_object_storage(self.root):
+            share_access(self.spark, self.root)
 
     def _create(self, table: Table) -> None:
         if is_object_storage(self.root):
@@ -164,10 +208,12 @@ class WarehouseTables:
 
     def read(self, table: Table) -> DataFrame:
         """Return all rows of a table, visible or not; an empty frame if it does not exist yet."""
+        self._renew_access()
         if not self.exists(table.name):
             return self.spark.createDataFrame([], table.schema)
         if self.in_catalog:
             return self.spark.read.table(self.location(table.name))
+        require_jars(self.spark, self.root)
         return self.spark.read.format("delta").load(self.location(table.name))
 
     def visible(self, table: Table) -> DataFrame:
@@ -203,14 +249,14 @@ class WarehouseTables:
     def list_partition_files(
         self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
     ) -> list[str]:
-        """Return the Parquet files of a partition; empty if they are remote or too large.
+        """Return the Parquet files of a partition; empty if Spark must read them, or they are too large.
 
         `max_bytes`: their largest size together, by default what the driver reads itself.
         """
-        if self.folder is None or not self.exists(table.name) or not self._uses_deltalake(table):
+        if not self.exists(table.name) or not self._uses_deltalake(table):
             return []
-        files = delta_files.list_partition_files(self.location(table.name), partition)
-        return files if sum(Path(file).stat().st_size for file in files) <= max_bytes else []
+        size_by_file = list_file_sizes(self.location(table.name), partition)
+        return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
         """Return the number of rows of a partition: from the log alone if its files have statistics."""

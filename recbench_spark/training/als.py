@@ -29,7 +29,7 @@ from recbench_spark.models.fold_in_settings import (
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import input_files, load_parquet
+from recbench_spark.storage.shared_rows import load_parquet, write_parquet
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 
 VECTOR = T.ArrayType(T.FloatType())
@@ -162,9 +162,9 @@ def fold_in(
     """
     assert trained.items is not None
     factors = trained.items.join(items.select("item_id", "item_index"), "item_id")
-    factors.select("item_index", "vector").write.parquet(scratch)
-    written = load_parquet(given.sparkSession, scratch)
-    shared = SharedRows(Path(scratch).name, input_files(written))
+    files = write_parquet(factors.select("item_index", "vector"), scratch)
+    written = load_parquet(given.sparkSession, *files)
+    shared = SharedRows(Path(scratch).name, files)
     rows = keep_relevant(given, threshold).withColumn("rating", F.lit(1.0)) if model.implicit else given
     index = items.join(written.select("item_index"), "item_index").select("item_id", "item_index")
     row = F.struct(F.col("item_index").alias("item"), F.col("rating").alias("rating"))

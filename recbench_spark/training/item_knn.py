@@ -18,7 +18,7 @@ from recbench_spark.evaluation.ranking.source_rows import neighbour_rows
 from recbench_spark.models.item_knn import binary_matrix, cosine_neighbours, normalise_weights
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import Arrays, SharedRows
-from recbench_spark.storage.shared_rows import input_files, load_parquet, share_rows
+from recbench_spark.storage.shared_rows import share_rows, write_parquet
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 
 ITEMS_A_TASK = 512
@@ -60,8 +60,8 @@ def train_item_knn(
         scratch: folder that all executors can read; must not exist yet.
     """
     spark = train.sparkSession
-    _write_histories(keep_relevant(train, threshold), items, model.max_history, scratch)
-    shared = SharedRows(Path(scratch).name, input_files(load_parquet(spark, scratch)))
+    histories = _collect_histories(keep_relevant(train, threshold), items, model.max_history)
+    shared = SharedRows(Path(scratch).name, write_parquet(histories, scratch))
     n_items = items.count()
     blocks = spark.range(0, n_items, ITEMS_A_TASK, numPartitions=-(-n_items // ITEMS_A_TASK))
     neighbours = blocks.mapInArrow(_neighbour_task(shared, n_items, model), _NEIGHBOURS)
@@ -81,12 +81,12 @@ def item_means(train: DataFrame, threshold: float | None) -> DataFrame:
 _NEIGHBOURS = "item INT, neighbour INT, weight DOUBLE"
 
 
-def _write_histories(rows: DataFrame, items: DataFrame, longest: int, folder: str) -> None:
+def _collect_histories(rows: DataFrame, items: DataFrame, longest: int) -> DataFrame:
     indexed = rows.join(items.select("item_id", "item_index"), "item_id")
     entry = F.struct(F.xxhash64("user_id", "item_id").alias("key"), F.col("item_index").alias("item"))
     history = F.slice(F.sort_array(F.collect_list(entry)), 1, longest)
     histories = indexed.groupBy("user_id").agg(history.alias("history"))
-    histories.select(F.sort_array("history.item").alias("items")).write.parquet(folder)
+    return histories.select(F.sort_array("history.item").alias("items"))
 
 
 def _neighbour_task(shared: SharedRows, n_items: int, model: ItemKnnModel):  # type: ignore[no-untyped-def]

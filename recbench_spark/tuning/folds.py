@@ -15,7 +15,7 @@ from recbench_spark.protocol.splits import label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import input_files, load_parquet, publish_rows
+from recbench_spark.storage.shared_rows import input_files, load_parquet, publish_rows, write_parquet
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
@@ -147,7 +147,7 @@ def _write_labelled_rows(store: Store, benchmark: Benchmark, folder_path: str, e
         open_loop=choose_open_loop(dataset, split),
         every_fold=every_fold,
     )
-    blocks.rows().select(*COLUMNS).write.parquet(folder_path)
+    write_parquet(blocks.rows().select(*COLUMNS), folder_path)
     opened.stored.unpersist()
 
 

@@ -27,12 +27,14 @@ from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.nightly.night import headline_filter
 from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
+from recbench_spark.storage.objects import holds_files
 from recbench_spark.storage.publish import private_path, rename_folder
 from recbench_spark.storage.shared_rows import (
     drop_folder,
     input_files,
     load_parquet,
     scratch_folder,
+    write_parquet,
 )
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.table import find_place
@@ -102,7 +104,7 @@ def read_predictions(
 
 def _require_files(store: Store, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
-    missing = [place for place in folders if store.folder is not None and not Path(place).exists()]
+    missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
         raise DataError(
             f"model {model}: files of {len(missing)} fits were removed, for example {missing[0]}",
@@ -136,7 +138,7 @@ def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str,
 def _write_rows(store: Store, rows: DataFrame, place: Path) -> None:
     """Write rows to one Parquet file, in the order of users and items."""
     scratch = scratch_folder(store.scratch)  # nothing reads these rows later
-    rows.orderBy("user_id", "item_id").write.parquet(scratch)
+    write_parquet(rows.orderBy("user_id", "item_id"), scratch)
     files = load_parquet(store.spark, scratch)
     schema = files.limit(0).toArrow().schema
     with pq.ParquetWriter(place, schema) as writer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import time
 from pathlib import Path
@@ -13,6 +15,10 @@ import pytest
 
 from recbench_spark import cli
 from recbench_spark.commands import embed, evaluate, nightly, query
+from recbench_spark.errors import StoreError
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.objects import list_objects, read_bytes
+from recbench_spark.storage.paths import shorten_path
 from tests.object_storage import S3Server
 
 ANSWER_SECONDS = 60
@@ -134,3 +140,41 @@ def test_jobs_that_need_a_folder_say_so_before_work(bucket: str, capsys) -> None
     assert re.search(rf"model \w+: its files are mapped, and --warehouse {bucket} is no folder", printed)
     words = ["--edges", "edges.csv", "--warehouse", bucket, "--name", "x"]
     assert "a graph's files are mapped" in fail(capsys, embed, *words)
+
+
+def test_a_log_in_object_storage_is_written_whole_and_seldom(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(io.StringIO())
+    journal.write_beside(f"{bucket}/w", "night")
+    (name,) = list_objects(f"{bucket}/w/logs")
+    assert re.fullmatch(r"night-[0-9a-f]{12}\.jsonl", name)
+    for stage in ("splits", "items"):
+        with journal.stage(stage, "work") as counts:
+            counts["rows"] = 3
+    assert read_bytes(f"{bucket}/w/logs/{name}") == b"", "a request for each line"
+    monkeypatch.setattr("recbench_spark.runtime.journal.REMOTE_SECONDS", 0.0)
+    journal.record("report")
+    lines = (read_bytes(f"{bucket}/w/logs/{name}") or b"").decode().splitlines()
+    assert [json.loads(line)["stage"] for line in lines] == ["splits", "items", "report"]
+    monkeypatch.setattr("recbench_spark.runtime.journal.REMOTE_SECONDS", 60.0)
+    journal.record("end")
+    journal.close()
+    assert (read_bytes(f"{bucket}/w/logs/{name}") or b"").count(b"\n") == 4
+    other = Journal(io.StringIO())
+    other.write_beside(f"{bucket}/w", "night")
+    assert len(list(list_objects(f"{bucket}/w/logs"))) == 2, "two jobs write over each other"
+    other.close()
+
+
+def test_a_log_on_a_storage_that_cannot_hold_it_is_refused() -> None:
+    with pytest.raises(StoreError, match="cannot write the log hdfs://host/log"):
+        Journal(io.StringIO()).write_to("hdfs://host/log")
+
+
+def test_a_path_below_a_uri_is_stored_relative_to_it() -> None:
+    root = "s3://bucket/team/w"
+    assert shorten_path(f"{root}/fit_files/logs/x", root, "fit_files") == "fit_files/logs/x"
+    for other in (f"{root}/splits/x", f"{root}x/fit_files/x", "/data/fit_files/x"):
+        assert shorten_path(other, root, "fit_files") == other
+    assert shorten_path(f"{root}/fit_files/x", None, "fit_files") == f"{root}/fit_files/x"

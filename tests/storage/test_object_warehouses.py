@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.frame_files import SPARK_SCHEMA
+from recbench_spark.storage.objects import list_objects, open_parquet
+from recbench_spark.storage.shared_rows import drop_scratch, share_rows, write_parquet
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.warehouse import require_jars, share_access
 from tests.storage.test_missing_rows import trial
 
 REJECTED = "split_id string, file string, line string, reason string"
@@ -71,6 +78,17 @@ def test_secrets_go_to_workers_and_stand_in_no_setting(spark: SparkSession, buck
     assert keys == ["secret-of-the-tester"]
 
 
+def test_a_session_without_the_jars_of_a_storage_says_which(spark: SparkSession, bucket: str) -> None:
+    store = Store(spark, f"{bucket}/w")
+    store.append_rows([trial(1)], TRIALS)
+    missing = r"cannot read s3a://: the jar of org.apache.hadoop:hadoop-aws:3"
+    with pytest.raises(StoreError, match=missing) as error:
+        store.read(TRIALS)
+    assert "conf/spark/s3.conf" in error.value.hint
+    with pytest.raises(StoreError, match=r"the jar of org.apache.hadoop:hadoop-azure:3.* is missing"):
+        require_jars(spark, "abfss://container@account.dfs.core.windows.net/w")
+
+
 def test_a_session_that_locks_in_dynamodb_is_refused(spark: SparkSession, bucket: str) -> None:
     key = "spark.delta.logStore.s3a.impl"
     spark.conf.set(key, "io.delta.storage.S3DynamoDBLogStore")
@@ -89,3 +107,31 @@ def test_a_place_with_files_and_no_log_is_no_table(bucket: str) -> None:
     store = ArrowStore(f"{bucket}/w")
     with pytest.raises(StoreError, match=r"trials holds part-1.parquet and is not a Delta table"):
         store.append_rows([trial(1)], TRIALS)
+
+
+def test_rows_that_workers_map_are_written_by_tasks(spark: SparkSession, bucket: str) -> None:
+    share_access(spark, bucket)
+    rows = spark.range(0, 1000, numPartitions=3).selectExpr(
+        "CAST(id AS INT) AS item_index", "array(CAST(id AS FLOAT), CAST(NULL AS FLOAT)) AS vector",
+        "IF(id % 2 = 0, CAST(id AS STRING), NULL) AS name", "timestamp_seconds(id) AS event_time",
+    )  # fmt: skip
+    shared = share_rows(bucket, rows.where("item_index % 7 <> 0"))
+    expected = rows.where("item_index % 7 <> 0").toArrow()
+    assert len(shared.files) == 3 and set(shared.files) == {
+        f"{bucket}/{name}" for name in list_objects(bucket)
+    }
+    assert shared.dataset().to_table().sort_by("item_index").to_pylist() == expected.to_pylist()
+    nothing = share_rows(bucket, rows.where("item_index < 0"))
+    assert len(nothing.files) == 1
+    assert nothing.dataset().to_table().schema.names == ["item_index", "vector", "name", "event_time"]
+    drop_scratch(spark, bucket)
+    assert not list(list_objects(bucket))
+
+
+def test_columns_keep_their_metadata_in_files_of_tasks(spark: SparkSession, bucket: str) -> None:
+    share_access(spark, bucket)
+    rows = spark.range(3).select(F.col("id").alias("event_time", metadata={"checked": True}))
+    (file, *_) = write_parquet(rows, f"{bucket}/rows")
+    with open_parquet(file) as opened:
+        stored = T.StructType.fromJson(json.loads(opened.metadata.metadata[SPARK_SCHEMA]))
+    assert stored["event_time"].metadata == {"checked": True}

@@ -164,6 +164,34 @@ def test_hadoops_keys_are_used_where_the_environment_has_none(
     assert object_access.read_access(bucket).source == "Hadoop's configuration (fs.s3a.access.key)"
 
 
+def test_keys_that_were_renewed_in_hadoops_configuration_are_taken(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_access, "_adopted", {})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for keys in ("first", "second"):
+        object_access.adopt_hadoop(bucket, lambda key, keys=keys: keys if "key" in key else None)
+        assert object_access.read_access(bucket).options["AWS_SECRET_ACCESS_KEY"] == keys
+
+
+def test_keys_of_a_profile_are_read_again_when_its_file_is_replaced(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    form = "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n"
+    file.write_text(form.format(key, "old"))
+    with pytest.raises(StoreError, match="refuses this user: credentials were found in profile default"):
+        objects.require_storage(bucket)
+    file.write_text(form.format(key, secret))
+    objects.require_storage(bucket)
+    write_bytes(f"{bucket}/x", b"1")
+
+
 # ------------------------------------------------------------------------------------ errors in words
 
 
@@ -178,3 +206,7 @@ def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytes
     ) as error:
         objects.require_storage(bucket)
     assert "wrong" not in str(error.value)
+    with pytest.raises(StoreError, match="InvalidBucketName: The specified bucket is not valid"):
+        objects.require_storage("s3://b1/warehouse")
+    expired = objects.storage_error(bucket, "Client error with status 400: <Code>ExpiredToken</Code>")
+    assert str(expired).startswith(f"the keys for bucket {bucket} at ") and "have expired" in str(expired)

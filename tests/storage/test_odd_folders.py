@@ -23,7 +23,7 @@ from recbench_spark.nightly.report import _pandas_command
 from recbench_spark.schemas import CHECKS, RUNS
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.delta_tables import count_rows, open_for_write
+from recbench_spark.storage.delta_tables import count_rows, list_files, open_for_write
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -63,15 +63,13 @@ def test_rows_without_statistics_are_not_counted(tmp_path) -> None:
 def test_files_of_a_partition_are_where_the_list_says(folder, tmp_path) -> None:
     place = put_table(folder, tmp_path / "source")
     for day, src in (("1 %20", ["a"]), ("2", ["b"])):
-        (file,) = delta_files.list_partition_files(place, {"day": day})
+        (file,) = list_files(place, {"day": day})
         assert Path(file).is_relative_to(folder)
         assert pq.read_table(file, partitioning=None).column("src").to_pylist() == src
         assert count_rows(place, {"day": day}) == 1
     assert count_rows(place, {"day": "3"}) == 0
-    assert delta_files.list_partition_files(place, {"day": "3"}) == []
-    rows = (
-        SharedRows("key", tuple(delta_files.list_partition_files(place, {"day": "2"}))).dataset().to_table()
-    )
+    assert list_files(place, {"day": "3"}) == []
+    rows = SharedRows("key", tuple(list_files(place, {"day": "2"}))).dataset().to_table()
     assert rows.column("dst").to_pylist() == ["d"]
 
 
@@ -104,7 +102,7 @@ def test_rows_are_appended_once_and_checked(folder) -> None:
     assert delta_files.append_missing(place, others, ["run_id"]) == 2
     assert again.read(CHECKS).num_rows == 5
     assert {file.name for file in (folder / "w").iterdir()} == {"checks"}
-    for file in delta_files.list_partition_files(place, {}):
+    for file in list_files(place, {}):
         assert Path(file).is_file() and Path(file).is_relative_to(folder / "w" / "checks")
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from recbench_spark.storage.object_access import delta_options
 from tools.compare_warehouses import main
 
 Rows = list[dict[str, Any]]
@@ -141,3 +142,17 @@ def test_another_version_of_the_code_may_be_left_out(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_warehouse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no table runs"):
         main([str(tmp_path), str(tmp_path)])
+
+
+def test_a_warehouse_in_object_storage_is_compared_by_its_uri(bucket: str, tmp_path: Path) -> None:
+    place, hadoop = f"{bucket}/team/w", f"{bucket.replace('s3:', 's3a:')}/team/w"
+    before = str(write(tmp_path / "w", tables(tmp_path / "w", "20260102T010000")))
+    every = tables(Path("PLACE"), "20260102T020005")
+    for row in every["runs"]:  # Hadoop has another name for it
+        row["config_json"] = row["config_json"].replace("PLACE", hadoop)
+    for name, rows in every.items():
+        columns = {key: pa.array([row[key] for row in rows], TYPES.get(key)) for key in rows[0]}
+        options = delta_options(place)
+        write_deltalake(f"{place}/{name}", pa.table(columns), storage_options=options)
+    assert main([before, place]) == 0
+    assert main([before, f"{place}/"]) == 0

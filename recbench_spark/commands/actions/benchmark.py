@@ -59,11 +59,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write_log(store: Store, journal: Journal, path: str | None, name: str) -> None:
-    """Write JSON lines to `path`, or else beside the tables of a local warehouse."""
+    """Write JSON lines to `path`, or else beside the tables of a warehouse that holds files."""
     if path:
         journal.write_to(path)
-    elif store.folder:
-        journal.write_to(store.folder / "logs" / f"{name}.jsonl")
+    elif store.is_file_storage:
+        journal.write_beside(store.root, name)
 
 
 def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:

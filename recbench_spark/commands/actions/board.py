@@ -18,6 +18,7 @@ from recbench_spark.reports.fits import draw_figures
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri, link_place
 from recbench_spark.tuning.board_update import BoardState, read_shown_fits, read_views, update_board
 from recbench_spark.tuning.folds import open_folded_log
 
@@ -53,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     print(reports.board_text(facts))
     if args.paired:
         print(f"\n{reports.pairs_text(board.name, board.entries)}")
-    if store.folder is not None:
-        path = store.folder / "reports" / f"board-{facts.name}.html"
-        reports.write_page(reports.render_board(facts), path)
-        print(f"report: {path.as_uri()}")
+    if store.is_file_storage:
+        place = join_uri(store.root, "reports", f"board-{facts.name}.html")
+        reports.write_page(reports.render_board(facts), place)
+        print(f"report: {link_place(place)}")
     return OK
 
 

@@ -15,6 +15,7 @@ from recbench_spark.nightly.night import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri, link_place
 
 
 @pin_inputs()
@@ -69,8 +70,8 @@ def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
         raise DataError("no pair of models has run", "see the errors above")
     facts = reports.make_multiverse(pairs)
     print("\n\n".join(reports.multiverse_text(one) for one in facts))
-    if store.folder is not None:
+    if store.is_file_storage:
         page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
-        path = reports.write_page(page, store.folder / "reports" / f"{name}-multiverse.html")
-        print(f"page: {path.as_uri()}")
+        place = join_uri(store.root, "reports", f"{name}-multiverse.html")
+        print(f"page: {link_place(reports.write_page(page, place))}")
     print(f"make sql WAREHOUSE={shlex.quote(store.root)} Q=how_much_is_the_protocols_doing")

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     journal = Journal()
     journal.say(f"propensities {settings.name}: starting Spark")
     store = Store(get_session("recbench-spark propensity"), args.warehouse)
-    if store.folder:
-        journal.write_to(store.folder / "logs" / "propensity.jsonl")
+    if store.is_file_storage:
+        journal.write_beside(store.root, "propensity")
     exposed = read_log_rows(store, dataset, args) if dataset else read_split_rows(store, args)
     with journal.stage("propensities", "count and fit", split_id=exposed.split_id):
         law = write_propensities(exposed, settings, args.goodness, cells=args.cells)

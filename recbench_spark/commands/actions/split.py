@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     journal.say(f"split {benchmark.dataset.name}: starting Spark")
     store = Store(get_session(f"recbench-spark split {benchmark.dataset.name}"), args.warehouse)
     split_id, _ = identify_split(store, benchmark)
-    if store.folder and not args.journal:
-        journal.write_to(store.folder / "logs" / f"split-{split_id}.jsonl")
+    if store.is_file_storage and not args.journal:
+        journal.write_beside(store.root, f"split-{split_id}")
     prepare_split(store, benchmark, split_id, journal)
     return print_audit(store, benchmark, split_id, journal)
 
