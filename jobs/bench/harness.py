@@ -16,8 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,13 +40,21 @@ class Seconds(NamedTuple):
 
 
 class ProcessRun(NamedTuple):
-    """A process that has ended: output, time, and the peak of its memory in bytes."""
+    """A process that has ended: output, time, and the peak of its memory in bytes.
+
+    Attributes:
+        code, output, errors: exit code and texts.
+        seconds: of its tree; CPU seconds of a descendant that nobody waits for end at its last sample.
+        peak: bytes of the tree, or of its largest process.
+        largest: bytes of the largest process of each program, where the tree is sampled.
+    """
 
     code: int
     output: str
     errors: str
     seconds: Seconds
     peak: int
+    largest: Mapping[str, int] = MappingProxyType({})
 
 
 class Figure(NamedTuple):
@@ -169,24 +179,60 @@ def run_process(
         stdin.seek(0)
         started = time.perf_counter()
         process = subprocess.Popen(list(command), stdin=stdin, stdout=out, stderr=err, env=variables)
-        status, used, peak = _wait(process, sample_every)
+        samples = TreeSamples()
+        status, used = _wait(process, sample_every, samples)
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = Seconds(wall, used.ru_utime + used.ru_stime)
-        return ProcessRun(process.returncode, _read(out), _read(err), seconds, peak or used.ru_maxrss << 10)
+        seconds = Seconds(wall, max(used.ru_utime + used.ru_stime, samples.cpu))
+        peak = samples.peak or used.ru_maxrss << 10
+        return ProcessRun(process.returncode, _read(out), _read(err), seconds, peak, samples.largest)
 
 
-def _wait(process: subprocess.Popen[bytes], sample_every: float | None) -> tuple[int, Any, int]:
-    """Return status and usage of a process at its end, and the peak of its tree if it is sampled."""
-    peak = 0
+@dataclass
+class TreeSamples:
+    """Samples of a process tree.
+
+    Attributes:
+        peak: largest sum of the bytes of its processes (PSS).
+        largest: bytes of the largest process of each program.
+        spent: CPU seconds of each process that was seen, by its last sample, without its children.
+    """
+
+    peak: int = 0
+    largest: dict[str, int] = field(default_factory=dict)
+    spent: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all processes that were seen."""
+        return sum(self.spent.values())
+
+    def take(self, pid: int) -> None:
+        """Take a sample of a process and all its descendants."""
+        import psutil  # noqa: PLC0415
+
+        total = 0
+        for process in list_tree(pid):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                size, name = process.memory_full_info().pss, process.name()
+                total += size
+                self.largest[name] = max(self.largest.get(name, 0), size)
+                self.spent[process.pid] = sum(process.cpu_times()[:2])
+        self.peak = max(self.peak, total)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], sample_every: float | None, samples: TreeSamples
+) -> tuple[int, Any]:
+    """Return status and usage of a process at its end; its tree is sampled meanwhile."""
     try:
         while sample_every:
             pid, status, used = os.wait4(process.pid, os.WNOHANG)
             if pid:
-                return status, used, peak
-            peak = max(peak, measure_memory(process.pid))
+                return status, used
+            samples.take(process.pid)
             time.sleep(sample_every)
-        return *os.wait4(process.pid, 0)[1:], peak
+        return os.wait4(process.pid, 0)[1:]
     except BaseException:  # an interrupt must not leave the process behind
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -3,23 +3,30 @@
     python jobs/bench/replay.py                                              # 1,048,576 auctions
     python jobs/bench/replay.py --auctions 1000000 --pieces 10 --spark FOLDER
 
-A log consists of pieces, each with queries of its own that follow Zipf's law with exponent 1, a tenth as
-many as auctions. A piece of 65,536 auctions has as many rows as a part of a layout. Steps of the kernels,
-in CPU seconds of one thread: the check of the log; the counts; the position curve with the sums of the
-log; one operating point of a model, and two of them, without intervals and with them. `kernel` is the sum
-of counts, curve and one point. Kernels are compiled before they are measured.
+A log is made in pieces. Queries follow Zipf's law with exponent 1, and there are a tenth as many as
+auctions. Steps of the kernels, in CPU seconds of one thread: the check of the log; the counts; the
+position curve with the sums of the log; one operating point of a model, and two of them, without intervals
+and with them. `kernel` is the sum of counts, curve and one point. Kernels are compiled before they are
+measured. Here each piece has queries of its own, and 65,536 auctions have as many rows as a part of a
+layout.
 
 With --spark the log and two models are written to FOLDER as Parquet, and `jobs/replay.py --engine spark`
-replays them: the first run lays the log out, the second one takes another model, the third one has four
-points. Seconds are those of the clock; memory is that of the whole tree of processes.
+replays them in a warehouse of its own, which is removed afterwards: the first run lays the log out, the
+second one takes another model, the third one has four points. Tables of the same size stay for the next
+bench. All pieces share their queries, whose click rates differ from piece to piece; this changes no cost.
+Wall seconds stand beside CPU seconds of the whole tree of processes, and beside the load of the machine
+when a run begins; `peak_gib` is the memory of the tree, and `worker_gib` that of the largest process of
+Python.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from operator import add
@@ -33,6 +40,9 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench import harness
+
+os.environ.update(harness.ONE_THREAD)  # before numpy is imported: threads of a matrix product spin
+
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
@@ -41,6 +51,7 @@ from recbench_spark.data.readers.auctions import check_auctions
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint
 from recbench_spark.simulation.auction_log import AuctionParts, LogFacts, LoggedPart, make_part
 from recbench_spark.simulation.replay import Replayer
+from recbench_spark.storage.leases import make_folder_once
 
 Result = TypeVar("Result")
 Seconds = dict[str, float]
@@ -76,13 +87,21 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def make_pieces(auctions: int, pieces: int) -> Iterator[tuple[GeneratedAuctions, pa.Table]]:
-    """Yield each piece: its world, and its log with ids that no other piece has."""
+def make_pieces(
+    auctions: int, pieces: int, shared: bool = False
+) -> Iterator[tuple[GeneratedAuctions, pa.Table]]:
+    """Yield each piece: its world, and its log with ids of auctions that no other piece has.
+
+    Args:
+        auctions: auctions of a piece.
+        pieces: number of pieces.
+        shared: whether all pieces share their queries; if not, each has queries of its own.
+    """
+    queries = max(1, auctions * (pieces if shared else 1) // 10)
     for number in range(pieces):
-        queries = max(1, auctions // 10)
         world = make_auctions(AuctionWorld(auctions=auctions, queries=queries, zipf=1.0, seed=number))
         log = world.log
-        for name, count in (("auction_id", auctions), ("query_id", queries)):
+        for name, count in (("auction_id", auctions), ("query_id", 0 if shared else queries)):
             ids = pa.array(log.column(name).to_numpy() + number * count)
             log = log.set_column(log.column_names.index(name), name, ids)
         yield world, log
@@ -127,39 +146,47 @@ def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., An
 
 def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
     """Yield seconds and memory of three runs with Spark: with the layout, a second model, four points."""
-    folder = args.spark
-    write_tables(folder, args.auctions, args.pieces)
-    points: dict[str, list[Any]] = {
-        "exponent": [1],
-        "main_floor": [0.03],
-        "main_slots": [4],
-        "reserve": [0.005],
-        "side_slots": [4],
-    }
+    tables = args.spark.absolute() / f"{args.pieces}-pieces-of-{args.auctions}"
+    make_folder_once(tables, partial(write_tables, auctions=args.auctions, pieces=args.pieces))
+    one = {**{name: [value] for name, value in POINT.items()}, "exponent": [1]}
     runs: dict[str, tuple[str, dict[str, list[Any]]]] = {
-        "layout and first model": ("model-0", points),
-        "second model": ("model-1", points),
-        "four points": ("model-1", {**points, "main_floor": [0.02, 0.03, 0.05, 0.08]}),
+        "layout and first model": ("model-0", one),
+        "second model": ("model-1", one),
+        "four points": ("model-1", {**one, "main_floor": [0.02, 0.03, 0.05, 0.08]}),
     }
-    for name, (model, grid) in runs.items():
-        config = write_config(folder, model, grid, args.replicates)
-        command = [sys.executable, str(harness.ROOT / "jobs" / "replay.py"), "--config", str(config)]
-        command += ["--warehouse", str(folder / "warehouse"), "--engine", "spark"]
-        run = harness.run_process(command, sample_every=0.5)
-        if run.code:
-            raise SystemExit(run.errors[-3000:])
-        lines = [line for line in run.errors.splitlines() if line.startswith("[")]
-        peak = round(run.peak / 2**30, 2)
-        yield {"system": name, "seconds": round(run.seconds.wall, 1), "peak_gib": peak, "lines": lines}
+    with tempfile.TemporaryDirectory(prefix="replay-", dir=args.spark) as folder:
+        for name, (model, grid) in runs.items():
+            config = write_config(Path(folder), tables, model, grid, args.replicates)
+            yield {"system": name, **measure_run(config, Path(folder) / "warehouse")}
+
+
+def measure_run(config: Path, warehouse: Path) -> harness.Row:
+    """Run the job once; return its seconds, its memory and the lines of its progress."""
+    command = [sys.executable, str(harness.ROOT / "jobs" / "replay.py"), "--config", str(config)]
+    load = os.getloadavg()[0]
+    run = harness.run_process(
+        [*command, "--warehouse", str(warehouse), "--engine", "spark"], sample_every=0.5
+    )
+    if run.code:
+        raise SystemExit(run.errors[-3000:])
+    python = (size for name, size in run.largest.items() if name.startswith("python"))
+    row = {
+        "seconds": round(run.seconds.wall, 1),
+        "cpu_seconds": round(run.seconds.cpu, 1),
+        "load": round(load, 1),
+        "peak_gib": round(run.peak / 2**30, 2),
+        "worker_gib": round(max(python, default=0) / 2**30, 2),
+        "lines": [line for line in run.errors.splitlines() if line.startswith("[")],
+    }
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
 
 
 def write_tables(folder: Path, auctions: int, pieces: int) -> None:
-    """Write the log and two models, a file for each piece; existing ones stay."""
-    if (folder / "log").exists():
-        return
+    """Write the log and two models, a file for each piece."""
     for name in ("log", "model-0", "model-1"):
         (folder / name).mkdir(parents=True)
-    for number, (world, log) in enumerate(make_pieces(auctions, pieces)):
+    for number, (world, log) in enumerate(make_pieces(auctions, pieces, shared=True)):
         file = f"{number:03d}.parquet"
         pq.write_table(log, folder / "log" / file)
         for model in (0, 1):
@@ -168,14 +195,16 @@ def write_tables(folder: Path, auctions: int, pieces: int) -> None:
             pq.write_table(table.append_column("probability", predicted), folder / f"model-{model}" / file)
 
 
-def write_config(folder: Path, model: str, grid: dict[str, list[Any]], replicates: int) -> Path:
+def write_config(
+    folder: Path, tables: Path, model: str, grid: dict[str, list[Any]], replicates: int
+) -> Path:
     """Write the file of a replay and return its path."""
     document = {
         "name": "bench",
-        "log": {"path": str(folder / "log")},
+        "log": {"path": str(tables / "log")},
         "replay": {"points": grid, "bootstrap": {"replicates": replicates}},
         "models": [
-            {"name": model, "path": str(folder / model), "trained_until": "2025-12-31T00:00:00+00:00"}
+            {"name": model, "path": str(tables / model), "trained_until": "2025-12-31T00:00:00+00:00"}
         ],
     }
     path = folder / "replay.yaml"

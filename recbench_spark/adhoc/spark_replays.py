@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,6 +12,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.simulation.spark_layout import open_layout
 from recbench_spark.simulation.spark_parts import SparkParts, match_model, open_counts
+from recbench_spark.storage.leases import Report
 from recbench_spark.storage.shared_rows import drop_scratch, scratch_folder
 
 LAYOUTS = "auction_logs"
@@ -26,7 +26,7 @@ def replay_on_spark(
     *,
     warehouse: Path,
     most: int,
-    report: Callable[[str], object],
+    report: Report,
 ) -> ReplayOutcome:
     """Lay the log out where no earlier run has, match the models, and replay them.
 
@@ -51,7 +51,7 @@ def replay_on_spark(
             report(f"{model.name} is matched")
         if log.has_probabilities:
             models[LOGGED] = log.folder
-        parts = SparkParts(spark, log, models)
+        parts = SparkParts(spark, log, models, str(warehouse.absolute()))
         return ReplayOutcome.from_parts(file, parts, layout.read_rejects(), layout.left_out)
     finally:
         drop_scratch(spark, str(warehouse.absolute()))

@@ -6,7 +6,7 @@ pass: a function from a part to whole numbers, which are added over all parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.simulation.auction_parts import AuctionPart, AuctionRows
 from recbench_spark.kernels.simulation.mechanism import NOT_SHOWN, SlotCounts
+from recbench_spark.kernels.simulation.user_bootstrap import PairShowings
 from recbench_spark.schemas import require_names
 
 Sums = tuple[Ints, ...]
@@ -36,15 +37,21 @@ class LoggedPart:
         auctions: the auctions.
         probabilities: by model.
         whole_auctions_q: (q,) auctions of each query in the whole log; 0 where another part counts it.
+        read_elsewhere: returns the showings of this part's pairs in other parts, at the operating point
+            with a number; None: no query of this part is cut, or the pass shares nothing.
     """
 
     auctions: AuctionPart
     probabilities: Mapping[str, Floats]
     whole_auctions_q: Ints
+    read_elsewhere: Callable[[int], PairShowings] | None = None
 
 
 PartWork = Callable[[LoggedPart], Sums]
 """A pass: what a part adds."""
+
+CountShowings = Callable[[LoggedPart], Iterable[PairShowings]]
+"""First half of a pass that shares showings: those of a part's pairs, at one point after the other."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +106,16 @@ class AuctionLogParts(Protocol):
     def models(self) -> tuple[str, ...]:
         """Names of the models whose probabilities the parts have."""
 
-    def add(self, work: PartWork) -> Sums:
-        """Return the sums of a pass over all parts."""
+    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+        """Return the sums of a pass over all parts.
+
+        Args:
+            work: the pass.
+            shared: counts showings that the other parts of a query that is cut need before the pass.
+        """
+
+    def count_users(self) -> Ints:
+        """Return the auctions, the sum of squares of those of each user, and the number of users, (3,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +130,30 @@ class AuctionParts:
         """Names of the models whose probabilities the parts have."""
         return tuple(self.parts[0].probabilities)
 
-    def add(self, work: PartWork) -> Sums:
-        """Return the sums of a pass over all parts."""
+    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+        """Return the sums of a pass over all parts; no query is cut, so nothing is shared."""
+        del shared
         return reduce(add_sums, map(work, self.parts))
+
+    def count_users(self) -> Ints:
+        """Return auctions, squares and users, (3,); 16 bytes for each user of each part."""
+        users = [part.auctions.users for part in self.parts]
+        return square_auctions(
+            np.concatenate([one.key_u for one in users]), np.concatenate([one.auctions_u for one in users])
+        )
+
+
+def square_auctions(keys: Ints, auctions: Ints) -> Ints:
+    """Return the auctions, the sum of the squares of those of each user, and the number of users, (3,).
+
+    Args:
+        keys: (n,) users; one that stands in several parts is there several times.
+        auctions: (n,) auctions of each.
+    """
+    key_u, place = np.unique(keys, return_inverse=True)
+    auctions_u = np.zeros(len(key_u), dtype=np.int64)
+    np.add.at(auctions_u, place, auctions)
+    return np.array([auctions_u.sum(), (auctions_u * auctions_u).sum(), len(key_u)])
 
 
 def add_sums(one: Sums, other: Sums) -> Sums:

@@ -6,7 +6,7 @@ auction into several parts, the *pieces* of the class, so that no task holds all
 
     rows-00007.arrow        rows of a part, in the order of query, auction and ad
     auctions-00007.npy      hashes of its auctions, in order
-    index-00007.npy         hashes of auctions of a range, in order, and parts-00007.npy: the part of each
+    index-00003.npy         hashes of auctions of a range, in order, and parts-00003.npy: the part of each
     rejects.json            rows that were left out
     layout.json             facts; written last
 """
@@ -17,6 +17,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.storage.publish import replace_file
 from recbench_spark.storage.shared_arrays import replace_array
 
-LAYOUT_VERSION = 1
-"""Version of the files; another one makes other layouts."""
+LAYOUT_VERSION = 2
+"""Version of the files; another one makes other layouts. 2: users; ranges of the index hold many parts."""
 
 CLASS_BITS = 14
 CLASSES = 1 << CLASS_BITS
@@ -41,6 +42,9 @@ CLASSES = 1 << CLASS_BITS
 MOST_ROWS_OF_A_PART = 1 << 19
 """Rows of a part; a class of queries with more is cut. A task takes some 300 bytes for each row, and 1.5 KB
 for each query."""
+
+AUCTIONS_OF_A_RANGE = 1 << 21
+"""Auctions of a range of the index. A task that sorts one takes some 60 bytes for each."""
 
 MANIFEST = "layout.json"
 REJECTS = "rejects.json"
@@ -102,6 +106,7 @@ class LogLayout:
     Attributes:
         folder: the files.
         parts: number of parts.
+        ranges: number of ranges of the index.
         cuts: first part and number of parts of each class that is cut.
         numeric_ads: whether ads are in the order of numbers.
         has_times: whether rows have times.
@@ -110,6 +115,7 @@ class LogLayout:
 
     folder: Path
     parts: int
+    ranges: int
     cuts: tuple[tuple[int, int], ...]
     numeric_ads: bool
     has_times: bool
@@ -187,9 +193,9 @@ def write_table(path: Path, table: pa.Table) -> None:
 STORED: dict[str, tuple[type, str]] = {
     "event_time": (np.int64, "time_r"), "bid": (np.float64, "bid_r"), "quality": (np.float64, "quality_r"),
     "probability": (np.float64, "probability_r"), "block": (np.int8, "block_r"),
-    "position": (np.int16, "position_r"), "clicked": (np.int8, "click_r"),
+    "position": (np.int16, "position_r"), "clicked": (np.int8, "click_r"), "user_id": (np.int64, "user_r"),
 }  # fmt: skip
-"""Columns of the files, their types, and the attributes of the log that they hold."""
+"""Columns of the files, their types, and the attributes of the log that they hold; users are hashes."""
 
 
 def read_part(folder: Path, part: int) -> CheckedAuctions:
@@ -213,53 +219,56 @@ def read_part(folder: Path, part: int) -> CheckedAuctions:
 # ------------------------------------------------------------------------------------ index
 
 
-def write_index(folder: Path, number: int, parts: int) -> bool:
-    """Write one of as many ranges of the index as there are parts; return whether a hash is there twice.
+def count_ranges(auctions: int) -> int:
+    """Return the number of ranges of an index."""
+    return max(1, -(-auctions // AUCTIONS_OF_A_RANGE))
+
+
+def find_ranges(hashes: Hashes, ranges: int) -> Ints:
+    """Return the range of the index of each hash, (n,): as many equal ranges of all hashes, in order."""
+    half = np.uint64(32)
+    return ((hashes >> half) * np.uint64(ranges) >> half).astype(np.int64)
+
+
+def read_auctions_of_part(folder: Path, part: int) -> Hashes:
+    """Return the hashes of the auctions of a part."""
+    hashes: Hashes = np.load(folder / f"auctions-{part:05d}.npy")
+    return hashes
+
+
+def write_index(folder: Path, number: int, hashes: Hashes, part_a: Ints) -> bool:
+    """Write a range of the index; return whether a hash is there twice.
 
     Args:
         folder: of the layout.
         number: number of the range.
-        parts: number of parts.
+        hashes: (a,) hashes of its auctions, in any order.
+        part_a: (a,) part of each.
     """
-    low, high = _first_hash(number, parts), _first_hash(number + 1, parts)
-    each = []
-    for part in range(parts):
-        hashes = np.load(folder / f"auctions-{part:05d}.npy", mmap_mode="r")
-        end = len(hashes) if number == parts - 1 else np.searchsorted(hashes, high)
-        each.append(np.asarray(hashes[np.searchsorted(hashes, low) : end]))
-    hashes = np.concatenate(each)
-    part_a = np.repeat(np.arange(parts, dtype=np.int32), [len(one) for one in each])
-    order = np.argsort(hashes, kind="stable")
-    hashes, part_a = hashes[order], part_a[order]
+    order = np.lexsort((part_a, hashes))
+    hashes = hashes[order]
     replace_array(folder / f"index-{number:05d}.npy", hashes)
-    replace_array(folder / f"parts-{number:05d}.npy", part_a)
+    replace_array(folder / f"parts-{number:05d}.npy", part_a[order].astype(np.int32))
     return bool((hashes[1:] == hashes[:-1]).any())
 
 
-def _first_hash(number: int, parts: int) -> np.uint64:
-    """Return the first hash of a range of the index."""
-    return np.uint64(min((number << 64) // parts, 2**64 - 1))
-
-
-def find_parts(folder: Path, parts: int, hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
+def find_parts(layout: LogLayout, hashes: Hashes) -> Iterator[tuple[Ints, Ints]]:
     """Yield places of auctions among some hashes, and their parts; unknown auctions are left out.
 
     An auction whose hash another one has, too, may be yielded with several parts.
 
     Args:
-        folder: of the layout.
-        parts: number of parts, and of ranges of the index.
+        layout: of the log.
         hashes: (n,) hashes of auctions.
     """
     order = np.argsort(hashes)
     wanted = hashes[order]
-    bounds = [_first_hash(number, parts) for number in range(parts)]
-    ends = np.append(np.searchsorted(wanted, np.array(bounds[1:], np.uint64)), len(wanted))
-    for number, (start, end) in enumerate(zip(np.append(0, ends[:-1]), ends, strict=True)):
+    bounds = np.searchsorted(find_ranges(wanted, layout.ranges), np.arange(layout.ranges + 1))
+    for number, (start, end) in enumerate(pairwise(bounds)):
         if start == end:
             continue
-        index = np.load(folder / f"index-{number:05d}.npy", mmap_mode="r")
-        part_a = np.load(folder / f"parts-{number:05d}.npy", mmap_mode="r")
+        index = np.load(layout.folder / f"index-{number:05d}.npy", mmap_mode="r")
+        part_a = np.load(layout.folder / f"parts-{number:05d}.npy", mmap_mode="r")
         first = np.searchsorted(index, wanted[start:end])
         counts = np.searchsorted(index, wanted[start:end], side="right") - first
         row, number_r = number_slots(counts)

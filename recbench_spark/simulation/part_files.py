@@ -6,13 +6,14 @@ in their order. Whole numbers are added, so the number of pieces changes no bit.
 
     counted-00007/key_q.npy ...   fields of `AuctionPart`
     counted-00007/pairs.arrow     pairs as text, of a piece
+    counted-00007/peer-00008.npy  pairs of another piece that this piece has too: number there, number here
     facts.json                    facts about all replayed rows; written last
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.simulation.auction_parts import AuctionPart
 from recbench_spark.kernels.simulation.counts import ImpressionCounts
 from recbench_spark.kernels.simulation.mechanism import SlotCounts
+from recbench_spark.kernels.simulation.user_bootstrap import PairShowings
 from recbench_spark.simulation.auction_log import (
     LogFacts,
     LoggedPart,
@@ -42,6 +44,7 @@ FIELDS = (
     "key_q", "pair_starts_q", "auctions_q", "starts_a", "query_r", "pair_r", "bid_r", "quality_r", "slot_r",
     "click_r",
 )  # fmt: skip
+USERS = "user_key_r"
 COUNTS = ("shown_gs", "clicks_gs")
 TELLING = ("telling_shown", "telling_clicks")
 FACTS = "facts.json"
@@ -84,6 +87,8 @@ def count_part(layout: LogLayout, part: int, until: int | None, facts: LogFacts,
         _save(place, name, getattr(auctions, name))
     if log.probability_r is not None:
         _save(place, "probability", log.probability_r)
+    if auctions.user_key_r is not None:
+        _save(place, USERS, auctions.user_key_r)
     if part in layout.peers:
         _write_pairs(place, log, auctions)
     _write_counts(place, auctions, auctions.auctions_q)
@@ -157,6 +162,8 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
         own_g = order[at[same]]
         shown[own_g] += _load(there, "own_shown_gs")[same]
         clicks[own_g] += _load(there, "own_clicks_gs")[same]
+        if auctions.user_key_r is not None and peer != part:
+            _save(place, f"peer-{peer:05d}", np.stack([np.flatnonzero(same), own_g]))
         if peer < part:
             owned_g[own_g] = False
             owned_q[query_of[known_q]] = False
@@ -189,12 +196,50 @@ def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Pat
     return LoggedPart(auctions, probabilities, _load(place, "whole_auctions_q"))
 
 
+def save_showings(folder: Path, part: int, number: int, showings: PairShowings) -> None:
+    """Write the showings of a piece's pairs at an operating point; `number`: of the point."""
+    rows = np.stack([showings.place_n, showings.times_n, showings.prices_n])
+    place = find_folder(folder, part)
+    place.mkdir(parents=True, exist_ok=True)
+    _save(place, f"showings-{number:05d}", rows)
+
+
+def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Sequence[int]) -> PairShowings:
+    """Add up the showings of a piece's pairs in all other pieces of its class.
+
+    A task holds those of two pieces.
+
+    Args:
+        folder: of the showings.
+        part: the piece.
+        number: of the operating point.
+        counts: folder of the arrays.
+        peers: pieces of the class that have rows.
+    """
+    place = find_folder(counts, part)
+    slots = _load(place, COUNTS[0]).shape[1]
+    places, times, prices = [], [], []
+    for peer in [one for one in peers if one != part]:
+        their_g, own_g = _load(place, f"peer-{peer:05d}")
+        rows = _load(find_folder(folder, peer), f"showings-{number:05d}")
+        their, slot = np.divmod(rows[0], slots)
+        at = np.minimum(np.searchsorted(their_g, their), max(len(their_g) - 1, 0))
+        known = their_g[at] == their if len(their_g) else np.zeros(len(their), bool)
+        places.append(own_g[at[known]] * slots + slot[known])
+        times.append(rows[1][known])
+        prices.append(rows[2][known])
+    return PairShowings.add_up(*map(np.concatenate, (places, times, prices)))
+
+
 def load_auctions(place: Path, bid_unit: float) -> AuctionPart:
     """Map the auctions of a part."""
     counts = ImpressionCounts(*(_load(place, name) for name in COUNTS))
     owned_g = _load(place, "owned_g") if (place / "owned_g.npy").exists() else None
     fields = {name: _load(place, name) for name in FIELDS}
-    part = AuctionPart(**fields, counts=counts, owned_g=owned_g, largest_bid=bid_unit)
+    user_key_r = _load(place, USERS) if (place / f"{USERS}.npy").exists() else None
+    part = AuctionPart(
+        **fields, counts=counts, owned_g=owned_g, largest_bid=bid_unit, user_key_r=user_key_r
+    )
     vars(part)["telling_pairs"] = ImpressionCounts(*(_load(place, name) for name in TELLING))
     return part
 

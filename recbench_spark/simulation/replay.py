@@ -20,16 +20,18 @@ from recbench_spark.config.replay import ReplaySettings
 from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels import resampling
-from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.auction_parts import bootstrap_columns
 from recbench_spark.kernels.simulation.click_estimates import (
     ClickModel,
     EstimateRules,
+    PairTotals,
     count_columns,
 )
 from recbench_spark.kernels.simulation.counts import UNIT, SlotTotals
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
+from recbench_spark.kernels.simulation.user_bootstrap import PairShowings
 from recbench_spark.kernels.simulation.yields import UNSEEN, LoggedPolicy, ReplayedPolicy
 from recbench_spark.simulation.auction_log import AuctionLogParts, LoggedPart, Sums
 from recbench_spark.simulation.user_counts import count_users
@@ -120,7 +122,8 @@ class Replayer:
             batch = tuple(points[first : first + POINTS_AT_ONCE])
             by_user, boot = self.settings.resample == "user", self.settings.bootstrap
             work = ModelPass(model, batch, self.clicks, self.log.facts.slots, boot, by_user)
-            for sums, drawn in zip(*self.log.add(work), strict=True):
+            shared = work.count_showings if by_user else None
+            for sums, drawn in zip(*self.log.add(work, shared), strict=True):
                 yield ReplayedModel(
                     ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(drawn, self.logged[1]), self.log
                 )
@@ -354,22 +357,40 @@ class ModelPass:
         columns = count_columns(len(self.slots))
         units = len(part.auctions.users.key_u if self.by_user else part.auctions.key_q)
         size = max(1, CELLS_AT_ONCE // max(1, units * columns))
-        each = [self._add_points(part, self.points[n : n + size]) for n in range(0, len(self.points), size)]
+        numbers = range(len(self.points))
+        each = [self._add_points(part, numbers[n : n + size]) for n in numbers[::size]]
         sums, boot = (np.concatenate(arrays, axis=-1) for arrays in zip(*each, strict=True))
         replicates = boot.reshape(len(boot), len(self.points), columns).transpose(1, 0, 2)
         return sums.reshape(len(self.points), columns), replicates
 
-    def _add_points(self, part: LoggedPart, points: Sequence[OperatingPoint]) -> Sums:
-        """Return the sums of some points side by side; each exponent's scores are sorted once."""
-        rows, users, order, exponent = [], [], None, None
-        probability_r = part.probabilities[self.model]
-        for point in points:
+    def count_showings(self, part: LoggedPart) -> Iterator[PairShowings]:
+        """Yield the showings of a part's pairs at each point."""
+        for _, slot_r, price_r in self._run_points(part, range(len(self.points))):
+            shape = part.auctions.counts.shown_gs.shape
+            yield PairShowings.count(part.auctions.pair_r, slot_r, price_r, shape)
+
+    def _run_points(self, part: LoggedPart, numbers: range) -> Iterator[tuple[int, Ints32, Floats]]:
+        """Yield number, slots and prices of some points; each exponent's scores are sorted once."""
+        order, exponent = None, None
+        for number in numbers:
+            point = self.points[number]
             if order is None or exponent != point.exponent:
-                order, exponent = part.auctions.rank(probability_r, point.exponent), point.exponent
-            outcome = (*part.auctions.run(order, point, self.slots), probability_r, self.clicks)
-            rows.append(part.auctions.estimate(*outcome))
+                order = part.auctions.rank(part.probabilities[self.model], point.exponent)
+                exponent = point.exponent
+            yield number, *part.auctions.run(order, point, self.slots)
+
+    def _add_points(self, part: LoggedPart, numbers: range) -> Sums:
+        """Return the sums of some points side by side."""
+        rows, users = [], []
+        probability_r = part.probabilities[self.model]
+        pairs = PairTotals.from_counts(part.auctions.counts, self.clicks)
+        for number, slot_r, price_r in self._run_points(part, numbers):
+            rows.append(part.auctions.estimate(slot_r, price_r, probability_r, pairs))
             if self.by_user:
-                users.append(part.auctions.estimate_by_user(*outcome))
+                elsewhere = part.read_elsewhere(number) if part.read_elsewhere else None
+                users.append(
+                    part.auctions.users.add_model(pairs, slot_r, price_r, probability_r, elsewhere)
+                )
         joined = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
         return _sum_rows(part, joined, self.bootstrap, np.concatenate(users, axis=1) if users else None)
 

@@ -9,7 +9,7 @@ SHOWN_REJECTS rows that are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.sql import SparkSession
 
 from recbench_spark.config import digest
@@ -47,7 +47,10 @@ from recbench_spark.simulation.log_layout import (
     MANIFEST,
     LayoutPlan,
     LogLayout,
+    count_ranges,
     find_classes,
+    find_ranges,
+    read_auctions_of_part,
     write_index,
     write_no_rows,
     write_part,
@@ -61,11 +64,9 @@ from recbench_spark.simulation.piece_shuffle import (
     send_rows,
     spread_pieces,
 )
-from recbench_spark.storage.blocks import Block, count_tasks, partition_rows
-from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.blocks import Block, count_tasks, partition_rows, unpack_blocks
+from recbench_spark.storage.leases import Report, hold_lease
 from recbench_spark.storage.publish import remove_tree
-
-Report = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -184,14 +185,14 @@ def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: 
     rows = send_rows(
         spark, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
     )
-    dirty, bad = _write_parts(rows, folder, plan, source), None
+    (dirty, ranges), bad = _write_parts(rows, folder, plan, source), None
     total = int(scan.rows_k.sum())
     if dirty:
         bad, rows = _find_good_rows(spark, settings, source, plan, total)
         if bad.reasons:
-            _write_parts(rows, folder, plan, source)
+            _, ranges = _write_parts(rows, folder, plan, source)
     layout = LogLayout(
-        folder, plan.parts, tuple(plan.list_cuts()), bool(source.rules.numeric_ads),
+        folder, plan.parts, ranges, tuple(plan.list_cuts()), bool(source.rules.numeric_ads),
         "event_time" in source.names, bad.good if bad else total, total - bad.good if bad else 0,
     )  # fmt: skip
     layout.write(bad.list_rejects() if bad else ())
@@ -214,6 +215,11 @@ class LogScan:
     number_times: bool
     problems: tuple[PieceProblem, ...]
 
+    @classmethod
+    def make_empty(cls, *problems: PieceProblem) -> LogScan:
+        """Return the scan of no rows."""
+        return cls(np.zeros(CLASSES, np.int64), True, True, problems)
+
     def __add__(self, other: LogScan) -> LogScan:
         """Return the scan of the rows of both."""
         return LogScan(
@@ -232,20 +238,19 @@ class LogScan:
 
 def _scan_log(spark: SparkSession, source: LogSource) -> LogScan:
     """Count the rows of each class, and look at texts; a task sends one value."""
-    nothing = LogScan(np.zeros(CLASSES, np.int64), True, True, ())
     pieces = spread_pieces(spark, len(source.pieces))
-    return nothing + pieces.mapPartitions(partial(_scan_pieces, source=source)).treeReduce(add)
+    return LogScan.make_empty() + pieces.mapPartitions(partial(_scan_pieces, source=source)).treeReduce(add)
 
 
 def _scan_pieces(numbers: Iterable[int], source: LogSource) -> Iterator[LogScan]:
-    total = LogScan(np.zeros(CLASSES, np.int64), True, True, ())
+    total = LogScan.make_empty()
     wanted = [name for name in ("query_id", "ad_id", "event_time") if name in source.names]
     narrow = replace(source, names={name: source.names[name] for name in wanted})
     for number in numbers:
         for item in read_piece(source.pieces[number], number, narrow.columns):
             one = item if isinstance(item, PieceProblem) else _scan_rows(narrow, item, number)
             if isinstance(one, PieceProblem):
-                one = LogScan(np.zeros(CLASSES, np.int64), True, True, (one,))
+                one = LogScan.make_empty(one)
             total = total + one
     yield total
 
@@ -295,36 +300,65 @@ def _cut_packed(packed: pa.Table, plan: LayoutPlan, where: str) -> Iterator[Bloc
     return partition_rows(packed.combine_chunks(), plan.assign(hashes[0], hashes[1]))
 
 
-def _write_parts(rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSource) -> bool:
-    """Write all parts and the index; return whether the log must be checked auction by auction.
+def _write_parts(rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSource) -> tuple[bool, int]:
+    """Write all parts and the index.
+
+    Returns:
+        Whether the log must be checked auction by auction, and the number of ranges of the index.
 
     Raises:
         DataError: a piece cannot be read or converted.
     """
     write = partial(_write_part, folder=folder, source=source)
     results = rows.mapPartitionsWithIndex(write).collect()
-    problems = [problem for some, _ in results for problem in some]
+    problems = [problem for some, _, _ in results for problem in some]
     refuse_problems((one for one in problems if one.kind != _DirtyRowsError.__name__), source.where)
-    if problems or any(dirty for _, dirty in results):
-        return True
-    numbers = rows.context.parallelize(range(plan.parts), plan.parts)
-    return any(numbers.map(partial(write_index, folder, parts=plan.parts)).collect())
+    ranges = count_ranges(sum(auctions for _, _, auctions in results))
+    if problems or any(dirty for _, dirty, _ in results):
+        return True, ranges
+    return _write_ranges(rows.context, folder, plan.parts, ranges), ranges
 
 
 def _write_part(
     part: int, blocks: Iterable[Block], folder: Path, source: LogSource
-) -> Iterator[tuple[list[PieceProblem], bool]]:
+) -> Iterator[tuple[list[PieceProblem], bool, int]]:
+    """Write a part; yield problems, whether it has bad auctions, and the number of its auctions."""
     rows, problems = receive_rows(blocks)
     if rows is None:
         write_no_rows(folder, part)
-        yield problems, False
+        yield problems, False, 0
         return
     converted = unpack_rows(rows, bool(source.rules.numeric_ads), source.where)
     if problems or has_bad_auctions(converted):
-        yield problems, True
+        yield problems, True, 0
         return
-    write_part(folder, part, sort_rows(converted, np.ones(rows.num_rows, bool)))
-    yield problems, False
+    log = sort_rows(converted, np.ones(rows.num_rows, bool))
+    write_part(folder, part, log)
+    yield problems, False, len(log.auction_ids)
+
+
+def _write_ranges(context: SparkContext, folder: Path, parts: int, ranges: int) -> bool:
+    """Write the index; return whether a hash is there twice.
+
+    The hashes of all auctions are shuffled by range, twelve bytes for each.
+    """
+    numbers = context.parallelize(range(parts), min(parts, 4 * context.defaultParallelism))
+    hashes = numbers.flatMap(partial(_cut_hashes, folder=folder, ranges=ranges)).partitionBy(ranges, int)
+    return any(hashes.mapPartitionsWithIndex(partial(_write_range, folder=folder)).collect())
+
+
+def _cut_hashes(part: int, folder: Path, ranges: int) -> Iterator[Block]:
+    hashes = read_auctions_of_part(folder, part)
+    if len(hashes):
+        table = pa.table({"hash": hashes, "part": np.full(len(hashes), part, np.int32)})
+        yield from partition_rows(table, find_ranges(hashes, ranges))
+
+
+def _write_range(number: int, blocks: Iterable[Block], folder: Path) -> Iterator[bool]:
+    table = unpack_blocks(content for _, content in blocks)
+    if table is None:
+        table = pa.table({"hash": pa.array([], pa.uint64()), "part": pa.array([], pa.int32())})
+    yield write_index(folder, number, table.column("hash").to_numpy(), table.column("part").to_numpy())
 
 
 # ------------------------------------------------------------------------------------ bad rows

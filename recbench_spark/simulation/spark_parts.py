@@ -7,14 +7,15 @@ auctions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
@@ -22,13 +23,16 @@ from recbench_spark.data.readers.auction_values import pack_ids
 from recbench_spark.data.readers.auctions import make_reach_error
 from recbench_spark.data.table_pieces import open_pieces
 from recbench_spark.errors import FallbackToSpark
+from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.schemas import require_names
 from recbench_spark.simulation import part_files
 from recbench_spark.simulation.auction_log import (
     MODEL_COLUMNS,
+    CountShowings,
     LogFacts,
+    LoggedPart,
     MatchProblems,
     PartWork,
     Sums,
@@ -36,6 +40,7 @@ from recbench_spark.simulation.auction_log import (
     find_probabilities,
     make_no_later_error,
     make_no_time_error,
+    square_auctions,
 )
 from recbench_spark.simulation.log_layout import LogLayout, find_parts
 from recbench_spark.simulation.part_files import FACTS
@@ -45,10 +50,9 @@ from recbench_spark.simulation.piece_shuffle import (
     refuse_problems,
     send_rows,
 )
-from recbench_spark.storage.blocks import Block, partition_rows
-from recbench_spark.storage.leases import hold_lease
-
-Report = Callable[[str], object]
+from recbench_spark.storage.blocks import Block, partition_rows, unpack_blocks
+from recbench_spark.storage.leases import Report, hold_lease
+from recbench_spark.storage.shared_rows import drop_folder, scratch_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +82,19 @@ class CountedLog:
 
 @dataclass(frozen=True, eq=False)
 class SparkParts:
-    """The parts of a log, with the folder of each model's probabilities."""
+    """The parts of a log, with the folder of each model's probabilities.
+
+    Attributes:
+        spark: the session.
+        log: the replayed rows.
+        probabilities: folder of each model.
+        scratch: folder in which tasks make scratch.
+    """
 
     spark: SparkSession
     log: CountedLog
     probabilities: Mapping[str, Path]
+    scratch: str
 
     @property
     def facts(self) -> LogFacts:
@@ -94,20 +106,80 @@ class SparkParts:
         """Names of the models whose probabilities the parts have."""
         return tuple(self.probabilities)
 
-    def add(self, work: PartWork) -> Sums:
+    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
         """Return the sums of a pass over all parts; a task adds up those of its parts."""
-        parts = self.log.parts
-        tasks = min(len(parts), 2 * self.spark.sparkContext.defaultParallelism)
-        run = partial(
-            _add_some, work=work, folder=self.log.folder, facts=self.facts, models=self.probabilities
-        )
-        return self.spark.sparkContext.parallelize(parts, tasks).mapPartitions(run).treeReduce(add_sums)
+        reader = PartReader(self.log, self.probabilities)
+        cut = [part for part in self.log.parts if part in self.log.layout.peers]
+        if shared is None or not cut:
+            return self._add(reader, work)
+        folder = Path(scratch_folder(self.scratch))
+        self._spread(cut).foreach(partial(_share_showings, reader=reader, shared=shared, folder=folder))
+        try:
+            return self._add(replace(reader, showings=folder), work)
+        finally:
+            drop_folder(self.spark, str(folder))
+
+    def _add(self, reader: PartReader, work: PartWork) -> Sums:
+        run = partial(_add_some, reader=reader, work=work)
+        return self._spread(self.log.parts).mapPartitions(run).treeReduce(add_sums)
+
+    def count_users(self) -> Ints:
+        """Return auctions, squares and users, (3,). The users of all parts are shuffled, 16 bytes each."""
+        tasks = max(len(self.log.parts), self.spark.sparkContext.defaultParallelism)
+        reader = PartReader(self.log, {})
+        users = self._spread(self.log.parts).flatMap(partial(_cut_users, reader=reader, tasks=tasks))
+        return users.partitionBy(tasks, int).mapPartitions(_square_auctions).treeReduce(add)
+
+    def _spread(self, parts: Sequence[int]) -> RDD[int]:
+        """Return parts over tasks, two rounds of all cores."""
+        context = self.spark.sparkContext
+        return context.parallelize(parts, min(len(parts), 2 * context.defaultParallelism))
 
 
-def _add_some(
-    parts: Iterable[int], work: PartWork, folder: Path, facts: LogFacts, models: Mapping[str, Path]
-) -> Iterator[Sums]:
-    yield reduce(add_sums, (work(part_files.load_part(folder, part, facts, models)) for part in parts))
+@dataclass(frozen=True, eq=False)
+class PartReader:
+    """What a task needs to read parts.
+
+    Attributes:
+        log: the replayed rows.
+        models: folder of the probabilities of each model.
+        showings: folder of the showings that pieces share; None: nothing is shared.
+    """
+
+    log: CountedLog
+    models: Mapping[str, Path]
+    showings: Path | None = None
+
+    def read(self, part: int) -> LoggedPart:
+        """Map the arrays of a part."""
+        loaded = part_files.load_part(self.log.folder, part, self.log.facts, self.models)
+        pieces = self.log.layout.peers.get(part)
+        if self.showings is None or pieces is None:
+            return loaded
+        peers = [one for one in pieces if one in self.log.parts]
+        load = partial(part_files.load_showings, self.showings, part, counts=self.log.folder, peers=peers)
+        return replace(loaded, read_elsewhere=load)
+
+
+def _add_some(parts: Iterable[int], reader: PartReader, work: PartWork) -> Iterator[Sums]:
+    yield reduce(add_sums, (work(reader.read(part)) for part in parts))
+
+
+def _share_showings(part: int, reader: PartReader, shared: CountShowings, folder: Path) -> None:
+    for number, showings in enumerate(shared(reader.read(part))):
+        part_files.save_showings(folder, part, number, showings)
+
+
+def _cut_users(part: int, reader: PartReader, tasks: int) -> Iterator[Block]:
+    users = reader.read(part).auctions.users
+    table = pa.table({"user": users.key_u, "auctions": users.auctions_u})
+    yield from partition_rows(table, users.key_u % tasks)
+
+
+def _square_auctions(blocks: Iterable[Block]) -> Iterator[Ints]:
+    table = unpack_blocks(content for _, content in blocks)
+    if table is not None:
+        yield square_auctions(table.column("user").to_numpy(), table.column("auctions").to_numpy())
 
 
 # ------------------------------------------------------------------------------------ counts
@@ -212,7 +284,7 @@ def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str)
     """Cut rows by the part of their auction; rows of auctions that the log does not have are left out."""
     del place
     _, coded = encode_ids(table, "auction_id", where)
-    each = list(find_parts(layout.folder, layout.parts, hash_ids(coded.dictionary)))
+    each = list(find_parts(layout, hash_ids(coded.dictionary)))
     if not each:
         return
     places, parts = (np.concatenate(some) for some in zip(*each, strict=True))

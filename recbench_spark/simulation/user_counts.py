@@ -1,4 +1,4 @@
-"""Count users and their auctions, where a bootstrap draws users."""
+"""Check users and count them, where a bootstrap draws users."""
 
 from __future__ import annotations
 
@@ -6,43 +6,37 @@ import numpy as np
 
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.simulation.auction_log import AuctionLogParts, AuctionParts, LoggedPart
+from recbench_spark.simulation.auction_log import AuctionLogParts, LoggedPart, Sums
 
 
 def count_users(log: AuctionLogParts) -> Ints:
     """Return the auctions, the sum of the squares of those of each user, and the number of users, (3,).
 
-    A user stands in many parts, so its auctions are added over all of them: 16 bytes for each user of each
-    part.
-
     Raises:
-        ConfigError: the log has no users, or its parts are files. DataError: an auction without a user, or
-            with two.
+        ConfigError: the log has no users. DataError: an auction without a user, or with two.
     """
-    if not isinstance(log, AuctionParts):
-        raise ConfigError("replay.resample: user works in one process alone", "--engine local")
-    for part in log.parts:
-        _check_users(part)
-    users = [part.auctions.users for part in log.parts]
-    keys, place = np.unique(np.concatenate([one.key_u for one in users]), return_inverse=True)
-    auctions = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(auctions, place, np.concatenate([one.auctions_u for one in users]))
-    return np.array([auctions.sum(), (auctions * auctions).sum(), len(keys)])
-
-
-def _check_users(part: LoggedPart) -> None:
-    user_r = part.auctions.user_key_r
-    if user_r is None:
+    (problems,) = log.add(find_user_problems)
+    if problems[0]:
         raise ConfigError(
             "replay.resample: user: the log has no column user_id", "log.columns: {user_id: NAME} maps it"
         )
-    first_r = np.repeat(user_r[part.auctions.starts_a[:-1]], np.diff(part.auctions.starts_a))
-    for bad_r, reason in (
-        (user_r < 0, "have no user_id"),
-        (user_r != first_r, "have another user_id than the first row of their auction"),
-    ):
-        if bad_r.any():
+    for rows, reason in zip(problems[1:].tolist(), PROBLEMS, strict=True):
+        if rows:
             raise DataError(
-                f"replay.resample: user: {int(bad_r.sum()):,} rows of the log {reason}",
+                f"replay.resample: user: {rows:,} rows of the log {reason}",
                 "give each auction one user, or resample queries",
             )
+    return log.count_users()
+
+
+PROBLEMS = ("have no user_id", "have another user_id than the first row of their auction")
+"""Mistakes of users, in the order in which they are reported."""
+
+
+def find_user_problems(part: LoggedPart) -> Sums:
+    """Return whether a part has no users, and its rows with each of PROBLEMS, (3,)."""
+    user_r, starts_a = part.auctions.user_key_r, part.auctions.starts_a
+    if user_r is None:
+        return (np.array([1, 0, 0]),)
+    first_r = np.repeat(user_r[starts_a[:-1]], np.diff(starts_a))
+    return (np.array([0, (user_r < 0).sum(), (user_r != first_r).sum()]),)

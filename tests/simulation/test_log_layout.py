@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from recbench_spark.data.readers.auctions import CheckedAuctions, check_auctions
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.simulation import part_files, replay
 from recbench_spark.simulation.auction_log import (
+    CountShowings,
     LogFacts,
     PartWork,
     Sums,
@@ -26,19 +26,24 @@ from recbench_spark.simulation.auction_log import (
     make_parts,
     read_later_rows,
     select_rows,
+    square_auctions,
 )
 from recbench_spark.simulation.log_layout import (
     CLASSES,
     LayoutPlan,
     LogLayout,
+    count_ranges,
     find_classes,
     find_parts,
+    find_ranges,
+    read_auctions_of_part,
     read_part,
     write_index,
     write_no_rows,
     write_part,
 )
 from recbench_spark.simulation.replay import LOGGED, replay_models
+from recbench_spark.simulation.spark_parts import CountedLog, PartReader
 
 WORLD = AuctionWorld(auctions=900, queries=200, zipf=0.8, seed=3)
 SETTINGS = ReplaySettings.model_validate(
@@ -52,7 +57,10 @@ SETTINGS = ReplaySettings.model_validate(
 
 
 def make_log() -> CheckedAuctions:
-    return check_auctions(make_auctions(WORLD).log, AuctionLog(world=WORLD), "log")
+    """A log in which each auction has one of 60 users."""
+    log = make_auctions(WORLD).log
+    users = np.random.default_rng(2).integers(60, size=WORLD.auctions)[log.column("auction_id").to_numpy()]
+    return check_auctions(log.append_column("user_id", pa.array(users)), AuctionLog(world=WORLD), "log")
 
 
 def lay_out(log: CheckedAuctions, folder: Path, most: int) -> LogLayout:
@@ -65,10 +73,23 @@ def lay_out(log: CheckedAuctions, folder: Path, most: int) -> LogLayout:
     part_r = plan.assign(query_hash, auction_hash)
     for part in range(plan.parts):
         write_part(folder, part, select_rows(log, part_r == part))
-    repeated = [write_index(folder, number, plan.parts) for number in range(plan.parts)]
-    assert not any(repeated)
+    ranges = 3
+    hashes = [read_auctions_of_part(folder, part) for part in range(plan.parts)]
+    part_a = np.repeat(np.arange(plan.parts), [len(one) for one in hashes])
+    all_hashes = np.concatenate(hashes)
+    range_a = find_ranges(all_hashes, ranges)
+    for number in range(ranges):
+        mine = range_a == number
+        assert not write_index(folder, number, all_hashes[mine], part_a[mine])
     layout = LogLayout(
-        folder, plan.parts, tuple(plan.list_cuts()), True, log.time_r is not None, len(log.click_r), 0
+        folder,
+        plan.parts,
+        ranges,
+        tuple(plan.list_cuts()),
+        True,
+        log.time_r is not None,
+        len(log.click_r),
+        0,
     )
     layout.write((("line", "why"),))
     return LogLayout.read(folder)
@@ -76,20 +97,33 @@ def lay_out(log: CheckedAuctions, folder: Path, most: int) -> LogLayout:
 
 @dataclass(frozen=True, eq=False)
 class FileParts:
-    """Parts in files, read by this process one after the other."""
+    """Parts in files, read by this process one after the other, as tasks read them."""
 
-    folder: Path
-    facts: LogFacts
-    parts: tuple[int, ...]
-    folders: Mapping[str, Path]
+    reader: PartReader
+
+    @property
+    def facts(self) -> LogFacts:
+        return self.reader.log.facts
 
     @property
     def models(self) -> tuple[str, ...]:
-        return tuple(self.folders)
+        return tuple(self.reader.models)
 
-    def add(self, work: PartWork) -> Sums:
-        loaded = (part_files.load_part(self.folder, part, self.facts, self.folders) for part in self.parts)
-        return reduce(add_sums, map(work, loaded))
+    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+        log, reader = self.reader.log, self.reader
+        if shared is not None and log.layout.peers:
+            folder = log.folder / "shared"
+            for part in set(log.layout.peers) & set(log.parts):
+                for number, showings in enumerate(shared(reader.read(part))):
+                    part_files.save_showings(folder, part, number, showings)
+            reader = replace(reader, showings=folder)
+        return reduce(add_sums, map(work, map(reader.read, log.parts)))
+
+    def count_users(self) -> Any:
+        users = [self.reader.read(part).auctions.users for part in self.reader.log.parts]
+        return square_auctions(
+            np.concatenate([one.key_u for one in users]), np.concatenate([one.auctions_u for one in users])
+        )
 
 
 def count(layout: LogLayout, until: int | None, folder: Path) -> FileParts:
@@ -103,12 +137,15 @@ def count(layout: LogLayout, until: int | None, folder: Path) -> FileParts:
     for part in set(layout.peers) & set(each):
         part_files.join_counts(layout, part, frozenset(each), folder)
     part_files.write_facts(folder, facts, sorted(each))
-    return FileParts(folder, *part_files.read_facts(folder), {LOGGED: folder})
+    facts, numbers = part_files.read_facts(folder)
+    return FileParts(PartReader(CountedLog(layout, until, folder, facts, numbers), {LOGGED: folder}))
 
 
 @pytest.mark.parametrize("most", [10_000, 500, 150])
 @pytest.mark.parametrize("until", [None, 1_767_225_800_000_000])
-def test_files_give_the_bits_of_one_process(tmp_path, most: int, until: int | None) -> None:
+@pytest.mark.parametrize("resample", ["query", "user"])
+def test_files_give_the_bits_of_one_process(tmp_path, most: int, until: int | None, resample: str) -> None:
+    settings = SETTINGS.model_copy(update={"resample": resample})
     log = make_log()
     layout = lay_out(log, tmp_path, most)
     assert bool(layout.cuts) == (most < 1000), "a head query is cut"
@@ -118,8 +155,8 @@ def test_files_give_the_bits_of_one_process(tmp_path, most: int, until: int | No
     later = log if until is None else read_later_rows(log, until)
     whole = make_parts(later, {LOGGED: later.probability_r}, 1)
     assert parts.facts == whole.facts
-    expected, checks = replay_models(whole, [LOGGED], SETTINGS)
-    rows, own_checks = replay_models(parts, [LOGGED], SETTINGS)
+    expected, checks = replay_models(whole, [LOGGED], settings)
+    rows, own_checks = replay_models(parts, [LOGGED], settings)
     assert sum(row.get("ci_low") is not None for row in expected) > 60, "bits of all replicates"
     assert rows == expected and own_checks == checks
 
@@ -152,7 +189,7 @@ def test_the_index_finds_the_part_of_each_auction(tmp_path) -> None:
     own = [read_part(tmp_path, part) for part in range(layout.parts)]
     ids = pa.array([str(number) for number in range(1000)])
     part_of = dict.fromkeys(range(1000), -1)
-    for places, parts in find_parts(tmp_path, layout.parts, hash_ids(ids)):
+    for places, parts in find_parts(layout, hash_ids(ids)):
         part_of.update(zip(places.tolist(), parts.tolist(), strict=True))
     for place, part in part_of.items():
         present = [
@@ -168,7 +205,7 @@ def test_a_part_that_loses_its_rows_has_none(tmp_path) -> None:
     layout = lay_out(log, tmp_path, 300)
     write_no_rows(tmp_path, 0)
     assert part_files.read_replayed(layout, 0, None) is None
-    assert not any(write_index(tmp_path, number, layout.parts) for number in range(layout.parts))
+    assert len(read_auctions_of_part(tmp_path, 0)) == 0 < len(read_auctions_of_part(tmp_path, 1))
 
 
 def test_few_points_at_once_change_no_bit(monkeypatch) -> None:
@@ -182,12 +219,19 @@ def test_few_points_at_once_change_no_bit(monkeypatch) -> None:
 
 
 def test_two_auctions_of_one_hash_are_noticed(tmp_path) -> None:
-    hashes = np.array([5, 7], np.uint64)
-    for part in (0, 1):
-        np.save(tmp_path / f"auctions-{part:05d}.npy", hashes[part:])
-    assert write_index(tmp_path, 0, 2) and not write_index(tmp_path, 1, 2)
-    ((places, parts),) = find_parts(tmp_path, 2, hashes)
-    assert sorted(zip(places.tolist(), parts.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1)]
+    hashes = np.array([7, 5, 7], np.uint64)
+    assert write_index(tmp_path, 0, hashes, np.array([1, 0, 0]))
+    layout = LogLayout(tmp_path, 2, 1, (), True, False, 3, 0)
+    ((places, parts),) = find_parts(layout, hashes[:2])
+    assert sorted(zip(places.tolist(), parts.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0)]
+    assert not write_index(tmp_path, 0, hashes[:2], np.array([1, 0]))
+
+
+def test_ranges_of_the_index_are_equal_and_in_order() -> None:
+    hashes = np.array([0, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    assert find_ranges(hashes, 1).tolist() == [0] * 5
+    assert find_ranges(hashes, 4).tolist() == [0, 1, 1, 2, 3]
+    assert [count_ranges(auctions) for auctions in (0, 1, 1 << 21, (1 << 21) + 1)] == [1, 1, 1, 2]
 
 
 def test_a_plan_fills_parts_and_cuts_large_classes() -> None:

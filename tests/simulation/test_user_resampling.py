@@ -16,7 +16,7 @@ from recbench_spark.data.readers.auctions import check_auctions
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.resampling import poisson_weights
 from recbench_spark.kernels.simulation import position_curve
-from recbench_spark.kernels.simulation.click_estimates import estimate_clicks, find_column
+from recbench_spark.kernels.simulation.click_estimates import PairTotals, estimate_clicks, find_column
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
 from recbench_spark.simulation.auction_log import make_parts, match_probabilities
 from recbench_spark.simulation.replay import Replayer, replay_models
@@ -83,7 +83,7 @@ def estimate_rows(part: Any, order: Any, probability_r: Any, model: Any) -> Any:
     """Each participant is a group of its own."""
     slot_r, price_r = order.run(SETTINGS.list_points()[0], SLOTS)
     rows = (np.arange(len(slot_r)), part.pair_r, slot_r, price_r, probability_r)
-    return estimate_clicks(rows, part.counts, model, len(slot_r))
+    return estimate_clicks(rows, PairTotals.from_counts(part.counts, model), len(slot_r))
 
 
 def test_parts_change_no_bit_and_users_are_counted_over_all_of_them() -> None:

@@ -128,16 +128,11 @@ def choose_engine(requested: str, file: ReplayFile) -> EngineChoice:
         if requested == "spark":
             raise ConfigError("--engine spark: a generated log is replayed in one process", "leave it out")
         return EngineChoice("local", "a generated log, without Spark")
-    by_user = file.replay.resample == "user"
     if requested == "spark":
-        if by_user:
-            raise ConfigError("--engine spark: users are resampled in one process alone", "leave it out")
         return EngineChoice("spark", "as requested")
-    if by_user or requested == "local":
+    if requested == "local":
         _check_size(file.log.path)
-        return EngineChoice(
-            "local", "users are resampled in one process alone" if by_user else "as requested"
-        )
+        return EngineChoice("local", "as requested")
     total = sum(filter(None, (_estimate_rows(path) for path in _list_paths(file))))
     if total > FEW_ROWS:
         return EngineChoice("spark", f"{total:,} rows, up to {FEW_ROWS:,} are replayed without it")

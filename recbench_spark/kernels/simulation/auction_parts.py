@@ -15,11 +15,12 @@ from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.simulation import position_curve
-from recbench_spark.kernels.simulation.click_estimates import ClickModel, estimate_clicks
+from recbench_spark.kernels.simulation.click_estimates import ClickModel, PairTotals, estimate_clicks
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, SlotTotals
 from recbench_spark.kernels.simulation.mechanism import AuctionOrder, OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.position_curve import CurveDerivatives
 from recbench_spark.kernels.simulation.user_bootstrap import UserRows
+from recbench_spark.kernels.threads import one_thread_products
 
 LARGEST_CELL = np.int64(1 << 40)
 """Largest whole number of a row of the bootstrap; larger ones take several rows, so that blocks of
@@ -125,23 +126,18 @@ class AuctionPart:
         slots: SlotCounts,
     ) -> Ints:
         """Return the estimates of a model at a point for each query."""
-        return self.estimate(*self.run(order, point, slots), probability_r, model)
+        pairs = PairTotals.from_counts(self.counts, model)
+        return self.estimate(*self.run(order, point, slots), probability_r, pairs)
 
-    def estimate(self, slot_r: Ints32, price_r: Floats, probability_r: Floats, model: ClickModel) -> Ints:
+    def estimate(self, slot_r: Ints32, price_r: Floats, probability_r: Floats, pairs: PairTotals) -> Ints:
         """Return the estimates of a model for each query, from slots and prices: see `estimate_clicks`."""
         rows = (self.query_r, self.pair_r, slot_r, price_r, probability_r)
-        return estimate_clicks(rows, self.counts, model, len(self.key_q))
-
-    def estimate_by_user(
-        self, slot_r: Ints32, price_r: Floats, probability_r: Floats, model: ClickModel
-    ) -> Ints:
-        """Return what each user adds to the estimates of a model, (u, c), from slots and prices."""
-        return self.users.add_model(self.counts, model, slot_r, price_r, probability_r)
+        return estimate_clicks(rows, pairs, len(self.key_q))
 
     @cached_property
     def users(self) -> UserRows:
-        """The logged participants by user; the log has users, and its queries are not cut over parts."""
-        assert self.user_key_r is not None and self.owned_g is None, "the caller looks first"
+        """The logged participants of this part by user; the log has users."""
+        assert self.user_key_r is not None, "the caller looks first"
         key_u, user_r = np.unique(self.user_key_r, return_inverse=True)
         auctions_u = np.bincount(user_r[self.starts_a[:-1]], minlength=len(key_u))
         impressions = (user_r.astype(np.int64), self.pair_r, self.slot_r, self.click_r)
@@ -184,7 +180,7 @@ class AuctionPart:
         sums = np.zeros((queries, 2 + 2 * slots), dtype=np.int64)
         sums[:, 0] = self.auctions_q
         _add_pair_counts(counts.shown_gs, counts.clicks_gs, self.pair_starts_q, sums)
-        information = derived.information.reshape(queries, slots**2)
+        information = derived.information[:, *np.triu_indices(slots)]
         return np.concatenate([sums * np.int64(UNIT), derived.gradient, information], axis=1)
 
 
@@ -224,10 +220,12 @@ class LogColumns:
 
     @classmethod
     def from_sums(cls, sums: Floats, slots: int) -> LogColumns:
-        """Take the columns of `AuctionPart.log_columns` apart."""
-        ends = np.cumsum([1, slots, slots, 1, slots, slots * slots])[:-1]
-        auctions, shown, clicks, several, gradient, information = np.split(sums, ends, axis=-1)
-        square = information.reshape(*information.shape[:-1], slots, slots)
+        """Take the columns of `AuctionPart.log_columns` apart; they have one triangle of `information`."""
+        ends = np.cumsum([1, slots, slots, 1, slots])
+        auctions, shown, clicks, several, gradient, triangle = np.split(sums, ends, axis=-1)
+        square = np.empty((*sums.shape[:-1], slots, slots))
+        row, column = np.triu_indices(slots)
+        square[..., row, column] = square[..., column, row] = triangle
         return cls(auctions[..., 0], shown, clicks, several[..., 0], gradient, square)
 
 
@@ -274,20 +272,24 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
     """
     keys, rows = split_rows(key_q, sums_qc)
     used_c = np.flatnonzero(rows.any(axis=0))
+    values_qc = rows[:, used_c].astype(np.float64)
+    used_cb = np.zeros((len(used_c), replicates), dtype=np.int64)
+    with one_thread_products():
+        for start in range(0, len(keys), resampling.BLOCK):
+            block = slice(start, start + resampling.BLOCK)
+            weights = resampling.poisson_weights(keys[block], replicates, seed).astype(np.float64)
+            # Exact in any order: all terms and partial sums are whole numbers below 2^53 (LARGEST_CELL).
+            used_cb += (values_qc[block].T @ weights).astype(np.int64)
     sums = np.zeros((replicates, rows.shape[1]), dtype=np.int64)
-    for start in range(0, len(keys), resampling.BLOCK):
-        block = slice(start, start + resampling.BLOCK)
-        weights = resampling.poisson_weights(keys[block], replicates, seed).astype(np.float64)
-        # Exact in any order: all terms and partial sums are whole numbers below 2^53 (LARGEST_CELL).
-        sums[:, used_c] += (weights.T @ rows[block][:, used_c].astype(np.float64)).astype(np.int64)
+    sums[:, used_c] = used_cb.T
     return sums
 
 
 def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
     """Cut rows with a number that is too large into rows of the same key that add up to it."""
-    pieces_q = 1 + np.abs(sums_qc).max(axis=1, initial=0) // LARGEST_CELL
-    if (pieces_q == 1).all():
+    if max(sums_qc.max(initial=0), -sums_qc.min(initial=0)) < LARGEST_CELL:
         return key_q, sums_qc
+    pieces_q = 1 + np.abs(sums_qc).max(axis=1, initial=0) // LARGEST_CELL
     share = sums_qc // pieces_q[:, None]
     pieces = np.repeat(share, pieces_q, axis=0)
     firsts = np.concatenate([[0], np.cumsum(pieces_q)[:-1]])

@@ -87,36 +87,51 @@ def find_column(name: str, slots: int) -> slice:
     return slice(first, first + slots)
 
 
-def estimate_clicks(
-    rows: Rows,
-    counts: ImpressionCounts,
-    model: ClickModel,
-    groups: int,
-) -> Ints:
+@dataclass(frozen=True, eq=False)
+class PairTotals:
+    """Counts of pairs, and their totals over each connected set of slots: all that estimates need of a log.
+
+    Attributes:
+        log: impressions and clicks by slot, position curve, connected sets.
+        totals: totals of each pair in each connected set.
+        model: position curve and rules.
+    """
+
+    log: Log
+    totals: Totals
+    model: ClickModel
+
+    @classmethod
+    def from_counts(cls, counts: ImpressionCounts, model: ClickModel) -> PairTotals:
+        """Add up the counts of pairs, once for all operating points and models.
+
+        Args:
+            counts: impressions and clicks of pairs.
+            model: position curve and rules.
+        """
+        log = (counts.shown_gs, counts.clicks_gs, model.theta_s, model.set_s)
+        _, set_index_s = np.unique(model.set_s, return_inverse=True)
+        shape = (len(counts.shown_gs), int(set_index_s.max(initial=0)) + 1)
+        clicks_gk, seen_gk = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        mass_gk, places_g = np.zeros(shape), np.zeros(shape[0], dtype=np.int32)
+        totals = (clicks_gk, seen_gk, mass_gk, places_g, set_index_s.astype(np.int64))
+        _fill_totals(log, totals)
+        return cls(log, totals, model)
+
+
+def estimate_clicks(rows: Rows, pairs: PairTotals, groups: int) -> Ints:
     """Add up estimates by group: int64 (q, c), multiples of 2^-30.
 
     Args:
         rows: participants.
-        counts: impressions and clicks of pairs.
-        model: position curve and rules.
+        pairs: counts of pairs, and their totals.
         groups: number of groups.
     """
+    model = pairs.model
     sums_qc = np.zeros((groups, count_columns(len(model.theta_s))), dtype=np.int64)
     rules = (int(model.rules.minimum), float(model.rules.shrinkage), model.main)
-    log = (counts.shown_gs, counts.clicks_gs, model.theta_s, model.set_s)
-    _add_estimates(rows, log, _add_up_sets(log), rules, sums_qc)
+    _add_estimates(rows, pairs.log, pairs.totals, rules, sums_qc)
     return sums_qc
-
-
-def _add_up_sets(log: Log) -> Totals:
-    """Return the totals of pairs in each connected set."""
-    _, set_index_s = np.unique(log[3], return_inverse=True)
-    shape = (len(log[0]), int(set_index_s.max(initial=0)) + 1)
-    clicks_gk, seen_gk = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
-    mass_gk, places_g = np.zeros(shape), np.zeros(shape[0], dtype=np.int32)
-    totals = (clicks_gk, seen_gk, mass_gk, places_g, set_index_s.astype(np.int64))
-    _fill_totals(log, totals)
-    return totals
 
 
 @compile_kernel

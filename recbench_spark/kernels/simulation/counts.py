@@ -17,6 +17,11 @@ UNIT = 2.0**30
 in any order, with an error below 5e-10 clicks for each ad shown."""
 
 
+def count_log_columns(slots: int) -> int:
+    """Return the number of columns of a log's sums: see `auction_parts.LogColumns`."""
+    return 2 + 3 * slots + slots * (slots + 1) // 2
+
+
 @dataclass(frozen=True)
 class ImpressionCounts:
     """Impressions and clicks of pairs, int32 (g, s) each."""

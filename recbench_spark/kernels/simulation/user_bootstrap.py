@@ -23,12 +23,13 @@ from recbench_spark.kernels.simulation.click_estimates import (
     NEVER_SHOWN,
     OTHER_SLOT,
     SAME_SLOT,
-    ClickModel,
     Log,
+    PairTotals,
+    Totals,
     estimate_clicks,
     scale_value,
 )
-from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
+from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts, count_log_columns
 from recbench_spark.kernels.simulation.position_curve import fill_shares
 
 Impressions = tuple[Ints, Ints, Ints32, Ints32]
@@ -55,7 +56,7 @@ class UserRows:
     def add_log(self, counts: ImpressionCounts, set_s: Ints, theta_s: Floats) -> Ints:
         """Return what each user adds to the logged policy, int64 (u, c): see `auction_parts.LogColumns`."""
         slots = len(set_s)
-        sums = np.zeros((len(self.key_u), 2 + 3 * slots + slots * slots), dtype=np.int64)
+        sums = np.zeros((len(self.key_u), count_log_columns(slots)), dtype=np.int64)
         sums[:, 0] = self.auctions_u * np.int64(UNIT)
         log = (counts.shown_gs, counts.clicks_gs, theta_s, set_s)
         _add_impressions(self.impressions, log, self.corrected, sums)
@@ -63,31 +64,71 @@ class UserRows:
 
     def add_model(
         self,
-        counts: ImpressionCounts,
-        model: ClickModel,
+        pairs: PairTotals,
         slot_r: Ints32,
         price_r: Floats,
         probability_r: Floats,
+        elsewhere: PairShowings | None = None,
     ) -> Ints:
         """Return what each user adds to the estimates of a model, int64 (u, c): see `estimate_clicks`.
 
         Args:
-            counts: impressions and clicks of pairs.
-            model: position curve and rules.
+            pairs: counts of pairs, and their totals.
             slot_r, price_r, probability_r: (r,) slot in the replay (negative: not shown), price of a click
                 as a share of the largest bid, and predicted probability.
+            elsewhere: showings of the same pairs in auctions of other parts; None: there are none.
         """
         user_r, pair_r, _, _ = self.impressions
-        sums = estimate_clicks(
-            (user_r, pair_r, slot_r, price_r, probability_r), counts, model, len(self.key_u)
-        )
-        times_gs = np.zeros(counts.shown_gs.shape, dtype=np.int64)
-        prices_gs = np.zeros(counts.shown_gs.shape, dtype=np.int64)
-        _count_showings(pair_r, slot_r, price_r, times_gs, prices_gs)
-        log = (counts.shown_gs, counts.clicks_gs, model.theta_s, model.set_s)
+        rows = (user_r, pair_r, slot_r, price_r, probability_r)
+        sums = estimate_clicks(rows, pairs, len(self.key_u))
+        shape = pairs.log[0].shape
+        showings = PairShowings.count(pair_r, slot_r, price_r, shape)
+        times_gs, prices_gs = showings.spread(shape)
+        if elsewhere is not None:
+            more_times, more_prices = elsewhere.spread(shape)
+            times_gs, prices_gs = times_gs + more_times, prices_gs + more_prices
+        model = pairs.model
         rules = (int(model.rules.minimum), float(model.rules.shrinkage), model.main, self.corrected)
-        _add_derivatives(self.impressions, (times_gs, prices_gs), log, rules, sums)
+        _add_derivatives(self.impressions, (times_gs, prices_gs), pairs.log, pairs.totals, rules, sums)
         return sums
+
+
+@dataclass(frozen=True, eq=False)
+class PairShowings:
+    """Showings of pairs at slots in a replay, (n,) each; no place stands there twice.
+
+    Attributes:
+        place_n: pair x number of slots + slot.
+        times_n: how often the replay shows the pair there.
+        prices_n: sum of the prices of a click, multiples of 2^-30 of the largest bid.
+    """
+
+    place_n: Ints
+    times_n: Ints
+    prices_n: Ints
+
+    @classmethod
+    def count(cls, pair_r: Ints, slot_r: Ints32, price_r: Floats, shape: tuple[int, int]) -> PairShowings:
+        """Count the showings of pairs; `shape`: numbers of pairs and slots."""
+        times_gs, prices_gs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        _count_showings(pair_r, slot_r, price_r, times_gs, prices_gs)
+        place_n = np.flatnonzero(times_gs)
+        return cls(place_n, times_gs.ravel()[place_n], prices_gs.ravel()[place_n])
+
+    @classmethod
+    def add_up(cls, places: Ints, times: Ints, prices: Ints) -> PairShowings:
+        """Add up showings whose places may stand there several times, (n,) each."""
+        place_n, index = np.unique(places, return_inverse=True)
+        sums = np.zeros((2, len(place_n)), dtype=np.int64)
+        np.add.at(sums[0], index, times)
+        np.add.at(sums[1], index, prices)
+        return cls(place_n, sums[0], sums[1])
+
+    def spread(self, shape: tuple[int, int]) -> tuple[Ints, Ints]:
+        """Return times and prices of all pairs and slots, (g, s) each."""
+        times, prices = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1], np.int64)
+        times[self.place_n], prices[self.place_n] = self.times_n, self.prices_n
+        return times.reshape(shape), prices.reshape(shape)
 
 
 @compile_kernel
@@ -128,10 +169,10 @@ def _add_shares(row: Ints, t: int, parts: tuple[float, float], share_s: Floats) 
         same = 1.0 if s == t else 0.0
         row[2 + 2 * slots + s] += scale_value(surprise * (same - share_s[s]))
         if click > 0 and share_s[s] > 0:
-            for other in range(slots):
+            first = 2 + 3 * slots + s * slots - s * (s - 1) // 2  # of the row of the upper triangle
+            for other in range(s, slots):
                 own = share_s[s] if s == other else 0.0
-                at = 2 + 3 * slots + s * slots + other
-                row[at] += scale_value(click * (own - share_s[s] * share_s[other]))
+                row[first + other - s] += scale_value(click * (own - share_s[s] * share_s[other]))
 
 
 @compile_kernel
@@ -148,6 +189,7 @@ def _add_derivatives(
     impressions: Impressions,
     showings: tuple[Ints, Ints],
     log: Log,
+    totals: Totals,
     rules: tuple[int, float, int, bool],
     sums_uc: Ints,
 ) -> None:
@@ -161,7 +203,8 @@ def _add_derivatives(
             times, price = times_gs[pair_r[r], s], prices_gs[pair_r[r], s] / UNIT
             if times > 0:
                 place = (pair_r[r], slot_r[r], s)
-                _add_change(sums_uc[user_r[r]], place, (float(click_r[r]), float(times), price), log, rules)
+                numbers = (float(click_r[r]), float(times), price)
+                _add_change(sums_uc[user_r[r]], place, numbers, log, totals, rules)
 
 
 @compile_kernel
@@ -170,6 +213,7 @@ def _add_change(
     place: tuple[int, int, int],
     numbers: tuple[float, float, float],
     log: Log,
+    totals: Totals,
     rules: tuple[int, float, int, bool],
 ) -> None:
     """Add the change of a pair's estimate at slot s by one more impression at slot t, for all its showings.
@@ -179,10 +223,12 @@ def _add_change(
     pair, t, s = place
     click, times, price = numbers
     _, _, theta_s, set_s = log
+    clicks_gk, _, mass_gk, places_g, set_index_s = totals
     minimum, shrinkage, main, corrected = rules
-    case, rate, trials, mass, clicks, several = _find_rate(pair, s, log, minimum)
+    case, rate, trials = _find_rate(pair, s, log, totals, minimum)
     if case == NEVER_SHOWN or set_s[t] != set_s[s] or (case == SAME_SLOT and s != t):
         return
+    clicks, mass = clicks_gk[pair, set_index_s[s]], mass_gk[pair, set_index_s[s]]
     own = trials / (trials + shrinkage)
     expected = clicks / mass * theta_s[t] if corrected or case == OTHER_SLOT else rate
     distance = (click - expected) * (_correct(theta_s[t] / mass) if corrected else 1.0)
@@ -191,28 +237,20 @@ def _add_change(
     row[2 + case] += scale_value(change * times)
     row[5] += scale_value(change * times) if s < main else 0
     row[8] += scale_value(change * price)
-    row[10] += scale_value(change * times) if several else 0
+    row[10] += scale_value(change * times) if places_g[pair] > 1 else 0
     slots, lent = len(theta_s), own * (1.0 - own) / trials
     row[len(FIXED) + slots + s] -= scale_value(lent * times)
     row[len(FIXED) + 2 * slots + s] -= scale_value(lent * price)
 
 
 @compile_kernel
-def _find_rate(pair: int, slot: int, log: Log, minimum: int) -> tuple[int, float, int, float, int, bool]:
-    """Return case, click rate, impressions behind it; of all slots mass and clicks; if they are several."""
-    shown_gs, clicks_gs, theta_s, set_s = log
-    clicks, mass, seen, places = 0, 0.0, 0, 0
-    for t in range(len(theta_s)):
-        if shown_gs[pair, t] == 0:
-            continue
-        places += 1
-        if set_s[t] == set_s[slot]:
-            seen += shown_gs[pair, t]
-            clicks += clicks_gs[pair, t]
-            mass += shown_gs[pair, t] * theta_s[t]
-    own = shown_gs[pair, slot]
+def _find_rate(pair: int, slot: int, log: Log, totals: Totals, minimum: int) -> tuple[int, float, int]:
+    """Return case, click rate, and impressions behind it, as `estimate_clicks` takes them."""
+    shown_gs, clicks_gs, theta_s, _ = log
+    clicks_gk, seen_gk, mass_gk, _, set_index_s = totals
+    k, own = set_index_s[slot], shown_gs[pair, slot]
     if own > 0 and own >= minimum:
-        return SAME_SLOT, clicks_gs[pair, slot] / own, own, mass, clicks, places > 1
-    if seen >= minimum and mass > 0.0:
-        return OTHER_SLOT, theta_s[slot] * clicks / mass, seen, mass, clicks, places > 1
-    return NEVER_SHOWN, 0.0, 0, mass, clicks, places > 1
+        return SAME_SLOT, clicks_gs[pair, slot] / own, own
+    if seen_gk[pair, k] >= minimum and mass_gk[pair, k] > 0.0:
+        return OTHER_SLOT, theta_s[slot] * clicks_gk[pair, k] / mass_gk[pair, k], seen_gk[pair, k]
+    return NEVER_SHOWN, 0.0, 0

@@ -46,8 +46,21 @@ def test_cpu_seconds_include_a_child_of_a_process() -> None:
 def test_the_peak_of_a_tree_is_sampled() -> None:
     run = harness.run_process([sys.executable, "-c", PARENT, HOLDER], sample_every=0.05)
     assert run.code == 0 and 80_000_000 < run.peak < 250_000_000
+    assert 80_000_000 < max(run.largest.values()) <= run.peak
     assert harness.measure_memory() > 10_000_000
     assert harness.list_tree(2**22 + 1) == []  # no such process
+
+
+LEAVER = (
+    "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', sys.argv[1]])\ntime.sleep(1.2)"
+)
+
+
+def test_cpu_seconds_of_a_child_that_nobody_waits_for_are_sampled() -> None:
+    """A worker of Spark that its daemon leaves behind counted nothing."""
+    assert harness.run_process([sys.executable, "-c", LEAVER, BUSY]).seconds.cpu < 0.3
+    run = harness.run_process([sys.executable, "-c", LEAVER, BUSY], sample_every=0.05)
+    assert run.seconds.cpu > 0.3
 
 
 def test_a_process_reads_its_input_and_its_failure_is_visible() -> None:

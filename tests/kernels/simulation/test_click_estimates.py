@@ -11,6 +11,7 @@ from recbench_spark.kernels.simulation.auction_parts import bootstrap_columns, s
 from recbench_spark.kernels.simulation.click_estimates import (
     ClickModel,
     EstimateRules,
+    PairTotals,
     estimate_clicks,
     find_column,
 )
@@ -33,7 +34,7 @@ COUNTS = ImpressionCounts(
 def one_ad(pair: int, slot: int, model: ClickModel = MODEL) -> dict[str, float]:
     first, place = np.zeros(1, np.int64), np.array([slot], np.int32)
     rows = (first, np.array([pair]), place, np.array([0.5]), np.array([0.25]))
-    sums = estimate_clicks(rows, COUNTS, model, 1)[0] / UNIT
+    sums = estimate_clicks(rows, PairTotals.from_counts(COUNTS, model), 1)[0] / UNIT
     names = (
         "same_clicks",
         "other_clicks",

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from recbench_spark.kernels.simulation.auction_parts import AuctionPart
-from recbench_spark.kernels.simulation.click_estimates import ClickModel, EstimateRules, find_column
+from recbench_spark.kernels.simulation.click_estimates import (
+    ClickModel,
+    EstimateRules,
+    PairTotals,
+    find_column,
+)
 from recbench_spark.kernels.simulation.counts import UNIT, ImpressionCounts
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.user_bootstrap import UserRows
@@ -34,7 +39,7 @@ def replay(part: AuctionPart, probability: Any, model: ClickModel, by_user: bool
         return part.replay(order, probability, OTHER, model, SLOTS) / UNIT
     slot_r, price_r = order.run(OTHER, SLOTS)
     users = replace(part.users, corrected=False)
-    return users.add_model(part.counts, model, slot_r, price_r, probability) / UNIT
+    return users.add_model(PairTotals.from_counts(part.counts, model), slot_r, price_r, probability) / UNIT
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -144,7 +149,8 @@ def test_corrected_sums_have_the_variance_of_the_estimate_where_cells_are_thin()
         model = ClickModel(THETA, ONE_SET, 2, EstimateRules())
         for corrected in (True, False):
             rows = replace(users, corrected=corrected).add_model(
-                ImpressionCounts(shown, clicks), model, replayed, np.zeros(40), np.zeros(40)
+                PairTotals.from_counts(ImpressionCounts(shown, clicks), model),
+                *(replayed, np.zeros(40), np.zeros(40)),
             )
             own = rows[:39, find_column("same_clicks", 3)][:, 0] / UNIT
             sums[corrected].append(float((own**2).sum()))
