@@ -40,9 +40,6 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench import harness
-
-os.environ.update(harness.ONE_THREAD)  # before numpy is imported: threads of a matrix product spin
-
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.config.replay import AuctionLog, AuctionWorld, ReplaySettings
@@ -146,8 +143,7 @@ def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., An
 
 def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
     """Yield seconds and memory of three runs with Spark: with the layout, a second model, four points."""
-    tables = args.spark.absolute() / f"{args.pieces}-pieces-of-{args.auctions}"
-    make_folder_once(tables, partial(write_tables, auctions=args.auctions, pieces=args.pieces))
+    tables = make_tables(args.spark.absolute(), args.auctions, args.pieces)
     one = {**{name: [value] for name, value in POINT.items()}, "exponent": [1]}
     runs: dict[str, tuple[str, dict[str, list[Any]]]] = {
         "layout and first model": ("model-0", one),
@@ -180,6 +176,13 @@ def measure_run(config: Path, warehouse: Path) -> harness.Row:
     }
     print(json.dumps(row), file=sys.stderr, flush=True)
     return row
+
+
+def make_tables(folder: Path, auctions: int, pieces: int) -> Path:
+    """Write the log and two models of this size where no earlier bench has, and return their folder."""
+    tables = folder / f"{pieces}-pieces-of-{auctions}"
+    make_folder_once(tables, partial(write_tables, auctions=auctions, pieces=pieces))
+    return tables
 
 
 def write_tables(folder: Path, auctions: int, pieces: int) -> None:

@@ -36,6 +36,9 @@ from recbench_spark.storage.publish import replace_text
 CURVES = ("conditional", "plain")
 NOISE = 0.3
 
+REVISION = 1
+"""Revision of the kept numbers: raise it when a world, an estimate or its interval changes."""
+
 Results = dict[str, dict[str, float]]
 """Numbers of one world for each curve."""
 
@@ -71,8 +74,7 @@ def measure_worlds(args: argparse.Namespace) -> list[Results]:
     results = []
     for seed in range(args.worlds):
         world = describe_world(args, seed)
-        key = digest({"world": world.model_dump(), "replicates": args.replicates, "users": args.users})
-        kept = args.folder / f"{key}.json" if args.folder else None
+        kept = args.folder / f"{name_world(world, args)}.json" if args.folder else None
         if kept and kept.exists():
             results.append(json.loads(kept.read_text(encoding="utf-8")))
             continue
@@ -82,6 +84,12 @@ def measure_worlds(args: argparse.Namespace) -> list[Results]:
             args.folder.mkdir(parents=True, exist_ok=True)
             replace_text(kept, json.dumps(results[-1]))
     return results
+
+
+def name_world(world: AuctionWorld, args: argparse.Namespace) -> str:
+    """Return the name of a world's file; it identifies the numbers in it."""
+    settings = {"world": world.model_dump(), "replicates": args.replicates, "users": args.users}
+    return digest({**settings, "revision": REVISION})
 
 
 def describe_world(args: argparse.Namespace, seed: int) -> AuctionWorld:

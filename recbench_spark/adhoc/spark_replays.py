@@ -9,14 +9,12 @@ from pyspark.sql import SparkSession
 from recbench_spark.adhoc.replays import ReplayOutcome
 from recbench_spark.config.replay import ReplayFile
 from recbench_spark.data import arrow_files
+from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.replay import LOGGED
 from recbench_spark.simulation.spark_layout import open_layout
 from recbench_spark.simulation.spark_parts import SparkParts, match_model, open_counts
 from recbench_spark.storage.leases import Report
 from recbench_spark.storage.shared_rows import drop_scratch, scratch_folder
-
-LAYOUTS = "auction_logs"
-"""Folder of a warehouse for logs that are laid out."""
 
 
 def replay_on_spark(

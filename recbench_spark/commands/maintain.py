@@ -6,9 +6,10 @@
 
 --keep-days N keeps the rows per user (rankings, user_metrics) and the splits, blocks and models of nights
 of the last N days before --logical-date; metrics, checks, comparisons and runs are kept for ever. Files of
-graphs are removed with their split. Files of edge lists, layers of models over them, and files of fits are
-removed if nothing has used them since (embeddings and rows of `fits` and `trials` stay). A removed night
-can be run again. A run fails if its split is removed meanwhile, so do not run both at the same time.
+graphs are removed with their split. Files of edge lists, layers of models over them, files of fits, and
+logs of auctions that are laid out are removed if nothing has used them since (embeddings and rows of `fits`
+and `trials` stay). A removed night can be run again. A run fails if its split is removed meanwhile, so do
+not run both at the same time.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ tested against.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,17 +98,17 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _floats_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    bits = EXACT_BITS[str(column.type)]
+    _refuse(_find_wrong_floats(column, what))
+    return _drop_nan(column).cast(pa.int64())
+
+
+def _drop_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
     number = column.cast(pa.float64())
-    present = pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
-    whole = pc.and_(pc.equal(present, pc.floor(present)), pc.less(pc.abs(present), 2.0**bits))
-    _refuse(column, pc.invert(whole), what, float_id_rule(bits))
-    return present.cast(pa.int64())
+    return pc.if_else(pc.is_nan(number), pa.scalar(None, pa.float64()), number)
 
 
 def _decimals_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    if pa.types.is_decimal(column.type):
-        _refuse(column, pc.not_equal(column, pc.floor(column)), what, "a whole number")
+    _refuse(_find_wrong_decimals(column, what))
     written = column.cast(pa.string())
     digits = pc.replace_substring_regex(written, r"\.0*$", "")
     if pa.types.is_decimal(column.type) and column.type.precision - column.type.scale <= SAFE_DIGITS:
@@ -118,14 +118,80 @@ def _decimals_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    raw = column.cast(pa.large_binary()) if not pa.types.is_boolean(column.type) else column
     try:
-        text = raw.cast(pa.string())
+        text = _as_bytes(column).cast(pa.string())
         text.validate(full=True)
     except pa.ArrowInvalid:
-        _refuse(raw, pa.chunked_array([[not _is_utf8(v) for v in raw.to_pylist()]]), what, "text in UTF-8")
+        _refuse(_find_wrong_texts(column, what))
         raise
     return text
+
+
+def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if pa.types.is_boolean(column.type) else column.cast(pa.large_binary())
+
+
+# ---------------------------------------------------------------------------- values that are no ids
+
+
+@dataclass(frozen=True)
+class WrongIds:
+    """Values of a column that are no ids.
+
+    Attributes:
+        what: name of the table and column.
+        rows: number of rows.
+        kind: type of the column.
+        expected: what the values are not.
+        example: the first of them.
+    """
+
+    what: str
+    rows: int
+    kind: str
+    expected: str
+    example: str
+
+    def __add__(self, later: WrongIds) -> WrongIds:
+        """Return the values of this part of a column and of a later one."""
+        return replace(self, rows=self.rows + later.rows)
+
+    def make_error(self) -> DataError:
+        """Return the error for these values."""
+        return DataError(
+            f"{self.what}: {self.rows} rows ({self.kind}) are not {self.expected}, e.g. {self.example}",
+            IDS_AS_TEXT,
+        )
+
+
+def find_wrong_ids(column: pa.ChunkedArray, what: str) -> WrongIds | None:
+    """Return the values of a column for which `as_ids` raises DataError; None if there are none."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return find_wrong_ids(decode_dictionary(column), what)
+    if pa.types.is_floating(kind):
+        return _find_wrong_floats(column, what)
+    if pa.types.is_decimal(kind):
+        return _find_wrong_decimals(column, what)
+    return _find_wrong_texts(column, what) if _is_text(kind) else None
+
+
+def _find_wrong_floats(column: pa.ChunkedArray, what: str) -> WrongIds | None:
+    bits, present = EXACT_BITS[str(column.type)], _drop_nan(column)
+    whole = pc.and_(pc.equal(present, pc.floor(present)), pc.less(pc.abs(present), 2.0**bits))
+    return _describe_wrong(column, pc.invert(whole), what, float_id_rule(bits))
+
+
+def _find_wrong_decimals(column: pa.ChunkedArray, what: str) -> WrongIds | None:
+    if not pa.types.is_decimal(column.type):
+        return None
+    return _describe_wrong(column, pc.not_equal(column, pc.floor(column)), what, "a whole number")
+
+
+def _find_wrong_texts(column: pa.ChunkedArray, what: str) -> WrongIds | None:
+    raw = _as_bytes(column)
+    bad = pa.chunked_array([[not _is_utf8(value) for value in raw.to_pylist()]], pa.bool_())
+    return _describe_wrong(raw, bad, what, "text in UTF-8")
 
 
 def _is_utf8(value: bytes | None) -> bool:
@@ -135,13 +201,18 @@ def _is_utf8(value: bytes | None) -> bool:
         return False
 
 
-def _refuse(column: pa.ChunkedArray, bad: pa.ChunkedArray, what: str, expected: str) -> None:
+def _describe_wrong(
+    column: pa.ChunkedArray, bad: pa.ChunkedArray, what: str, expected: str
+) -> WrongIds | None:
     wrong = column.filter(pc.fill_null(bad, False))
-    if len(wrong):
-        first = wrong[0].as_py()
-        raise DataError(
-            f"{what}: {len(wrong)} rows ({column.type}) are not {expected}, e.g. {first!r}", IDS_AS_TEXT
-        )
+    if not len(wrong):
+        return None
+    return WrongIds(what, len(wrong), str(column.type), expected, repr(wrong[0].as_py()))
+
+
+def _refuse(wrong: WrongIds | None) -> None:
+    if wrong is not None:
+        raise wrong.make_error()
 
 
 # ------------------------------------------------------------------------------- ids in common

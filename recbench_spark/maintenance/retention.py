@@ -16,6 +16,9 @@ from recbench_spark.graph.folders import MANIFEST
 from recbench_spark.graph.model_inputs import NIGHT_NOTE
 from recbench_spark.graph.stored_graphs import FOLDER
 from recbench_spark.schemas import SPLITS
+from recbench_spark.simulation.log_layout import LAYOUTS
+from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
+from recbench_spark.simulation.part_files import FACTS
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.marks import oldest_work
@@ -28,8 +31,17 @@ from recbench_spark.training.fits.tasks import FIT_FILES
 MAX_NIGHT_SECONDS = 24 * 3600
 """Seconds after which a night is over: a day."""
 
-SHARED_FOLDERS = (FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles")
-"""Folders of a warehouse whose subfolders are each a graph, a model, a fit, a log or a bundle."""
+SHARED_FOLDERS = (
+    FOLDER, f"{FOLDER}/models", FIT_FILES, f"{FIT_FILES}/logs", f"{FIT_FILES}/bundles", LAYOUTS,
+)  # fmt: skip
+"""Folders of a warehouse whose subfolders are each a graph, a model, a fit, a log, a bundle, or a log of
+auctions that is laid out."""
+
+USE_MARKS = (MANIFEST, NIGHT_NOTE, LAYOUT_MANIFEST, FACTS)
+"""Files of such folders that each use touches."""
+
+NO_SPLIT = 1 << 30
+"""Dashes of the names of split folders, where no folder belongs to a split."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ def _is_shared_folder(path: Path) -> bool:
 
 def last_use_time(folder: Path) -> float:
     """Return the time of the last use in seconds since 1970; of the newest file where none was finished."""
-    marks = [file for file in (folder / MANIFEST, folder / NIGHT_NOTE) if file.is_file()]
+    marks = [file for name in USE_MARKS if (file := folder / name).is_file()]
     return max(file.stat().st_mtime for file in marks) if marks else newest_time(folder)
 
 
@@ -127,6 +139,20 @@ def find_old_fits(
     rule = RetentionRule.read(store, before, keep, splits)
     parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
     return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
+
+
+def find_old_layouts(store: Store, before: date, keep: Sequence[date] = ()) -> tuple[Path, ...]:
+    """Return the folders of logs of auctions, and of their counts, that no replay has used lately.
+
+    Args:
+        store: the warehouse; one that is no folder has no such files.
+        before: the first night that is kept.
+        keep: earlier nights that are kept.
+    """
+    if store.folder is None:
+        return ()
+    rule = RetentionRule.read(store, before, keep, ())
+    return tuple(find_old_folders(store.folder / LAYOUTS, NO_SPLIT, rule))
 
 
 def find_old_objects(root: str, rule: RetentionRule) -> list[str]:

@@ -33,6 +33,9 @@ from recbench_spark.kernels.splits.positions import number_slots
 from recbench_spark.storage.publish import replace_file
 from recbench_spark.storage.shared_arrays import replace_array
 
+LAYOUTS = "auction_logs"
+"""Folder of a warehouse for logs that are laid out, and for the counts of their replayed rows."""
+
 LAYOUT_VERSION = 2
 """Version of the files; another one makes other layouts. 2: users; ranges of the index hold many parts."""
 

@@ -8,9 +8,10 @@ first one in the order of the pieces, as a reader of the whole table would.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add, itemgetter
 
 import pyarrow as pa
 from pyspark import RDD
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 from recbench_spark.data.readers.auctions import make_lines_error, make_reach_error
 from recbench_spark.data.table_pieces import TablePiece
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError, SchemaError
+from recbench_spark.kernels.ids import WrongIds, find_wrong_ids
 from recbench_spark.storage.blocks import Block, unpack_blocks
 
 PROBLEM = b"problem"
@@ -129,6 +131,39 @@ def receive_rows(blocks: Iterable[Block]) -> tuple[pa.Table | None, list[PiecePr
 
     rows = unpack_blocks(keep_rows())
     return rows, problems
+
+
+def refuse_wrong_ids(
+    spark: SparkSession, pieces: Sequence[TablePiece], names: Mapping[str, str], where: str
+) -> None:
+    """Raise the error of a reader of the whole table where there are ids that are none.
+
+    It counts all rows of the first such column. All pieces are read again; a task sends a few values.
+
+    Args:
+        spark: the session.
+        pieces: of the table.
+        names: name in the file of each column of ids, in the order in which they are read.
+        where: name of the table in errors.
+    """
+    count = partial(_count_wrong_ids, pieces=tuple(pieces), names=dict(names), where=where)
+    each = spread_pieces(spark, len(pieces)).flatMap(count).collect()
+    for name in names:
+        wrong = [one for _, column, one in sorted(each, key=itemgetter(0)) if column == name]
+        if wrong:
+            raise reduce(add, wrong).make_error()
+
+
+def _count_wrong_ids(
+    number: int, pieces: Sequence[TablePiece], names: Mapping[str, str], where: str
+) -> list[tuple[int, str, WrongIds]]:
+    """Return the number of the piece, the column, and its values that are no ids, where there are some."""
+    wrong: dict[str, WrongIds] = {}
+    for item in read_piece(pieces[number], number, tuple(dict.fromkeys(names.values()))):
+        for name, own in () if isinstance(item, PieceProblem) else names.items():
+            if one := find_wrong_ids(item.column(own), f"{where}: {name}"):
+                wrong[name] = wrong[name] + one if name in wrong else one
+    return [(number, name, one) for name, one in wrong.items()]
 
 
 def refuse_problems(problems: Iterable[PieceProblem], where: str) -> None:

@@ -9,7 +9,7 @@ SHOWN_REJECTS rows that are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from recbench_spark.config import digest
 from recbench_spark.config.replay import AuctionLog
 from recbench_spark.data.arrow_rows import combine_column, encode_ids, has_numeric_order
-from recbench_spark.data.readers.auction_values import RowRules, convert_rows, has_number_times
+from recbench_spark.data.readers.auction_values import ID_COLUMNS, RowRules, convert_rows, has_number_times
 from recbench_spark.data.readers.auctions import (
     BadRows,
     count_shown_rejects,
@@ -61,11 +61,13 @@ from recbench_spark.simulation.piece_shuffle import (
     read_piece,
     receive_rows,
     refuse_problems,
+    refuse_wrong_ids,
     send_rows,
     spread_pieces,
 )
 from recbench_spark.storage.blocks import Block, count_tasks, partition_rows, unpack_blocks
 from recbench_spark.storage.leases import Report, hold_lease
+from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.publish import remove_tree
 
 
@@ -112,6 +114,13 @@ class LogSource:
     def columns(self) -> tuple[str, ...]:
         """Names of the columns in the file."""
         return tuple(dict.fromkeys(self.names.values()))
+
+    def refuse(self, spark: SparkSession, problems: Sequence[PieceProblem]) -> None:
+        """Raise the error that a reader of the whole log would raise, where there are problems."""
+        if any(problem.kind == DataError.__name__ for problem in problems):
+            ids = {name: self.names[name] for name in (*ID_COLUMNS, "user_id") if name in self.names}
+            refuse_wrong_ids(spark, self.pieces, ids, self.where)
+        refuse_problems(problems, self.where)
 
 
 def _choose_rules(empty: pa.Table, rules: RowRules) -> RowRules:
@@ -171,13 +180,14 @@ def open_layout(
                 raise
             lease.publish()
             report(f"{layout.rows:,} participants are laid out in {layout.parts} parts, {target.name}")
+    mark_used(target / MANIFEST)
     return LogLayout.read(target)
 
 
 def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: int) -> LogLayout:
     source = LogSource.open(settings)
     scan = _scan_log(spark, source)
-    refuse_problems(scan.problems, source.where)
+    source.refuse(spark, scan.problems)
     if not scan.rows_k.sum():
         raise DataError(f"{source.where}: no rows", "check the path")
     source = replace(source, rules=scan.rules(source.rules))
@@ -185,12 +195,12 @@ def _make_layout(spark: SparkSession, settings: AuctionLog, folder: Path, most: 
     rows = send_rows(
         spark, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
     )
-    (dirty, ranges), bad = _write_parts(rows, folder, plan, source), None
+    (dirty, ranges), bad = _write_parts(spark, rows, folder, plan, source), None
     total = int(scan.rows_k.sum())
     if dirty:
         bad, rows = _find_good_rows(spark, settings, source, plan, total)
         if bad.reasons:
-            _, ranges = _write_parts(rows, folder, plan, source)
+            _, ranges = _write_parts(spark, rows, folder, plan, source)
     layout = LogLayout(
         folder, plan.parts, ranges, tuple(plan.list_cuts()), bool(source.rules.numeric_ads),
         "event_time" in source.names, bad.good if bad else total, total - bad.good if bad else 0,
@@ -300,7 +310,9 @@ def _cut_packed(packed: pa.Table, plan: LayoutPlan, where: str) -> Iterator[Bloc
     return partition_rows(packed.combine_chunks(), plan.assign(hashes[0], hashes[1]))
 
 
-def _write_parts(rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSource) -> tuple[bool, int]:
+def _write_parts(
+    spark: SparkSession, rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSource
+) -> tuple[bool, int]:
     """Write all parts and the index.
 
     Returns:
@@ -312,11 +324,11 @@ def _write_parts(rows: RDD[Block], folder: Path, plan: LayoutPlan, source: LogSo
     write = partial(_write_part, folder=folder, source=source)
     results = rows.mapPartitionsWithIndex(write).collect()
     problems = [problem for some, _, _ in results for problem in some]
-    refuse_problems((one for one in problems if one.kind != _DirtyRowsError.__name__), source.where)
+    source.refuse(spark, [one for one in problems if one.kind != _DirtyRowsError.__name__])
     ranges = count_ranges(sum(auctions for _, _, auctions in results))
     if problems or any(dirty for _, dirty, _ in results):
         return True, ranges
-    return _write_ranges(rows.context, folder, plan.parts, ranges), ranges
+    return _write_ranges(spark.sparkContext, folder, plan.parts, ranges), ranges
 
 
 def _write_part(
@@ -380,7 +392,7 @@ def _find_good_rows(
     auctions = send_rows(spark, source.pieces, source.columns, cut, tasks)
     count = partial(_count_bad_rows, source=source, most=count_shown_rejects(settings))
     problems, bad = auctions.mapPartitions(count).treeReduce(_join_counts)
-    refuse_problems(problems, source.where)
+    source.refuse(spark, problems)
     if bad is None or bad.rows != total:
         raise DataError(f"{source.where} changed while it was read", "run again")
     bad.refuse(settings, source.where)

@@ -22,7 +22,7 @@ from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids
 from recbench_spark.data.readers.auction_values import pack_ids
 from recbench_spark.data.readers.auctions import make_reach_error
 from recbench_spark.data.table_pieces import open_pieces
-from recbench_spark.errors import FallbackToSpark
+from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.splits.positions import number_slots
@@ -48,10 +48,12 @@ from recbench_spark.simulation.piece_shuffle import (
     PieceProblem,
     receive_rows,
     refuse_problems,
+    refuse_wrong_ids,
     send_rows,
 )
 from recbench_spark.storage.blocks import Block, partition_rows, unpack_blocks
 from recbench_spark.storage.leases import Report, hold_lease
+from recbench_spark.storage.marks import mark_used
 from recbench_spark.storage.shared_rows import drop_folder, scratch_folder
 
 
@@ -204,6 +206,7 @@ def open_counts(spark: SparkSession, layout: LogLayout, until: int | None, repor
         if lease is not None:
             _count_parts(spark, layout, until, lease.work)
             lease.publish()
+    mark_used(target / FACTS)
     facts, parts = part_files.read_facts(target)
     return CountedLog(layout, until, target, facts, parts)
 
@@ -269,7 +272,10 @@ def match_model(spark: SparkSession, log: CountedLog, path: str, where: str, fol
     blocks = send_rows(spark, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
     match = partial(_match_part, log=log, where=where, empty=empty, folder=folder)
     results = blocks.mapPartitionsWithIndex(match).collect()
-    refuse_problems((problem for some, _ in results for problem in some), f"model {path}")
+    listed = [problem for some, _ in results for problem in some]
+    if any(problem.kind == DataError.__name__ for problem in listed):
+        refuse_wrong_ids(spark, table.pieces, {name: name for name in MODEL_COLUMNS[:2]}, where)
+    refuse_problems(listed, f"model {path}")
     reduce(add, (problems for _, problems in results)).refuse(where)
 
 

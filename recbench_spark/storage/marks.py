@@ -88,6 +88,13 @@ def keep_fresh(path: Path) -> None:
         _start_touching()
 
 
+def mark_used(path: Path) -> None:
+    """Touch a file now and while this process lives: retention keeps what was used lately."""
+    with suppress(OSError):  # a folder that only others may write to
+        os.utime(path)
+    keep_fresh(path)
+
+
 _thread: list[tuple[int, threading.Thread]] = []
 
 

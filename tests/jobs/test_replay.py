@@ -79,7 +79,7 @@ def test_a_model_that_does_not_say_what_it_was_fitted_to(tmp_path) -> None:
     assert {row["same_log"] for row in rows} == {1} and {row["n"] for row in rows} == {400}
 
 
-def test_users_are_resampled_in_this_process_alone(tmp_path, capsys) -> None:
+def test_users_are_resampled(tmp_path, capsys) -> None:
     write_file(tmp_path)
     lines = (tmp_path / "log.csv").read_text().splitlines()
     users = ["user", *(f"u{int(line.split(',')[0]) % 50}" for line in lines[1:])]
@@ -88,8 +88,6 @@ def test_users_are_resampled_in_this_process_alone(tmp_path, capsys) -> None:
     )
     log = {"path": str(tmp_path / "log.csv"), "columns": {"user_id": "user"}}
     config = write_file(tmp_path, replay={**SETTINGS, "resample": "user"}, log=log)
-    with pytest.raises(ConfigError, match="users are resampled in one process alone"):
-        run(config, tmp_path / "wh", "--engine", "spark")
     assert run(config, tmp_path / "wh") == 0
     rows = ArrowStore(str(tmp_path / "wh")).rows(REPLAYS)
     assert {row["definition"].rpartition(";")[2] for row in rows} == {"resample=user"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ POINTS = [{"main_slots": 2, "side_slots": 1}, {"main_slots": 1, "exponent": 0.5}
 LOGGED_POINT = {"main_floor": 0.03, "main_slots": 4, "reserve": 0.005, "side_slots": 1}
 
 
-def write_files(folder: Path, log: pa.Table, model: pa.Table, form: str = "csv", **changes: Any) -> str:
+def write_files(
+    folder: Path,
+    log: pa.Table,
+    model: pa.Table,
+    form: str = "csv",
+    resample: str = "query",
+    **changes: Any,
+) -> str:
     """Write a log and a model in a form, and a replay file; return its path."""
     for name, table in (("log", log), ("model", model)):
         path = folder / f"{name}.{form}"
@@ -39,7 +47,12 @@ def write_files(folder: Path, log: pa.Table, model: pa.Table, form: str = "csv",
     document = {
         "name": "own",
         "log": {"path": str(folder / f"log.{form}"), **changes},
-        "replay": {"points": POINTS, "logged": LOGGED_POINT, "bootstrap": {"replicates": 20}},
+        "replay": {
+            "points": POINTS,
+            "logged": LOGGED_POINT,
+            "bootstrap": {"replicates": 20},
+            "resample": resample,
+        },
         "models": [
             {
                 "name": "new",
@@ -74,6 +87,56 @@ def test_both_engines_give_the_same_rows(spark, tmp_path, form: str) -> None:
     assert len(expected) > 60 and sum(row["ci_low"] is not None for row in expected) > 30
     for parts in ("1", "3", "17") if form == "csv" else ("3",):
         assert run(config, tmp_path / parts, "--engine", "spark", "--parts", parts) == expected
+
+
+def add_users(users: list[str | None]) -> pa.Table:
+    """Give each auction one of some users, by its number."""
+    auctions = WORLD.log["auction_id"].to_pylist()
+    return WORLD.log.append_column("user_id", pa.array([users[7 * one % len(users)] for one in auctions]))
+
+
+def test_both_engines_draw_the_same_users(spark, tmp_path) -> None:
+    """A user's auctions are in many parts, and so are those of a query of 17 parts that is cut."""
+    log = add_users([f"u{number}" for number in range(41)])
+    config = write_files(tmp_path, log, make_model(), "parquet", resample="user")
+    expected = run(config, tmp_path / "local", "--engine", "local")
+    assert sum(row["ci_low"] is not None for row in expected) > 30
+    assert {row["definition"].rpartition(";")[2] for row in expected} == {"resample=user"}
+    for parts in ("1", "3", "17"):
+        assert run(config, tmp_path / parts, "--engine", "spark", "--parts", parts) == expected
+        (layout,) = (tmp_path / parts / "auction_logs").glob("*/layout.json")
+        assert bool(json.loads(layout.read_text())["cuts"]) == (parts == "17")
+    missing = write_files(tmp_path, add_users(["a", None, "b"]), make_model(), "parquet", resample="user")
+    sentence = fail(missing, tmp_path / "none", "local")
+    assert "rows of the log have no user_id" in sentence[1]
+    assert fail(missing, tmp_path / "none", "spark") == sentence
+    without = write_files(tmp_path, WORLD.log, make_model(), "parquet", resample="user")
+    assert "no column user_id" in (sentence := fail(without, tmp_path / "none", "local"))[1]
+    assert fail(without, tmp_path / "none", "spark") == sentence
+
+
+def test_both_engines_count_ids_that_are_none_over_all_batches(spark, tmp_path, monkeypatch) -> None:
+    """Spark's sentence counted the rows of one batch, and named the column that the first bad one had."""
+    monkeypatch.setattr("recbench_spark.data.table_pieces.MOST_ROWS", 50)
+    for number, wrong in enumerate((("query_id",), ("ad_id", "auction_id"), ("ad_id",))):
+        log, folder = WORLD.log, tmp_path / str(number)
+        folder.mkdir()
+        for name, rows in zip(wrong, ((5, 200, 201), (100, 400)), strict=False):
+            ids = [float(one) for one in log[name].to_pylist()]
+            for row in rows:
+                ids[row] = row + 0.5
+            log = log.set_column(log.column_names.index(name), name, pa.array(ids))
+        config = write_files(folder, log, make_model(), "parquet")
+        expected = fail(config, tmp_path / "local", "local")
+        assert f"{wrong[-1]}: {3 if len(wrong) == 1 else 2} rows (double)" in expected[1]
+        assert fail(config, tmp_path / "spark", "spark") == expected
+    auctions = make_model()["auction_id"].to_pylist()
+    floats = pa.array([one + (0.5 if one % 60 == 0 else 0.0) for one in auctions])
+    model = make_model().set_column(0, "auction_id", floats)
+    config = write_files(tmp_path, WORLD.log, model, "parquet")
+    expected = fail(config, tmp_path / "local", "local")
+    assert "auction_id: 8 rows (double)" in expected[1]
+    assert fail(config, tmp_path / "spark", "spark") == expected
 
 
 def test_a_second_model_reads_the_layout_alone(spark, tmp_path, capsys) -> None:

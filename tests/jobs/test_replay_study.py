@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.bench import replay
@@ -18,6 +19,27 @@ def test_a_study_prints_a_line_for_each_curve(capsys, more: list[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["conditional", "plain"]
     assert all("2 worlds, coverage" in line for line in lines)
+
+
+def test_a_kept_world_has_the_revision_of_its_numbers_in_its_name(monkeypatch) -> None:
+    """Numbers of older code were taken for those of newer code."""
+    args = auctions.parser().parse_args(FLAGS)
+    world = auctions.describe_world(args, 0)
+    before = auctions.name_world(world, args)
+    assert before == auctions.name_world(world, args)
+    monkeypatch.setattr(auctions, "REVISION", auctions.REVISION + 1)
+    assert before != auctions.name_world(world, args)
+
+
+def test_tables_of_a_bench_stay_for_the_same_size_alone(tmp_path) -> None:
+    """Another size found the old tables in its folder and measured them."""
+    first = replay.make_tables(tmp_path, 200, 2)
+    written = {file: file.stat().st_mtime_ns for file in first.rglob("*.parquet")}
+    assert len(written) == 6 and replay.make_tables(tmp_path, 200, 2) == first
+    assert {file: file.stat().st_mtime_ns for file in first.rglob("*.parquet")} == written
+    other = replay.make_tables(tmp_path, 300, 1)
+    rows = [pq.read_table(tables / "log") for tables in (first, other)]
+    assert [len(set(table["auction_id"].to_pylist())) for table in rows] == [400, 300]
 
 
 def test_a_bench_measures_every_step(capsys) -> None:

@@ -16,10 +16,15 @@ from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
 from recbench_spark.graph.model_inputs import NIGHT_NOTE
 from recbench_spark.maintenance.graph_retention import drop_old_graphs, find_old_graphs
-from recbench_spark.maintenance.retention import find_old_fits, remove_folders, remove_private_files
+from recbench_spark.maintenance.retention import (
+    find_old_fits,
+    find_old_layouts,
+    remove_folders,
+    remove_private_files,
+)
 from recbench_spark.storage.leases import DEAD_SECONDS, Lease, hold_lease
 from recbench_spark.storage.makers import Maker, private_name
-from recbench_spark.storage.marks import end_runs, note_run
+from recbench_spark.storage.marks import end_runs, mark_used, note_run
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=40)
@@ -106,6 +111,32 @@ def test_files_of_a_fit_go_with_its_split_or_when_nothing_writes_to_them(tmp_pat
     assert (
         find_old_fits(store, before, (), ["s2.1"]) == () and (tmp_path / "fit_files/def/data.npy").is_file()
     )
+
+
+def test_a_log_of_auctions_goes_when_no_replay_has_used_it(tmp_path) -> None:
+    """A layout and its counts each have a mark of use; the age of other files says nothing."""
+    for folder, mark, used in (
+        ("aaa", "layout.json", LONG_AGO),
+        ("aaa-after-all", "facts.json", LONG_AGO),
+        ("bbb", "layout.json", NOW - timedelta(days=3)),
+        ("bbb-after--5", "facts.json", LONG_AGO),  # counts after another time than now
+        ("bbb-after-7", "facts.json", NOW - timedelta(days=3)),
+        ("ccc", None, LONG_AGO),  # killed by hand in the middle of a removal
+        ("ddd", "layout.json", NOW),
+    ):
+        make_folder(tmp_path, f"../auction_logs/{folder}", mark, used)
+    mark_used(tmp_path / "auction_logs" / "ccc" / "layout.json")  # there is none: no error
+    store, root = Warehouse(tmp_path), tmp_path / "auction_logs"
+    with hold_lease(root / "eee", lambda: False) as lease:
+        assert lease is not None
+        age(lease.work)
+        old = find_old_layouts(store, (NOW - timedelta(days=30)).date())
+        assert [path.name for path in old] == ["aaa", "aaa-after-all", "bbb-after--5", "ccc"]
+        assert find_old_layouts(store, BEFORE, [LONG_AGO.date()]) == ()
+        mark_used(root / "aaa" / "layout.json")  # a replay has just begun
+        remove_folders(store, old)
+    left = {path.name for path in root.iterdir() if not path.name.startswith(".")}
+    assert left == {"aaa", "bbb", "bbb-after-7", "ddd"}
 
 
 BEFORE = (NOW - timedelta(days=30)).date()

@@ -9,7 +9,12 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
 from recbench_spark.maintenance.graph_retention import compact_table, drop_old_graphs, find_old_graphs
-from recbench_spark.maintenance.retention import find_old_fits, remove_folders, remove_private_files
+from recbench_spark.maintenance.retention import (
+    find_old_fits,
+    find_old_layouts,
+    remove_folders,
+    remove_private_files,
+)
 from recbench_spark.nightly.night import yesterday_stamp
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
@@ -83,14 +88,17 @@ def retain(store: Store, args: argparse.Namespace, journal: Journal) -> None:
     old = find_old_results(store, first, args.keep_night)
     graphs = find_old_graphs(store, first, args.keep_night, old.splits)
     fits = find_old_fits(store, first, args.keep_night, old.splits)
+    layouts = find_old_layouts(store, first, args.keep_night)
     megabytes, layers = graphs.size / 1e6, len(graphs.models)
     print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
     print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
     print(f"fit_files: {len(fits)} folders")
-    for folder in (*graphs.folders, *fits) if args.dry_run else ():
+    print(f"auction_logs: {len(layouts)} folders")
+    for folder in (*graphs.folders, *fits, *layouts) if args.dry_run else ():
         print(f"  {folder}")
     if not args.dry_run:
         journal.say(f"remove nights before {first}")
         drop_old_results(store, old)
         drop_old_graphs(store, graphs)
         remove_folders(store, fits)
+        remove_folders(store, layouts)
