@@ -198,10 +198,9 @@ def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Pat
 
 def save_showings(folder: Path, part: int, number: int, showings: PairShowings) -> None:
     """Write the showings of a piece's pairs at an operating point; `number`: of the point."""
-    rows = np.stack([showings.place_n, showings.times_n, showings.prices_n])
     place = find_folder(folder, part)
     place.mkdir(parents=True, exist_ok=True)
-    _save(place, f"showings-{number:05d}", rows)
+    _save(place, f"showings-{number:05d}", showings.stack())
 
 
 def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Sequence[int]) -> PairShowings:
@@ -218,17 +217,29 @@ def load_showings(folder: Path, part: int, number: int, counts: Path, peers: Seq
     """
     place = find_folder(counts, part)
     slots = _load(place, COUNTS[0]).shape[1]
-    places, times, prices = [], [], []
+    total = np.zeros((3, 0), np.int64)
     for peer in [one for one in peers if one != part]:
-        their_g, own_g = _load(place, f"peer-{peer:05d}")
         rows = _load(find_folder(folder, peer), f"showings-{number:05d}")
-        their, slot = np.divmod(rows[0], slots)
-        at = np.minimum(np.searchsorted(their_g, their), max(len(their_g) - 1, 0))
-        known = their_g[at] == their if len(their_g) else np.zeros(len(their), bool)
-        places.append(own_g[at[known]] * slots + slot[known])
-        times.append(rows[1][known])
-        prices.append(rows[2][known])
-    return PairShowings.add_up(*map(np.concatenate, (places, times, prices)))
+        theirs = _translate_places(rows, _load(place, f"peer-{peer:05d}"), slots)
+        total = PairShowings.add_up(*np.concatenate([total, theirs], axis=1)).stack()
+    return PairShowings(*total)
+
+
+def _translate_places(rows: Ints, pairs: Ints, slots: int) -> Ints:
+    """Return the showings of pairs that this piece has too, with their places here, (3, n).
+
+    Args:
+        rows: (3, m) places in the other piece, times and prices.
+        pairs: (2, g) pairs of both pieces: rising numbers there, and numbers here.
+        slots: number of slots.
+    """
+    their_g, own_g = pairs
+    if not len(their_g):
+        return rows[:, :0]
+    pair, slot = np.divmod(rows[0], slots)
+    at = np.minimum(np.searchsorted(their_g, pair), len(their_g) - 1)
+    known = their_g[at] == pair
+    return np.stack([own_g[at[known]] * slots + slot[known], rows[1][known], rows[2][known]])
 
 
 def load_auctions(place: Path, bid_unit: float) -> AuctionPart:

@@ -161,6 +161,17 @@ def test_files_give_the_bits_of_one_process(tmp_path, most: int, until: int | No
     assert rows == expected and own_checks == checks
 
 
+def test_a_piece_whose_peers_have_no_rows_needs_no_showings(tmp_path) -> None:
+    """All later auctions of a class that is cut can be in one piece."""
+    layout = lay_out(make_log(), tmp_path, 150)
+    (tmp_path / "counts").mkdir()
+    parts = count(layout, None, tmp_path / "counts")
+    piece = min(layout.peers)
+    folder = parts.reader.log.folder
+    showings = part_files.load_showings(tmp_path, piece, 0, counts=folder, peers=[piece])
+    assert showings.stack().shape == (3, 0)
+
+
 def test_a_layout_keeps_all_rows_and_facts(tmp_path) -> None:
     log = make_log()
     layout = lay_out(log, tmp_path, 300)

@@ -124,6 +124,10 @@ class PairShowings:
         np.add.at(sums[1], index, prices)
         return cls(place_n, sums[0], sums[1])
 
+    def stack(self) -> Ints:
+        """Return places, times and prices as one array, (3, n)."""
+        return np.stack([self.place_n, self.times_n, self.prices_n])
+
     def spread(self, shape: tuple[int, int]) -> tuple[Ints, Ints]:
         """Return times and prices of all pairs and slots, (g, s) each."""
         times, prices = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1], np.int64)
