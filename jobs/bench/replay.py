@@ -161,7 +161,7 @@ def measure_run(config: Path, warehouse: Path) -> harness.Row:
     command = [sys.executable, str(harness.ROOT / "jobs" / "replay.py"), "--config", str(config)]
     load = os.getloadavg()[0]
     run = harness.run_process(
-        [*command, "--warehouse", str(warehouse), "--engine", "spark"], sample_every=0.5
+        [*command, "--warehouse", str(warehouse), "--engine", "spark"], sample_every=2.0
     )
     if run.code:
         raise SystemExit(run.errors[-3000:])
