@@ -85,20 +85,20 @@ def main(args: argparse.Namespace) -> int:
 
 
 def make_pieces(
-    auctions: int, pieces: int, shared: bool = False
+    auctions: int, pieces: int, common_queries: bool = False
 ) -> Iterator[tuple[GeneratedAuctions, pa.Table]]:
     """Yield each piece: its world, and its log with ids of auctions that no other piece has.
 
     Args:
         auctions: auctions of a piece.
         pieces: number of pieces.
-        shared: whether all pieces share their queries; if not, each has queries of its own.
+        common_queries: whether all pieces share their queries; if not, each has queries of its own.
     """
-    queries = max(1, auctions * (pieces if shared else 1) // 10)
+    queries = max(1, auctions * (pieces if common_queries else 1) // 10)
     for number in range(pieces):
         world = make_auctions(AuctionWorld(auctions=auctions, queries=queries, zipf=1.0, seed=number))
         log = world.log
-        for name, count in (("auction_id", auctions), ("query_id", 0 if shared else queries)):
+        for name, count in (("auction_id", auctions), ("query_id", 0 if common_queries else queries)):
             ids = pa.array(log.column(name).to_numpy() + number * count)
             log = log.set_column(log.column_names.index(name), name, ids)
         yield world, log
@@ -189,7 +189,7 @@ def write_tables(folder: Path, auctions: int, pieces: int) -> None:
     """Write the log and two models, a file for each piece."""
     for name in ("log", "model-0", "model-1"):
         (folder / name).mkdir(parents=True)
-    for number, (world, log) in enumerate(make_pieces(auctions, pieces, shared=True)):
+    for number, (world, log) in enumerate(make_pieces(auctions, pieces, common_queries=True)):
         file = f"{number:03d}.parquet"
         pq.write_table(log, folder / "log" / file)
         for model in (0, 1):

@@ -106,12 +106,12 @@ class AuctionLogParts(Protocol):
     def models(self) -> tuple[str, ...]:
         """Names of the models whose probabilities the parts have."""
 
-    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
         """Return the sums of a pass over all parts.
 
         Args:
             work: the pass.
-            shared: counts showings that the other parts of a query that is cut need before the pass.
+            count_showings: counts the showings that other parts of a query need before the pass.
         """
 
     def count_users(self) -> Ints:
@@ -130,9 +130,9 @@ class AuctionParts:
         """Names of the models whose probabilities the parts have."""
         return tuple(self.parts[0].probabilities)
 
-    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
         """Return the sums of a pass over all parts; no query is cut, so nothing is shared."""
-        del shared
+        del count_showings
         return reduce(add_sums, map(work, self.parts))
 
     def count_users(self) -> Ints:

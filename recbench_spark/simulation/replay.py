@@ -122,8 +122,8 @@ class Replayer:
             batch = tuple(points[first : first + POINTS_AT_ONCE])
             by_user, boot = self.settings.resample == "user", self.settings.bootstrap
             work = ModelPass(model, batch, self.clicks, self.log.facts.slots, boot, by_user)
-            shared = work.count_showings if by_user else None
-            for sums, drawn in zip(*self.log.add(work, shared), strict=True):
+            count_showings = work.count_showings if by_user else None
+            for sums, drawn in zip(*self.log.add(work, count_showings), strict=True):
                 yield ReplayedModel(
                     ReplayedPolicy(sums, self.logged[0]), ReplayedPolicy(drawn, self.logged[1]), self.log
                 )

@@ -108,14 +108,16 @@ class SparkParts:
         """Names of the models whose probabilities the parts have."""
         return tuple(self.probabilities)
 
-    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
         """Return the sums of a pass over all parts; a task adds up those of its parts."""
         reader = PartReader(self.log, self.probabilities)
         cut = [part for part in self.log.parts if part in self.log.layout.peers]
-        if shared is None or not cut:
+        if count_showings is None or not cut:
             return self._add(reader, work)
         folder = Path(scratch_folder(self.scratch))
-        self._spread(cut).foreach(partial(_share_showings, reader=reader, shared=shared, folder=folder))
+        self._spread(cut).foreach(
+            partial(_share_showings, reader=reader, count_showings=count_showings, folder=folder)
+        )
         try:
             return self._add(replace(reader, showings=folder), work)
         finally:
@@ -167,8 +169,8 @@ def _add_some(parts: Iterable[int], reader: PartReader, work: PartWork) -> Itera
     yield reduce(add_sums, (work(reader.read(part)) for part in parts))
 
 
-def _share_showings(part: int, reader: PartReader, shared: CountShowings, folder: Path) -> None:
-    for number, showings in enumerate(shared(reader.read(part))):
+def _share_showings(part: int, reader: PartReader, count_showings: CountShowings, folder: Path) -> None:
+    for number, showings in enumerate(count_showings(reader.read(part))):
         part_files.save_showings(folder, part, number, showings)
 
 
@@ -272,10 +274,10 @@ def match_model(spark: SparkSession, log: CountedLog, path: str, where: str, fol
     blocks = send_rows(spark, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
     match = partial(_match_part, log=log, where=where, empty=empty, folder=folder)
     results = blocks.mapPartitionsWithIndex(match).collect()
-    listed = [problem for some, _ in results for problem in some]
-    if any(problem.kind == DataError.__name__ for problem in listed):
+    all_problems = [problem for some, _ in results for problem in some]
+    if any(problem.kind == DataError.__name__ for problem in all_problems):
         refuse_wrong_ids(spark, table.pieces, {name: name for name in MODEL_COLUMNS[:2]}, where)
-    refuse_problems(listed, f"model {path}")
+    refuse_problems(all_problems, f"model {path}")
     reduce(add, (problems for _, problems in results)).refuse(where)
 
 

@@ -109,12 +109,12 @@ class FileParts:
     def models(self) -> tuple[str, ...]:
         return tuple(self.reader.models)
 
-    def add(self, work: PartWork, shared: CountShowings | None = None) -> Sums:
+    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
         log, reader = self.reader.log, self.reader
-        if shared is not None and log.layout.peers:
+        if count_showings is not None and log.layout.peers:
             folder = log.folder / "shared"
             for part in set(log.layout.peers) & set(log.parts):
-                for number, showings in enumerate(shared(reader.read(part))):
+                for number, showings in enumerate(count_showings(reader.read(part))):
                     part_files.save_showings(folder, part, number, showings)
             reader = replace(reader, showings=folder)
         return reduce(add_sums, map(work, map(reader.read, log.parts)))
