@@ -53,6 +53,14 @@ def test_the_logged_model_gives_back_the_logged_clicks() -> None:
     assert replayed["value"] == pytest.approx(logged["value"], rel=1e-7)
 
 
+def test_minimum_and_shrinkage_do_not_make_the_log_look_like_one_of_another_mechanism() -> None:
+    """The warning said that another point, exponent or quality made the log."""
+    more = SETTINGS.model_copy(update={"minimum": 20, "shrinkage": 20.0})
+    _, checks = replay_models(make_log(), ["new"], more)
+    (check,) = [one for one in checks if one.check.startswith("logged model")]
+    assert check.passed and check.observed < 1e-7
+
+
 def test_revenue_is_in_the_unit_of_bids() -> None:
     """Two auctions of ads with bids 4 and 2 and probability 1/2; the floor is 1/2, each slot has a click.
 
