@@ -95,7 +95,8 @@ REVISIONS: dict[str, int] = {
     "paradoxes": 1,
     # --- replays of auctions
     # 2: revenue is in the unit of bids; before, it was too large by the largest bid.
-    "replays": 2,
+    # 3: the check of the logged model does without minimum and shrinkage; other numbers are the same.
+    "replays": 3,
 }
 """The present revisions; one comment per revision, the newest last."""
 
