@@ -68,6 +68,40 @@ def test_a_log_from_files(tmp_path, capsys) -> None:
     assert f"click_yield: {value:.6f}" in out and {row["same_log"] for row in rows} == {0}
 
 
+def test_a_query_seen_once_a_new_ad_and_nobody_above_the_floor_end_in_numbers(tmp_path, capsys) -> None:
+    """A point that shows no ad has no shares of cases: printing them ended in a trace."""
+    rows = [
+        {
+            "auction_id": n,
+            "query_id": max(0, n - 4),
+            "ad_id": ad,
+            "position": 1 if ad else None,
+            "clicked": 0,
+        }
+        for n in range(6)
+        for ad in (0, 1)  # ad 0 was never shown, and query 1 is there once
+    ]
+    log = pa.Table.from_pylist(rows)
+    pyarrow.csv.write_csv(log, tmp_path / "log.csv")
+    probability = pa.array([0.5 if row["ad_id"] == 0 else 0.25 for row in rows])
+    model = log.select(["auction_id", "ad_id"]).append_column("probability", probability)
+    pyarrow.csv.write_csv(model, tmp_path / "model.csv")
+    points = [{"main_slots": 1}, {"main_slots": 1, "main_floor": 5.0}]
+    config = write_file(tmp_path, replay={"points": points, "bootstrap": {"replicates": 20}})
+    assert run(config, tmp_path / "wh", "--same-log") == 0
+    replays = ArrowStore(str(tmp_path / "wh")).rows(REPLAYS)
+    values = {
+        (row["metric"], row["main_floor"], row["unseen"]): row["value"]
+        for row in replays
+        if row["model"] == "new" and row["other"] is None
+    }
+    assert values["ads_per_view", 0, "reference"] == 1 and values["share_unseen", 0, None] == 1
+    assert values["clicks", 0, "probability"] == pytest.approx(3) and values["clicks", 5, "reference"] == 0
+    assert values["ads_per_view", 5, "reference"] == 0 and values["share_unseen", 5, None] is None
+    out = capsys.readouterr().out
+    assert "share_unseen: none" in out and "share_unseen: 1.0000" in out and "report: " in out
+
+
 def test_a_model_that_does_not_say_what_it_was_fitted_to(tmp_path) -> None:
     silent = [{"name": "new", "path": str(tmp_path / "model.csv")}]
     config = write_file(tmp_path, models=silent)

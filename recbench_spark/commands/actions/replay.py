@@ -219,7 +219,7 @@ def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) ->
         print(_describe_row(row))
     for row in rows:
         if row["metric"].startswith("share_"):
-            print(f"{row['model']:<12} {row['point']} {row['metric']}: {row['value']:.4f}")
+            print(f"{row['model']:<12} {row['point']} {row['metric']}: {_format_value(row['value'], 4)}")
 
 
 def _describe_row(row: Mapping[str, Any]) -> str:
@@ -228,5 +228,10 @@ def _describe_row(row: Mapping[str, Any]) -> str:
     interval = ""
     if row.get("ci_low") is not None:
         interval = f" [{row['ci_low']:.6f}, {row['ci_high']:.6f}]"
-    value = "none" if row["value"] is None else f"{row['value']:.6f}"
+    value = _format_value(row["value"], 6)
     return f"{row['model'] + against:<26} {where} {row['metric']}: {value}{interval}"
+
+
+def _format_value(value: float | None, digits: int) -> str:
+    """Return a number as text; a share of no ads has none."""
+    return "none" if value is None else f"{value:.{digits}f}"
