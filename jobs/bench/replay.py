@@ -28,6 +28,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
@@ -54,6 +55,7 @@ Result = TypeVar("Result")
 Seconds = dict[str, float]
 POINT = vars(LOGGED)
 FURTHER = OperatingPoint(exponent=1.0, main_floor=0.05, main_slots=3, reserve=0.01, side_slots=2)
+GRID = [replace(LOGGED, main_floor=floor) for floor in (0.02, 0.04, 0.06, 0.08)]
 
 
 def parser() -> cli.Parser:
@@ -139,6 +141,7 @@ def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., An
     with_intervals = measure("log with intervals", lambda: Replayer.from_log(log, settings))
     measure("point with intervals", lambda: list(with_intervals.replay("new", [LOGGED])))
     measure("two points with intervals", lambda: list(with_intervals.replay("new", [LOGGED, FURTHER])))
+    measure("five points with intervals", lambda: list(with_intervals.replay("new", [LOGGED, *GRID])))
 
 
 def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:

@@ -184,8 +184,9 @@ def _add_estimates(
         scaled = scale_value(clicks)
         sums_qc[q, 0] += one
         # The weight of the slot's reference rate: all of an unseen pair, and what shrinkage borrows.
-        sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += scale_value(1.0 - share)
-        sums_qc[q, fixed + 2 * slots + slot] += scale_value((1.0 - share) * price_r[r])
+        if share < 1.0:
+            sums_qc[q, fixed + slot + (slots if case > 0 else 0)] += scale_value(1.0 - share)
+            sums_qc[q, fixed + 2 * slots + slot] += scale_value((1.0 - share) * price_r[r])
         if places_g[pair] > 1:
             sums_qc[q, 9] += one
             sums_qc[q, 10] += scaled
@@ -198,7 +199,7 @@ def _add_estimates(
         sums_qc[q, 2 + case] += scaled
         sums_qc[q, 5] += scaled if slot < main else 0
         sums_qc[q, 8] += scale_value(clicks * price_r[r])
-        if case == OTHER_SLOT:
+        if case == OTHER_SLOT and clicks > 0.0:
             _add_slopes(sums_qc[q], log, (pair, slot, main), (clicks, mass, price_r[r]))
 
 
