@@ -20,4 +20,5 @@ def one_thread_products() -> AbstractContextManager[object]:
     A product of some hundred rows ends before further threads have begun. They spin while they wait: with
     as many tasks as cores such a product takes four times the CPU time.
     """
-    return _find_libraries().limit(limits=1, user_api="blas")
+    context: AbstractContextManager[object] = _find_libraries().limit(limits=1, user_api="blas")
+    return context
