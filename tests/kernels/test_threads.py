@@ -1,0 +1,22 @@
+"""Threads of matrix products: one within the context, and as many as before after it."""
+
+from __future__ import annotations
+
+import numpy as np
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from recbench_spark.kernels.threads import one_thread_products
+
+
+def list_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_products_take_one_thread_within_the_context_alone() -> None:
+    """Tasks of Spark that add up replicates took four times the CPU time: their threads waited spinning."""
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = list_threads()
+        with one_thread_products():
+            assert set(list_threads()) == {1}
+            assert (np.ones((3, 4)) @ np.ones((4, 2)) == 4).all()
+        assert list_threads() == before and 2 in before
