@@ -160,7 +160,9 @@ def _count_wrong_ids(
     """Return the number of the piece, the column, and its values that are no ids, where there are some."""
     wrong: dict[str, WrongIds] = {}
     for item in read_piece(pieces[number], number, tuple(dict.fromkeys(names.values()))):
-        for name, own in () if isinstance(item, PieceProblem) else names.items():
+        if isinstance(item, PieceProblem):
+            continue
+        for name, own in names.items():
             if one := find_wrong_ids(item.column(own), f"{where}: {name}"):
                 wrong[name] = wrong[name] + one if name in wrong else one
     return [(number, name, one) for name, one in wrong.items()]
