@@ -233,7 +233,7 @@ def find_ranges(hashes: Hashes, ranges: int) -> Ints:
     return ((hashes >> half) * np.uint64(ranges) >> half).astype(np.int64)
 
 
-def read_auctions_of_part(folder: Path, part: int) -> Hashes:
+def read_auction_hashes(folder: Path, part: int) -> Hashes:
     """Return the hashes of the auctions of a part."""
     hashes: Hashes = np.load(folder / f"auctions-{part:05d}.npy")
     return hashes

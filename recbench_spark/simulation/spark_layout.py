@@ -50,7 +50,7 @@ from recbench_spark.simulation.log_layout import (
     count_ranges,
     find_classes,
     find_ranges,
-    read_auctions_of_part,
+    read_auction_hashes,
     write_index,
     write_no_rows,
     write_part,
@@ -360,7 +360,7 @@ def _write_ranges(context: SparkContext, folder: Path, parts: int, ranges: int) 
 
 
 def _cut_hashes(part: int, folder: Path, ranges: int) -> Iterator[Block]:
-    hashes = read_auctions_of_part(folder, part)
+    hashes = read_auction_hashes(folder, part)
     if len(hashes):
         table = pa.table({"hash": hashes, "part": np.full(len(hashes), part, np.int32)})
         yield from partition_rows(table, find_ranges(hashes, ranges))

@@ -142,7 +142,7 @@ class SparkParts:
 
 @dataclass(frozen=True, eq=False)
 class PartReader:
-    """What a task needs to read parts.
+    """Reader of the parts of a log, which is sent to tasks.
 
     Attributes:
         log: the replayed rows.

@@ -36,7 +36,7 @@ from recbench_spark.simulation.log_layout import (
     find_classes,
     find_parts,
     find_ranges,
-    read_auctions_of_part,
+    read_auction_hashes,
     read_part,
     write_index,
     write_no_rows,
@@ -74,7 +74,7 @@ def lay_out(log: CheckedAuctions, folder: Path, most: int) -> LogLayout:
     for part in range(plan.parts):
         write_part(folder, part, select_rows(log, part_r == part))
     ranges = 3
-    hashes = [read_auctions_of_part(folder, part) for part in range(plan.parts)]
+    hashes = [read_auction_hashes(folder, part) for part in range(plan.parts)]
     part_a = np.repeat(np.arange(plan.parts), [len(one) for one in hashes])
     all_hashes = np.concatenate(hashes)
     range_a = find_ranges(all_hashes, ranges)
@@ -216,7 +216,7 @@ def test_a_part_that_loses_its_rows_has_none(tmp_path) -> None:
     layout = lay_out(log, tmp_path, 300)
     write_no_rows(tmp_path, 0)
     assert part_files.read_replayed(layout, 0, None) is None
-    assert len(read_auctions_of_part(tmp_path, 0)) == 0 < len(read_auctions_of_part(tmp_path, 1))
+    assert len(read_auction_hashes(tmp_path, 0)) == 0 < len(read_auction_hashes(tmp_path, 1))
 
 
 def test_few_points_at_once_change_no_bit(monkeypatch) -> None:
