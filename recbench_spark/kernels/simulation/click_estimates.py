@@ -180,8 +180,7 @@ def _add_estimates(
         elif seen >= minimum and mass > 0.0:
             case, rate, trials = OTHER_SLOT, theta_s[slot] * clicks_gk[pair, k] / mass, seen
         share = trials / (trials + shrinkage) if case > 0 else 0.0
-        clicks = share * rate
-        scaled = scale_value(clicks)
+        clicks, scaled = share * rate, scale_value(share * rate)
         sums_qc[q, 0] += one
         # The weight of the slot's reference rate: all of an unseen pair, and what shrinkage borrows.
         if share < 1.0:
