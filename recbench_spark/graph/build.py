@@ -331,7 +331,7 @@ def _write_block(
     weight = np.frombuffer(b"".join(w for _, w in received), np.float32) if graph.weighted else None
     del received
     csr, doubles = build_csr(graph.blocks[number].rows, keys, weight, drop)
-    arrays = {"indptr": csr.indptr, "src": csr.src, "weight": csr.weight}
+    arrays: dict[str, Any] = {"indptr": csr.indptr, "src": csr.src, "weight": csr.weight}
     written = {
         name: write_part(graph.place(name), number, array)
         for name, array in arrays.items()

@@ -319,5 +319,5 @@ def has_all_vectors(before: GraphNight) -> bool:
 def list_reused_files(folder: str, p: int, step: Pass) -> ReusedFiles:
     """Return the arrays that a pass reuses."""
     before = "" if step.target is None else join_uri(folder, f"before-{step.layer}")
-    names = (join_uri(folder, name) for name in (_name_computed(p, step), _name_needed(p)))
-    return ReusedFiles(*names, before, join_uri(folder, PLACES))
+    touched, needed = (join_uri(folder, name) for name in (_name_computed(p, step), _name_needed(p)))
+    return ReusedFiles(touched, needed, before, join_uri(folder, PLACES))

@@ -87,7 +87,8 @@ def _write_adjacency_parts(piece: tuple[NodeBlock, int], graph: Graph) -> Parts:
     """Write the part of a block, which has `before` edges of other blocks before it."""
     block, before = piece
     csr = graph.csr(block)
-    written = ((csr.indptr[1:] + before, block.first + 1), (csr.src[: csr.edges], before))
+    offsets: tuple[Any, int] = (csr.indptr[1:] + before, block.first + 1)
+    written = (offsets, (csr.src[: csr.edges], before))
     return {
         name: write_part(graph.place(name), block.number, array, first)
         for name, (array, first) in zip(ADJACENCY, written, strict=True)

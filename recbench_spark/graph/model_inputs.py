@@ -117,7 +117,7 @@ def read_note(target: str) -> dict[str, Any] | None:
     """Return the note of a complete model by its folder; None if there is none."""
     folder = find_folder(target)
     text = None if folder is None else read_bytes(join_uri(folder, NIGHT_NOTE))
-    return None if text is None else json.loads(text)  # type: ignore[no-any-return]
+    return None if text is None else json.loads(text)
 
 
 def _measure_throughput(store: Store, graph: Graph, model: Model) -> float:

@@ -249,11 +249,10 @@ def _is_needed(steps: Sequence[Pending], number: int) -> bool:
 
 def _restore_blocks(context: SparkContext, graph: Graph, todo: Pending) -> list[ArrayPart]:
     """Write the committed vectors of a pass to its output again. Tasks read them from the table."""
-    by_number = {block.number: block for block in graph.blocks}
+    step, by_number = todo.step, {block.number: block for block in graph.blocks}
     files = [(by_number[number], file) for number, file in sorted(todo.files.items())]
-    if todo.step.out is None or not files:
+    if step.out is None or not files:
         return []
-    step = todo.step
     restore = partial(restore_block, place=step.out, width=output_width(step), dtype=step.dtype)
     return context.parallelize(files, len(files)).map(restore).collect()
 

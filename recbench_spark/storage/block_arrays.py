@@ -114,7 +114,7 @@ class PartMaker:
         packed = np.ascontiguousarray(rows)
         assert packed.dtype == self._dtype and packed.shape[1:] == self._shape[1:]
         self._rows += len(packed)
-        self._digest.update(packed)
+        self._digest.update(packed.data)
         self._file.write(packed.data)
 
     def map_rows(self) -> npt.NDArray[Any]:
@@ -134,7 +134,7 @@ class PartMaker:
         """Return the part. Raises ValueError where rows are missing."""
         self._file.flush()
         if self._array is not None:
-            self._digest.update(self._array)
+            self._digest.update(self._array.data)
         elif self._rows != self._shape[0]:
             raise ValueError(f"part {number}: {self._rows} rows were written of {self._shape[0]}")
         size = self._path.stat().st_size

@@ -66,7 +66,7 @@ def open_object(place: str, size: int, digest: str) -> BinaryIO:
     if is_remote(place):
         return _open_copy(place, size, digest)
     try:
-        file = local_path(place).open("rb")
+        file: BinaryIO = local_path(place).open("rb")
     except FileNotFoundError:
         raise StoreError(f"no file {place}", HINT_SHARED) from None
     _check_size(place, file, size)
@@ -78,7 +78,7 @@ def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
     copy = _copy_path(size, digest)
     with _hold_lock(copy.name[:2]):
         try:
-            file = copy.open("rb")
+            file: BinaryIO = copy.open("rb")
             _mark_used(copy)
             return file
         except FileNotFoundError:
@@ -186,7 +186,7 @@ def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
     path = copy.with_name(private_name(copy.name))
     try:
         _download_object(place, path)
-        file = path.open("rb")
+        file: BinaryIO = path.open("rb")
         _check_size(place, file, size)
         if digest_content(path) != digest:
             file.close()
