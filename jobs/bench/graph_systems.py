@@ -28,7 +28,7 @@ from jobs.bench.harness import time_call
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph.build import build_graph, default_block_count
 from recbench_spark.graph.features import fill_generated
-from recbench_spark.graph.folders import Graph, create_matrix, map_array
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.message_passing import Pass, Target
 from recbench_spark.graph.nodes import collect_edges
 from recbench_spark.graph.read_throughput import measure_read_throughput
@@ -40,6 +40,7 @@ from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.layers import Layer, make_layer, random_weights, weight_shapes
 from recbench_spark.schemas import GRAPH_VECTORS
+from recbench_spark.storage.block_arrays import has_parts, map_whole
 from recbench_spark.storage.store import Store
 
 DIMS, DEGREE = 64, 20
@@ -96,10 +97,9 @@ class GraphBench:
         size = mean_layer_size(edges, self.context.defaultParallelism)
         self.size = replace(size, nodes=self.graph.nodes, needed=needed, parts=parts)
         for dtype in ("float32", "float16"):
-            path = self.features(dtype)
-            if not path.exists():
-                create_matrix(path, (self.graph.nodes, DIMS), dtype)
-                fill_generated(self.context, self.graph, "hashed", DIMS, 1, path=path)
+            place = self.features(dtype)
+            if not has_parts(place):
+                fill_generated(self.context, self.graph, "hashed", DIMS, 1, place=place, dtype=dtype)
         form = LayerForm("convolve", "importance", DIMS, DIMS)
         self.weights = random_weights(weight_shapes(form, DIMS), 1)
         self.convolve = make_layer(form, self.weights, DIMS)
@@ -128,14 +128,14 @@ class GraphBench:
 
     def read_once(self) -> None:
         """Read features and adjacency, so that the first run finds them cached like later ones."""
-        for path in [*self.folder.glob("features-*.npy"), *(self.folder / "graph").rglob("*.npy")]:
+        for path in [*self.folder.glob("features-*/*.npy"), *(self.folder / "graph").rglob("*.npy")]:
             with path.open("rb") as file:
                 while file.read(1 << 24):
                     pass
 
     def layer_size(self, wire: str) -> PassSize:
         """Return the size of a layer of means, with the time to read a vector, measured now."""
-        pace = measure_read_throughput(self.context, self.graph, str(self.features(wire)))
+        pace = measure_read_throughput(self.context, self.graph, self.features(wire))
         return replace(self.size, item=VALUE_BYTES[wire], pace=pace)
 
     def run_beside_probe(
@@ -149,9 +149,9 @@ class GraphBench:
         more = {"pace": size.pace, "amounts": size.amounts(plan, VALUE_BYTES[wire])}
         return {**row, "plan": plan, "probe": (before + probe()) / 2, **more}
 
-    def features(self, dtype: str) -> Path:
-        """Return the file of the features."""
-        return self.folder / f"features-{dtype}.npy"
+    def features(self, dtype: str) -> str:
+        """Return the place of the features."""
+        return str(self.folder / f"features-{dtype}")
 
     @cached_property
     def whole(self) -> Csr:
@@ -182,9 +182,9 @@ class GraphBench:
         """Prepare a pass over the graph whose output is committed to Delta."""
         self.turn += 1
         name = f"bench-{self.turn}"
-        folder, h = self.folder / "run", str(self.features(dtype))
+        folder, h = self.folder / "run", self.features(dtype)
         target = Target(self.store.location("graph_vectors"), {"model_id": name, "layer": "1"}, "vectors")
-        z = str(folder / "z.npy") if layer.project else h
+        z = str(folder / "z") if layer.project else h
         step = Pass(1, kind, None, None, layer, layer.project is not None, h, z, dtype, (), None, target)  # type: ignore[arg-type]
         model = Model(name, (layer,), (), "projected", dtype, h, str(folder), target.folder, None)
 
@@ -221,7 +221,7 @@ class GraphBench:
             torch.from_numpy(csr.src.astype(np.int32)),
             torch.from_numpy(csr.indptr[:-1].astype(np.int32)),
         )
-        features = torch.from_numpy(np.load(self.features(dtype)))
+        features = torch.from_numpy(np.array(map_whole(self.features(dtype))))
         torch.set_num_threads(2)
 
         def work() -> dict[str, Any]:
@@ -238,7 +238,7 @@ class GraphBench:
             torch.from_numpy(csr.src.astype(np.int32)),
             torch.from_numpy(csr.indptr[:-1].astype(np.int32)),
         )
-        h = torch.from_numpy(np.load(self.features("float32")))
+        h = torch.from_numpy(np.array(map_whole(self.features("float32"))))
         w = {name: torch.from_numpy(value) for name, value in self.weights.items()}
         torch.set_num_threads(2)
 
@@ -260,7 +260,7 @@ class GraphBench:
         data = np.repeat(1 / counts, np.diff(csr.indptr)).astype(np.float32)
         shape = (self.graph.nodes, self.graph.nodes)
         matrix = csr_matrix((data, csr.src.astype(np.int64), csr.indptr), shape)
-        h = np.load(self.features("float32"))
+        h = map_whole(self.features("float32"))
 
         def work() -> dict[str, Any]:
             (matrix @ h).tofile(self.folder / "limit.bin")
@@ -272,7 +272,7 @@ class GraphBench:
         """Return the edges with the vector of their source, as rows of Spark."""
         path = self.folder / "vectors.parquet"
         if not path.exists():
-            h = np.load(self.features("float32"))
+            h = map_whole(self.features("float32"))
             ids = pa.array(np.arange(len(h)))
             lists = pa.FixedSizeListArray.from_arrays(pa.array(h.reshape(-1)), DIMS).cast(
                 pa.list_(pa.float32())
@@ -319,7 +319,7 @@ class GraphBench:
 
     def khop(self) -> Callable[[], dict[str, Any]]:
         """Prepare two layers by two-hop subgraphs of nodes; the result compares the vectors read."""
-        graph, h = self.graph, map_array(self.features("float32"))
+        graph, h = self.graph, map_whole(self.features("float32"))
         degrees = np.concatenate([np.diff(graph.csr(block).indptr) for block in graph.blocks])
 
         def work() -> dict[str, Any]:

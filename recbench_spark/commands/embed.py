@@ -30,7 +30,9 @@ def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
-        "--warehouse", required=True, help="folder of the tables, seen by driver and workers"
+        "--warehouse",
+        required=True,
+        help="folder of the tables that driver and workers see, or s3://BUCKET/FOLDER",
     )
     source = flags.add_argument_group("the graph").add_mutually_exclusive_group()
     source.add_argument("--edges", metavar="PATH", help="edge list: CSV, Parquet or Delta, file or folder")

@@ -42,17 +42,19 @@ def check_warehouse(root: str) -> list[str]:
 
 
 def check_models(root: str, models: Sequence[ModelConfig]) -> None:
-    """Refuse a remote warehouse that cannot hold the files of a model.
+    """Refuse a warehouse that cannot hold the files of a model.
 
     Raises:
-        ConfigError: tasks map the files of a model, so that the warehouse must be a folder.
+        ConfigError: files of a model are mapped, and the warehouse is no folder; or tasks write them, and
+            it is a catalog or on a storage that is read and written by Java alone.
     """
     if is_local_folder(root):
         return
     from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
 
-    for model in models:
-        if model.measured and make_adapter(model).needs_folder:
+    for model in (model for model in models if model.measured):
+        adapter = make_adapter(model)
+        if adapter.needs_folder or (adapter.needs_files and not is_object_storage(root)):
             raise ConfigError(
                 f"model {model.name}: its files are mapped, and --warehouse {root} is no folder",
                 "give a folder that the driver and all workers see, or leave the model out",

@@ -13,9 +13,8 @@ a few numbers for each block. The files of a shuffle are removed as soon as they
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,16 +28,17 @@ from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, Weight, open_inputs, read_edges
-from recbench_spark.graph.build_nodes import NodeBlockCounts, build_nodes, run_shuffle
-from recbench_spark.graph.edges import count_tasks
-from recbench_spark.graph.folders import (
-    Graph,
-    NodeBlock,
-    create_matrix,
-    make_file_path,
-    map_array,
-    map_writable,
+from recbench_spark.graph.build_nodes import (
+    NODES,
+    TEXT_BYTES,
+    TEXT_ENDS,
+    NodeBlockCounts,
+    build_nodes,
+    run_shuffle,
 )
+from recbench_spark.graph.edges import count_tasks
+from recbench_spark.graph.folders import Graph, NodeBlock, make_file_place
+from recbench_spark.graph.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.kernels.graph.csr import build_csr, count_sources, edge_keys, find_blocks, group_edges
 from recbench_spark.kernels.graph.ids import (
     MOST_NODES,
@@ -50,9 +50,16 @@ from recbench_spark.kernels.graph.ids import (
 )
 from recbench_spark.kernels.hashing import Hashes
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.block_arrays import (
+    has_parts,
+    make_part,
+    map_part,
+    read_parts,
+    remove_parts,
+    write_part,
+)
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.publish import replace_file
-from recbench_spark.storage.shared_arrays import replace_array
+from recbench_spark.storage.objects import open_output
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
@@ -73,7 +80,7 @@ def default_block_count(edges: int, cores: int) -> int:
 
 
 def build_graph(
-    context: SparkContext, source: GraphSource, graph_id: str, folder: Path, blocks: int | None = None
+    context: SparkContext, source: GraphSource, graph_id: str, folder: str | Path, blocks: int | None = None
 ) -> Graph:
     """Build the graph of a source.
 
@@ -81,7 +88,7 @@ def build_graph(
         context: the Spark context.
         source: edges, node tables and their settings.
         graph_id: name of the graph, a hash of its inputs.
-        folder: folder of its files, which no other run writes to.
+        folder: folder of its files, a path or a URI, which no other run writes to.
         blocks: blocks of each side.
 
     Raises:
@@ -91,14 +98,12 @@ def build_graph(
     inputs = open_inputs(source)
     cores = context.defaultParallelism
     per_side = blocks or default_block_count(inputs.edges.n, cores)
-    folder.mkdir(parents=True, exist_ok=True)
-    counts, nodes = build_nodes(context, inputs, folder, per_side)
+    counts, nodes = build_nodes(context, inputs, str(folder), per_side)
     _check_inputs(counts, nodes, source)
-    graph = _assemble_graph(inputs, graph_id, folder, nodes)
+    graph = _assemble_graph(inputs, graph_id, str(folder), nodes)
     _index_nodes(context, graph)
     into = _build_edges(context, inputs, graph, source.duplicates == "drop")
-    for side in range(len(graph.sides)):
-        graph.numbers(side).unlink(missing_ok=True)
+    remove_parts(graph.place(NUMBERS))
     whole = tuple(
         replace(block, edges=block_counts.edges, sources=block_counts.sources, parts=block_counts.parts)
         for block, block_counts in zip(graph.blocks, sorted(into), strict=True)
@@ -146,9 +151,7 @@ def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: Grap
 # --------------------------------------------------------------------------------- nodes
 
 
-def _assemble_graph(
-    inputs: GraphInputs, graph_id: str, folder: Path, nodes: list[NodeBlockCounts]
-) -> Graph:
+def _assemble_graph(inputs: GraphInputs, graph_id: str, folder: str, nodes: list[NodeBlockCounts]) -> Graph:
     total = sum(block.rows for block in nodes)
     if total >= MOST_NODES:
         raise StoreError(
@@ -159,31 +162,45 @@ def _assemble_graph(
         blocks.append(NodeBlock(block.number, block.number // per_side, at, block.rows))
         at += block.rows
     return Graph(
-        graph_id, str(folder), inputs.sides, inputs.numeric, tuple(blocks),
+        graph_id, folder, inputs.sides, inputs.numeric, tuple(blocks),
         inputs.names[2] is not None, inputs.seed, {},
     )  # fmt: skip
 
 
+NUMBERS = "numbers"
+"""Dense ids plus 1 by whole number, one object for each side, during the build.
+
+Only sides whose numbers are close together have one.
+"""
+
+
 def _index_nodes(context: SparkContext, graph: Graph) -> None:
-    """Write one file of the hashes of all nodes, and an index of their prefixes for each side."""
-    create_matrix(Path(graph.folder, "hashes.npy"), (graph.nodes,), np.uint64)
+    """Write the hashes of all nodes by dense id, and an index of their prefixes for each side."""
+    hashes = context.parallelize(graph.blocks, len(graph.blocks)).map(partial(_place_hashes, graph=graph))
+    publish_arrays(graph.folder, hashes.collect(), {"hashes": ((graph.nodes,), np.uint64)})
+    remove_parts(graph.place(NODES))
     sides = range(len(graph.sides))
-    context.parallelize(sides, len(sides)).foreach(partial(_index_side, graph=graph))
-    shutil.rmtree(Path(graph.folder, "nodes"))
+    written = context.parallelize(sides, len(sides)).map(partial(_index_side, graph=graph)).collect()
+    arrays = {"index": (SEPARATE, np.int64), NUMBERS: (SEPARATE, np.uint32)}
+    publish_arrays(graph.folder, written, arrays)
 
 
-def _index_side(side: int, graph: Graph) -> None:
-    out = map_writable(Path(graph.folder, "hashes.npy"))
-    for block in graph.side_blocks(side):
-        if block.rows:
-            out[block.first : block.end] = np.load(Path(graph.folder, "nodes", f"{block.number:05d}.npy"))
+def _place_hashes(block: NodeBlock, graph: Graph) -> Parts:
+    """Write the hashes of a block again, now that the dense id of its first node is known."""
+    hashes = map_part(graph.place(NODES), block.number)
+    return {"hashes": write_part(graph.place("hashes"), block.number, hashes, block.first)}
+
+
+def _index_side(side: int, graph: Graph) -> Parts:
     first, end = graph.side_range(side)
-    replace_array(Path(graph.folder, f"index-{side}.npy"), build_index(out[first:end]))
+    hashes = graph.hashes()
+    parts = {"index": write_part(graph.place("index"), side, build_index(hashes[first:end]))}
     if graph.numeric[side] and end > first:
-        _index_numbers(side, graph, out)
+        parts |= _index_numbers(side, graph, hashes)
+    return parts
 
 
-def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
+def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> Parts:
     """Write dense ids by number where the numbers are close together.
 
     The end of an edge is then found by one look into a small file.
@@ -196,24 +213,16 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> None:
         )
     ]
     low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
-    rows = sum(block.rows for block in blocks)
-    if high - low >= SPARSEST_NUMBERS * rows:
-        return
-    replace_file(
-        graph.numbers(side),
-        partial(_write_numbers, graph=graph, blocks=blocks, hashes=hashes, low=low, high=high),
-    )
-
-
-def _write_numbers(
-    path: Path, *, graph: Graph, blocks: Sequence[NodeBlock], hashes: Hashes, low: int, high: int
-) -> None:
-    create_matrix(path, (high - low + 1 + LOW_PLACES,), np.uint32)
-    table = map_writable(path)
-    table[:LOW_PLACES] = np.array([low], np.int64).view(np.uint32)
-    for block in blocks:
-        number_r = unhash_numbers(hashes[block.first : block.end], graph.seed)
-        table[LOW_PLACES + number_r - low] = np.arange(block.first + 1, block.end + 1, dtype=np.uint32)
+    if high - low >= SPARSEST_NUMBERS * sum(block.rows for block in blocks):
+        return {}
+    with make_part(graph.place(NUMBERS), side, (high - low + 1 + LOW_PLACES,), np.uint32) as maker:
+        table = maker.map_rows()
+        table[:LOW_PLACES] = np.array([low], np.int64).view(np.uint32)
+        for block in blocks:
+            number_r = unhash_numbers(hashes[block.first : block.end], graph.seed)
+            dense_r = np.arange(block.first + 1, block.end + 1, dtype=np.uint32)
+            table[LOW_PLACES + number_r - low] = dense_r
+    return {NUMBERS: maker.entry}
 
 
 # --------------------------------------------------------------------------------- edges
@@ -221,7 +230,7 @@ def _write_numbers(
 
 class EdgeBlockCounts(NamedTuple):
     """EdgeBlockCounts are counts of the edges into a block: edges, repeated pairs, largest
-    degree, sources.
+    degree, sources; and the parts that were written, by name of the array.
     """
 
     number: int
@@ -230,6 +239,7 @@ class EdgeBlockCounts(NamedTuple):
     most: int
     sources: int
     parts: int
+    written: Parts
 
 
 def _build_edges(
@@ -240,7 +250,12 @@ def _build_edges(
     read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
     partitioned = context.parallelize(range(readers), readers).mapPartitions(read)
-    return run_shuffle(partitioned.partitionBy(len(graph.blocks), int), write)
+    counts: list[EdgeBlockCounts] = run_shuffle(partitioned.partitionBy(len(graph.blocks), int), write)
+    arrays: dict[str, Any] = {"indptr": (SEPARATE, np.int64), "src": (SEPARATE, np.uint32)}
+    if graph.weighted:
+        arrays["weight"] = (SEPARATE, np.float32)
+    publish_arrays(graph.folder, (block.written for block in counts), arrays)
+    return counts
 
 
 def _partition_edges(
@@ -270,8 +285,12 @@ class NodeFinder:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.hashes = graph, graph.hashes()
         self.index = [graph.index(side) for side in range(len(graph.sides))]
-        tables = [graph.numbers(side) for side in range(len(graph.sides))]
-        self.numbers = [map_array(table) if table.exists() else None for table in tables]
+        self.numbers = [self._map_numbers(side) for side in range(len(graph.sides))]
+
+    def _map_numbers(self, side: int) -> npt.NDArray[np.uint32] | None:
+        place = self.graph.place(NUMBERS)
+        there = has_parts(place) and side in read_parts(place).parts
+        return map_part(place, side) if there else None
 
     def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
         """Return the (r,) dense ids of raw ids; `ids.NOT_THERE` where the side has no such node."""
@@ -312,15 +331,16 @@ def _write_block(
     weight = np.frombuffer(b"".join(w for _, w in received), np.float32) if graph.weighted else None
     del received
     csr, doubles = build_csr(graph.blocks[number].rows, keys, weight, drop)
-    place = Path(graph.folder, "blocks", f"{number:05d}")
-    replace_array(place / "indptr.npy", csr.indptr)
-    replace_array(place / "src.npy", csr.src)
-    if csr.weight is not None:
-        replace_array(place / "weight.npy", csr.weight)
+    arrays: dict[str, Any] = {"indptr": csr.indptr, "src": csr.src, "weight": csr.weight}
+    written = {
+        name: write_part(graph.place(name), number, array)
+        for name, array in arrays.items()
+        if array is not None
+    }
     most = int(np.diff(csr.indptr).max(initial=0))
     ends = np.array([block.end for block in graph.blocks], np.int64)
     sources, parts = count_sources(csr, graph.nodes, ends)
-    yield EdgeBlockCounts(number, csr.edges, doubles, most, sources, parts)
+    yield EdgeBlockCounts(number, csr.edges, doubles, most, sources, parts, written)
 
 
 # --------------------------------------------------------------------------------- a table of nodes
@@ -351,15 +371,25 @@ def _write_node_rows(block: NodeBlock, graph: Graph, folder: str, partition: dic
             "edges": pa.array(np.diff(graph.csr(block).indptr)),
         }
     )
-    file, path = make_file_path(folder, partition)
-    pq.write_table(rows, path, use_dictionary=["side"], write_statistics=False, store_schema=False)
-    return File(file, path.stat().st_size, rows.num_rows)
+    file, place = make_file_place(folder, partition)
+    with open_output(place) as stream:
+        pq.write_table(rows, stream, use_dictionary=["side"], write_statistics=False, store_schema=False)
+        size = stream.tell()
+    return File(file, size, rows.num_rows)
 
 
 def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
     """Return the raw ids of a block's nodes by dense id: whole numbers or texts."""
     if graph.numeric[block.side]:
-        return pa.array(unhash_numbers(graph.hashes()[block.first : block.end], graph.seed))
+        return pa.array(unhash_numbers(graph.block_hashes(block), graph.seed))
     if not block.rows:
         return pa.array([], pa.string())
-    return pq.read_table(graph.texts(block)).column("id").combine_chunks()
+    ends, content = map_texts(graph, block)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_string(), block.rows, buffers).cast(pa.string())
+
+
+def map_texts(graph: Graph, block: NodeBlock) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return the texts of a block's ids: offsets (rows + 1,) and bytes, mapped."""
+    ends, content = (map_part(graph.place(name), block.number) for name in (TEXT_ENDS, TEXT_BYTES))
+    return ends, content

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark import RDD, SparkContext
 
 from recbench_spark.errors import DataError
 from recbench_spark.graph.build_inputs import EdgeCounts, GraphInputs, read_edges
 from recbench_spark.graph.edges import count_tasks
+from recbench_spark.graph.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.kernels.graph.ids import (
     NumberSet,
     assign_blocks,
@@ -26,44 +25,60 @@ from recbench_spark.kernels.graph.ids import (
     sort_distinct,
 )
 from recbench_spark.kernels.hashing import Hashes
+from recbench_spark.storage.block_arrays import write_part
 from recbench_spark.storage.blocks import Block as Packed
 from recbench_spark.storage.blocks import partition_rows, unpack_blocks
-from recbench_spark.storage.publish import replace_file
-from recbench_spark.storage.shared_arrays import replace_array
-
-if TYPE_CHECKING:  # workers import this module and do not need the settings
-    pass
-
+from recbench_spark.storage.uris import join_uri
 
 TASKS_A_CORE = 2
 """Tasks that read a graph of whole numbers, for each core. Each of them may send all ids."""
 
 
 class NodeBlockCounts(NamedTuple):
-    """NodeBlockCounts are the number of a block of nodes, its rows, and its nodes without any edge."""
+    """NodeBlockCounts describe the nodes of a block that a task wrote.
+
+    Attributes:
+        number: number of the block.
+        rows: number of its nodes.
+        isolated: nodes without any edge.
+        parts: parts that were written, by name of the array.
+    """
 
     number: int
     rows: int
     isolated: int
+    parts: Parts
 
 
 def build_nodes(
-    context: SparkContext, inputs: GraphInputs, folder: Path, per_side: int
+    context: SparkContext, inputs: GraphInputs, folder: str, per_side: int
 ) -> tuple[EdgeCounts, list[NodeBlockCounts]]:
-    """Write the sorted hashes of all nodes, one file for each block, and their texts beside them."""
+    """Write the sorted hashes of all nodes, one object for each block, and their texts beside them."""
     total = per_side * len(inputs.sides)
     readers = count_tasks(inputs.edges, context.defaultParallelism)
     if all(inputs.numeric):  # few tasks, because each one sends the hash of a node at most once
         readers = min(readers, TASKS_A_CORE * context.defaultParallelism)
     read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
     packed = context.parallelize(range(readers), readers).mapPartitions(read)
-    write = partial(_write_nodes, inputs=inputs, folder=str(folder), per_side=per_side)
+    write = partial(_write_nodes, inputs=inputs, folder=folder, per_side=per_side)
     results = run_shuffle(packed.partitionBy(total + 1, int), write)
     counts = [result for result in results if isinstance(result, EdgeCounts)]
     nodes = {result.number: result for result in results if isinstance(result, NodeBlockCounts)}
+    names: dict[str, Any] = {NODES: np.uint64}
+    if not all(inputs.numeric):
+        names |= {TEXT_ENDS: np.int64, TEXT_BYTES: np.uint8}
+    arrays = {name: (SEPARATE, dtype) for name, dtype in names.items()}
+    publish_arrays(folder, (block.parts for block in nodes.values()), arrays)
     return EdgeCounts(*map(sum, zip(*counts, strict=True))), [
-        nodes.get(number, NodeBlockCounts(number, 0, 0)) for number in range(total)
+        nodes.get(number, NodeBlockCounts(number, 0, 0, {})) for number in range(total)
     ]
+
+
+NODES = "nodes"
+"""Hashes of the nodes of each block, until dense ids are known."""
+
+TEXT_ENDS, TEXT_BYTES = "text-ends", "text-bytes"
+"""Texts of a block's ids by dense id: offsets (rows + 1,) into the bytes, from 0."""
 
 
 def run_shuffle(shuffled: RDD[Any], write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
@@ -150,17 +165,16 @@ def _write_nodes(
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
     first = np.append(True, hashes[1:] != hashes[:-1])
+    parts = {NODES: write_part(join_uri(folder, NODES), partition, hashes[first])}
     if not inputs.numeric[partition // per_side]:
-        _write_texts(table.column("text").combine_chunks(), order, hashes, first, folder, number=partition)
+        texts = _choose_texts(table.column("text").combine_chunks(), order, hashes, first)
+        parts |= _write_texts(texts, folder, partition)
     linked = np.logical_or.reduceat(table.column("linked").to_numpy()[order], np.flatnonzero(first))
-    replace_array(Path(folder, "nodes", f"{partition:05d}.npy"), hashes[first])
-    yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)))
+    yield NodeBlockCounts(partition, int(first.sum()), int(np.count_nonzero(~linked)), parts)
 
 
-def _write_texts(
-    texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_], folder: str, *, number: int
-) -> None:
-    """Write the text of each hash by dense id.
+def _choose_texts(texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return the text of each hash by dense id.
 
     Raises:
         DataError: two texts have one hash, which happens once in 7,000 graphs of 50 million nodes.
@@ -172,7 +186,12 @@ def _write_texts(
     if len(differ):
         one, other = (texts[int(differ[0])].as_py() for texts in (before, after))
         raise DataError(f"ids '{one}' and '{other}' have one hash", "choose another seed: graph.seed: 1")
-    path = Path(folder, "texts", f"{number:05d}.parquet")
-    first_texts = in_order.take(pa.array(np.flatnonzero(first)))
-    table = pa.table({"id": first_texts})
-    replace_file(path, lambda private: pq.write_table(table, private, write_statistics=False))
+    return in_order.take(pa.array(np.flatnonzero(first)))
+
+
+def _write_texts(texts: pa.Array, folder: str, number: int) -> Parts:
+    words = texts.cast(pa.large_binary())
+    ends = np.frombuffer(words.buffers()[1], np.int64)[words.offset : words.offset + len(words) + 1]
+    content = np.frombuffer(words.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    written = {TEXT_ENDS: ends - ends[0], TEXT_BYTES: content}
+    return {name: write_part(join_uri(folder, name), number, array) for name, array in written.items()}

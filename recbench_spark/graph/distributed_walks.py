@@ -11,20 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark import SparkContext
 
-from recbench_spark.graph.folders import (
-    Graph,
-    NodeBlock,
-    create_matrix,
-    map_array,
-    map_writable,
-)
-from recbench_spark.graph.local_walks import NODES_A_PIECE, NeighbourFile, write_lists, write_names
+from recbench_spark.graph.folders import Graph, NodeBlock
+from recbench_spark.graph.local_walks import NODES_A_PIECE, NeighbourFile, write_lists
+from recbench_spark.graph.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.kernels.compiling import readonly
 from recbench_spark.kernels.graph.walks import (
     NOWHERE,
@@ -38,9 +32,9 @@ from recbench_spark.kernels.graph.walks import (
     move_walkers,
     walker_type,
 )
-from recbench_spark.storage.leases import make_folder_once
-from recbench_spark.storage.publish import private_path
-from recbench_spark.storage.shared_arrays import replace_array
+from recbench_spark.storage.block_arrays import has_parts, map_part, map_whole, write_part
+from recbench_spark.storage.made_folders import hold_private_folder
+from recbench_spark.storage.uris import join_uri
 
 EDGES_A_FILE = 1 << 22
 WALKERS_AT_ONCE = 1 << 18
@@ -55,7 +49,7 @@ class WalkContext(NamedTuple):
     what: Walks
     files: int
     pieces: tuple[NodeBlock, ...]
-    positions: Path
+    positions: str
 
 
 def walk_distributed(
@@ -71,14 +65,12 @@ def walk_distributed(
 
     Some thousand nodes become a file.
     """
-    write_names(context, graph)
     _write_degrees(context, graph)
     pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
     # Each run has its own files of positions, because several runs may walk over one graph at once.
-    with private_path(Path(graph.folder, "positions")) as positions_folder:
-        files = _write_position_files(context, graph, positions_folder)
-        journey = WalkContext(graph, what, files, pieces, positions_folder)
-        return _run_walk(context, journey, folder, partition)
+    with hold_private_folder(graph.place("positions")) as positions:
+        files = _write_position_files(context, graph, positions)
+        return _run_walk(context, WalkContext(graph, what, files, pieces, positions), folder, partition)
 
 
 def _run_walk(
@@ -104,41 +96,43 @@ def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
 # ------------------------------------------------------------------------------------------ edges
 
 
+DEGREES = "degrees"
+"""Array (nodes,) of the number of edges into each node."""
+
+
 def _write_degrees(context: SparkContext, graph: Graph) -> None:
-    """Write the (nodes,) number of edges into each node, once for each graph."""
-    make_folder_once(Path(graph.folder, "degrees"), partial(_fill_degrees, context, graph))
+    """Write the number of edges into each node, once for each graph."""
+    if has_parts(graph.place(DEGREES)):
+        return
+    write = partial(_write_block_degrees, graph=graph)
+    written = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
+    publish_arrays(graph.folder, written, {DEGREES: ((graph.nodes,), np.uint32)})
 
 
-def _fill_degrees(context: SparkContext, graph: Graph, folder: Path) -> None:
-    create_matrix(folder / "degrees.npy", (graph.nodes,), np.uint32)
-    fill = partial(_write_block_degrees, graph=graph, folder=folder)
-    context.parallelize(graph.blocks, len(graph.blocks)).foreach(fill)
-
-
-def _write_block_degrees(block: NodeBlock, graph: Graph, folder: Path) -> None:
-    if block.rows:
-        out = map_writable(folder / "degrees.npy")
-        out[block.first : block.end] = np.diff(graph.csr(block).indptr)
+def _write_block_degrees(block: NodeBlock, graph: Graph) -> Parts:
+    degrees = np.diff(graph.csr(block).indptr).astype(np.uint32)
+    return {DEGREES: write_part(graph.place(DEGREES), block.number, degrees, block.first)}
 
 
 def map_degrees(graph: Graph) -> Any:
     """Return the (nodes,) degrees of `_write_degrees`, mapped."""
-    return map_array(Path(graph.folder, "degrees", "degrees.npy"))
+    return map_whole(graph.place(DEGREES))
 
 
-def _write_position_files(context: SparkContext, graph: Graph, folder: Path) -> int:
+POSITIONS = {"keys": np.uint64, "src": np.uint32, "degree": np.uint32}
+"""Arrays of a file of positions: position, source and the source's degree of each edge, by position."""
+
+
+def _write_position_files(context: SparkContext, graph: Graph, folder: str) -> int:
     """Write the edges to files by the hash of their position. Return the number of files."""
     files = max(2 * context.defaultParallelism, -(-graph.edges // EDGES_A_FILE))
     partitioned = context.parallelize(graph.blocks, len(graph.blocks)).flatMap(
         partial(_partition_positions, graph=graph, files=files)
     )
     write = partial(_write_position_file, graph=graph, folder=folder)
-    partitioned.partitionBy(files, int).mapPartitionsWithIndex(write).foreach(_ignore)
+    written = partitioned.partitionBy(files, int).mapPartitionsWithIndex(write).collect()
+    publish_arrays(folder, written, {name: (SEPARATE, dtype) for name, dtype in POSITIONS.items()})
     return files
-
-
-def _ignore(_: Any) -> None:
-    """Do nothing with the number of a written file."""
 
 
 def _partition_positions(
@@ -168,17 +162,14 @@ def _group_by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
 
 
 def _write_position_file(
-    number: int, packets: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: Path
-) -> Iterator[int]:
+    number: int, packets: Iterable[tuple[int, tuple[bytes, bytes]]], graph: Graph, folder: str
+) -> Iterator[Parts]:
     received = [packed for _, packed in packets]
     keys = np.frombuffer(b"".join(keys for keys, _ in received), np.uint64)
     src = np.frombuffer(b"".join(src for _, src in received), np.uint32)
     order = np.argsort(keys, kind="stable")
-    place = folder / f"{number:05d}"
-    replace_array(place / "keys.npy", keys[order])
-    replace_array(place / "src.npy", src[order])
-    replace_array(place / "degree.npy", map_degrees(graph)[src[order]])
-    yield number
+    arrays = {"keys": keys[order], "src": src[order], "degree": map_degrees(graph)[src[order]]}
+    yield {name: write_part(join_uri(folder, name), number, array) for name, array in arrays.items()}
 
 
 # ------------------------------------------------------------------------------------------ walkers
@@ -237,8 +228,7 @@ def _move_walkers(
     """Move walkers along one edge and send them to their next file."""
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
-    folder = journey.positions / f"{file:05d}"
-    keys, src, degree = (map_array(folder / f"{name}.npy") for name in ("keys", "src", "degree"))
+    keys, src, degree = (map_part(join_uri(journey.positions, name), file) for name in POSITIONS)
     for group in _receive_walkers(packed, what.hops):
         key_w = draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
         has_edge = (group["degree"] > 0) & (group["at"] != NOWHERE)

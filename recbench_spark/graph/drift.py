@@ -8,7 +8,6 @@ node reaches the driver. Neighbours are those of the first nodes by hash, which 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ import numpy.typing as npt
 from pyspark import SparkContext
 
 from recbench_spark.graph.build import NodeFinder
-from recbench_spark.graph.folders import Graph, NodeBlock, map_array
+from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import normalise
 from recbench_spark.kernels.graph.ids import MOST_NODES
+from recbench_spark.storage.block_arrays import map_whole
 
 BINS = 2000
 QUANTILES = (0.01, 0.1, 0.5)
@@ -37,9 +37,9 @@ def measure_drift(
     Args:
         context: the Spark context.
         graph: tonight's graph.
-        vectors: file of tonight's vectors by dense id.
+        vectors: place of tonight's vectors by dense id.
         before: last night's graph.
-        old: file of last night's vectors by dense id.
+        old: place of last night's vectors by dense id.
     """
     facts = []
     for side, name in enumerate(graph.sides):
@@ -81,8 +81,8 @@ def _count_cosines(
     counts = np.zeros(BINS + 1)
     for at in range(0, len(there), 1 << 14):
         rows = there[at : at + (1 << 14)]
-        a = np.asarray(map_array(Path(vectors))[block.first + rows], np.float32)
-        b = np.asarray(map_array(Path(old))[place[rows]], np.float32)
+        a = np.asarray(map_whole(vectors)[block.first + rows], np.float32)
+        b = np.asarray(map_whole(old)[place[rows]], np.float32)
         cosine = (_normalise_rows(a) * _normalise_rows(b)).sum(axis=1, dtype=np.float64)
         cosine[(a == b).all(axis=1)] = 1.0
         counts += np.bincount(np.rint((cosine.clip(-1, 1) + 1) * BINS / 2).astype(int), minlength=BINS + 1)
@@ -124,7 +124,7 @@ def _find_nearest(
 def _find_nearest_in_block(
     block: NodeBlock, graph: Graph, vectors: str, nodes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    stored = map_array(Path(vectors))
+    stored = map_whole(vectors)
     scores = _normalise_rows(stored[nodes]).astype(np.float64) @ _normalise_rows(
         stored[block.first : block.end]
     ).T.astype(np.float64)

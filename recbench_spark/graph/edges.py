@@ -29,6 +29,7 @@ from recbench_spark.storage.table_scans import (
     read_footers,
     read_row_group,
 )
+from recbench_spark.storage.uris import is_object_storage, is_remote
 
 ROWS_A_CHUNK = 1 << 21
 """Rows that a task holds at once: some 100 MB."""
@@ -112,7 +113,7 @@ def open_rows(
     """Open a file, a folder of files or a Delta table. Footers are read, and the first lines of CSV.
 
     Args:
-        path: CSV, Parquet or Delta.
+        path: CSV, Parquet or Delta on a disk, or a Delta table on an object storage.
         columns: names that must exist.
         what: name of the rows in errors.
         fmt: csv, parquet or delta; None: by the names of the files.
@@ -123,17 +124,23 @@ def open_rows(
     Raises:
         DataError: the path does not exist or cannot be read. SchemaError: a column is missing.
     """
-    if "://" in path:
-        raise DataError(f"{what}: {path} is not on a disk", "tasks map files: mount it, or copy it")
-    place = Path(path).absolute()
-    if not place.exists():
-        raise DataError(f"{what}: nothing at {path}", "give a file, a folder of files or a Delta table")
-    fmt = fmt or detect_format(place)
-    files = (
-        _list_table_files(place, partitions or {}, what)
-        if fmt == "delta"
-        else _list_plain_files(place, what)
-    )
+    if is_remote(path):
+        plain = path.lower().endswith((".parquet", *TEXT_ENDINGS, *COMPRESSED_ENDINGS))
+        if not is_object_storage(path) or plain or fmt not in (None, "delta"):
+            raise DataError(
+                f"{what}: {path} is not on a disk",
+                "of an object storage (s3://, gs://, abfss://) Delta tables are read: mount it, or copy it",
+            )
+        fmt, files = "delta", _list_table_files(path, partitions or {}, what)
+    else:
+        place = Path(path).absolute()
+        if not place.exists():
+            raise DataError(f"{what}: nothing at {path}", "give a file, a folder of files or a Delta table")
+        fmt = fmt or detect_format(place)
+        is_table = fmt == "delta"
+        files = (
+            _list_table_files(place, partitions or {}, what) if is_table else _list_plain_files(place, what)
+        )
     rows = _open_csv if fmt == "csv" else _open_parquet
     return rows(files, columns, ids or {}, where or {}, what)
 
@@ -167,7 +174,7 @@ def _list_plain_files(place: Path, what: str) -> list[str]:
     return [str(file) for file in files]
 
 
-def _list_table_files(place: Path, partitions: Mapping[str, str], what: str) -> list[str]:
+def _list_table_files(place: Path | str, partitions: Mapping[str, str], what: str) -> list[str]:
     try:
         files = list_delta_files(place, partitions).files
     except FallbackToSpark as error:
@@ -187,7 +194,9 @@ def _open_parquet(
     what: str,
 ) -> RowSource:
     try:
-        footers = read_footers(files, f"{what} {files[0] if len(files) == 1 else Path(files[0]).parent}")
+        footers = read_footers(
+            files, f"{what} {files[0] if len(files) == 1 else files[0].rpartition('/')[0]}"
+        )
     except DataError as error:
         raise DataError(error.message, f"{error.hint}; see --format") from None
     schemas = [footer.schema.to_arrow_schema() for footer in footers]

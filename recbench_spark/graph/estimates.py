@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import numpy as np
-from pyspark.sql import functions as F
 
-from recbench_spark.graph.folders import Graph, map_array
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.message_passing import Pass, PassPlan
 from recbench_spark.graph.model_inputs import PreparedGraphModel
 from recbench_spark.graph.read_throughput import free_memory
@@ -19,10 +17,14 @@ from recbench_spark.graph.runner import plan_passes
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.forms import SCATTERABLE
 from recbench_spark.schemas import GRAPH_RUNS
+from recbench_spark.storage.block_arrays import read_parts
 from recbench_spark.storage.store import Store
 
 MAPPED_SHARE = 0.4
 """Share of a host's memory that plan R may map."""
+
+MOST_RUNS = 200
+"""Newest passes to which rates are fitted."""
 
 FREE_SHARE = 0.8
 """Share of the free memory that plan R may map.
@@ -94,7 +96,7 @@ def estimate_passes(
 ) -> list[PassEstimate]:
     """Predict the cost of each pass and choose its plan before anything runs."""
     estimates = []
-    d = int(map_array(Path(prepared.model.features)).shape[1])
+    d = read_parts(prepared.model.features).shape[1]
     for step in plan_passes(prepared.model, prepared.graph):
         pooled = d if step.module.project is None else step.module.message_width(d)
         o = step.width if step.kind == "layer" else pooled
@@ -137,9 +139,10 @@ def _mappable_bytes() -> int:
 
 def fit_rates(store: Store) -> costs.Rates:
     """Fit rates to the runs of this warehouse. With few runs return the default rates."""
-    rows = store.read(GRAPH_RUNS).orderBy(F.desc("started_at")).limit(200).collect()
+    rows = store.rows(GRAPH_RUNS, columns=["amounts_json", "seconds", "cores", "started_at"])
+    newest = sorted(rows, key=lambda row: row["started_at"], reverse=True)[:MOST_RUNS]
     return costs.fit_rates(
-        [(costs.Amounts(*json.loads(row.amounts_json)), row.seconds, row.cores) for row in rows]
+        [(costs.Amounts(*json.loads(row["amounts_json"])), row["seconds"], row["cores"]) for row in newest]
     )
 
 
@@ -174,8 +177,8 @@ def _describe_throughput(prepared: PreparedGraphModel) -> str:
     """Describe the measured time to read a vector of features."""
     if prepared.pace == costs.DEFAULT_READ_SECONDS:
         return ""
-    features = map_array(Path(prepared.model.features))
-    seconds = prepared.pace * features.shape[1] * features.itemsize
+    features = read_parts(prepared.model.features)
+    seconds = prepared.pace * features.shape[1] * np.dtype(features.dtype).itemsize
     return f"; probe: {seconds * 1e9:.0f} ns of a core to take in a vector of features"
 
 

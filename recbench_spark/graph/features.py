@@ -1,10 +1,10 @@
-"""Write the features of nodes, the input of the first layer, to one mapped matrix by dense id."""
+"""Write the features of nodes, the input of the first layer, to a matrix by dense id."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,12 @@ from pyspark import SparkContext
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.graph.build import NodeFinder, read_ids
+from recbench_spark.graph.build_nodes import run_shuffle
 from recbench_spark.graph.edges import RowSource, count_tasks, is_list, open_rows
-from recbench_spark.graph.folders import Graph, NodeBlock, create_matrix, map_array, map_writable
+from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph.dense import store
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids, hash_numbers
+from recbench_spark.storage.block_arrays import ArrayPart, make_part, publish_parts
 
 SHOWN = 5
 """Number of ids that an error names."""
@@ -98,9 +100,20 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
 
 
 def fill_from_table(
-    context: SparkContext, graph: Graph, rows: RowSource, side: int, dims: int, *, path: Path, missing: str
+    context: SparkContext,
+    graph: Graph,
+    rows: RowSource,
+    side: int,
+    dims: int,
+    *,
+    place: str,
+    dtype: Any,
+    missing: str,
 ) -> dict[str, int]:
-    """Copy a table of vectors into the matrix of all nodes. Rows of the other side stay zero.
+    """Copy a table of vectors into the matrix of all nodes. Rows of the other side are zeros.
+
+    Vectors are shuffled once, by block of nodes, as they are stored. A task holds a chunk of the table, or
+    the block that it writes.
 
     Args:
         context: the Spark context.
@@ -108,7 +121,8 @@ def fill_from_table(
         rows: id and vector.
         side: side of these ids.
         dims: length of a vector.
-        path: file of the matrix, which exists and is full of zeros.
+        place: path or URI of the matrix.
+        dtype: type of its numbers.
         missing: `error`, or `zero`: nodes without a vector get zeros.
 
     Returns:
@@ -118,11 +132,30 @@ def fill_from_table(
         DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a node
             has no vector.
     """
-    flags = path.with_name("present.npy")
-    create_matrix(flags, (graph.nodes,), np.bool_)
-    readers = count_tasks(rows, context.defaultParallelism)
-    fill = partial(_fill_rows, graph=graph, rows=rows, side=side, dims=dims, path=path, readers=readers)
-    parts = context.parallelize(range(readers), readers).mapPartitions(fill).collect()
+    readers, blocks = count_tasks(rows, context.defaultParallelism), graph.side_blocks(side)
+    read = partial(
+        _send_rows, graph=graph, rows=rows, side=side, dims=dims, dtype=np.dtype(dtype), readers=readers
+    )
+    write = partial(_write_rows, graph=graph, blocks=blocks, dims=dims, place=place, dtype=np.dtype(dtype))
+    sent = context.parallelize(range(readers), readers).mapPartitions(read)
+    results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), write)
+    parts = [result for result in results if isinstance(result, ReadFeatures)]
+    written = [result for result in results if isinstance(result, BlockFeatures)]
+    counts = _check_features(parts, written, graph, rows, side, missing=missing)
+    publish_parts(place, (block.part for block in written), (graph.nodes, dims), dtype)
+    return counts
+
+
+def _check_features(
+    parts: list[ReadFeatures],
+    written: list[BlockFeatures],
+    graph: Graph,
+    rows: RowSource,
+    side: int,
+    *,
+    missing: str,
+) -> dict[str, int]:
+    """Return the counts of a table of vectors; errors as `fill_from_table`."""
     read, unknown = sum(part.rows for part in parts), sum(part.unknown for part in parts)
     _refuse_faults(parts, read)
     if read == unknown:
@@ -131,26 +164,20 @@ def fill_from_table(
             f"features: none of {read} ids is one of side {graph.sides[side]}: {both}",
             "spell ids alike in both tables, or name the side: features.side (--features-side)",
         )
-    present = context.parallelize(graph.side_blocks(side), len(graph.side_blocks(side))).map(
-        partial(_find_absent, graph=graph, flags=flags)
-    )
-    absent = present.collect()
-    without, first, end = sum(n for n, _ in absent), *graph.side_range(side)
+    without, first, end = sum(block.absent for block in written), *graph.side_range(side)
     doubles = read - unknown - (end - first - without)
     if doubles:
-        look = partial(_find_repeated, graph=graph, rows=rows, side=side, flags=flags)
-        (example,) = context.parallelize([0], 1).map(look).collect()
+        example = next(block.repeated for block in written if block.repeated)
         raise DataError(
             f"features: {doubles} ids occur more than once, e.g. {example}", "keep one vector per id"
         )
     if without and missing == "error":
-        names = ", ".join([name for _, names in absent for name in names][:SHOWN])
+        names = ", ".join([name for block in written for name in block.names][:SHOWN])
         raise DataError(
             f"features: {without} of {end - first} nodes of side {graph.sides[side]} have none: {names}"
             + (" ..." if without > SHOWN else ""),
             "add them, or give them zeros: features.missing: zero (--missing zero)",
         )
-    flags.unlink()
     return {"features_of_no_node": unknown, "nodes_without_features": without}
 
 
@@ -172,27 +199,105 @@ def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
     return f"{table_ids} ... against {', '.join(graph_ids)} ..."
 
 
-def _fill_rows(
-    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, path: Path, readers: int
-) -> Iterator[ReadFeatures]:
-    find, out = NodeFinder(graph), map_writable(path)
-    flags = map_writable(path.with_name("present.npy"))
+SentRows = tuple[int, tuple[bytes, bytes]]
+"""Place of a block among those of the side, then: places in the block (uint32), and vectors."""
+
+
+def _send_rows(
+    numbers: Iterator[int],
+    graph: Graph,
+    rows: RowSource,
+    side: int,
+    dims: int,
+    *,
+    dtype: np.dtype[Any],
+    readers: int,
+) -> Iterator[SentRows]:
+    """Send the vectors of a task's rows to their blocks.
+
+    The counts go to the place after the last block.
+    """
+    find, blocks = NodeFinder(graph), graph.side_blocks(side)
+    firsts = np.array([block.first for block in blocks])
     for number in numbers:
         for chunk in rows.chunks(rows.part(number, readers)):
             ids = rows.ids(chunk, rows.columns[0])
             vectors = chunk.column("vector").combine_chunks()
             faults = _find_faults(ids, vectors, dims)
             if faults:
-                yield ReadFeatures(len(ids), 0, faults)
+                yield len(blocks), (b"", pickle.dumps(ReadFeatures(len(ids), 0, faults)))
                 continue
             values = vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             dense = find(hash_node_ids(ids, graph.seed), side)
-            there = dense < MOST_NODES
-            stored = np.empty((int(there.sum()), dims), out.dtype)
+            there = np.flatnonzero(dense < MOST_NODES)
+            stored = np.empty((len(there), dims), dtype)
             store(values.reshape(-1, dims)[there], stored, "features")
-            out[dense[there]] = stored
-            flags[dense[there]] = True
-            yield ReadFeatures(len(ids), int(np.count_nonzero(~there)), {})
+            yield from _group_rows(dense[there].astype(np.int64), stored, firsts)
+            yield len(blocks), (b"", pickle.dumps(ReadFeatures(len(ids), len(ids) - len(there), {})))
+
+
+def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
+    """Yield nodes and vectors by block. The order of the rows within a block stays."""
+    block_r = np.searchsorted(firsts, node_r, side="right") - 1
+    order = np.argsort(block_r, kind="stable")
+    cuts = np.flatnonzero(np.diff(block_r[order])) + 1
+    for chosen in np.split(order, cuts):
+        if len(chosen):
+            place = int(block_r[chosen[0]])
+            local = (node_r[chosen] - firsts[place]).astype(np.uint32)
+            yield place, (local.tobytes(), vectors[chosen].tobytes())
+
+
+class BlockFeatures(NamedTuple):
+    """BlockFeatures describe the vectors of a block that a task wrote.
+
+    Attributes:
+        part: the object of the block.
+        absent: nodes without a vector.
+        names: ids of a few of them.
+        repeated: an id with more than one vector, or an empty text.
+    """
+
+    part: ArrayPart
+    absent: int
+    names: list[str]
+    repeated: str
+
+
+def _write_rows(
+    number: int,
+    sent: Iterable[SentRows],
+    graph: Graph,
+    blocks: tuple[NodeBlock, ...],
+    dims: int,
+    *,
+    place: str,
+    dtype: np.dtype[Any],
+) -> Iterator[ReadFeatures | BlockFeatures]:
+    if number == len(blocks):
+        for _, (_, packed) in sent:
+            yield pickle.loads(packed)
+        return
+    block, repeated = blocks[number], -1
+    present = np.zeros(block.rows, np.bool_)
+    with make_part(place, block.number, (block.rows, dims), dtype, block.first) as maker:
+        out = maker.map_rows()
+        for _, (places, vectors) in sent:
+            local = np.frombuffer(places, np.uint32)
+            repeated = max(repeated, _find_repeated(local, present))
+            out[local] = np.frombuffer(vectors, dtype).reshape(-1, dims)
+            present[local] = True
+    absent = np.flatnonzero(~present)
+    double = read_names(graph, block, np.array([repeated]))[0] if repeated >= 0 else ""
+    names = read_names(graph, block, absent[:SHOWN])
+    yield BlockFeatures(maker.entry, len(absent), names, double)
+
+
+def _find_repeated(local: Any, present: Any) -> int:
+    """Return the place of a node that occurs twice or is present already, else -1."""
+    in_order = np.sort(local)
+    again = np.append(in_order[1:][in_order[1:] == in_order[:-1]], local[present[local]])
+    return int(again.max()) if len(again) else -1
 
 
 FAULTS = {
@@ -228,36 +333,15 @@ def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int,
     return {wrong: (int(bad.sum()), f", e.g. id {ids[int(bad.argmax())]}")} if bad.any() else {}
 
 
-def _find_repeated(_: int, graph: Graph, rows: RowSource, side: int, flags: Path) -> str:
-    """Find an id that a table has twice. One task reads the rows again."""
-    seen, find = map_writable(flags), NodeFinder(graph)
-    seen[:] = False
-    for chunk in rows.chunks(rows.pieces):
-        ids = rows.ids(chunk, rows.columns[0])
-        dense = find(hash_node_ids(ids, graph.seed), side)
-        known_rows = np.flatnonzero(dense < MOST_NODES)
-        order = known_rows[np.argsort(dense[known_rows], kind="stable")]
-        again = np.append(False, dense[order][1:] == dense[order][:-1]) | seen[dense[order]]
-        if again.any():
-            return str(ids[int(order[again.argmax()])])
-        seen[dense[known_rows]] = True
-    return "?"
-
-
-def _find_absent(block: NodeBlock, graph: Graph, flags: Path) -> tuple[int, list[str]]:
-    absent = np.flatnonzero(~map_array(flags)[block.first : block.end])
-    return len(absent), read_names(graph, block, absent[:SHOWN])
-
-
 def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
     """Return the raw ids, as text, of some nodes of a block, by their place in it."""
     return [str(name) for name in read_ids(graph, block).take(pa.array(local_r)).to_pylist()]
 
 
 def fill_generated(
-    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, *, path: Path
+    context: SparkContext, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: Any
 ) -> None:
-    """Fill the matrix of all nodes with degrees, a constant or hashed numbers.
+    """Make the matrix of all nodes of degrees, a constant or hashed numbers.
 
     Args:
         context: the Spark context.
@@ -265,21 +349,26 @@ def fill_generated(
         kind: `degrees`, `constant` (dims 1) or `hashed`.
         dims: length of a vector.
         seed: seed of the hashed numbers.
-        path: file of the matrix.
+        place: path or URI of the matrix.
+        dtype: type of its numbers.
     """
-    make = partial(_fill_block, graph=graph, kind=kind, dims=dims, seed=seed, path=path)
-    context.parallelize(graph.blocks, len(graph.blocks)).foreach(make)
+    make = partial(
+        _fill_block, graph=graph, kind=kind, dims=dims, seed=seed, place=place, dtype=np.dtype(dtype)
+    )
+    parts = context.parallelize(graph.blocks, len(graph.blocks)).map(make).collect()
+    publish_parts(place, parts, (graph.nodes, dims), dtype)
 
 
-def _fill_block(block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, *, path: Path) -> None:
-    out = map_writable(path)
-    for first in range(block.first, block.end, 1 << 16):
-        end = min(first + (1 << 16), block.end)
-        store(
-            generate_features(graph, block, kind, dims, seed, node_r=np.arange(first, end)),
-            out[first:end],
-            "features",
-        )
+def _fill_block(
+    block: NodeBlock, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: np.dtype[Any]
+) -> ArrayPart:
+    with make_part(place, block.number, (block.rows, dims), dtype, block.first) as maker:
+        for first in range(0, block.rows, 1 << 16):
+            node_r = np.arange(block.first + first, min(block.first + first + (1 << 16), block.end))
+            stored = np.empty((len(node_r), dims), dtype)
+            store(generate_features(graph, block, kind, dims, seed, node_r=node_r), stored, "features")
+            maker.append(stored)
+    return maker.entry
 
 
 def generate_features(
@@ -291,7 +380,9 @@ def generate_features(
     if kind == "degrees":
         degrees = np.diff(graph.csr(block).indptr)[node_r - block.first]
         return degrees.astype(np.float32)[:, None]
-    keys = graph.hashes()[node_r].view(np.int64)[:, None] + np.arange(dims)[None, :]
+    keys = (
+        graph.block_hashes(block)[node_r - block.first].view(np.int64)[:, None] + np.arange(dims)[None, :]
+    )
     hashes = hash_numbers(np.ascontiguousarray(keys).reshape(-1), seed)
     uniform = (hashes >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
     return uniform.reshape(-1, dims)

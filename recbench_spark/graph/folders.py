@@ -1,4 +1,4 @@
-"""Read and write files of graphs and models. The driver and all workers see their folder under one path."""
+"""Read and write the description of a graph. Its arrays are in one object a block (`block_arrays`)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.errors import StoreError
-from recbench_spark.kernels.graph.csr import Csr, Halo, build_halo
+from recbench_spark.kernels.graph.csr import Csr, Halo
 from recbench_spark.kernels.hashing import Hashes
-from recbench_spark.storage.publish import publish_file, replace_text
-from recbench_spark.storage.shared_arrays import write_array
+from recbench_spark.storage.block_arrays import map_part, map_whole
+from recbench_spark.storage.objects import read_bytes, write_text
+from recbench_spark.storage.uris import join_uri
 
 MANIFEST = "graph.json"
+
+LAYOUT = 2
+"""Version of the files of a graph: arrays are in one object a block."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Graph:
 
     Attributes:
         graph_id: hash of its inputs.
-        folder: folder of its files.
+        folder: folder of its files, a path or a URI.
         sides: names of its sides.
         numeric: by side, true if ids are whole numbers.
         blocks: blocks by number; those of a side follow one another.
@@ -95,42 +96,31 @@ class Graph:
         """Return the blocks of a side, or all for None."""
         return tuple(block for block in self.blocks if side is None or block.side == side)
 
+    def place(self, name: str) -> str:
+        """Return the path or URI of an array of the graph, or of another file."""
+        return join_uri(self.folder, name)
+
     def hashes(self) -> Hashes:
         """Return the (nodes,) hashes of the nodes' ids, mapped."""
-        return map_array(Path(self.folder, "hashes.npy"))
+        return map_whole(self.place("hashes"))
+
+    def block_hashes(self, block: NodeBlock) -> Hashes:
+        """Return the (rows,) hashes of a block's ids, mapped."""
+        return map_part(self.place("hashes"), block.number)
 
     def csr(self, block: NodeBlock) -> Csr:
         """Return the edges into a block, mapped."""
-        place = Path(self.folder, "blocks", f"{block.number:05d}")
-        weight = map_array(place / "weight.npy") if self.weighted else None
-        return Csr(map_array(place / "indptr.npy"), map_array(place / "src.npy"), weight)
+        indptr, src = (map_part(self.place(name), block.number) for name in ("indptr", "src"))
+        weight = map_part(self.place("weight"), block.number) if self.weighted else None
+        return Csr(indptr, src, weight)
 
     def halo(self, block: NodeBlock) -> Halo:
-        """Return the sources that a block needs of other blocks.
-
-        The first call computes them and writes them to disk.
-        """
-        place = Path(self.folder, "blocks", f"{block.number:05d}")
-        if not (place / "place.npy").exists():
-            halo = build_halo(self.csr(block))
-            publish_file(place / "need.npy", partial(write_array, array=halo.need))
-            publish_file(place / "place.npy", partial(write_array, array=halo.place))
-        return Halo(map_array(place / "need.npy"), map_array(place / "place.npy"))
+        """Return the sources that a block needs of other blocks, mapped (`runner.make_halos`)."""
+        return Halo(*(map_part(self.place(name), block.number) for name in HALO))
 
     def index(self, side: int) -> npt.NDArray[np.int64]:
         """Return the index of the hashes of a side (`ids.build_index`), mapped."""
-        return map_array(Path(self.folder, f"index-{side}.npy"))
-
-    def numbers(self, side: int) -> Path:
-        """Return the file of dense ids plus 1 by whole number.
-
-        It exists during the build, where numbers are close together.
-        """
-        return Path(self.folder, f"numbers-{side}.npy")
-
-    def texts(self, block: NodeBlock) -> Path:
-        """Return the file of the texts of a block's ids, by dense id."""
-        return Path(self.folder, "texts", f"{block.number:05d}.parquet")
+        return map_part(self.place("index"), side)
 
     def write(self) -> None:
         """Write the manifest as the last file. A graph with a manifest is complete.
@@ -138,60 +128,32 @@ class Graph:
         The manifest does not contain the folder, because the warehouse may be moved.
         """
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
-        replace_text(Path(self.folder, MANIFEST), json.dumps(fields))
+        write_text(self.place(MANIFEST), json.dumps({**fields, "layout": LAYOUT}))
 
 
-def read_graph(folder: Path) -> Graph | None:
-    """Read a graph by its manifest, or return None if there is no manifest or an incomplete one."""
+HALO = ("need", "place")
+"""Arrays of `csr.Halo`, made before the first pass that gathers."""
+
+
+def read_graph(folder: str) -> Graph | None:
+    """Read a graph by its manifest, or return None if there is no manifest or an incomplete one.
+
+    Manifests of versions that kept all nodes in one file count as incomplete.
+    """
     try:
-        fields: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        fields: dict[str, Any] = json.loads(read_bytes(join_uri(folder, MANIFEST)) or b"")
+        if fields.pop("layout") != LAYOUT:
+            return None
         blocks = tuple(NodeBlock(**block) for block in fields["blocks"])
         sides, numeric = tuple(fields["sides"]), tuple(fields["numeric"])
-        more = {"folder": str(folder), "blocks": blocks, "sides": sides, "numeric": numeric}
+        more = {"folder": folder, "blocks": blocks, "sides": sides, "numeric": numeric}
         return Graph(**{**fields, **more})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def map_array(path: Path) -> npt.NDArray[Any]:
-    """Map a `.npy` file read-only.
-
-    Raises:
-        StoreError: the file does not exist or is damaged.
-    """
-    try:
-        if path.stat().st_size <= 1 << 12:  # an empty file cannot be mapped, a small one need not be
-            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except FileNotFoundError:
-        raise StoreError(
-            f"no file {path}", "all hosts must see the warehouse's folder; run again if it was removed"
-        ) from None
-    except (ValueError, EOFError) as error:
-        raise StoreError(
-            f"{path} is cut short or damaged: {str(error)[:200]}", "run again: the graph is built again"
-        ) from None
-
-
-def create_matrix(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-    """Create a `.npy` file of zeros. Each task fills its own rows. A file that exists stays."""
-    if not path.exists():
-        publish_file(path, partial(_write_zeros, shape=shape, dtype=dtype))
-
-
-def _write_zeros(path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-    np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape).flush()
-
-
-def map_writable(path: Path) -> npt.NDArray[Any]:
-    """Map a matrix for writing. Two attempts of a task write the same bits to the same rows."""
-    return np.load(path, mmap_mode="r+", allow_pickle=False)  # type: ignore[no-any-return]
-
-
-def make_file_path(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, Path]:
-    """Return a new Parquet file of a table's partition: its path within the table, and its full path."""
+def make_file_place(folder: str, partition: Mapping[str, str], name: str = "part") -> tuple[str, str]:
+    """Return a new Parquet file of a table's partition: its path within the table, and its full place."""
     directory = "/".join(f"{column}={value}" for column, value in partition.items())
     file = f"{directory}/{name}-{uuid.uuid4()}.parquet"
-    path = Path(folder, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return file, path
+    return file, join_uri(folder, file)

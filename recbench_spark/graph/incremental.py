@@ -6,32 +6,38 @@ with another list,
 
     A_p = C u (A_(p-1) where the pass reads a node's own vector) u {v : N(v) meets A_(p-1)},
 
-over the side that the pass computes. In mode projected these are the layers' A_k. Flags are files of one
-byte for each node, filled by one task for each block. A node that is not in A_p keeps last night's vector,
-which is looked up by the hash of its id: the bits of a full run. Pools between two layers of mode bipartite
-are in no table. Those that the next layer reads are pooled again, changed or not, and no others.
+over the side that the pass computes. In mode projected these are the layers' A_k. Flags are arrays of one
+byte for each node, written by one task for each block. Sources that a pass needs are marked by the tasks of
+its destinations, so their ids are shuffled once, to the blocks of the sources. A node that is not in A_p
+keeps last night's vector, which is looked up by the hash of its id: the bits of a full run. Pools between
+two layers of mode bipartite are in no table. Those that the next layer reads are pooled again, changed or
+not, and no others.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pyspark import SparkContext
 
 from recbench_spark.graph.build import NodeFinder
-from recbench_spark.graph.folders import Graph, NodeBlock, create_matrix, map_array, map_writable
+from recbench_spark.graph.build_nodes import run_shuffle
+from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.graph.message_passing import Pass, ReusedFiles
 from recbench_spark.graph.nodes import collect_edges
+from recbench_spark.graph.part_sets import Parts, publish_arrays
+from recbench_spark.graph.runner import restore_block
 from recbench_spark.graph.vectors import list_committed, read_vectors
 from recbench_spark.kernels.graph.csr import Csr, mark_touched
 from recbench_spark.kernels.graph.ids import MOST_NODES
+from recbench_spark.storage.block_arrays import map_part, map_whole, publish_parts, write_part
+from recbench_spark.storage.uris import join_uri
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class GraphNight:
 
     Attributes:
         graph: the graph on disk.
-        features: file of its nodes' first vectors.
+        features: place of its nodes' first vectors.
         places: files of each layer's vectors, from layer 1.
     """
 
@@ -90,41 +96,58 @@ class LayerChanges:
 
 
 def mark_changes(
-    context: SparkContext, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: Path
+    context: SparkContext, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: str
 ) -> list[LayerChanges]:
-    """Write the flags of all passes to files, and count the work of each pass.
+    """Write the flags of all passes, and count the work of each pass.
 
     Args:
         context: the Spark context.
         graph: tonight's graph.
         steps: passes of the model, in order; the first reads tonight's features.
         before: the night before; its sides, kinds of ids and seed are the same.
-        folder: folder for the files.
+        folder: folder for the flags, a path or a URI.
     """
-    create_matrix(folder / "places.npy", (graph.nodes,), np.uint32)
-    for name in (
-        "lists",
-        *(f"{kind}-{p}" for kind in ("touched", "needed") for p in range(len(steps) + 1)),
-    ):
-        (folder / f"{name}.npy").unlink(missing_ok=True)
-        create_matrix(folder / f"{name}.npy", (graph.nodes,), np.bool_)
     blocks = context.parallelize(graph.blocks, len(graph.blocks))
-    blocks.foreach(
-        partial(_mark_changed_inputs, graph=graph, features=steps[0].h, before=before, folder=folder)
-    )
+    mark = partial(_mark_changed_inputs, graph=graph, features=steps[0].h, before=before, folder=folder)
+    flags = ((graph.nodes,), np.bool_)
+    arrays = {PLACES: ((graph.nodes,), np.uint32), LISTS: flags, _name_touched(0): flags}
+    publish_arrays(folder, blocks.map(mark).collect(), arrays)
     writers = {steps[0].h: 0}
     for p, step in enumerate(steps, 1):
         sources = writers[step.h if step.projects or step.z == step.h else step.z]
         own = writers[step.h] if step.kind == "layer" else None
         into = context.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
-        into.foreach(partial(_spread_changes, graph=graph, p=p, sources=sources, own=own, folder=folder))
+        spread = partial(_spread_changes, graph=graph, p=p, sources=sources, own=own, folder=folder)
+        publish_arrays(folder, into.map(spread).collect(), {_name_touched(p): flags})
         if step.out is not None:
             writers[step.out] = p
     return _mark_needed(context, graph, steps, folder)
 
 
+PLACES, LISTS = "places", "lists"
+"""Arrays of last night's dense id of each node, and of flags: nodes with another list of neighbours."""
+
+
+def _name_touched(p: int) -> str:
+    """Return the name of the flags A_p."""
+    return f"touched-{p}"
+
+
+def _name_needed(p: int) -> str:
+    """Return the name of the flags of the sources that pass p reads."""
+    return f"needed-{p}"
+
+
+def _name_computed(p: int, step: Pass) -> str:
+    """Return the name of the flags of the nodes that pass p computes.
+
+    Pools that are in no table are those that the next pass reads.
+    """
+    return _name_needed(p + 1) if step.target is None else _name_touched(p)
+
+
 def _mark_needed(
-    context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: Path
+    context: SparkContext, graph: Graph, steps: Sequence[Pass], folder: str
 ) -> list[LayerChanges]:
     """Mark the sources that each pass reads, from the last pass to the first.
 
@@ -132,29 +155,31 @@ def _mark_needed(
     """
     changes: list[LayerChanges] = []
     for p, step in reversed(list(enumerate(steps, 1))):
-        if step.target is None:
-            shutil.copyfile(folder / f"needed-{p + 1}.npy", folder / f"touched-{p}.npy")
-        into, whole = (context.parallelize(b, len(b)) for b in (graph.side_blocks(step.side), graph.blocks))
-        parts = into.map(partial(_mark_sources, graph=graph, p=p, folder=folder)).collect()
-        sources = sum(whole.map(partial(_count_flags, path=folder / f"needed-{p}.npy")).collect())
-        changes.append(LayerChanges(sum(n for n, _ in parts), sum(e for _, e in parts), sources))
+        into = context.parallelize(destinations := graph.side_blocks(step.side), len(destinations))
+        send = partial(_send_needed, graph=graph, flags=join_uri(folder, _name_computed(p, step)))
+        write = partial(_write_needed, graph=graph, p=p, folder=folder)
+        results = run_shuffle(into.mapPartitions(send).partitionBy(len(graph.blocks) + 1, int), write)
+        counts = [result for result in results if isinstance(result, ChangedEdges)]
+        written = [result for result in results if isinstance(result, NeededBlock)]
+        parts = [block.parts for block in written]
+        publish_arrays(folder, parts, {_name_needed(p): ((graph.nodes,), np.bool_)})
+        sums = (sum(count.nodes for count in counts), sum(count.edges for count in counts))
+        changes.append(LayerChanges(*sums, sum(block.nodes for block in written)))
     return changes[::-1]
 
 
 def _mark_changed_inputs(
-    block: NodeBlock, graph: Graph, features: str, before: GraphNight, folder: Path
-) -> None:
+    block: NodeBlock, graph: Graph, features: str, before: GraphNight, folder: str
+) -> Parts:
     """Write last night's dense ids of a block. Mark nodes that are new or have other neighbours
     or features.
     """
-    hashes = graph.hashes()[block.first : block.end]
-    old_r = NodeFinder(before.graph)(hashes, block.side)
-    map_writable(folder / "places.npy")[block.first : block.end] = old_r
+    old_r = NodeFinder(before.graph)(graph.block_hashes(block), block.side)
     there = np.flatnonzero(old_r < MOST_NODES)
     fresh = old_r >= MOST_NODES
     old = np.asarray(old_r[there], np.int64)
-    now, then = map_array(Path(features)), map_array(Path(before.features))
-    fresh[there] = (now[block.first + there] != then[old]).any(axis=1)
+    now, then = map_part(features, block.number, block.rows), map_whole(before.features)
+    fresh[there] = (now[there] != then[old]).any(axis=1)
     lists = np.ones(block.rows, np.bool_)
     lists[there] = compare_lists(
         collect_edges(graph, block.first + there),
@@ -162,8 +187,11 @@ def _mark_changed_inputs(
         collect_edges(before.graph, old),
         before.graph.hashes(),
     )
-    map_writable(folder / "lists.npy")[block.first : block.end] = lists
-    map_writable(folder / "touched-0.npy")[block.first : block.end] = fresh
+    arrays = {PLACES: old_r, LISTS: lists, _name_touched(0): fresh}
+    return {
+        name: write_part(join_uri(folder, name), block.number, array, block.first)
+        for name, array in arrays.items()
+    }
 
 
 def compare_lists(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.NDArray[np.bool_]:
@@ -196,65 +224,88 @@ def _find_starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _spread_changes(
-    block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, *, folder: Path
-) -> None:
+    block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, *, folder: str
+) -> Parts:
     """Mark A_p of a block. `sources` and `own` are the numbers of the passes that computed what pass p
     reads.
     """
-    part = slice(block.first, block.end)
-    flags = map_array(folder / "lists.npy")[part].copy()
+    flags = map_part(join_uri(folder, LISTS), block.number, block.rows).copy()
     if own is not None:
-        flags |= map_array(folder / f"touched-{own}.npy")[part]
-    before = map_array(folder / f"touched-{sources}.npy")
-    map_writable(folder / f"touched-{p}.npy")[part] = mark_touched(graph.csr(block), before, flags)
+        flags |= map_part(join_uri(folder, _name_touched(own)), block.number, block.rows)
+    before = map_whole(join_uri(folder, _name_touched(sources)))
+    touched = mark_touched(graph.csr(block), before, flags)
+    return {
+        _name_touched(p): write_part(join_uri(folder, _name_touched(p)), block.number, touched, block.first)
+    }
 
 
-def _mark_sources(block: NodeBlock, graph: Graph, p: int, folder: Path) -> tuple[int, int]:
-    """Mark the changed nodes of a block and the sources that they read.
+class ChangedEdges(NamedTuple):
+    """ChangedEdges are counts of a block: its nodes that are computed again, and the edges into them."""
 
-    Return the number of nodes and of edges.
+    nodes: int
+    edges: int
+
+
+class NeededBlock(NamedTuple):
+    """NeededBlock is a block of sources with flags: the number of flags, and the parts of their array."""
+
+    nodes: int
+    parts: Parts
+
+
+def _send_needed(blocks: Iterator[NodeBlock], graph: Graph, flags: str) -> Iterator[tuple[int, bytes]]:
+    """Send each block of sources the dense ids (uint32) of those that changed nodes read.
+
+    Counts go to the place after the last block.
     """
-    flags = map_array(folder / f"touched-{p}.npy")[block.first : block.end]
-    csr = graph.csr(block)
-    counts = np.diff(csr.indptr)
-    needed = map_writable(folder / f"needed-{p}.npy")
-    needed[csr.src[: csr.edges][np.repeat(flags, counts)]] = True
-    needed[block.first + np.flatnonzero(flags)] = True
-    return int(np.count_nonzero(flags)), int(counts[flags].sum())
+    ends = np.array([block.end for block in graph.blocks])
+    for block in blocks:
+        flag_r, csr = map_part(flags, block.number, block.rows), graph.csr(block)
+        counts = np.diff(csr.indptr)
+        changed = block.first + np.flatnonzero(flag_r)
+        need = np.union1d(csr.src[: csr.edges][np.repeat(flag_r, counts)], changed).astype(np.uint32)
+        for number, ids in enumerate(np.split(need, np.searchsorted(need, ends)[:-1])):
+            if len(ids):
+                yield number, ids.tobytes()
+        yield len(ends), pickle.dumps(ChangedEdges(len(changed), int(counts[flag_r].sum())))
 
 
-def _count_flags(block: NodeBlock, path: Path) -> int:
-    return int(np.count_nonzero(map_array(path)[block.first : block.end]))
+def _write_needed(
+    number: int, sent: Iterable[tuple[int, bytes]], graph: Graph, p: int, folder: str
+) -> Iterator[ChangedEdges | NeededBlock]:
+    if number == len(graph.blocks):
+        for _, counts in sent:
+            yield pickle.loads(counts)
+        return
+    block = graph.blocks[number]
+    flags = np.zeros(block.rows, np.bool_)
+    for _, ids in sent:
+        flags[np.frombuffer(ids, np.uint32) - block.first] = True
+    part = write_part(join_uri(folder, _name_needed(p)), number, flags, block.first)
+    yield NeededBlock(int(np.count_nonzero(flags)), {_name_needed(p): part})
 
 
 def restore_vectors(
-    context: SparkContext, before: GraphNight, places: Sequence[LayerFiles], path: Path, dtype: str
+    context: SparkContext, before: GraphNight, places: Sequence[LayerFiles], place: str, dtype: str
 ) -> None:
-    """Write last night's vectors of a layer to a file, by last night's dense ids.
+    """Write last night's vectors of a layer to an array, by last night's dense ids.
 
     Args:
         context: the Spark context.
         before: the night before.
         places: files of the vectors. Sides without files get zeros.
-        path: file to write.
+        place: path or URI of the array.
         dtype: type of the numbers.
     """
     wanted = []
-    for place in places:
-        files = place.files(before.graph)
-        wanted += [(block, files[block.number]) for block in place.blocks(before.graph) if block.rows]
+    for layer in places:
+        files = layer.files(before.graph)
+        wanted += [(block, files[block.number]) for block in layer.blocks(before.graph) if block.rows]
     block, file = wanted[0]
     width = next(vectors.shape[1] for _, vectors in read_vectors(file, block))
-    path.unlink(missing_ok=True)
-    create_matrix(path, (before.graph.nodes, width), dtype)
-    context.parallelize(wanted, len(wanted)).foreach(partial(_restore_block, path=path))
-
-
-def _restore_block(wanted: tuple[NodeBlock, str], path: Path) -> None:
-    block, file = wanted
-    out = map_writable(path)
-    for first, vectors in read_vectors(file, block):
-        out[first : first + len(vectors)] = vectors
+    restore = partial(restore_block, place=place, width=width, dtype=dtype)
+    parts = context.parallelize(wanted, len(wanted)).map(restore).collect()
+    publish_parts(place, parts, (before.graph.nodes, width), dtype)
 
 
 def has_all_vectors(before: GraphNight) -> bool:
@@ -265,8 +316,8 @@ def has_all_vectors(before: GraphNight) -> bool:
     )
 
 
-def list_reused_files(folder: Path, p: int, step: Pass) -> ReusedFiles:
-    """Return the files that a pass reuses."""
-    before = "" if step.target is None else str(folder / f"before-{step.layer}.npy")
-    touched_p, needed_p = (str(folder / f"{kind}-{p}.npy") for kind in ("touched", "needed"))
-    return ReusedFiles(touched_p, needed_p, before, str(folder / "places.npy"))
+def list_reused_files(folder: str, p: int, step: Pass) -> ReusedFiles:
+    """Return the arrays that a pass reuses."""
+    before = "" if step.target is None else join_uri(folder, f"before-{step.layer}")
+    touched, needed = (join_uri(folder, name) for name in (_name_computed(p, step), _name_needed(p)))
+    return ReusedFiles(touched, needed, before, join_uri(folder, PLACES))

@@ -5,8 +5,6 @@ Report the drift.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.graph.drift import measure_drift
 from recbench_spark.graph.estimates import estimate_passes
-from recbench_spark.graph.folders import MANIFEST, map_array, read_graph
+from recbench_spark.graph.folders import MANIFEST, read_graph
 from recbench_spark.graph.incremental import (
     GraphNight,
     LayerChanges,
@@ -26,16 +24,25 @@ from recbench_spark.graph.incremental import (
     restore_vectors,
 )
 from recbench_spark.graph.message_passing import ReusedFiles
-from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel
+from recbench_spark.graph.model_inputs import (
+    MODELS,
+    NIGHT_NOTE,
+    PreparedGraphModel,
+    model_folder,
+    read_note,
+)
 from recbench_spark.graph.pipeline import layer_places, model_family
 from recbench_spark.graph.runner import plan_passes
-from recbench_spark.graph.stored_graphs import files_folder
+from recbench_spark.graph.stored_graphs import files_folder, mark_used
 from recbench_spark.kernels.graph import costs
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS
+from recbench_spark.storage.block_arrays import has_parts, read_parts
+from recbench_spark.storage.made_folders import hold_private_folder
+from recbench_spark.storage.objects import list_folders
 from recbench_spark.storage.paths import resolve_path
-from recbench_spark.storage.publish import private_path
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri
 
 
 def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
@@ -44,27 +51,28 @@ def read_model_night(store: Store, model_id: str) -> tuple[GraphNight, str]:
     Raises:
         ConfigError: the model is not in this warehouse, or the files of its graph are gone.
     """
-    file = files_folder(store) / "models" / model_id / NIGHT_NOTE
-    if not file.is_file():
-        known = [path.parent.name for path in files_folder(store).glob(f"models/[!.]*/{NIGHT_NOTE}")]
-        raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
-    note = json.loads(file.read_text(encoding="utf-8"))
     root = files_folder(store)
-    folder, features = (_resolve_stored_path(root, note[name]) for name in ("graph", "features"))
+    note = read_note(model_folder(store, model_id))
+    if note is None:
+        known = [name for name in list_folders(join_uri(root, MODELS)) if not name.startswith(".")]
+        raise ConfigError(f"no embedded model {model_id} in {store.root}", nearest(model_id, known))
+    folder, features = (_resolve_stored_place(root, note[name]) for name in ("graph", "features"))
     graph = read_graph(folder)
-    for mark in (file, folder / MANIFEST):
-        if mark.is_file():
-            os.utime(mark)  # retention keeps what was used lately
-    if graph is None or not features.exists():
+    # Retention keeps what was used lately.
+    for mark in (join_uri(model_folder(store, model_id), NIGHT_NOTE), join_uri(folder, MANIFEST)):
+        mark_used(mark)
+    if graph is None or not has_parts(features):
         raise ConfigError(f"the graph of model {model_id} is gone: {folder}", "run without --previous")
-    return GraphNight(graph, str(features), layer_places(store, graph, note)), note["family"]
+    return GraphNight(graph, features, layer_places(store, graph, note)), note["family"]
 
 
-def _resolve_stored_path(root: Path, stored: str) -> Path:
-    """Return a path of a note. Notes hold paths below `graph_files`; those of older versions are
-    absolute.
+def _resolve_stored_place(root: str, stored: str) -> str:
+    """Return a place of a note. Notes hold places below `graph_files`; those of older versions are
+    absolute paths.
     """
-    return resolve_path(stored, root.parent, root.name) if stored.startswith("/") else root / stored
+    if not stored.startswith("/"):
+        return join_uri(root, stored)
+    return str(resolve_path(stored, Path(root).parent, Path(root).name))
 
 
 def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Sequence[str]) -> str | None:
@@ -76,13 +84,14 @@ def find_earlier_model(store: Store, prepared: PreparedGraphModel, splits: Seque
         splits: splits of earlier nights, the newest first. If tonight's own split comes first, nothing has
             changed and the result is None.
     """
-    own, folder = prepared.settings.graph.partitions.get("split_id"), files_folder(store) / "models"
+    own, folder = prepared.settings.graph.partitions.get("split_id"), join_uri(files_folder(store), MODELS)
+    names = list_folders(folder)
     for split_id in splits:
         if split_id == own:
             return None
-        for file in sorted(folder.glob(f"{split_id}-*/{NIGHT_NOTE}")):
-            note = json.loads(file.read_text(encoding="utf-8"))
-            if note["family"] == model_family(prepared):
+        for name in (name for name in names if name.startswith(f"{split_id}-")):
+            note = read_note(join_uri(folder, name))
+            if note is not None and note["family"] == model_family(prepared):
                 return str(note["model_id"])
     return None
 
@@ -102,8 +111,7 @@ def plan_refresh(
     if not has_all_vectors(before):
         return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
     context, steps = store.spark.sparkContext, plan_passes(prepared.model, prepared.graph)
-    folder = Path(prepared.model.folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = prepared.model.folder
     with journal.stage("compare", f"compare with {previous}", previous=previous):
         changes = mark_changes(context, prepared.graph, steps, before, folder)
     full, less = _predict_seconds(prepared, changes, rates, context.defaultParallelism)
@@ -115,7 +123,7 @@ def plan_refresh(
         return prepared, f"{message}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
     for k, place in enumerate(before.places, 1):
         kind = "float32" if place.by_side else prepared.model.dtype
-        restore_vectors(context, before, [place], folder / f"before-{k}.npy", kind)
+        restore_vectors(context, before, [place], join_uri(folder, f"before-{k}"), kind)
     reused: dict[tuple[int, str], ReusedFiles] = {
         (step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)
     }
@@ -167,18 +175,17 @@ def report_drift(
     before, _ = read_model_night(store, previous)
     now, _ = read_model_night(store, prepared.model.model_id)
     last, context = len(prepared.model.layers) - 1, store.spark.sparkContext
-    with private_path(files_folder(store) / "models" / prepared.model.model_id) as folder:
-        for name, night in (("now", now), ("then", before)):
-            restore_vectors(context, night, night.places[last:], folder / f"{name}.npy", "float32")
-        widths = [map_array(folder / f"{name}.npy").shape[1] for name in ("now", "then")]
+    with hold_private_folder(model_folder(store, prepared.model.model_id)) as folder:
+        arrays = [join_uri(folder, name) for name in ("now", "then")]
+        for array, night in zip(arrays, (now, before), strict=True):
+            restore_vectors(context, night, night.places[last:], array, "float32")
+        widths = [read_parts(array).shape[1] for array in arrays]
         if len(set(widths)) > 1:
             raise ConfigError(
                 f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine",
                 "use vectors of the same length",
             )
-        facts = measure_drift(
-            context, now.graph, str(folder / "now.npy"), before.graph, str(folder / "then.npy")
-        )
+        facts = measure_drift(context, now.graph, arrays[0], before.graph, arrays[1])
     for side, fact, value in facts:
         journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
     name = prepared.model.model_id

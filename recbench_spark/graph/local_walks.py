@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,19 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import SparkContext
 
-from recbench_spark.graph.build import read_ids
-from recbench_spark.graph.folders import (
-    Graph,
-    NodeBlock,
-    create_matrix,
-    make_file_path,
-    map_array,
-    map_writable,
-)
+from recbench_spark.graph.build import map_texts
+from recbench_spark.graph.folders import Graph, NodeBlock, make_file_place
+from recbench_spark.graph.part_sets import Parts, publish_arrays
 from recbench_spark.kernels.graph.ids import unhash_numbers
 from recbench_spark.kernels.graph.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
+from recbench_spark.storage.block_arrays import has_parts, map_whole, write_part
 from recbench_spark.storage.delta_files import File
-from recbench_spark.storage.leases import make_folder_once
+from recbench_spark.storage.objects import open_output
 
 WalkWay = Literal["local", "join"]
 
@@ -64,74 +58,44 @@ def adjacency_bytes(graph: Graph) -> int:
     return 8 * (graph.nodes + 1) + 4 * graph.edges
 
 
+ADJACENCY = ("walk-indptr", "walk-src")
+"""Arrays of the adjacency of all blocks end to end: (nodes + 1,) offsets and (edges,) sources."""
+
+
 def map_adjacency(graph: Graph) -> tuple[Any, Any]:
     """Return (nodes + 1,) offsets and (edges,) sources of `write_adjacency`, mapped."""
-    folder = Path(graph.folder, "walks")
-    return map_array(folder / "indptr.npy"), map_array(folder / "src.npy")
+    indptr, src = (map_whole(graph.place(name)) for name in ADJACENCY)
+    return indptr, src
 
 
 def write_adjacency(context: SparkContext, graph: Graph) -> None:
     """Write the adjacency of all blocks end to end, once for each graph.
 
-    Each task fills its block's part.
+    Two runs at the same time write the same objects.
     """
-    make_folder_once(Path(graph.folder, "walks"), partial(_fill_adjacency, context, graph))
-
-
-def _fill_adjacency(context: SparkContext, graph: Graph, folder: Path) -> None:
-    create_matrix(folder / "indptr.npy", (graph.nodes + 1,), np.int64)
-    create_matrix(folder / "src.npy", (graph.edges,), np.uint32)
+    if all(has_parts(graph.place(name)) for name in ADJACENCY):
+        return
     before = np.cumsum([0, *(block.edges for block in graph.blocks)])
-    parts = list(zip(graph.blocks, before.tolist(), strict=False))
-    context.parallelize(parts, len(parts)).foreach(
-        partial(_write_adjacency_part, graph=graph, folder=folder)
-    )
+    pieces = list(zip(graph.blocks, before.tolist(), strict=False))
+    write = partial(_write_adjacency_parts, graph=graph)
+    written = context.parallelize(pieces, len(pieces)).map(write).collect()
+    shapes = ((graph.nodes + 1,), np.int64), ((graph.edges,), np.uint32)
+    publish_arrays(graph.folder, written, dict(zip(ADJACENCY, shapes, strict=True)))
 
 
-def _write_adjacency_part(part: tuple[NodeBlock, int], graph: Graph, folder: Path) -> None:
-    block, before = part
+def _write_adjacency_parts(piece: tuple[NodeBlock, int], graph: Graph) -> Parts:
+    """Write the part of a block, which has `before` edges of other blocks before it."""
+    block, before = piece
     csr = graph.csr(block)
-    map_writable(folder / "indptr.npy")[block.first + 1 : block.end + 1] = csr.indptr[1:] + before
-    if csr.edges:
-        map_writable(folder / "src.npy")[before : before + csr.edges] = csr.src[: csr.edges]
+    offsets: tuple[Any, int] = (csr.indptr[1:] + before, block.first + 1)
+    written = (offsets, (csr.src[: csr.edges], before))
+    return {
+        name: write_part(graph.place(name), block.number, array, first)
+        for name, (array, first) in zip(ADJACENCY, written, strict=True)
+    }
 
 
 # ------------------------------------------------------------------------------------------ names
-
-
-def write_names(context: SparkContext, graph: Graph) -> None:
-    """Write the texts of all ids end to end with their offsets, once for each graph."""
-    if not all(graph.numeric):
-        make_folder_once(Path(graph.folder, "names"), partial(_fill_names, context, graph))
-
-
-def _fill_names(context: SparkContext, graph: Graph, folder: Path) -> None:
-    blocks = [block for block in graph.blocks if not graph.numeric[block.side] and block.rows]
-    sizes = context.parallelize(blocks, len(blocks)).map(partial(_count_name_bytes, graph=graph)).collect()
-    create_matrix(folder / "offsets.npy", (graph.nodes + 1,), np.int64)
-    create_matrix(folder / "bytes.npy", (max(sum(sizes), 1),), np.uint8)
-    begins = np.cumsum([0, *sizes]).tolist()
-    parts = list(zip(blocks, begins, strict=False))
-    context.parallelize(parts, len(parts)).foreach(partial(_write_names_part, graph=graph, folder=folder))
-
-
-def _encode_names(graph: Graph, block: NodeBlock) -> tuple[Any, Any]:
-    """Return offsets from 0 and the bytes of a block's texts."""
-    words = read_ids(graph, block).cast(pa.large_binary())
-    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset : words.offset + len(words) + 1]
-    text = np.frombuffer(words.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return offsets - offsets[0], text
-
-
-def _count_name_bytes(block: NodeBlock, graph: Graph) -> int:
-    return int(_encode_names(graph, block)[0][-1])
-
-
-def _write_names_part(part: tuple[NodeBlock, int], graph: Graph, folder: Path) -> None:
-    block, begin = part
-    offsets, text = _encode_names(graph, block)
-    map_writable(folder / "offsets.npy")[block.first : block.end + 1] = offsets + begin
-    map_writable(folder / "bytes.npy")[begin : begin + len(text)] = text
 
 
 def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
@@ -139,11 +103,20 @@ def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
     if graph.numeric[side]:
         hashes = np.ascontiguousarray(graph.hashes()[node_e])
         return pa.array(unhash_numbers(hashes, graph.seed)).cast(pa.string())
-    folder = Path(graph.folder, "names")
-    offsets, text = map_array(folder / "offsets.npy"), map_array(folder / "bytes.npy")
     distinct, place = np.unique(node_e, return_inverse=True)
-    words = [text[offsets[v] : offsets[v + 1]].tobytes().decode() for v in distinct.tolist()]
+    words = [word for block in graph.side_blocks(side) for word in _read_names(graph, block, distinct)]
     return pa.array(words, pa.string()).take(pa.array(place))
+
+
+def _read_names(graph: Graph, block: NodeBlock, node_r: Any) -> list[str]:
+    """Return the texts of those nodes that are in a block."""
+    low, high = np.searchsorted(node_r, [block.first, block.end])
+    if high == low:
+        return []
+    ends, text = map_texts(graph, block)
+    local = node_r[low:high] - block.first
+    bounds = zip(ends[local].tolist(), ends[local + 1].tolist(), strict=True)
+    return [text[first:end].tobytes().decode() for first, end in bounds]
 
 
 # ------------------------------------------------------------------------------------------ tables
@@ -178,16 +151,18 @@ def write_lists(
     partition: Mapping[str, str],
 ) -> NeighbourFile:
     """Write the nodes of a block to a file of the table, piece by piece."""
-    file, path = make_file_path(folder, partition)
+    file, place = make_file_place(folder, partition)
     nodes = alone = neighbours = 0
     options = {"use_dictionary": ["side"], "write_statistics": False, "store_schema": False}
-    with pq.ParquetWriter(path, LISTS, **options) as out:
-        for first, most in pieces:
-            out.write_batch(make_list_rows(graph, block, first, most))
-            nodes += len(most.distinct)
-            alone += int(np.count_nonzero(most.distinct == 0))
-            neighbours += len(most.node)
-    return NeighbourFile(File(file, path.stat().st_size, nodes), nodes, alone, neighbours)
+    with open_output(place) as stream:
+        with pq.ParquetWriter(stream, LISTS, **options) as out:
+            for first, most in pieces:
+                out.write_batch(make_list_rows(graph, block, first, most))
+                nodes += len(most.distinct)
+                alone += int(np.count_nonzero(most.distinct == 0))
+                neighbours += len(most.node)
+        size = stream.tell()
+    return NeighbourFile(File(file, size, nodes), nodes, alone, neighbours)
 
 
 def walk_locally(
@@ -201,7 +176,6 @@ def walk_locally(
 ) -> list[NeighbourFile]:
     """Walk from all nodes of a side over the mapped adjacency. Each block becomes a file."""
     write_adjacency(context, graph)
-    write_names(context, graph)
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     task = partial(_walk_block, graph=graph, what=what, folder=folder, partition=partition)
     return context.parallelize(blocks, len(blocks)).map(task).collect()

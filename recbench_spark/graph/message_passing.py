@@ -1,7 +1,7 @@
 """Run the tasks of a pass over a graph, under three plans that give the same bits.
 
-R (replicated): vectors are in one file that every host maps. A task reads what it needs, and nothing is
-shuffled.
+R (replicated): every host maps the vectors of all blocks as one array. A task reads what it needs, and
+nothing is shuffled.
 
 G (gathered): the task that has a block's vectors sends each block of destinations the distinct ones that it
 needs.
@@ -21,18 +21,25 @@ import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from recbench_spark.graph.build import read_ids
-from recbench_spark.graph.folders import Graph, NodeBlock, map_array, map_writable
+from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.graph.vectors import write_embeddings, write_vectors
 from recbench_spark.kernels.graph.aggregate import count_edges, finish_sums, sum_sources
 from recbench_spark.kernels.graph.csr import Csr, select_rows, tile, window
 from recbench_spark.kernels.graph.dense import Dense, check_finite, store
 from recbench_spark.kernels.graph.layers import Layer
+from recbench_spark.storage.block_arrays import (
+    ArrayPart,
+    PartMaker,
+    make_part,
+    map_part,
+    map_whole,
+    read_parts,
+)
 from recbench_spark.storage.delta_files import File
 
 PassPlan = Literal["G", "R", "S"]
@@ -70,11 +77,11 @@ class Pass:
         module: the layer.
         projects: true if messages must be projected from h first; else `z` holds them.
         output_layers: dense layers after it.
-        h: file of the nodes' own vectors.
-        z: file of the messages; h itself where nothing is projected.
-        out: file that the vectors are written to; None: only the target is written.
+        h: place of the nodes' own vectors (`block_arrays`).
+        z: place of the messages; h itself where nothing is projected.
+        out: place that the vectors are written to; None: only the target is written.
         dtype: type of stored vectors.
-        target: table that the vectors are committed to; None: only the file is written.
+        target: table that the vectors are committed to; None: only `out` is written.
     """
 
     layer: int
@@ -98,14 +105,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class ReusedFiles:
-    """ReusedFiles are the files that a pass reuses of the night before (see `incremental`).
+    """ReusedFiles are the arrays that a pass reuses of the night before (see `incremental`).
 
     Attributes:
-        touched: file of flags: nodes to compute.
-        needed: file of flags: sources whose messages these nodes need.
-        before: file of last night's vectors of this layer, by last night's dense ids. It is empty where no
+        touched: place of flags: nodes to compute.
+        needed: place of flags: sources whose messages these nodes need.
+        before: place of last night's vectors of this layer, by last night's dense ids. It is empty where no
             vectors are reused: then nodes that are not computed are not read either.
-        places: file of last night's dense id of each node.
+        places: place of last night's dense id of each node.
     """
 
     touched: str
@@ -115,13 +122,23 @@ class ReusedFiles:
 
 
 class BlockResult(NamedTuple):
-    """BlockResult describes what a task computed for a block."""
+    """BlockResult describes what a task computed for a block.
+
+    Attributes:
+        number: number of the block.
+        nodes: nodes that were computed.
+        edges: edges into them.
+        received: bytes of vectors or sums that came by a shuffle.
+        file: file for the table; None without one.
+        part: object of the block's vectors; None if the pass has no `out`.
+    """
 
     number: int
     nodes: int
     edges: int
     received: int
     file: File | None
+    part: ArrayPart | None
 
 
 @dataclass(frozen=True)
@@ -159,62 +176,74 @@ class Sources(NamedTuple):
     own: Any
 
 
-def project_messages(block: NodeBlock, work: PassWork) -> int:
-    """Write the messages of a block's nodes to the file of messages (plan R) and return their number."""
-    step = work.step
-    h, out = map_array(Path(step.h)), map_writable(Path(step.z))
-    wanted = np.arange(block.first, block.end)
-    if work.reused is not None:
-        wanted = wanted[map_array(Path(work.reused.needed))[block.first : block.end]]
-    for at in range(0, len(wanted), work.batch):
-        nodes = wanted[at : at + work.batch]
-        z = np.empty((len(nodes), out.shape[1]), out.dtype)
-        store(step.module.messages(h[nodes]), z, f"layer {step.layer}, messages")
-        out[nodes] = z
-    return len(wanted)
+class ProjectedBlock(NamedTuple):
+    """ProjectedBlock holds the object of a block's messages, and the number of projected vectors."""
+
+    part: ArrayPart
+    nodes: int
+
+
+def project_messages(block: NodeBlock, work: PassWork) -> ProjectedBlock:
+    """Write the messages of a block's nodes (plan R). Messages that no pass needs are zeros."""
+    step, reused = work.step, work.reused
+    h = map_part(step.h, block.number, block.rows)
+    shape = (block.rows, step.module.message_width(h.shape[1]))
+    with make_part(step.z, block.number, shape, step.dtype, block.first) as maker:
+        if reused is None:
+            for first in range(0, block.rows, work.batch):
+                maker.append(_project_rows(h[first : first + work.batch], shape[1], step))
+            projected = block.rows
+        else:
+            wanted = np.flatnonzero(map_part(reused.needed, block.number, block.rows))
+            out = maker.map_rows()
+            for at in range(0, len(wanted), work.batch):
+                nodes = wanted[at : at + work.batch]
+                out[nodes] = _project_rows(h[nodes], shape[1], step)
+            projected = len(wanted)
+    return ProjectedBlock(maker.entry, projected)
+
+
+def _project_rows(h: Any, width: int, step: Pass) -> Any:
+    """Return the (r, width) messages of some nodes, as they are stored."""
+    z = np.empty((len(h), width), step.dtype)
+    store(step.module.messages(h), z, f"layer {step.layer}, messages")
+    return z
 
 
 def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
-    """Compute a block of destinations under plan R.
-
-    The map of messages is shared by all blocks of a process.
-    """
-    z = _map_cached(work.step.z, Path(work.step.z).stat().st_ino)
-    csr = work.graph.csr(block)
+    """Compute a block of destinations under plan R."""
+    z, csr = map_whole(work.step.z), work.graph.csr(block)
     if work.reused is not None:
-        flags = map_array(Path(work.reused.touched))[block.first : block.end]
+        flags = map_part(work.reused.touched, block.number, block.rows)
         edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
         return _write_result(
             block, work, _merge_with_reused(block, work, csr, z, work.reused), nodes, edges, received=0
         )
     own = z[block.first : block.end]
-    return _aggregate_block(block, work, Sources(csr, z, work.graph.hashes(), own), csr.edges, 0)
+    return _aggregate_block(block, work, Sources(csr, z, _source_hashes(work), own), csr.edges, 0)
 
 
-@lru_cache(maxsize=1)
-def _map_cached(path: str, inode: int) -> Any:
-    """Map a file that most blocks read all over, once for each process.
-
-    If it were mapped again for each block, its pages would fault in again each time.
-    """
-    del inode  # part of the cache key: a new file under this path is mapped again
-    return map_array(Path(path))
+def _source_hashes(work: PassWork) -> Any:
+    """Return the (nodes,) hashes of the sources' ids, or none for an aggregator that does not read them."""
+    ordered = work.step.module.aggregator == "lstm"
+    return work.graph.hashes() if ordered else np.empty(0, np.uint64)
 
 
 def _merge_with_reused(
     block: NodeBlock, work: PassWork, csr: Csr, z: Any, reused: ReusedFiles
 ) -> Iterator[tuple[int, Any]]:
     """Yield last night's vectors, with new ones for the changed nodes."""
-    flags = map_array(Path(reused.touched))[block.first : block.end]
-    places = map_array(Path(reused.places))[block.first : block.end]
-    before = map_array(Path(reused.before)) if reused.before else None
-    hashes, step, h = work.graph.hashes(), work.step, map_array(Path(work.step.h))
+    flags = map_part(reused.touched, block.number, block.rows)
+    places = map_part(reused.places, block.number, block.rows)
+    before = map_whole(reused.before) if reused.before else None
+    hashes, own_hash = _source_hashes(work), work.graph.block_hashes(block)
+    step, h = work.step, _map_own(block, work.step)
     for first in range(0, block.rows, work.batch):
         flag = np.asarray(flags[first : first + work.batch])
         rows = first + np.flatnonzero(flag)
-        nodes = block.first + rows
-        n = step.module.aggregate(select_rows(csr, rows), z, z[nodes], hashes[nodes], hashes)
-        new = compute_vectors(step, h[nodes] if step.kind == "layer" else None, n)
+        own = z[block.first + rows]
+        n = step.module.aggregate(select_rows(csr, rows), z, own, own_hash[rows], hashes)
+        new = compute_vectors(step, None if h is None else h[rows], n)
         out = np.zeros((len(flag), new.shape[1]), np.float32)
         out[flag] = new
         if before is not None:
@@ -228,9 +257,9 @@ def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
     Each vector is projected once.
     """
     step = work.step
-    h = map_array(Path(step.h))[block.first : block.end]
     if not step.projects:
-        return h if step.h == step.z else map_array(Path(step.z))[block.first : block.end]
+        return map_part(step.z, block.number, block.rows)
+    h = map_part(step.h, block.number, block.rows)
     z = np.empty((block.rows, step.module.message_width(h.shape[1])), step.dtype)
     for first in range(0, block.rows, work.batch):
         part = slice(first, first + work.batch)
@@ -266,7 +295,8 @@ def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iter
     z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
     halo, csr = work.graph.halo(block), work.graph.csr(block)
     own = _unpack_own_messages(parts, block, width, work)
-    hashes = work.graph.hashes()[halo.need]
+    hashes = _source_hashes(work)
+    hashes = hashes[halo.need] if len(hashes) else hashes
     received = sum(len(part[2]) + len(part[3]) for part in parts)
     sources = Sources(Csr(csr.indptr, halo.place, csr.weight), z, hashes, own)
     yield _aggregate_block(block, work, sources, csr.edges, received)
@@ -287,7 +317,7 @@ def _unpack_own_messages(
 
 def _message_width(work: PassWork) -> int:
     step = work.step
-    stored = map_array(Path(step.h if step.projects else step.z)).shape[1]
+    stored = read_parts(step.h if step.projects else step.z).shape[1]
     return step.module.message_width(stored) if step.projects else int(stored)
 
 
@@ -325,7 +355,7 @@ def _aggregate_block(
     block: NodeBlock, work: PassWork, sources: Sources, edges: int, received: int
 ) -> BlockResult:
     def rows() -> Iterator[tuple[int, Any]]:
-        own_hash = work.graph.hashes()[block.first : block.end]
+        own_hash = work.graph.block_hashes(block)
         for first in range(0, block.rows, work.batch):
             end = min(first + work.batch, block.rows)
             own = None if sources.own is None else sources.own[first:end]
@@ -347,10 +377,15 @@ def _combine_batches(
     block: NodeBlock, work: PassWork, pooled: Iterator[tuple[int, Any]]
 ) -> Iterator[tuple[int, Any]]:
     """Yield new vectors of a block's nodes, float32, computed from their aggregates."""
-    step = work.step
-    h = map_array(Path(step.h)) if step.kind == "layer" else None
+    h = _map_own(block, work.step)
     for first, n in pooled:
-        yield first, compute_vectors(step, None if h is None else h[first : first + len(n)], n)
+        at = first - block.first
+        yield first, compute_vectors(work.step, None if h is None else h[at : at + len(n)], n)
+
+
+def _map_own(block: NodeBlock, step: Pass) -> Any:
+    """Return the (rows, d) vectors of a block's nodes before a pass; None for a pool."""
+    return map_part(step.h, block.number, block.rows) if step.kind == "layer" else None
 
 
 def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
@@ -382,20 +417,41 @@ def _write_result(
     received: int,
 ) -> BlockResult:
     _freeze_garbage()
-    step, target = work.step, work.step.target
-    out = None if step.out is None else map_writable(Path(step.out))
-    stored_rows = _store_rows(rows, step, out, as_float=target is not None and target.kind == "embeddings")
+    step = work.step
+    if step.out is None:
+        file, part = _write_file(block, work, _store_rows(rows, step, None, _is_float(step))), None
+        return BlockResult(block.number, nodes, edges, received, file, part)
+    shape = (block.rows, output_width(step))
+    with make_part(step.out, block.number, shape, step.dtype, block.first) as maker:
+        file = _write_file(block, work, _store_rows(rows, step, maker, _is_float(step)))
+    return BlockResult(block.number, nodes, edges, received, file, maker.entry)
+
+
+def output_width(step: Pass) -> int:
+    """Return the dimensions of the vectors that a pass computes."""
+    if step.kind == "layer":
+        return step.width
+    stored = read_parts(step.h).shape[1]
+    return step.module.message_width(stored) if step.projects else int(stored)
+
+
+def _is_float(step: Pass) -> bool:
+    """Tell whether the table of a pass holds float32 numbers."""
+    return step.target is not None and step.target.kind == "embeddings"
+
+
+def _write_file(block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]]) -> File | None:
+    """Write the rows of a block to a file for the table; without a table only go through them."""
+    target, blocks = work.step.target, len(work.graph.blocks)
     if target is None:
-        for _ in stored_rows:
+        for _ in rows:
             pass
-        return BlockResult(block.number, nodes, edges, received, None)
-    partition, blocks = target.block_partition(work.graph, block), len(work.graph.blocks)
+        return None
+    partition = target.block_partition(work.graph, block)
     if target.kind == "vectors":
-        file = write_vectors(target.folder, partition, block, blocks, stored_rows)
-    else:
-        ids = read_ids(work.graph, block)
-        file = write_embeddings(target.folder, partition, block, blocks, ids, rows=stored_rows)
-    return BlockResult(block.number, nodes, edges, received, file)
+        return write_vectors(target.folder, partition, block, blocks, rows)
+    ids = read_ids(work.graph, block)
+    return write_embeddings(target.folder, partition, block, blocks, ids, rows=rows)
 
 
 @lru_cache(maxsize=1)
@@ -408,16 +464,15 @@ def _freeze_garbage() -> None:
 
 
 def _store_rows(
-    rows: Iterator[tuple[int, Any]], step: Pass, out: Any, as_float: bool
+    rows: Iterator[tuple[int, Any]], step: Pass, maker: PartMaker | None, as_float: bool
 ) -> Iterator[tuple[int, Any]]:
-    """Yield rows as they are stored, and write them to the file."""
+    """Yield rows as the table stores them, and append them to the part of the block."""
     for first, vectors in rows:
-        place = None if out is None else out[first : first + len(vectors)]
-        if as_float and place is None:
+        if as_float and maker is None:
             yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))
             continue
         stored = np.empty(vectors.shape, step.dtype)
         store(vectors, stored, f"layer {step.layer}")
-        if place is not None:
-            place[:] = stored
+        if maker is not None:
+            maker.append(stored)
         yield first, np.ascontiguousarray(vectors) if as_float else stored

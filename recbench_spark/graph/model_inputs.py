@@ -14,10 +14,10 @@ import numpy.typing as npt
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
-from recbench_spark.graph.folders import Graph, create_matrix, map_array
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.read_throughput import measure_read_throughput
 from recbench_spark.graph.runner import Model
 from recbench_spark.graph.stored_graphs import (
@@ -39,11 +39,13 @@ from recbench_spark.schemas import (
     EMBEDDINGS,
     GRAPH_VECTORS,
 )
-from recbench_spark.storage.leases import hold_lease
-from recbench_spark.storage.publish import remove_published, remove_tree, replace_text
+from recbench_spark.storage.block_arrays import has_parts, read_parts
+from recbench_spark.storage.made_folders import find_folder, make_folder
+from recbench_spark.storage.objects import read_bytes, write_text
+from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import SEAL, find_damage, write_seal
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import absolute_place
+from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 PROBE_MIN_EDGES = 1_000_000
 """Edges from which on the throughput of reading is measured. The measurement takes a second."""
@@ -79,8 +81,8 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
     """
     stored, weights_id = read_weights(settings.weights)
     graph = ensure_graph(store, settings.graph, settings.blocks, journal)
-    path, features_id, checks = build_features(store, settings, graph, journal)
-    dims = int(map_array(path).shape[1])
+    place, features_id, checks = build_features(store, settings, graph, journal)
+    dims = read_parts(place).shape[1]
     wanted = model_weight_shapes(settings.forms(), settings.final, dims)
     if stored is None:
         weights = random_weights(wanted, settings.seed)
@@ -96,8 +98,8 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
         output_layers,
         settings.mode,
         settings.wire,
-        str(path),
-        str(files_folder(store) / "models" / model_id),
+        place,
+        model_folder(store, model_id),
         store.location("graph_vectors"),
         store.location("embeddings") if settings.output == "embeddings" else None,
         settings.batch,
@@ -106,9 +108,21 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
     return PreparedGraphModel(settings, graph, model, checks, _measure_throughput(store, graph, model))
 
 
+def model_folder(store: Store, model_id: str) -> str:
+    """Return the folder of a model's files."""
+    return join_uri(files_folder(store), MODELS, model_id)
+
+
+def read_note(target: str) -> dict[str, Any] | None:
+    """Return the note of a complete model by its folder; None if there is none."""
+    folder = find_folder(target)
+    text = None if folder is None else read_bytes(join_uri(folder, NIGHT_NOTE))
+    return None if text is None else json.loads(text)
+
+
 def _measure_throughput(store: Store, graph: Graph, model: Model) -> float:
     """Measure how fast features are read, unless the graph is small or the model exists already."""
-    if graph.edges < PROBE_MIN_EDGES or Path(model.folder, NIGHT_NOTE).exists():
+    if graph.edges < PROBE_MIN_EDGES or read_note(model.folder):
         return costs.DEFAULT_READ_SECONDS
     return measure_read_throughput(store.spark.sparkContext, graph, model.features)
 
@@ -198,8 +212,8 @@ def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[An
 
 def build_features(
     store: Store, settings: GraphModel, graph: Graph, journal: Journal
-) -> tuple[Path, str, dict[str, int]]:
-    """Return the file of the feature matrix by dense id, its name and its counts.
+) -> tuple[str, str, dict[str, int]]:
+    """Return the place of the feature matrix by dense id, its name and its counts.
 
     It is made once for all models.
     """
@@ -208,31 +222,51 @@ def build_features(
         store.spark.sparkContext,
         identify_features(store, settings),
     )
-    folder = Path(graph.folder, "features", name)
-    damage = _features_damage(folder)
+    target = graph.place(f"{FEATURES}/{name}")
+    damage = _features_damage(target)
     if damage:
         journal.say(f"warning: features {name} are damaged and are computed again: {damage}")
-        remove_published(folder)
-    with hold_lease(folder, (folder / COUNTS_FILE).is_file, journal.say) as lease:
-        if lease is not None:
+        remove_published(Path(target))
+    with make_folder(target, lambda: _read_counts(target) is not None, journal.say) as work:
+        if work is not None:
             text = f"features: {features.path or features.kind}"
             with journal.stage("features", text, graph_id=graph.graph_id):
-                remove_tree(lease.work)
-                counts = _fill_features(context, settings, graph, lease.work / "features.npy")
+                work.clear()
+                counts = _fill_features(context, settings, graph, join_uri(work.work, FEATURES))
             require_unchanged()
-            replace_text(lease.work / COUNTS_FILE, json.dumps(counts))
-            write_seal(lease.work)
-            lease.publish()
-    return folder / "features.npy", name, json.loads((folder / COUNTS_FILE).read_text(encoding="utf-8"))
+            write_text(join_uri(work.work, COUNTS_FILE), json.dumps(counts))
+            if work.lease is not None:
+                write_seal(work.lease.work)
+            work.publish()
+    folder, checks = find_folder(target), _read_counts(target)
+    if folder is None or checks is None:
+        raise StoreError(f"features {name}: {target} was removed while it was written", "run again")
+    return join_uri(folder, FEATURES), name, checks
 
+
+def _read_counts(target: str) -> dict[str, int] | None:
+    """Return the counts of complete features; None if there are none."""
+    folder = find_folder(target)
+    text = None if folder is None else read_bytes(join_uri(folder, COUNTS_FILE))
+    if text is None or folder is None or not has_parts(join_uri(folder, FEATURES)):
+        return None
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+FEATURES = "features"
+"""Folder of the features of a graph, and the array in the folder of each of them."""
+
+MODELS = "models"
+"""Folder of the files of models, in `graph_files`."""
 
 COUNTS_FILE = "counts.json"
 """File of counts in a folder of features. It is written after the matrix."""
 
 
-def _features_damage(folder: Path) -> str:
-    """Return the damage of the features on disk, or an empty text. Older versions wrote no seal."""
-    return find_damage(folder, digests=True) if (folder / SEAL).is_file() else ""
+def _features_damage(target: str) -> str:
+    """Return the damage of features on a folder, or an empty text. Older versions wrote no seal."""
+    sealed = not is_remote(target) and Path(target, SEAL).is_file()
+    return find_damage(Path(target), digests=True) if sealed else ""
 
 
 def identify_features(store: Store, settings: GraphModel) -> str:
@@ -244,20 +278,19 @@ def identify_features(store: Store, settings: GraphModel) -> str:
     return digest(options, source, features.missing, seed, settings.wire)
 
 
-def _fill_features(context: Any, settings: GraphModel, graph: Graph, path: Path) -> dict[str, int]:
+def _fill_features(context: Any, settings: GraphModel, graph: Graph, place: str) -> dict[str, int]:
     features = settings.features
+    more: dict[str, Any] = {"place": place, "dtype": settings.wire}
     if features.path is None:
         dims = features.dims if features.kind == "hashed" else 1
-        create_matrix(path, (graph.nodes, dims), settings.wire)
-        first.fill_generated(context, graph, features.kind, dims, settings.seed, path=path)
+        first.fill_generated(context, graph, features.kind, dims, settings.seed, **more)
         return {}
     side = graph.sides.index(features.side or graph.sides[-1])
     rows: RowSource = first.open_features(
         features.path, features.id_column, "numeric" if graph.numeric[side] else "text"
     )
     dims = first.count_dimensions(rows)
-    create_matrix(path, (graph.nodes, dims), settings.wire)
-    return first.fill_from_table(context, graph, rows, side, dims, path=path, missing=features.missing)
+    return first.fill_from_table(context, graph, rows, side, dims, missing=features.missing, **more)
 
 
 NIGHT_NOTE = "night.json"

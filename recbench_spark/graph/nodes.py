@@ -9,18 +9,18 @@ a layer is computed once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.graph.folders import Graph, map_array
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.message_passing import Pass, compute_vectors
 from recbench_spark.graph.runner import Model, plan_passes
 from recbench_spark.kernels.graph.csr import Csr, select_rows
 from recbench_spark.kernels.graph.dense import check_finite, store
 from recbench_spark.kernels.graph.simd import PREFETCH_EDGES
+from recbench_spark.storage.block_arrays import map_whole
 
 Nodes = npt.NDArray[np.int64]
 Vectors = npt.NDArray[Any]
@@ -55,7 +55,7 @@ def embed_nodes(graph: Graph, model: Model, node_r: Nodes) -> Vectors:
 
     Args:
         graph: the graph on disk.
-        model: the model with its file of features.
+        model: the model with its features.
         node_r: dense ids, ascending.
     """
     steps = plan_passes(model, graph)
@@ -101,14 +101,14 @@ def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r:
 def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
     """Return a function that gives stored vectors of some nodes.
 
-    They come from the features' file or are computed by an earlier pass.
+    They come from the features or are computed by an earlier pass.
     """
     makers = {maker.out: maker for maker in steps if maker.out is not None}
 
-    def read(file: str, node_r: Nodes) -> Vectors:
-        maker = makers.get(file)
+    def read(place: str, node_r: Nodes) -> Vectors:
+        maker = makers.get(place)
         if maker is None:
-            return np.ascontiguousarray(map_array(Path(file))[node_r])
+            return np.ascontiguousarray(map_whole(place)[node_r])
         computed = _compute_vectors(graph, steps, maker, node_r)
         stored = np.empty(computed.shape, maker.dtype)
         store(computed, stored, f"layer {maker.layer}")

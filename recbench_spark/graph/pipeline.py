@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +20,16 @@ from recbench_spark.graph.estimates import PassEstimate, estimate_passes, fit_ra
 from recbench_spark.graph.folders import MANIFEST, Graph
 from recbench_spark.graph.incremental import LayerFiles
 from recbench_spark.graph.message_passing import Pass, PassPlan
-from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel
+from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel, read_note
 from recbench_spark.graph.runner import LayerRun, has_result, run_model
-from recbench_spark.graph.stored_graphs import write_graph_checks
+from recbench_spark.graph.stored_graphs import files_folder, write_graph_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS
-from recbench_spark.storage.leases import hold_lease
-from recbench_spark.storage.paths import relative_path
-from recbench_spark.storage.publish import replace_text
+from recbench_spark.storage.block_arrays import remove_parts
+from recbench_spark.storage.made_folders import make_folder
+from recbench_spark.storage.objects import list_folders, measure_files, write_text
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 
 
 @contextmanager
@@ -41,18 +41,18 @@ def open_model_work(
     A run that was killed is continued: its committed blocks count and its files are used again. If another
     run computes the model, this one waits for it.
     """
-    target, graph = Path(prepared.model.folder), prepared.graph
+    target, graph = prepared.model.folder, prepared.graph
 
     def is_done() -> bool:
-        return (target / NIGHT_NOTE).is_file() and has_result(graph, prepared.model)
+        return read_note(target) is not None and has_result(graph, prepared.model)
 
-    with hold_lease(target, is_done, journal.say, [Path(graph.folder, MANIFEST)]) as lease:
-        if lease is None:
+    with make_folder(target, is_done, journal.say, [graph.place(MANIFEST)]) as work:
+        if work is None:
             yield prepared
             return
-        yield replace(prepared, model=replace(prepared.model, folder=str(lease.work)))
-        if (lease.work / NIGHT_NOTE).is_file():
-            lease.publish()
+        yield replace(prepared, model=replace(prepared.model, folder=work.work))
+        if measure_files([join_uri(work.work, NIGHT_NOTE)]) != [None]:
+            work.publish()
 
 
 def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
@@ -71,7 +71,9 @@ def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[
         partial(_record_pass, store, prepared, planned, cores),
     )
     runs = run_model(context, prepared.graph, prepared.model, _plan_chooser(planned), report, record=record)
-    _write_note(prepared)
+    folder = prepared.model.folder
+    if not is_remote(folder) or read_note(folder) is None:  # what is published on object storage stays
+        _write_note(store, prepared)
     if not runs:
         journal.say(f"model {prepared.model.model_id}: already made")
     return runs
@@ -107,22 +109,21 @@ def model_family(prepared: PreparedGraphModel) -> str:
     return prepared.settings.key("family", "", weights.hexdigest()[:16])
 
 
-def _write_note(prepared: PreparedGraphModel) -> None:
-    """Remove the files of the layers of a complete model, and note where its tables are."""
-    folder = Path(prepared.model.folder)
-    for file in folder.glob("*.npy"):
-        file.unlink()
-    root = Path(prepared.graph.folder).parent
+def _write_note(store: Store, prepared: PreparedGraphModel) -> None:
+    """Remove the arrays of the layers of a complete model, and note where its tables are."""
+    folder, root = prepared.model.folder, files_folder(store)
+    for name in list_folders(folder):
+        remove_parts(join_uri(folder, name))
     note = {
         "model_id": prepared.model.model_id,
-        "graph": relative_path(prepared.graph.folder, root),
-        "features": relative_path(prepared.model.features, root),
+        "graph": relative_place(prepared.graph.folder, root),
+        "features": relative_place(prepared.model.features, root),
         "family": model_family(prepared),
         "layers": len(prepared.model.layers),
         "mode": prepared.model.mode,
         "output": prepared.settings.output,
     }
-    replace_text(folder / NIGHT_NOTE, json.dumps(note))
+    write_text(join_uri(folder, NIGHT_NOTE), json.dumps(note))
 
 
 def layer_places(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from pyspark import SparkContext
 
-from recbench_spark.graph.folders import Graph, NodeBlock, map_array
+from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.aggregate import sum_sources as pooled_part
 from recbench_spark.kernels.graph.csr import Csr, window
+from recbench_spark.storage.block_arrays import map_whole, read_parts
 
 PROBE_EDGES = 1 << 22
 """Most edges that a task reads. The second half is measured, when the caches are filled."""
@@ -45,7 +46,7 @@ def measure_read_throughput(context: SparkContext, graph: Graph, features: str) 
     Args:
         context: the Spark context.
         graph: the graph on disk.
-        features: file of vectors by dense id.
+        features: place of vectors by dense id.
     """
     tasks = context.defaultParallelism
     probe = partial(_probe_task, graph=graph, features=features, tasks=tasks)
@@ -55,9 +56,9 @@ def measure_read_throughput(context: SparkContext, graph: Graph, features: str) 
 
 def _probe_task(number: int, graph: Graph, features: str, tasks: int) -> float | None:
     """Return the median seconds for a byte over the second half of a task's windows."""
-    z = map_array(Path(features))
+    z = map_whole(features)
     if z.nbytes <= free_memory(0) // 2:
-        _warm_cache(Path(features), number, tasks)
+        _warm_cache(features, number, tasks)
     first = next(_make_windows(graph, number, tasks), None)
     if first is None:
         return None
@@ -75,17 +76,17 @@ def _probe_task(number: int, graph: Graph, features: str, tasks: int) -> float |
     return float(np.median(byte_seconds[len(byte_seconds) // 2 :]))
 
 
-def _warm_cache(file: Path, number: int, tasks: int) -> None:
-    """Read a task's share of a file from beginning to end, so that it is in memory.
+def _warm_cache(features: str, number: int, tasks: int) -> None:
+    """Read a task's share of the vectors from beginning to end, so that they are in memory.
 
     Disks read fastest in order. A file that was written a moment ago may be half gone from the cache. A
     pass pays for that once, but the probe reads here and there and would count it for every edge.
     """
-    share, buffer = -(-file.stat().st_size // tasks), bytearray(CHUNK_BYTES)
-    with file.open("rb", buffering=0) as source:
-        source.seek(number * share)
-        for _ in range(-(-share // CHUNK_BYTES)):
-            source.readinto(buffer)
+    array, buffer = read_parts(features), bytearray(CHUNK_BYTES)
+    for part in sorted(array.parts.values())[number::tasks]:
+        with array.open(part) as source:
+            while source.readinto(buffer):  # type: ignore[attr-defined]
+                pass
 
 
 def free_memory(otherwise: int) -> int:

@@ -2,7 +2,7 @@
 
 Blocks are committed in groups. The driver holds a few numbers for each block. A task holds the messages
 that its block needs (plan G), a block of partial sums (S), or only its batch (R). Vectors and adjacency are
-mapped files.
+mapped, one object for each block: a lost executor costs the blocks that it was computing, and no others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from pyspark import RDD, SparkContext
 
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.graph.folders import Graph, NodeBlock, create_matrix, map_array, map_writable
+from recbench_spark.graph.folders import HALO, Graph, NodeBlock
 from recbench_spark.graph.message_passing import (
     BlockResult,
     Pass,
@@ -29,15 +29,26 @@ from recbench_spark.graph.message_passing import (
     aggregate_messages,
     aggregate_replicated,
     aggregate_sums,
+    output_width,
     project_messages,
     send_messages,
     send_sums,
 )
+from recbench_spark.graph.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.graph.vectors import group_blocks, list_committed, read_vectors
+from recbench_spark.kernels.graph.csr import build_halo
 from recbench_spark.kernels.graph.dense import Dense
 from recbench_spark.kernels.graph.forms import SCATTERABLE
 from recbench_spark.kernels.graph.layers import Layer
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.block_arrays import (
+    ArrayPart,
+    has_parts,
+    make_part,
+    publish_parts,
+    read_parts,
+    write_part,
+)
 
 MOST_COMMIT_TRIES = 5
 """Attempts to commit when another writer is faster."""
@@ -53,13 +64,13 @@ class Model:
         output_layers: dense layers after the last one.
         mode: `projected` or `bipartite`.
         dtype: type of stored vectors and of shuffled ones.
-        features: file of the nodes' first vectors.
-        folder: folder of its files while it runs.
+        features: place of the nodes' first vectors (`block_arrays`).
+        folder: folder of its files while it runs, a path or a URI.
         vectors: folder of the table of the layers' vectors.
         embeddings: folder of the table of embeddings; None: the last layer's vectors are `vectors` too.
         batch: destinations that are computed together.
         group: blocks that are committed together; None: by the number of cores.
-        reused: by layer and kind of pass, files of the night before, under plan R; empty: all nodes are
+        reused: by layer and kind of pass, arrays of the night before, under plan R; empty: all nodes are
             computed.
     """
 
@@ -108,20 +119,20 @@ class LayerRun(NamedTuple):
 
 
 def plan_passes(model: Model, graph: Graph) -> list[Pass]:
-    """Return the passes of a model, in order. Files between the layers are named by number."""
+    """Return the passes of a model, in order. Arrays between the layers are named by number."""
     passes: list[Pass] = []
     h, last = model.features, len(model.layers)
     for k, layer in enumerate(model.layers, 1):
-        width = layer.message_width(map_array(Path(h)).shape[1] if k == 1 else model.layers[k - 2].width)
+        width = layer.message_width(read_parts(h).shape[1] if k == 1 else model.layers[k - 2].width)
         projects = layer.project is not None
-        z = f"{model.folder}/messages-{k}-{width}.npy" if projects else h
+        z = f"{model.folder}/messages-{k}-{width}" if projects else h
         bipartite = model.mode == "bipartite"
         output_layers = model.output_layers if k == last else ()
-        out = f"{model.folder}/layer-{k}.npy" if k < last or bipartite else None
+        out = f"{model.folder}/layer-{k}" if k < last or bipartite else None
         target = _choose_target(model, k)
         base = Pass(k, "layer", None, None, layer, projects, h, z, model.dtype, output_layers, out, target)
         if bipartite:
-            pools = f"{model.folder}/pools-{k}-{width}.npy"
+            pools = f"{model.folder}/pools-{k}-{width}"
             pool = replace(base, kind="pool", side=0, sources=1, output_layers=(), out=pools, target=None)
             passes += [pool, replace(base, side=1, sources=0, projects=False, z=pools)]
         else:
@@ -159,14 +170,6 @@ def _choose_target(model: Model, layer: int) -> Target:
     if layer >= len(model.layers) and model.embeddings is not None:
         return Target(model.embeddings, {"model_id": model.model_id}, "embeddings")
     return Target(model.vectors, {"model_id": model.model_id, "layer": str(layer)}, "vectors")
-
-
-def output_width(step: Pass) -> int:
-    """Return the dimensions of the vectors that a pass computes."""
-    if step.kind == "layer":
-        return step.width
-    stored = int(map_array(Path(step.h)).shape[1])
-    return step.module.message_width(stored) if step.projects else stored
 
 
 class Pending(NamedTuple):
@@ -218,13 +221,14 @@ def run_model(
         needed = any(_has_work(later) for later in steps[number:])
         if not needed:
             break
-        _prepare_output(graph, todo)
         if todo.step.target is None and not _is_needed(steps, number):
             continue
-        if todo.blocks:
-            plan = "R" if model.reused else choose(todo.step)
-            done.append(_run_recorded_pass(context, graph, model, todo, plan, record=record))
-            report(done[-1])
+        if not todo.blocks:
+            _publish_output(graph, todo.step, _restore_blocks(context, graph, todo))
+            continue
+        plan = "R" if model.reused else choose(todo.step)
+        done.append(_run_recorded_pass(context, graph, model, todo, plan, record=record))
+        report(done[-1])
     return done
 
 
@@ -243,17 +247,35 @@ def _is_needed(steps: Sequence[Pending], number: int) -> bool:
     return any(later.step.z == steps[number].step.out and later.blocks for later in steps[number + 1 :])
 
 
-def _prepare_output(graph: Graph, todo: Pending) -> None:
-    """Create the file that a pass writes, and fill in the committed vectors."""
-    step = todo.step
-    if step.out is None:
-        return
-    create_matrix(Path(step.out), (graph.nodes, output_width(step)), step.dtype)
-    by_number = {block.number: block for block in graph.blocks}
-    out = map_writable(Path(step.out))
-    for number, file in todo.files.items():
-        for first, vectors in read_vectors(file, by_number[number]):
-            out[first : first + len(vectors)] = vectors.astype(step.dtype)
+def _restore_blocks(context: SparkContext, graph: Graph, todo: Pending) -> list[ArrayPart]:
+    """Write the committed vectors of a pass to its output again. Tasks read them from the table."""
+    step, by_number = todo.step, {block.number: block for block in graph.blocks}
+    files = [(by_number[number], file) for number, file in sorted(todo.files.items())]
+    if step.out is None or not files:
+        return []
+    restore = partial(restore_block, place=step.out, width=output_width(step), dtype=step.dtype)
+    return context.parallelize(files, len(files)).map(restore).collect()
+
+
+def restore_block(stored: tuple[NodeBlock, str], place: str, width: int, dtype: Any) -> ArrayPart:
+    """Write the vectors of a block from a file of a table to an array.
+
+    Args:
+        stored: the block and its file.
+        place: path or URI of the array.
+        width: dimensions of a vector.
+        dtype: type of the numbers.
+    """
+    block, file = stored
+    with make_part(place, block.number, (block.rows, width), dtype, block.first) as maker:
+        for _, vectors in read_vectors(file, block):
+            maker.append(vectors.astype(dtype, copy=False))
+    return maker.entry
+
+
+def _publish_output(graph: Graph, step: Pass, parts: Iterable[ArrayPart]) -> None:
+    if step.out is not None:
+        publish_parts(step.out, parts, (graph.nodes, output_width(step)), step.dtype)
 
 
 def _run_recorded_pass(
@@ -266,13 +288,21 @@ def _run_recorded_pass(
     record: Callable[[LayerRun], None],
 ) -> LayerRun:
     """Run a pass. It is recorded before its last group is committed."""
+    restored = _restore_blocks(context, graph, todo)
     summarise = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
 
     def record_early(results: list[BlockResult], projected: int) -> None:
         record(summarise(results, projected=projected))
 
     results, projected = run_pass(
-        context, graph, todo.step, todo.blocks, plan, model=model, before_last=record_early
+        context,
+        graph,
+        todo.step,
+        todo.blocks,
+        plan,
+        model=model,
+        restored=restored,
+        before_last=record_early,
     )
     return summarise(results, projected=projected)
 
@@ -281,7 +311,7 @@ def _summarise_pass(
     step: Pass, plan: str, started: float, begun: float, results: list[BlockResult], *, projected: int
 ) -> LayerRun:
     """Summarise a pass. `started` is the time of day, `begun` that of a clock that never goes back."""
-    width = map_array(Path(step.h if step.projects else step.z)).shape[1]
+    width = read_parts(step.h if step.projects else step.z).shape[1]
     return LayerRun(
         step.layer,
         step.kind,
@@ -305,11 +335,13 @@ def run_pass(
     plan: PassPlan,
     *,
     model: Model,
+    restored: Sequence[ArrayPart] = (),
     before_last: Callable[[list[BlockResult], int], None] = lambda *_: None,
 ) -> tuple[list[BlockResult], int]:
     """Run one pass over some blocks and commit it group by group.
 
-    `before_last` is called with the same values before the last group is committed.
+    `restored` are the objects of blocks that are committed already. `before_last` is called with the same
+    values before the last group is committed.
 
     Returns:
         Results of the blocks, and the number of projected vectors.
@@ -331,6 +363,8 @@ def run_pass(
             before_last(results, projected)
         if step.target is not None:
             _commit_group(graph, step.target, group, group_results)
+    parts = [result.part for result in results if result.part is not None]
+    _publish_output(graph, step, [*restored, *parts])
     return results, projected
 
 
@@ -345,24 +379,36 @@ def _prepare_tasks(
     projected = sum(block.rows for block in from_blocks) if step.projects else 0
     if plan == "R":
         if step.projects:
-            z = Path(step.z)
-            width = step.module.message_width(map_array(Path(step.h)).shape[1])
-            create_matrix(z, (graph.nodes, width), step.dtype)
             run_project = partial(project_messages, work=replace(work, destinations=()))
-            projected = sum(context.parallelize(from_blocks, len(from_blocks)).map(run_project).collect())
+            blocks = context.parallelize(from_blocks, len(from_blocks)).map(run_project).collect()
+            projected = sum(block.nodes for block in blocks)
+            width = step.module.message_width(read_parts(step.h).shape[1])
+            publish_parts(step.z, (block.part for block in blocks), (graph.nodes, width), step.dtype)
         task = partial(aggregate_replicated, work=replace(work, destinations=()))
         return lambda group: context.parallelize(group, len(group)).map(task).collect(), projected
     if plan == "G":
-        halos = context.parallelize(work.destinations, len(work.destinations))
-        halos.foreach(partial(_make_halo, graph=graph))
+        make_halos(context, graph)
     send, receive = (send_messages, aggregate_messages) if plan == "G" else (send_sums, aggregate_sums)
     sent = context.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
     shuffled = sent.partitionBy(len(work.destinations), int)
     return partial(_run_group, context, shuffled, partial(receive, work=work), work.destinations), projected
 
 
-def _make_halo(block: NodeBlock, graph: Graph) -> None:
-    graph.halo(block)
+def make_halos(context: SparkContext, graph: Graph) -> None:
+    """Write the sources that each block needs of others, once for each graph.
+
+    Two runs at the same time write the same objects.
+    """
+    if all(has_parts(graph.place(name)) for name in HALO):
+        return
+    blocks = context.parallelize(graph.blocks, len(graph.blocks))
+    written = blocks.map(partial(_make_halo, graph=graph)).collect()
+    publish_arrays(graph.folder, written, dict.fromkeys(HALO, (SEPARATE, np.uint32)))
+
+
+def _make_halo(block: NodeBlock, graph: Graph) -> Parts:
+    halo = build_halo(graph.csr(block))._asdict()
+    return {name: write_part(graph.place(name), block.number, halo[name]) for name in HALO}
 
 
 def _run_group(

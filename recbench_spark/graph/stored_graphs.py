@@ -32,9 +32,10 @@ from recbench_spark.schemas import (
     TABLES,
 )
 from recbench_spark.storage.delta_tables import open_table
-from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.made_folders import find_folder, make_folder
+from recbench_spark.storage.objects import list_folders
 from recbench_spark.storage.paths import shorten_path
-from recbench_spark.storage.publish import remove_published, remove_tree
+from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import (
     Entry,
     find_file_damage,
@@ -44,7 +45,7 @@ from recbench_spark.storage.seals import (
     write_entries,
 )
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.uris import absolute_place
+from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 FOLDER = "graph_files"
 """Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
@@ -53,18 +54,24 @@ THIRD_COLUMN = "column_2"
 """Name of the column after src and dst of a CSV file whose first line has no names."""
 
 
-def files_folder(store: Store) -> Path:
-    """Return the folder of the files that tasks map.
+def files_folder(store: Store) -> str:
+    """Return the folder of the files of graphs, a path or a URI.
 
     Raises:
-        StoreError: the warehouse is a catalog or remote, so that files cannot be mapped.
+        StoreError: the warehouse is a catalog, or on a storage whose objects tasks do not write themselves.
     """
-    if store.folder is None:
+    if not store.is_file_storage:
         raise StoreError(
-            f"{store.root} is not a folder, and the files of a graph are memory-mapped",
-            "--warehouse must be a folder that the driver and all workers see",
+            f"{store.root} is neither a folder nor an object storage, where files of graphs can be",
+            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://",
         )
-    return store.folder / FOLDER
+    return join_uri(store.root, FOLDER)
+
+
+def mark_used(place: str) -> None:
+    """Refresh the time of a file on a folder, since retention keeps what was used lately."""
+    if not is_remote(place) and Path(place).is_file():
+        os.utime(place)
 
 
 def split_source(store: Store, split_id: str, **more: Any) -> GraphSource:
@@ -119,33 +126,45 @@ def prefix_split_id(source: GraphSource, name: str) -> str:
     return f"{split_id}-{name}" if split_id else name
 
 
-def graph_folder(store: Store, graph_id: str, blocks: int) -> Path:
+def graph_folder(store: Store, graph_id: str, blocks: int) -> str:
     """Return the folder of a graph's files. Each number of blocks has a folder of its own."""
-    return files_folder(store) / f"{graph_id}-{blocks}"
+    return join_uri(files_folder(store), f"{graph_id}-{blocks}")
 
 
 def find_graph(store: Store, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
-    """Return a complete graph from the disk and mark it as used now, or None.
+    """Return a complete graph of the warehouse and mark it as used now, or None.
 
-    With `blocks` None any number of blocks will do, so the number of cores may change between runs. Tasks
-    compare the files with the seal. A damaged graph is removed.
+    With `blocks` None any number of blocks will do, so the number of cores may change between runs. On a
+    folder tasks compare the files with the seal. A damaged graph is removed. On object storage each object
+    is compared when it is fetched.
     """
-    for folder in sorted(files_folder(store).glob(f"{graph_id}-{blocks or '*'}")):
-        graph = read_graph(folder)
+    root = files_folder(store)
+    wanted = f"{graph_id}-{blocks or ''}"
+    for name in list_folders(root):
+        if name != wanted and (blocks or not name.startswith(wanted)):
+            continue
+        graph = _read_stored_graph(join_uri(root, name))
         if graph is None:
             continue
-        os.utime(folder / MANIFEST)
-        damage = _graph_damage(store, folder)
+        mark_used(graph.place(MANIFEST))
+        damage = _graph_damage(store, graph)
         if not damage:
             return graph
         journal.say(f"warning: graph {graph_id} is damaged and is built again: {damage}")
-        remove_published(folder)
+        remove_published(Path(graph.folder))
     return None
 
 
-def _graph_damage(store: Store, folder: Path) -> str:
+def _read_stored_graph(target: str) -> Graph | None:
+    folder = find_folder(target)
+    return None if folder is None else read_graph(folder)
+
+
+def _graph_damage(store: Store, graph: Graph) -> str:
+    if is_remote(graph.folder):
+        return ""
     try:
-        return _find_graph_damage(store.spark.sparkContext, folder)
+        return _find_graph_damage(store.spark.sparkContext, Path(graph.folder))
     except StoreError as error:
         return error.message
 
@@ -201,20 +220,21 @@ def _publish_graph(
     context: SparkContext,
     source: GraphSource,
     graph_id: str,
-    folder: Path,
+    folder: str,
     blocks: int,
     *,
     journal: Journal,
 ) -> Graph:
     """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
-    with hold_lease(folder, lambda: read_graph(folder) is not None, journal.say) as lease:
-        if lease is not None:
-            remove_tree(lease.work)
-            build_graph(context, source, graph_id, lease.work, blocks)
+    with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
+        if work is not None:
+            work.clear()
+            build_graph(context, source, graph_id, work.work, blocks)
             require_unchanged()
-            _write_graph_seal(context, lease.work)
-            lease.publish()
-    graph = read_graph(folder)
+            if work.lease is not None:
+                _write_graph_seal(context, work.lease.work)
+            work.publish()
+    graph = _read_stored_graph(folder)
     if graph is None:
         raise StoreError(f"graph {graph_id}: {folder} was removed while it was written", "run again")
     return graph

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
-from recbench_spark.graph.folders import NodeBlock, make_file_path
+from recbench_spark.graph.folders import NodeBlock, make_file_place
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.delta_tables import list_files
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.objects import open_output
 
 PREFIX = "part-b"
 
@@ -48,28 +50,28 @@ def write_vectors(
         blocks: number of blocks of the whole graph; a run that is continued must have as many.
         rows: dense id of the first node, and vectors (r, d) as they are stored.
     """
-    file, path = make_file_path(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+    file, place = make_file_place(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     written = 0
-    with pq.ParquetWriter(
-        path, VECTORS, compression="none", use_dictionary=False, write_statistics=False, store_schema=False
-    ) as out:
-        for first, vectors in rows:
-            packed = pa.Array.from_buffers(
-                pa.binary(),
-                1,
-                [None, pa.py_buffer(np.array([0, vectors.nbytes], np.int32)), pa.py_buffer(vectors)],
-            )
-            values: list[Any] = [
-                [block.number],
-                [first],
-                [len(vectors)],
-                [vectors.shape[1]],
-                [vectors.dtype.name],
-            ]
-            arrays = [pa.array(v, f.type) for v, f in zip(values, list(VECTORS)[:5], strict=True)]
-            out.write_batch(pa.RecordBatch.from_arrays([*arrays, packed], schema=VECTORS))
-            written += 1
-    return File(file, path.stat().st_size, written)
+    with open_output(place) as stream:
+        with pq.ParquetWriter(stream, VECTORS, use_dictionary=False, **OPTIONS) as out:
+            for first, vectors in rows:
+                out.write_batch(_pack_vectors(block, first, vectors))
+                written += 1
+        size = stream.tell()
+    return File(file, size, written)
+
+
+OPTIONS: dict[str, Any] = {"compression": "none", "write_statistics": False, "store_schema": False}
+"""Settings of Parquet files of vectors."""
+
+
+def _pack_vectors(block: NodeBlock, first: int, vectors: Any) -> pa.RecordBatch:
+    """Return the row of some vectors (r, d) of consecutive nodes."""
+    offsets = pa.py_buffer(np.array([0, vectors.nbytes], np.int32))
+    packed = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(vectors)])
+    values: list[Any] = [block.number, first, len(vectors), vectors.shape[1], vectors.dtype.name]
+    arrays = [pa.array([v], f.type) for v, f in zip(values, list(VECTORS)[:5], strict=True)]
+    return pa.RecordBatch.from_arrays([*arrays, packed], schema=VECTORS)
 
 
 def write_embeddings(
@@ -91,24 +93,19 @@ def write_embeddings(
         ids: (rows,) raw ids, by dense id.
         rows: dense id of the first node, and vectors (r, d) float32.
     """
-    file, path = make_file_path(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+    file, place = make_file_place(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32())), ("bias", pa.float64())])
-    with pq.ParquetWriter(
-        path,
-        schema,
-        compression="none",
-        use_dictionary=["bias"],
-        write_statistics=False,
-        store_schema=False,
-    ) as out:
-        for first, vectors in rows:
-            n, d = vectors.shape
-            offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
-            lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
-            names = ids.slice(first - block.first, n).cast(pa.string())
-            batch = pa.RecordBatch.from_arrays([names, lists, pa.array(np.zeros(n))], schema=schema)
-            out.write_batch(batch)
-    return File(file, path.stat().st_size, block.rows)
+    with open_output(place) as stream:
+        with pq.ParquetWriter(stream, schema, use_dictionary=["bias"], **OPTIONS) as out:
+            for first, vectors in rows:
+                n, d = vectors.shape
+                offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
+                lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
+                names = ids.slice(first - block.first, n).cast(pa.string())
+                batch = pa.RecordBatch.from_arrays([names, lists, pa.array(np.zeros(n))], schema=schema)
+                out.write_batch(batch)
+        size = stream.tell()
+    return File(file, size, block.rows)
 
 
 def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[int, str]:
@@ -134,7 +131,13 @@ def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> di
 def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
     """Yield dense ids of first nodes and their vectors, as written by this module."""
     first = block.first
-    for batch in pq.ParquetFile(file).iter_batches(1 << 14):
+    system, path = open_filesystem(file)
+    with pq.ParquetFile(path, filesystem=system) as table:
+        yield from _read_batches(table, first)
+
+
+def _read_batches(table: pq.ParquetFile, first: int) -> Iterator[tuple[int, Any]]:
+    for batch in table.iter_batches(1 << 14):
         if "vectors" in batch.schema.names:
             for row in batch.to_pylist():
                 vectors = np.frombuffer(row["vectors"], row["dtype"]).reshape(row["nodes"], row["dims"])

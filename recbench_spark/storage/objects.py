@@ -175,6 +175,22 @@ def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:
     return StoredObject(name, entry["size"], tag, entry["last_modified"].timestamp())
 
 
+def list_folders(place: str) -> list[str]:
+    """Return the names of the folders directly below a place, in order; none where there is no such place.
+
+    On object storage these are the first parts of longer names. Raises StoreError as `list_objects`.
+    """
+    if not is_remote(place):
+        folder = local_path(place)
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    import obstore  # noqa: PLC0415
+
+    bucket = split_bucket(place)
+    with explain_storage(place):
+        listed = obstore.list_with_delimiter(open_bucket(bucket.root), bucket.key or None)
+    return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
+
+
 def remove_object(place: str) -> None:
     """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
     import obstore  # noqa: PLC0415

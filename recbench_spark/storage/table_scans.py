@@ -20,6 +20,8 @@ from recbench_spark.errors import DataError, FallbackToSpark, StoreError
 from recbench_spark.inputs import find_version
 from recbench_spark.storage.delta_tables import list_table_files, open_table, read_dataset
 from recbench_spark.storage.local_files import data_files, parquet_error, refuse_case
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.uris import is_remote
 
 
 class Piece(NamedTuple):
@@ -55,7 +57,7 @@ def list_delta_files(place: str | Path, partitions: Mapping[str, str] | None = N
     """List the files of the version whose identity was recorded, or of the latest; rows are in them alone.
 
     Args:
-        place: folder of the table on this machine.
+        place: folder of the table on this machine, or a URI of an object storage.
         partitions: column -> value of the wanted files; None: all files.
 
     Raises:
@@ -113,7 +115,7 @@ def read_footers(files: Sequence[str], where: str) -> list[pq.FileMetaData]:
     """Read the footers of Parquet files with some threads. The caller holds them.
 
     Args:
-        files: paths of this machine.
+        files: paths of this machine, or URIs of an object storage.
         where: name of the files in errors.
 
     Raises:
@@ -125,9 +127,18 @@ def read_footers(files: Sequence[str], where: str) -> list[pq.FileMetaData]:
 
 def _read_footer(file: str, where: str) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(file)
+        with _open_parquet_file(file) as opened:
+            return opened.metadata
     except (pa.ArrowException, OSError) as error:
         raise parquet_error(where, file, error) from None
+
+
+def _open_parquet_file(file: str) -> pq.ParquetFile:
+    """Open a Parquet file: mapped from a disk of this machine, or read from an object storage."""
+    if not is_remote(file):
+        return pq.ParquetFile(file, memory_map=True)
+    system, path = open_filesystem(file)
+    return pq.ParquetFile(path, filesystem=system)
 
 
 def read_schemas(files: Sequence[str], where: str) -> list[pa.Schema]:
@@ -162,7 +173,7 @@ def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[
         DataError: the file cannot be read, or is not the one whose footer was read.
     """
     try:
-        file = pq.ParquetFile(piece.path, memory_map=True)
+        file = _open_parquet_file(piece.path)
         groups = file.metadata
         if piece.number >= groups.num_row_groups or groups.row_group(piece.number).num_rows != piece.rows:
             raise DataError(f"{piece.path} has changed since its footer was read", "run again")

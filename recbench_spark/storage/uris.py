@@ -104,3 +104,17 @@ def join_uri(place: str, *names: str) -> str:
     's3://bucket/warehouse/runs/_delta_log'
     """
     return "/".join((place.rstrip("/"), *names))
+
+
+def relative_place(place: str, root: str) -> str:
+    """Return a place below a root as it is stored: relative, with slashes.
+
+    >>> relative_place("s3://bucket/graph_files/g-4", "s3://bucket/graph_files")
+    'g-4'
+
+    Raises:
+        ValueError: it is not below the root.
+    """
+    if not place.startswith(f"{root}/"):
+        raise ValueError(f"{place} is not below {root}")
+    return place.removeprefix(f"{root}/")

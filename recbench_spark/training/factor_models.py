@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.graph.folders import map_array
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.models.lightgcn import LightGcnModel
@@ -35,6 +34,7 @@ from recbench_spark.models.networks.factors import (
 from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
+from recbench_spark.storage.block_arrays import map_file
 from recbench_spark.storage.shared_arrays import SharedRows, replace_array
 from recbench_spark.storage.shared_rows import input_files, load_parquet
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
@@ -189,8 +189,8 @@ def save_pairs(folder: Path, pairs: UserItemPairs) -> None:
 
 def load_pairs(folder: Path) -> UserItemPairs:
     """Map the pairs that `save_pairs` wrote."""
-    users, items = map_array(folder / "size.npy").tolist()
-    return UserItemPairs(users, items, map_array(folder / "indptr.npy"), map_array(folder / "item.npy"))
+    users, items = map_file(folder / "size.npy").tolist()
+    return UserItemPairs(users, items, map_file(folder / "indptr.npy"), map_file(folder / "item.npy"))
 
 
 def with_vectors(

@@ -34,7 +34,7 @@ class GraphNetAdapter(ModelAdapter[GraphNet]):
     """Adapter of graph models: vectors are computed layer by layer, and committed blocks only once."""
 
     leased = False
-    needs_folder = True
+    needs_files = True
 
     def saved(self, data: SplitData) -> bool:
         """Return False: `embed` reads from the tables which blocks of which layer exist."""

@@ -178,8 +178,9 @@ class ModelAdapter(Generic[Settings]):
     `learns`: there is something to fit and to store. `brings_candidates`: the model's own tables decide
     which items are ranked, so no candidates are added. `lists`: the model gives lists, which leave out
     items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
-    its own files sets False. `needs_folder`: tasks map the model's files, so the warehouse must be a
-    folder. `folds_prefixes`: users can be ranked after each of their rows, for learning curves.
+    its own files sets False. `needs_folder`: the fit maps files of the model, so the warehouse must be a
+    folder. `needs_files`: tasks write and map files of the model, so the warehouse must be a folder or an
+    object storage. `folds_prefixes`: users can be ranked after each of their rows, for learning curves.
 
     The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
     (`saved`, `told`, `ranked`), which models of other packages may define instead.
@@ -188,6 +189,7 @@ class ModelAdapter(Generic[Settings]):
     learns: ClassVar[bool] = True
     leased: ClassVar[bool] = True
     needs_folder: ClassVar[bool] = False
+    needs_files: ClassVar[bool] = False
     brings_candidates: ClassVar[bool] = False
     lists: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = False

@@ -24,7 +24,7 @@ from recbench_spark.config.graph import GraphLayers, GraphModel, GraphSource, Ne
 from recbench_spark.data.identity import identity
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.graph.build import NodeFinder
-from recbench_spark.graph.folders import Graph, map_array
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.local_walks import map_adjacency, write_adjacency
 from recbench_spark.graph.model_inputs import build_features, describe_files, prepare_model
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, neighbourhood_source
@@ -48,6 +48,7 @@ from recbench_spark.models.networks.tasks import (
 )
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
+from recbench_spark.storage.block_arrays import map_file, map_whole
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.shared_arrays import replace_array
 from recbench_spark.storage.uris import absolute_place
@@ -119,13 +120,13 @@ def open_training_graph(
     journal = find_journal(data)
     model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
     graph = ensure_graph(data.store, source, None, journal)
-    path = build_features(data.store, model, graph, journal)[0]
-    return map_graph_files(graph, path, layers, sampling)
+    place = build_features(data.store, model, graph, journal)[0]
+    return map_graph_files(graph, place, layers, sampling)
 
 
-def map_graph_files(graph: Graph, path: Path, layers: GraphLayers, sampling: Sampling) -> TrainingGraph:
+def map_graph_files(graph: Graph, place: str, layers: GraphLayers, sampling: Sampling) -> TrainingGraph:
     """Map graph and features, and make a net with random weights, the same in all processes."""
-    features = map_array(path)
+    features = map_whole(place)
     net = GraphNetwork(layers.forms(), layers.final, features.shape[1])
     net.initialise(layers.seed)
     blocks = [block for block in graph.blocks if block.rows]
@@ -133,7 +134,7 @@ def map_graph_files(graph: Graph, path: Path, layers: GraphLayers, sampling: Sam
     parts = Adjacency(np.array([block.first for block in blocks]), block_csrs, graph.hashes())
     nodes = graph.side_range(sampling.side)
     inputs = GraphInput(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
-    return TrainingGraph(graph, inputs, net, (graph, path, layers, sampling))
+    return TrainingGraph(graph, inputs, net, (graph, place, layers, sampling))
 
 
 def make_validation_score(training: TrainingGraph, examples: Examples) -> Any:
@@ -218,7 +219,7 @@ def save_examples(folder: Path, examples: Examples, band: Band | None) -> None:
 
 def load_examples(folder: Path) -> tuple[Examples, Band | None]:
     """Map the examples that `save_examples` wrote."""
-    arrays: dict[str, Any] = {path.stem: map_array(path) for path in folder.glob("*.npy")}
+    arrays: dict[str, Any] = {path.stem: map_file(path) for path in folder.glob("*.npy")}
     parts: dict[str, Any] = {name: arrays.get(name) for name in Examples._fields}
     examples = Examples(**{**parts, "side": tuple(arrays["side"].tolist())})
     return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None

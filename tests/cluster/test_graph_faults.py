@@ -136,7 +136,7 @@ def test_a_job_killed_between_and_within_layers_goes_on(plan, flags, plain_run, 
         return len(list((warehouse / name / "_delta_log").glob("*.json")))
 
     moments = (
-        lambda: any((warehouse / "graph_files").glob("*/blocks/*")),
+        lambda: any((warehouse / "graph_files").glob("*/indptr/*")),
         lambda: commits("graph_vectors") >= 3,
         lambda: commits("graph_vectors") >= 5,
         lambda: commits("embeddings") >= 3,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
+
+from recbench_spark.graph.folders import Graph
+from recbench_spark.storage.block_arrays import publish_parts, write_part
+from recbench_spark.storage.object_access import delta_options
 
 Part = Callable[[], Iterable[Any]]
 
@@ -31,6 +37,9 @@ class Rows:
     def map(self, run: Callable[[Any], Any]) -> Rows:
         run = pickle.loads(pickle.dumps(run))
         return Rows([lambda part=part: map(run, part()) for part in self.parts])
+
+    def flatMap(self, run: Callable[[Any], Iterable[Any]]) -> Rows:  # noqa: N802
+        return self.mapPartitions(partial(_run_flat, run=run))
 
     def partitionBy(self, n: int, place: Callable[[Any], int]) -> Rows:  # noqa: N802
         sent: list[list[Any]] = []
@@ -63,6 +72,11 @@ class Rows:
             run(one)
 
 
+def _run_flat(values: Iterator[Any], run: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+    for value in values:
+        yield from run(value)
+
+
 class Context:
     """A SparkContext of two cores."""
 
@@ -92,7 +106,21 @@ TABLES = {
 
 def warehouse(folder: Path) -> Path:
     """Empty tables of vectors."""
+    make_tables(str(folder))
+    return folder
+
+
+def make_tables(root: str) -> str:
+    """Empty tables of vectors in a folder or on object storage."""
     for name, (columns, by) in TABLES.items():
         schema = deltalake.Schema.from_arrow(pa.schema({**columns, **by}))
-        DeltaTable.create(str(folder / name), schema=schema, partition_by=list(by))
-    return folder
+        options = delta_options(root)
+        DeltaTable.create(f"{root}/{name}", schema=schema, partition_by=list(by), storage_options=options)
+    return root
+
+
+def write_matrix(place: Path, graph: Graph, rows: np.ndarray) -> str:
+    """Write a matrix by dense id as tasks do, one object a block."""
+    parts = [write_part(str(place), b.number, rows[b.first : b.end], b.first) for b in graph.blocks]
+    publish_parts(str(place), parts, rows.shape, rows.dtype)
+    return str(place)

@@ -17,6 +17,7 @@ from recbench_spark.kernels.graph.aggregate import pool_neighbours
 from recbench_spark.kernels.graph.forms import LINEAR, LayerForm
 from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.kernels.graph.layers import make_layer
+from recbench_spark.storage.block_arrays import map_whole
 from tests.graph import oracle
 from tests.graph.local import Context
 from tests.graph.oracle import build_csr
@@ -106,7 +107,7 @@ def test_layers_of_torch_geometric(kind, with_hub, tmp_path) -> None:
     form = LayerForm("sage", kind, 12, 9, relu=False)
     model, w = make_model(laid[3], drawn, (form,), tmp_path / "m")
     w = {name.removeprefix("layers.0."): torch.from_numpy(v).double() for name, v in w.items()}
-    h = torch.from_numpy(np.load(model.features)).double()
+    h = torch.from_numpy(np.array(map_whole(model.features))).double()
     places = {int(p): n for n, p in enumerate(by_dense_id(laid[3], drawn))}
     src, dst = (torch.tensor([places[edge[end]] for edge in drawn.edges]) for end in (0, 1))
     d = h.shape[1]

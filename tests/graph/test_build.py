@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +66,7 @@ def test_every_edge_and_node_once_in_the_order_of_hashes(lay, tmp_path, text) ->
         orders.add(tuple(names))
         degrees = np.concatenate([np.diff(graph.csr(b).indptr) for b in graph.blocks])
         assert degrees.tolist() == [sum(drawn.ids[d] == i for _, d, _ in drawn.edges) for i in names]
-        assert read_graph(Path(graph.folder)) == graph
+        assert read_graph(graph.folder) == graph
     assert len(orders) == 1
     loops = sum(s == d for s, d, _ in drawn.edges)
     pairs = Counter((s, d) for s, d, _ in drawn.edges)

@@ -14,11 +14,12 @@ from deltalake import DeltaTable
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
 from recbench_spark.graph.build import build_graph
-from recbench_spark.graph.folders import Graph, create_matrix, map_array
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.runner import Model, run_model
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
+from recbench_spark.storage.block_arrays import map_whole
 from tests.graph.local import Context, warehouse
 from tests.graph.test_incremental import results
 from tests.graph.test_nights import run as run_embed
@@ -81,12 +82,11 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[tuple[str, ..
 def small_model(case: Case, graph: Graph, place: Path, name: str) -> Model:
     """Two layers with weights by hash, over vectors by hash."""
     forms = tuple(LayerForm(case.form, case.aggregator, width, 6) for width in (6, 4))  # type: ignore[arg-type]
-    path = place / f"{name}.npy"
-    create_matrix(path, (graph.nodes, DIMS), case.wire)
-    features.fill_generated(SC, graph, "hashed", DIMS, 1, path=path)  # type: ignore[arg-type]
+    h = str(place / f"{name}-h")
+    features.fill_generated(SC, graph, "hashed", DIMS, 1, place=h, dtype=case.wire)  # type: ignore[arg-type]
     layers, ends = make_layers(forms, (), random_weights(model_weight_shapes(forms, (), DIMS), 1), DIMS, 1)
     tables = str(place / "graph_vectors"), str(place / "embeddings")
-    return Model(name, layers, ends, case.mode, case.wire, str(path), str(place / name), *tables, 7, 100)
+    return Model(name, layers, ends, case.mode, case.wire, h, str(place / name), *tables, 7, 100)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_some_nodes_of_a_graph_of_mostly_empty_blocks(sides, graphs, tmp_path) -
     for graph, name in ((several, "several"), (one, "one")):
         model = small_model(case, graph, tmp_path, name)
         vectors.append(embed_nodes(graph, model, np.arange(0, graph.nodes, 2)).tobytes())
-        assert map_array(Path(model.features)).shape == (graph.nodes, DIMS)
+        assert map_whole(model.features).shape == (graph.nodes, DIMS)
     assert vectors[0] == vectors[1]
 
 

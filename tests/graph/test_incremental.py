@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
 from recbench_spark.graph.build import build_graph, read_ids
-from recbench_spark.graph.folders import Graph, create_matrix
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.incremental import (
     GraphNight,
     LayerFiles,
@@ -52,14 +52,21 @@ def build_small_graph(folder: Path, pairs: list[tuple[int, int]], h: dict[int, A
 
 def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model:
     folder = Path(graph.folder).parent
-    path = folder / f"{wire}.npy"
-    create_matrix(path, (graph.nodes, DIMS), wire)
-    rows = features.open_features(str(folder / "h.parquet"), "id", "numeric")
-    features.fill_from_table(SC, graph, rows, 1, DIMS, path=path, missing="error")  # type: ignore[arg-type]
+    h, rows = str(folder / wire), features.open_features(str(folder / "h.parquet"), "id", "numeric")
+    features.fill_from_table(
+        SC,
+        graph,
+        rows,
+        1,
+        DIMS,
+        place=h,
+        dtype=wire,
+        missing="error",  # type: ignore[arg-type]
+    )
     layers, ends = make_layers(FORMS, (), random_weights(model_weight_shapes(FORMS, (), DIMS), 1), DIMS, 1)
     name, embeddings = folder.name, str(place / "embeddings") if output == "embeddings" else None
     files, table = str(place / "models" / name), str(place / "graph_vectors")
-    return Model(name, layers, ends, mode, wire, str(path), files, table, embeddings, 7)
+    return Model(name, layers, ends, mode, wire, h, files, table, embeddings, 7)
 
 
 def places(made: Model, mode: str) -> tuple[LayerFiles, ...]:
@@ -127,13 +134,10 @@ def test_what_is_touched_is_computed_to_the_bits_of_a_full_run(
     run_model(SC, full, whole, lambda _: "G")
     before = GraphNight(first, one.features, places(one, mode))
     assert has_all_vectors(before)
-    folder, steps = Path(two.folder), plan_passes(two, again)
-    folder.mkdir(parents=True)
+    folder, steps = two.folder, plan_passes(two, again)
     mark_changes(SC, again, steps, before, folder)
     for k, result in enumerate(before.places, 1):
-        restore_vectors(
-            SC, before, [result], folder / f"before-{k}.npy", "float32" if result.by_side else wire
-        )
+        restore_vectors(SC, before, [result], f"{folder}/before-{k}", "float32" if result.by_side else wire)
     kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
     done = run_model(SC, again, replace(two, reused=kept), lambda _: "R")
     computed = [one.nodes for one in done]
@@ -157,12 +161,11 @@ def test_a_night_over_blocks_without_nodes_is_a_full_run(graphs, tmp_path, mode)
     )
     run_model(SC, first, one, lambda _: "R")
     run_model(SC, full, whole, lambda _: "R")
-    before, folder = GraphNight(first, one.features, places(one, mode)), Path(two.folder)
+    before, folder = GraphNight(first, one.features, places(one, mode)), two.folder
     steps = plan_passes(two, again)
-    folder.mkdir(parents=True)
     mark_changes(SC, again, steps, before, folder)
     for k, result in enumerate(before.places, 1):
-        restore_vectors(SC, before, [result], folder / f"before-{k}.npy", "float32")
+        restore_vectors(SC, before, [result], f"{folder}/before-{k}", "float32")
     kept = {(step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)}
     done = run_model(SC, again, replace(two, reused=kept), lambda _: "R")
     assert sum(one.nodes for one in done) > 0

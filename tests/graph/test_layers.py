@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph import features, message_passing
+from recbench_spark.graph import features
 from recbench_spark.graph.build import build_graph, read_ids
-from recbench_spark.graph.folders import Graph, create_matrix, map_array
-from recbench_spark.graph.message_passing import PassWork
+from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.nodes import embed_nodes
-from recbench_spark.graph.runner import Model, output_width, plan_passes
+from recbench_spark.graph.runner import Model, plan_passes, run_pass
 from recbench_spark.kernels.graph.forms import AGGREGATORS, LayerForm
 from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from recbench_spark.kernels.hashing import stream
+from recbench_spark.storage.block_arrays import map_whole
 from tests.graph import oracle
+from tests.graph.local import Context, write_matrix
 
 DIMS = 20
 CUTS = (1, 3, 17)
@@ -72,37 +72,20 @@ def make_model(
     layers, ends = make_layers(forms, final, weights, DIMS, seed=9)
     folder.mkdir(parents=True)
     h = vectors(len(drawn.ids))[by_dense_id(graph, drawn)].astype(dtype)
-    np.save(folder / "h.npy", h)
-    model = Model(
-        "m", layers, ends, mode, dtype, str(folder / "h.npy"), str(folder), str(folder), None, batch
-    )
+    place = write_matrix(folder / "h", graph, h)
+    model = Model("m", layers, ends, mode, dtype, place, str(folder), str(folder), None, batch)
     return model, weights
 
 
 def run_layers(graph: Graph, model: Model, plan: str) -> np.ndarray:
-    """Return what the tasks of all passes write, without Spark: its shuffle is a dictionary here."""
+    """Return what the tasks of all passes write, without Spark and without tables."""
     for one in plan_passes(model, graph):
-        out = Path(model.folder, f"out-{one.layer}-{one.kind}.npy")
-        step = replace(one, out=one.out or str(out), target=None)
-        create_matrix(Path(step.out), (graph.nodes, output_width(step)), step.dtype)
-        work = PassWork(graph, step, model.batch, graph.side_blocks(step.side))
-        if plan == "R":
-            if step.projects:
-                width = step.module.message_width(map_array(Path(step.h)).shape[1])
-                create_matrix(Path(step.z), (graph.nodes, width), step.dtype)
-                done = [message_passing.project_messages(b, work) for b in graph.side_blocks(step.sources)]
-                assert sum(done) == sum(block.rows for block in graph.side_blocks(step.sources))
-            for block in work.destinations:
-                message_passing.aggregate_replicated(block, work)
-            continue
-        send = message_passing.send_messages if plan == "G" else message_passing.send_sums
-        receive = message_passing.aggregate_messages if plan == "G" else message_passing.aggregate_sums
-        sent: dict[int, list[Any]] = defaultdict(list)
-        for place, packed in send(iter(graph.side_blocks(step.sources)), work):
-            sent[place].insert(0, (place, packed))  # they arrive in any order
-        for place in range(len(work.destinations)):
-            list(receive(place, iter(sent[place]), work))
-    return np.load(step.out)
+        out = one.out or f"{model.folder}/out-{one.layer}-{one.kind}"
+        step = replace(one, out=out, target=None)
+        blocks, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
+        _, projected = run_pass(Context(), graph, step, blocks, plan, model=model)
+        assert projected == (sum(block.rows for block in sources) if step.projects else 0)
+    return map_whole(out)
 
 
 def compute_expected(graph: Graph, drawn: oracle.Drawn, forms, weights, final=()) -> np.ndarray:
@@ -157,8 +140,7 @@ def test_sums_that_are_exact_have_the_same_bits_scattered(graphs, drawn, tmp_pat
     for cut, graph in graphs.items():
         for plan in ("R", "S"):
             model, _ = make_model(graph, drawn, (form,), tmp_path / f"{cut}{plan}")
-            whole = np.round(np.load(model.features) * 4)
-            np.save(model.features, whole)
+            write_matrix(Path(model.features), graph, np.round(map_whole(model.features) * 4))
             result.add(run_layers(graph, model, plan).tobytes())
     assert len(result) == 1
 
@@ -237,7 +219,7 @@ def test_pins_over_boards_over_pins(boards, tmp_path) -> None:
         for plan in ("R", "G"):
             model, weights = make_model(graph, drawn, (form,), tmp_path / f"{cut}{plan}", mode="bipartite")
             last = run_layers(graph, model, plan)
-            pins = np.load(Path(model.folder, "layer-1.npy"))
+            pins = map_whole(f"{model.folder}/layer-1")
             few = np.arange(graph.nodes)
             again = embed_nodes(graph, model, few)
             cut_at = graph.side_range(1)[0]
@@ -284,7 +266,7 @@ def test_projected_over_whole_neighbourhoods_is_bipartite(spark, boards, tmp_pat
     a, b = np.zeros((2, 50, 12))
     a[by_dense_id(graph, pins)] = run_layers(graph, one, "R")
     run_layers(graphs[3], two, "R")
-    b[by_dense_id(graphs[3], drawn)] = np.load(Path(two.folder, "layer-1.npy"))
+    b[by_dense_id(graphs[3], drawn)] = map_whole(f"{two.folder}/layer-1")
     np.testing.assert_allclose(a[20:], b[20:], atol=1e-6)
 
 
@@ -295,10 +277,9 @@ def test_features_by_hash_degree_and_constant(spark, graphs, drawn, tmp_path) ->
     result = {}
     for cut, graph in graphs.items():
         for kind, dims in (("hashed", 5), ("degrees", 1), ("constant", 1)):
-            path = tmp_path / f"{kind}{cut}.npy"
-            create_matrix(path, (graph.nodes, dims), np.float32)
-            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, path=path)
-            result[kind, cut] = np.load(path)
+            place = str(tmp_path / f"{kind}{cut}")
+            features.fill_generated(spark.sparkContext, graph, kind, dims, 3, place=place, dtype=np.float32)
+            result[kind, cut] = map_whole(place)
     for kind in ("hashed", "degrees", "constant"):
         assert len({result[kind, cut].tobytes() for cut in CUTS}) == 1
     degrees = drawn.matrix().sum(axis=1)[by_dense_id(graphs[1], drawn)]

@@ -16,7 +16,7 @@ from recbench_spark.graph.runner import Model, run_model
 from recbench_spark.kernels.graph import dense
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
-from tests.graph.local import Context, warehouse
+from tests.graph.local import Context, warehouse, write_matrix
 from tests.graph.test_empty_blocks import ONE, TWO, small_graph
 
 DIMS, SC = 5, Context()
@@ -31,12 +31,12 @@ def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def large_model(graph: Graph, place: Path, forms: tuple[LayerForm, ...], size: float) -> Model:
     """A model over features of one size and both signs."""
     signs = np.where(np.random.default_rng(2).random((graph.nodes, DIMS)) < 0.5, -1, 1)
-    np.save(place / "h.npy", (size * signs).astype(np.float32))
+    h = write_matrix(place / "h", graph, (size * signs).astype(np.float32))
     layers, ends = make_layers(forms, (), random_weights(model_weight_shapes(forms, (), DIMS), 1), DIMS, 1)
     tables = str(place / "graph_vectors"), str(place / "embeddings")
     twice = len(graph.sides) == 2 and forms[0].aggregator != "gcn"
     mode = "bipartite" if twice else "projected"
-    return Model("m", layers, ends, mode, "float32", str(place / "h.npy"), str(place / "m"), *tables)
+    return Model("m", layers, ends, mode, "float32", h, str(place / "m"), *tables)
 
 
 FORMS = {

@@ -15,7 +15,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.graph import read_throughput
 from recbench_spark.graph.build import build_graph
 from recbench_spark.graph.features import fill_generated
-from recbench_spark.graph.folders import Graph, create_matrix
+from recbench_spark.graph.folders import Graph
 from recbench_spark.kernels.graph import costs
 from tests.graph.local import Context
 
@@ -27,10 +27,9 @@ def build_small_graph(
     ends = rng.integers(nodes, size=(2, edges)) if nodes > 1 else np.zeros((2, edges), np.int64)
     pq.write_table(pa.table({"src": ends[0], "dst": ends[1]}), folder / "edges.parquet")
     source = GraphSource(edges=str(folder / "edges.parquet"), self_loops=loops, nodes=nodes_of or {})
-    graph, path = build_graph(Context(), source, "g", folder / "g", 3), folder / "h.npy"
-    create_matrix(path, (graph.nodes, 8), "float16")
-    fill_generated(Context(), graph, "hashed", 8, 1, path=path)
-    return graph, str(path)
+    graph, h = build_graph(Context(), source, "g", folder / "g", 3), str(folder / "h")
+    fill_generated(Context(), graph, "hashed", 8, 1, place=h, dtype="float16")
+    return graph, h
 
 
 def test_a_pace_is_found_and_files_stay_as_they_are(tmp_path) -> None:

@@ -30,7 +30,7 @@ def run(job, *flags: str) -> int:
 def read_pairs(warehouse: Path) -> set[tuple[str, str]]:
     """(user, item) of every edge of the one graph."""
     (manifest,) = (warehouse / "graph_files").glob("*/graph.json")
-    graph = read_graph(manifest.parent)
+    graph = read_graph(str(manifest.parent))
     names = [str(i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
     result = set()
     for block in graph.side_blocks(1):

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from recbench_spark import cli
 from recbench_spark.commands import embed, evaluate, nightly, query
@@ -22,6 +23,7 @@ from recbench_spark.storage.paths import shorten_path
 from tests.object_storage import S3Server
 
 ANSWER_SECONDS = 60
+CONFIGS = Path(__file__).resolve().parents[2] / "conf" / "benchmarks"
 NOBODY = "http://127.0.0.1:9"
 """An address of this machine where nobody listens."""
 
@@ -134,12 +136,21 @@ def test_an_empty_warehouse_is_said(bucket: str, capsys) -> None:
     assert f"no results in warehouse {bucket}/nothing" in printed
 
 
-def test_jobs_that_need_a_folder_say_so_before_work(bucket: str, capsys) -> None:
-    words = ["--config", "graph", "--warehouse", bucket, "--logical-date", "2026-01-01"]
+def test_jobs_that_need_a_folder_say_so_before_work(bucket: str, tmp_path, capsys) -> None:
+    benchmark = yaml.safe_load((CONFIGS / "graph.yaml").read_text(encoding="utf-8"))
+    config = tmp_path / "trained.yaml"
+    sage = {"models": [{"name": "sage", "kind": "graphsage"}], "gates": []}
+    config.write_text(yaml.safe_dump({**benchmark, **sage}), encoding="utf-8")
+    words = ["--config", str(config), "--warehouse", bucket, "--logical-date", "2026-01-01"]
     printed = fail(capsys, nightly, *words)
     assert re.search(rf"model \w+: its files are mapped, and --warehouse {bucket} is no folder", printed)
+
+
+def test_graphs_on_storage_that_does_not_answer_end_before_spark(bucket: str, monkeypatch, capsys) -> None:
     words = ["--edges", "edges.csv", "--warehouse", bucket, "--name", "x"]
-    assert "a graph's files are mapped" in fail(capsys, embed, *words)
+    assert "edges.csv" in fail(capsys, embed, *words)  # the bucket answers, and the edges are looked for
+    monkeypatch.setenv("AWS_ENDPOINT_URL", NOBODY)
+    assert f"bucket {bucket} at {NOBODY} does not answer" in fail(capsys, embed, *words)
 
 
 def test_a_log_in_object_storage_is_written_whole_and_seldom(

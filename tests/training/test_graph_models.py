@@ -165,7 +165,7 @@ def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
 
 def read_pairs(folder: Path) -> list[tuple[str, str]]:
     """(user, item) of every edge into the items of a graph."""
-    graph = read_graph(folder)
+    graph = read_graph(str(folder))
     names = [str(i) for b in graph.blocks for i in read_ids(graph, b).to_pylist()]
     result = []
     for block in graph.side_blocks(1):

@@ -19,6 +19,7 @@ from recbench_spark.config.models import model_class
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graph.folders import Graph, NodeBlock
 from recbench_spark.graph.model_inputs import read_weights
+from recbench_spark.graph.part_sets import SEPARATE, publish_arrays
 from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.models.networks.layers import GraphNetwork
@@ -26,7 +27,7 @@ from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import GraphInput, PairObjective
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import TABLES
-from recbench_spark.storage.shared_arrays import replace_array
+from recbench_spark.storage.block_arrays import write_part
 from recbench_spark.storage.store import Store
 from recbench_spark.training import trained_graphs
 from recbench_spark.training.model_adapter import SplitData, make_adapter
@@ -136,13 +137,16 @@ def by_hand(folder: Path) -> Graph:
     ends = np.unique(draw.integers([0, 20], [20, 50], (150, 2)), axis=0)
     edges = [*map(tuple, ends.tolist()), *((b, a) for a, b in ends.tolist())]
     hashes = np.sort(hash_numbers(np.arange(50), 0))
-    replace_array(folder / "hashes.npy", hashes)
-    blocks = []
+    blocks, parts = [], []
     for number, (side, first, end) in enumerate([(0, 0, 20), (1, 20, 33), (1, 33, 50)]):
         csr = build_csr(end - first, [(d - first, s) for d, s in edges if first <= d < end])
-        replace_array(folder / "blocks" / f"{number:05d}" / "indptr.npy", csr.indptr)
-        replace_array(folder / "blocks" / f"{number:05d}" / "src.npy", csr.src)
+        arrays = {"hashes": (hashes[first:end], first), "indptr": (csr.indptr, 0), "src": (csr.src, 0)}
+        parts.append(
+            {name: write_part(f"{folder}/{name}", number, *array) for name, array in arrays.items()}
+        )
         blocks.append(NodeBlock(number, side, first, end - first, csr.edges))
+    kinds = {"hashes": ((50,), np.uint64), "indptr": (SEPARATE, np.int64), "src": (SEPARATE, np.uint32)}
+    publish_arrays(str(folder), parts, kinds)
     return Graph("g", str(folder), ("user", "item"), (True, True), tuple(blocks), False, 0, {})
 
 

@@ -22,7 +22,7 @@ from recbench_spark.graph.edge_values import to_id_array
 from recbench_spark.graph.estimates import estimate_passes, explain_costs, fit_rates
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.incremental_run import plan_refresh, report_drift
-from recbench_spark.graph.model_inputs import PreparedGraphModel, describe_files, prepare_model
+from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, describe_files, prepare_model
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.pipeline import embed, open_model_work
@@ -33,9 +33,11 @@ from recbench_spark.nightly.gates import gate_checks, gate_error
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
-from recbench_spark.storage.publish import private_path
+from recbench_spark.storage.made_folders import hold_private_folder
+from recbench_spark.storage.objects import list_folders, require_storage
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
 
@@ -92,8 +94,7 @@ def check_names(args: argparse.Namespace) -> None:
     if args.neighbourhoods:
         require_partition(args.warehouse, NEIGHBOURHOODS, args.neighbourhoods, "--neighbourhoods")
     if args.previous:
-        folder = Path(args.warehouse, FOLDER, "models")
-        known = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        known = list_folders(join_uri(args.warehouse, FOLDER, MODELS))
         if args.previous not in known:
             message = f"--previous {args.previous}: no such model in {args.warehouse}"
             raise ConfigError(message, nearest(args.previous, known))
@@ -118,8 +119,8 @@ def compute_embeddings(
 ) -> int:
     """Print the costs, compute the layers, report the drift and apply the gates."""
     if args.explain:  # needs no lock, and leaves no files
-        with private_path(Path(prepared.model.folder)) as folder:
-            model = replace(prepared.model, folder=str(folder))
+        with hold_private_folder(prepared.model.folder) as folder:
+            model = replace(prepared.model, folder=folder)
             print_costs(args, store, replace(prepared, model=model), journal)
         return OK
     with open_model_work(store, prepared, journal) as working:
@@ -147,13 +148,19 @@ def print_costs(
 
 
 def require_folder(warehouse: str) -> None:
-    """Refuse a warehouse whose files tasks cannot map. Raises ConfigError."""
-    if "://" in warehouse or is_catalog_schema(warehouse):
-        kind = "remote" if "://" in warehouse else "a catalog's schema"
+    """Refuse a warehouse where tasks cannot write files, or whose storage does not answer.
+
+    Raises:
+        ConfigError: it is a catalog, or on a storage that is read and written by Java alone.
+        StoreError: the object storage does not answer, or refuses.
+    """
+    if is_catalog_schema(warehouse) or (is_remote(warehouse) and not is_object_storage(warehouse)):
+        kind = "a catalog's schema" if is_catalog_schema(warehouse) else "on a storage of Hadoop alone"
         raise ConfigError(
-            f"--warehouse {warehouse} is {kind}, and a graph's files are mapped",
-            "give a folder that the driver and all workers see; tables can be copied from there",
+            f"--warehouse {warehouse} is {kind}, and tasks write the files of a graph themselves",
+            "give a folder that the driver and all workers see, or s3://, gs://, abfss://",
         )
+    require_storage(warehouse)
 
 
 def make_document(args: argparse.Namespace) -> dict[str, Any]:

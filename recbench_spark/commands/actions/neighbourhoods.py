@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from recbench_spark.commands.actions.embed import (
@@ -47,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)
         settings = read_settings(args, source)
-    journal.write_to((store.folder or Path()) / "logs" / "neighbourhoods.jsonl")
+    if store.folder is not None:
+        journal.write_to(store.folder / "logs" / "neighbourhoods.jsonl")
     name = ensure_neighbourhoods(store, settings, journal)
     print(f"neighbourhoods {name}: table neighbourhoods in {store.root}")
     query = f"SELECT * FROM neighbourhoods WHERE neighbourhood_id = '{name}' LIMIT 10"

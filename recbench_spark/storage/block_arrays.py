@@ -1,0 +1,376 @@
+"""Arrays in one immutable object a block, which every process reads as one array.
+
+A task makes the rows of a block under a private name and publishes them whole. The driver then writes the
+list of all parts (`parts.json`), with rows, length and digest of each. This list is the plan of what
+workers read. On a folder they map the parts where they are, without a copy. From an object storage a host
+fetches the parts that it reads, once (`host_files`).
+
+A part is a `.npy` file. Its header is padded so that its rows begin at the place within a page where they
+stand in the whole array. So all parts can be mapped side by side into one range of addresses, and only
+pages in which two parts meet are copied. Rows that no part holds are zeros.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.host_files import (
+    HINT_AGAIN,
+    HINT_SHARED,
+    make_private_file,
+    open_object,
+    store_object,
+)
+from recbench_spark.storage.objects import list_objects, read_bytes, remove_object, write_text
+from recbench_spark.storage.publish import local_path, remove_tree
+from recbench_spark.storage.uris import is_remote, join_uri
+
+PARTS_FILE = "parts.json"
+
+PAGE = 4096
+"""Bytes of a page for which headers are padded. Where pages are larger, parts are copied."""
+
+MOST_LISTS, MOST_WHOLE = 64, 8
+"""Lists of parts, and whole arrays, that a process keeps. Most blocks read all over the same arrays."""
+
+
+class ArrayPart(NamedTuple):
+    """ArrayPart is the object of a block.
+
+    Attributes:
+        number: number of the block.
+        first: place of its first row in the whole array.
+        rows: number of its rows.
+        size: bytes of the object.
+        digest: digest of its bytes (`host_files.digest_content`).
+    """
+
+    number: int
+    first: int
+    rows: int
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class BlockArray:
+    """BlockArray describes an array in parts.
+
+    Attributes:
+        folder: folder of the parts, a path or a URI.
+        shape: shape of the whole array. The first number is 0 if the parts are not rows of one array.
+        dtype: name of the type of the numbers.
+        parts: parts by number of the block.
+    """
+
+    folder: str
+    shape: tuple[int, ...]
+    dtype: str
+    parts: dict[int, ArrayPart]
+
+    def open(self, part: ArrayPart) -> BinaryIO:
+        """Open a part on this host (errors as `host_files.open_object`)."""
+        return open_object(part_place(self.folder, part.number), part.size, part.digest)
+
+
+class PartMaker:
+    """PartMaker writes the rows of a part, one after the other or in any order."""
+
+    def __init__(
+        self, path: Path, file: BinaryIO, header: bytes, shape: tuple[int, ...], dtype: Any
+    ) -> None:
+        self._path, self._file, self._header = path, file, header
+        self._shape, self._dtype = shape, np.dtype(dtype)
+        self._rows, self._digest = 0, xxhash.xxh3_128(header)
+        self._array: npt.NDArray[Any] | None = None
+        self._part: ArrayPart | None = None
+
+    @property
+    def entry(self) -> ArrayPart:
+        """Return the part when it is complete."""
+        assert self._part is not None
+        return self._part
+
+    def append(self, rows: npt.NDArray[Any]) -> None:
+        """Write the next rows, which have the type of the part. This is faster than filling `array`."""
+        packed = np.ascontiguousarray(rows)
+        assert packed.dtype == self._dtype and packed.shape[1:] == self._shape[1:]
+        self._rows += len(packed)
+        self._digest.update(packed.data)
+        self._file.write(packed.data)
+
+    def map_rows(self) -> npt.NDArray[Any]:
+        """Return all rows, zeros at first, to be filled in any order instead of appended.
+
+        Rows that nobody fills take no disk.
+        """
+        size = self._dtype.itemsize * math.prod(self._shape)
+        self._file.truncate(len(self._header) + size)
+        self._file.flush()
+        empty = np.empty(self._shape, self._dtype)
+        offset = len(self._header)
+        self._array = np.memmap(self._path, self._dtype, "r+", offset, self._shape) if size else empty
+        return self._array
+
+    def complete(self, number: int, first: int) -> ArrayPart:
+        """Return the part. Raises ValueError where rows are missing."""
+        self._file.flush()
+        if self._array is not None:
+            self._digest.update(self._array.data)
+        elif self._rows != self._shape[0]:
+            raise ValueError(f"part {number}: {self._rows} rows were written of {self._shape[0]}")
+        size = self._path.stat().st_size
+        self._part = ArrayPart(number, first, self._shape[0], size, self._digest.hexdigest())
+        return self._part
+
+
+def part_place(folder: str, number: int) -> str:
+    """Return the path or URI of the part of a block."""
+    return join_uri(folder, f"{number:05d}.npy")
+
+
+# ------------------------------------------------------------------------------------------ write
+
+
+@contextmanager
+def make_part(
+    folder: str, number: int, shape: tuple[int, ...], dtype: Any, first: int = 0
+) -> Iterator[PartMaker]:
+    """Make the part of a block and publish it at the end. A second attempt writes the same bytes again.
+
+    Args:
+        folder: folder of the parts.
+        number: number of the block.
+        shape: rows of the part, and the shape of a row.
+        dtype: type of the numbers.
+        first: place of the first row in the whole array.
+    """
+    place = part_place(folder, number)
+    row_bytes = np.dtype(dtype).itemsize * math.prod(shape[1:])
+    header = _make_header(shape, np.dtype(dtype), first * row_bytes)
+    with make_private_file(place) as path, path.open("wb") as file:
+        file.write(header)
+        maker = PartMaker(path, file, header, shape, dtype)
+        yield maker
+        part = maker.complete(number, first)
+        store_object(path, place, part.size, part.digest)
+
+
+def write_part(folder: str, number: int, array: npt.NDArray[Any], first: int = 0) -> ArrayPart:
+    """Write the part of a block from an array; arguments as `make_part`."""
+    with make_part(folder, number, array.shape, array.dtype, first) as maker:
+        maker.append(array)
+    return maker.entry
+
+
+def _make_header(shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> bytes:
+    """Return the header of a `.npy` file (version 1.0) whose length is `offset` modulo a page.
+
+    Source: the format's description in `numpy.lib.format`.
+    """
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    text = repr(fields).encode("latin1")
+    padding = (offset - len(text) - 11) % PAGE
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + padding + 1) + text + b" " * padding + b"\n"
+
+
+def publish_parts(folder: str, parts: Iterable[ArrayPart], shape: tuple[int, ...], dtype: Any) -> None:
+    """Write the list of all parts. An array with this list is complete; an earlier list is replaced."""
+    listed = [list(part) for part in sorted(parts)]
+    fields = {"shape": list(shape), "dtype": np.dtype(dtype).name, "parts": listed}
+    write_text(join_uri(folder, PARTS_FILE), json.dumps(fields))
+
+
+def remove_parts(folder: str) -> None:
+    """Remove an array with its parts; it need not exist."""
+    if not is_remote(folder):
+        remove_tree(local_path(folder))
+        return
+    for name in list_objects(folder):
+        remove_object(join_uri(folder, name))
+
+
+# ------------------------------------------------------------------------------------------- read
+
+
+def has_parts(folder: str) -> bool:
+    """Tell whether an array is complete."""
+    return _read_list(folder) is not None
+
+
+def read_parts(folder: str) -> BlockArray:
+    """Read the list of the parts of an array.
+
+    Raises:
+        StoreError: there is no list, or it is damaged.
+    """
+    array = _read_list(folder)
+    if array is None:
+        raise StoreError(f"no file {join_uri(folder, PARTS_FILE)}", HINT_SHARED)
+    return array
+
+
+def _read_list(folder: str) -> BlockArray | None:
+    """Return the list of an array; it is read again if its file has changed.
+
+    A folder of an object storage is written by one run, and each of its lists once.
+    """
+    version: tuple[int, ...] = ()
+    try:
+        if not is_remote(folder):
+            status = Path(local_path(folder), PARTS_FILE).stat()
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return _parse_list(folder, version)
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=MOST_LISTS)
+def _parse_list(folder: str, version: tuple[int, ...]) -> BlockArray:
+    """Read a list. Raises FileNotFoundError, which the cache does not keep, where there is none."""
+    del version  # part of the key
+    place = join_uri(folder, PARTS_FILE)
+    text = read_bytes(place)
+    if text is None:
+        raise FileNotFoundError(place)
+    try:
+        fields = json.loads(text)
+        parts = {part[0]: ArrayPart(*part) for part in fields["parts"]}
+        return BlockArray(folder, tuple(fields["shape"]), fields["dtype"], parts)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{place} is cut short or damaged: {str(error)[:200]}", HINT_AGAIN) from None
+
+
+def map_part(folder: str, number: int, rows: int = 0) -> npt.NDArray[Any]:
+    """Map the rows of a block read-only; `rows` zeros where it has no part.
+
+    Raises:
+        StoreError: the array or the part is missing or damaged, or the storage does not answer.
+    """
+    array = read_parts(folder)
+    part = array.parts.get(number)
+    if part is None:
+        return np.zeros((rows, *array.shape[1:]), array.dtype)
+    with array.open(part) as file:
+        return _map_array(file)
+
+
+def map_file(path: Path) -> npt.NDArray[Any]:
+    """Map a `.npy` file read-only.
+
+    Raises:
+        StoreError: the file does not exist or is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            return _map_array(file)
+    except FileNotFoundError:
+        raise StoreError(f"no file {path}", HINT_SHARED) from None
+
+
+def _map_array(file: BinaryIO) -> npt.NDArray[Any]:
+    """Map the rows of an open `.npy` file. An empty one cannot be mapped, a small one need not be."""
+    try:
+        if os.fstat(file.fileno()).st_size <= 2 * PAGE:
+            return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]
+        np.lib.format.read_magic(file)
+        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if by_column else "C")
+    except (ValueError, EOFError) as error:
+        raise StoreError(f"{file.name} is cut short or damaged: {str(error)[:200]}", HINT_AGAIN) from None
+
+
+def map_whole(folder: str) -> npt.NDArray[Any]:
+    """Map the whole of an array read-only. A process keeps the maps that it used last.
+
+    Raises:
+        StoreError: as `map_part`.
+    """
+    return _map_parts(read_parts(folder))
+
+
+@lru_cache(maxsize=MOST_WHOLE)
+def _map_parts(array: BlockArray) -> npt.NDArray[Any]:
+    """Map the parts of an array side by side. The map lasts as long as a view of it."""
+    kind = np.dtype(array.dtype)
+    row_bytes = kind.itemsize * math.prod(array.shape[1:])
+    if not array.shape[0] * row_bytes:
+        return np.broadcast_to(np.zeros((), kind), array.shape)
+    region = mmap.mmap(-1, array.shape[0] * row_bytes, flags=RESERVED)
+    parts = [part for part in array.parts.values() if part.rows]
+    place = partial(_place_rows, region, array, row_bytes)
+    with ThreadPoolExecutor(FETCHES) as pool:
+        list(pool.map(place, parts))  # raises the errors of parts
+    whole: npt.NDArray[Any] = np.frombuffer(region, kind).reshape(array.shape)
+    whole.flags.writeable = False
+    return whole
+
+
+def _place_rows(region: mmap.mmap, array: BlockArray, row_bytes: int, part: ArrayPart) -> None:
+    """Put the rows of a part into a range of addresses: whole pages are mapped, the others are copied.
+
+    Args:
+        region: the addresses of the whole array.
+        array: the array.
+        row_bytes: bytes of a row.
+        part: the part; the header of its file stands before its rows.
+    """
+    begin, end = part.first * row_bytes, (part.first + part.rows) * row_bytes
+    low, high = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
+    header, view = part.size - (end - begin), memoryview(region)
+    with array.open(part) as file:
+        if high <= low or not _map_pages(region, low, high, file.fileno(), header + low - begin):
+            low = high = end
+        for first, last in ((begin, low), (high, end)):
+            file.seek(header + first - begin)
+            if file.readinto(view[first:last]) != last - first:  # type: ignore[attr-defined]
+                raise StoreError(f"{file.name} is cut short", HINT_AGAIN)
+
+
+def _map_pages(region: mmap.mmap, low: int, high: int, file: int, offset: int) -> bool:
+    """Map pages of a file over a part of the addresses; return False where pages are of another size."""
+    if mmap.PAGESIZE != PAGE or offset % PAGE:
+        return False
+    address = ctypes.addressof(ctypes.c_char.from_buffer(region)) + low
+    placed = _load_mmap()(address, high - low, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, file, offset)
+    return bool(placed == address)
+
+
+@lru_cache(maxsize=1)
+def _load_mmap() -> Any:
+    """Return mmap(2) of the C library; Python's own has no flag for a fixed address."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *numbers)
+    function.restype = ctypes.c_void_p
+    return function
+
+
+MAP_FIXED = 0x10
+"""Flag of mmap(2), on Linux and macOS: exactly this address."""
+
+MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+
+RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+"""Addresses of zeros that take memory only where something is written."""
+
+FETCHES = 8
+"""Parts that are fetched at once."""

@@ -1,0 +1,221 @@
+"""Copies of stored objects on this host, which all its processes map.
+
+An executor fetches an object of an object storage once, by its place, length and digest. The copy lies in
+the folder of the host (`shared_arrays.host_folder`) under a name made of length and digest, so equal
+objects have one copy. The folder is kept below a limit: the copies that were used longest ago are removed
+first. A copy that is removed while it is mapped stays readable until it is unmapped. A file on a folder is
+used where it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.objects import explain_storage, open_output
+from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.storage.uris import is_remote
+
+LIMIT_VARIABLE = "RECBENCH_SPARK_CACHE_BYTES"
+"""Variable of the environment with the most bytes of copies on a host."""
+
+DISK_SHARE = 0.5
+"""Share of the free disk (with the copies that are there) that copies take if the variable is not set."""
+
+COPIES = "objects"
+"""Folder of the copies in the folder of the host."""
+
+CHUNK_BYTES = 1 << 22
+
+
+def digest_content(path: Path) -> str:
+    """Return the XXH3 digest (128 bits) of a file's bytes.
+
+    It finds damage and mixed-up files; it is no proof against a forger.
+    """
+    if not path.stat().st_size:
+        return xxhash.xxh3_128_hexdigest(b"")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return xxhash.xxh3_128_hexdigest(content)
+
+
+def open_object(place: str, size: int, digest: str) -> BinaryIO:
+    """Open an object for reading and mapping; a remote one is fetched unless this host has a copy.
+
+    Args:
+        place: path or URI of the object.
+        size: its length in bytes.
+        digest: its digest (`digest_content`); it is compared when the object is fetched.
+
+    Raises:
+        StoreError: the object is not there, is not as it was written, or the storage does not answer.
+    """
+    if is_remote(place):
+        return _open_copy(place, size, digest)
+    try:
+        file: BinaryIO = local_path(place).open("rb")
+    except FileNotFoundError:
+        raise StoreError(f"no file {place}", HINT_SHARED) from None
+    _check_size(place, file, size)
+    return file
+
+
+def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
+    """Open the copy of a remote object. An open copy stays readable when it is removed."""
+    copy = _copy_path(size, digest)
+    with _hold_lock(copy.name[:2]):
+        try:
+            file: BinaryIO = copy.open("rb")
+            _mark_used(copy)
+            return file
+        except FileNotFoundError:
+            file = _fetch_object(place, size, digest, copy)
+    make_room()
+    return file
+
+
+def _mark_used(copy: Path) -> None:
+    now = time.time_ns()  # the kernel's own times of files are milliseconds apart
+    with suppress(FileNotFoundError):  # it was removed meanwhile
+        os.utime(copy, ns=(now, now))
+
+
+def store_object(path: Path, place: str, size: int, digest: str) -> None:
+    """Move a complete file of this host to its place, whole.
+
+    A remote object is one write, and its file stays as this host's copy.
+    """
+    if not is_remote(place):
+        path.replace(local_path(place))
+        return
+    with explain_storage(place), path.open("rb") as file, open_output(place) as stream:
+        while chunk := file.read(CHUNK_BYTES):
+            stream.write(chunk)
+    _mark_used(path)
+    path.replace(_copy_path(size, digest))
+    make_room()
+
+
+@contextmanager
+def make_private_file(place: str) -> Iterator[Path]:
+    """Yield a new path for a file that will be moved to a place; what is there at the end is removed.
+
+    For a path it is beside it; for a URI it is on a disk of this host.
+    """
+    name = place.rsplit("/", 1)[1]
+    folder = _copies_folder() if is_remote(place) else local_path(place).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / private_name(name)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def make_room() -> None:
+    """Remove the copies that were used longest ago until the others take no more than the limit.
+
+    While objects are fetched, these come on top: at most eight for each process.
+    """
+    with _hold_lock("room"):
+        copies = []
+        for path in _copies_folder().iterdir():
+            with suppress(FileNotFoundError):  # another process has given it its name
+                status = path.lstat()
+                copies += [] if path.name.startswith(".") else [(status.st_mtime_ns, status.st_size, path)]
+        held = sum(size for _, size, _ in copies)
+        limit = read_limit(held)
+        for _, size, path in sorted(copies):
+            if held <= limit:
+                return
+            path.unlink(missing_ok=True)
+            held -= size
+
+
+def read_limit(held: int) -> int:
+    """Return the most bytes of copies on this host. `held` are those of the copies that are there.
+
+    Raises:
+        StoreError: the variable is no number of bytes.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    if not text:
+        return int((shutil.disk_usage(_copies_folder()).free + held) * DISK_SHARE)
+    if not text.isdigit():
+        raise StoreError(f"{LIMIT_VARIABLE}={text} is no number of bytes", f"{LIMIT_VARIABLE}=20000000000")
+    return int(text)
+
+
+def _copies_folder() -> Path:
+    folder = host_folder() / COPIES
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _copy_path(size: int, digest: str) -> Path:
+    return _copies_folder() / f"{digest}-{size}"
+
+
+@contextmanager
+def _hold_lock(name: str) -> Iterator[None]:
+    """Lock out other processes and threads that do the same. Objects share 256 names."""
+    path = host_folder() / f"{COPIES}-{name}.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
+    """Copy an object to this host, check it, open it and give it its name."""
+    path = copy.with_name(private_name(copy.name))
+    try:
+        _download_object(place, path)
+        file: BinaryIO = path.open("rb")
+        _check_size(place, file, size)
+        if digest_content(path) != digest:
+            file.close()
+            raise StoreError(f"{place} holds other bytes than were written", HINT_AGAIN)
+        _mark_used(path)
+        path.replace(copy)
+        return file
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _download_object(place: str, path: Path) -> None:
+    with explain_storage(place):
+        system, name = open_filesystem(place)
+        try:
+            stream = system.open_input_stream(name)
+        except FileNotFoundError:
+            raise StoreError(f"no object {place}", HINT_AGAIN) from None
+        with stream, path.open("wb") as file:
+            while chunk := stream.read(CHUNK_BYTES):
+                file.write(chunk)
+
+
+HINT_AGAIN = "run again: what is missing or damaged is made again"
+HINT_SHARED = "all hosts must see the warehouse's folder; run again if it was removed"
+
+
+def _check_size(place: str, file: BinaryIO, size: int) -> None:
+    present = os.fstat(file.fileno()).st_size
+    if present != size:
+        file.close()
+        raise StoreError(f"{place} has {present:,} bytes, and {size:,} were written", HINT_AGAIN)

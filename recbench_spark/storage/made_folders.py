@@ -1,0 +1,105 @@
+"""Folders that are made once and published whole, on a shared folder and on object storage.
+
+On a folder of this machine one run holds the lease of the folder's name, and its work folder is renamed
+(`leases`). Object storage has no rename and no leases: each run writes below a private name inside the
+folder, and one write of `current.txt` that fails where the name is in use says which of them counts. Two
+runs that make one folder at the same time make the same content, and the second one removes its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from recbench_spark.storage.block_arrays import remove_parts
+from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
+from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.objects import put_if_absent, read_bytes
+from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.uris import is_remote, join_uri
+
+CURRENT = "current.txt"
+"""Object with the name of the folder inside that counts."""
+
+
+@dataclass(frozen=True)
+class FolderWork:
+    """FolderWork is the right to make a folder, and the place where it is made.
+
+    Attributes:
+        target: path or URI of the folder.
+        work: path or URI where its content is written.
+        lease: the lease of a folder of this machine.
+    """
+
+    target: str
+    work: str
+    lease: Lease | None
+
+    def clear(self) -> None:
+        """Remove what an earlier owner left."""
+        if self.lease is not None:
+            remove_tree(Path(self.work))
+
+    def publish(self) -> None:
+        """Publish the work, which must be complete (errors as `Lease.publish`)."""
+        if self.lease is not None:
+            self.lease.publish()
+        else:  # of several runs one succeeds; `make_folder` removes the work of the others
+            put_if_absent(join_uri(self.target, CURRENT), self.work.rsplit("/", 1)[1].encode())
+
+
+def find_folder(target: str) -> str | None:
+    """Return where the content of a folder is; None if an object storage has no such folder."""
+    if not is_remote(target):
+        return target
+    name = read_bytes(join_uri(target, CURRENT))
+    return None if name is None else join_uri(target, name.decode())
+
+
+@contextmanager
+def make_folder(
+    target: str, is_done: Callable[[], bool], report: Report = print_line, used: Sequence[str] = ()
+) -> Iterator[FolderWork | None]:
+    """Make a folder, or wait until another run on the same folder has made it.
+
+    Args:
+        target: path or URI of the folder.
+        is_done: returns whether the folder is published and complete, or its result exists elsewhere.
+        report: gets a line while this run waits for another one.
+        used: files whose times are refreshed meanwhile, so that they count as in use.
+
+    Yields:
+        The work; None: the folder is there.
+    """
+    if is_remote(target):
+        yield from _make_remote_folder(target, is_done)
+        return
+    with hold_lease(Path(target), is_done, report, list(map(Path, used))) as lease:
+        yield None if lease is None else FolderWork(target, str(lease.work), lease)
+
+
+def _make_remote_folder(target: str, is_done: Callable[[], bool]) -> Iterator[FolderWork | None]:
+    if is_done():
+        yield None
+        return
+    work = FolderWork(target, join_uri(target, uuid.uuid4().hex), None)
+    try:
+        yield work
+    finally:
+        if find_folder(target) != work.work:  # it was not published
+            remove_parts(work.work)
+
+
+@contextmanager
+def hold_private_folder(target: str) -> Iterator[str]:
+    """Yield a place beside a target that nobody else uses; whatever is there at the end is removed."""
+    parent, _, name = target.rpartition("/")
+    place = join_uri(parent, private_name(name))
+    try:
+        yield place
+    finally:
+        remove_parts(place)

@@ -1,0 +1,190 @@
+"""Graphs and models on a real S3 server: the bits of a folder, under every plan, and after a lost host.
+
+Spark is a stand-in here (`tests.graph.local`): what crosses from task to task is pickled, and objects come
+from the server by way of this host's copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.config.graph import GraphSource
+from recbench_spark.graph import features, runner
+from recbench_spark.graph.build import build_graph, read_ids
+from recbench_spark.graph.distributed_walks import walk_distributed
+from recbench_spark.graph.folders import Graph, read_graph
+from recbench_spark.graph.incremental import (
+    GraphNight,
+    LayerFiles,
+    list_reused_files,
+    mark_changes,
+    restore_vectors,
+)
+from recbench_spark.graph.local_walks import walk_locally
+from recbench_spark.graph.nodes import embed_nodes
+from recbench_spark.graph.runner import Model, plan_passes, run_model
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
+from recbench_spark.kernels.graph.walks import Walks
+from recbench_spark.storage.block_arrays import map_whole
+from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.objects import list_objects
+from tests.graph.local import Context, make_tables
+
+SC: Any = Context()
+DIMS = 6
+FORMS = (LayerForm("convolve", "importance", 7, 5), LayerForm("sage", "lstm", 5, 4))
+WALKS = Walks(12, 2, 0.3, 2, 4, 5)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Likes of boards for pins on two nights, and vectors of pins; one pin without a like."""
+    folder, draw = tmp_path_factory.mktemp("inputs"), np.random.default_rng(3)
+    pairs = np.unique(draw.integers([0, 0], [25, 30], (140, 2)), axis=0)
+    vectors = draw.standard_normal((31, DIMS))
+    nights = {"first": (pairs[:-8], vectors), "again": (pairs, vectors * (draw.random((31, 1)) < 0.9))}
+    for name, (likes, h) in nights.items():
+        ends = {"src": [f"b{b}" for b in likes[:, 0]], "dst": [f"p{p}" for p in likes[:, 1]]}
+        pq.write_table(pa.table(ends), folder / f"{name}.parquet", row_group_size=50)
+        table = pa.table({"id": [f"p{p}" for p in range(31)], "vector": list(h)})
+        pq.write_table(table, folder / f"{name}-h.parquet", row_group_size=9)
+    return folder
+
+
+def build(root: str, inputs: Path, night: str, blocks: int = 4) -> Graph:
+    pins = {"pin": str(inputs / f"{night}-h.parquet")}
+    source = GraphSource(edges=str(inputs / f"{night}.parquet"), sides=("board", "pin"), nodes=pins)
+    return build_graph(SC, source, night, f"{root}/{night}", blocks)
+
+
+def make_model(root: str, inputs: Path, graph: Graph, name: str) -> Model:
+    place = f"{root}/{name}-h"
+    rows = features.open_features(str(inputs / f"{graph.graph_id}-h.parquet"), "id", "text")
+    features.fill_from_table(SC, graph, rows, 1, DIMS, place=place, dtype="float16", missing="error")
+    weights = random_weights(model_weight_shapes(FORMS, (), DIMS), 1)
+    layers, ends = make_layers(FORMS, (), weights, DIMS, 1)
+    tables = (f"{root}/graph_vectors", f"{root}/embeddings")
+    return Model(name, layers, ends, "projected", "float16", place, f"{root}/{name}", *tables, 7, 3)
+
+
+def read_embeddings(root: str, name: str) -> dict[tuple[str, str], bytes]:
+    table = read_dataset(f"{root}/embeddings").to_table(filter=pa.compute.field("model_id") == name)
+    rows = zip(*(table.column(c).to_pylist() for c in ("side", "id", "vector")), strict=True)
+    return {(side, i): np.array(vector, np.float32).tobytes() for side, i, vector in rows}
+
+
+def forget_copies(monkeypatch: pytest.MonkeyPatch, disk: Path) -> None:
+    """Go on as another host: it has no copies."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
+
+
+@pytest.fixture
+def roots(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A folder and a place on the server, with empty tables."""
+    forget_copies(monkeypatch, tmp_path / "disk")
+    return make_tables(str(tmp_path)), make_tables(f"{bucket}/w")
+
+
+def test_graphs_features_and_models_have_the_bits_of_a_folder(roots, inputs, tmp_path, monkeypatch) -> None:
+    results: dict[str, list[Any]] = {}
+    for root in roots:
+        graph = build(root, inputs, "first")
+        assert read_graph(graph.folder) == graph
+        forget_copies(monkeypatch, tmp_path / "other")
+        made = results.setdefault(root, [graph.hashes().tobytes()])
+        made += [read_ids(graph, block).to_pylist() for block in graph.blocks]
+        made += [[a.tobytes() for a in graph.csr(block)[:2]] for block in graph.blocks]
+        for plan in ("R", "G"):
+            model = make_model(root, inputs, graph, plan)
+            runs = run_model(SC, graph, model, lambda _, plan=plan: plan)
+            made += [[run[:9] for run in runs if plan == run.plan], map_whole(model.features).tobytes()]
+            made.append(read_embeddings(root, plan))
+            made.append(embed_nodes(graph, model, np.arange(graph.nodes)).tobytes())
+        assert made[-2] == made[-6] != {} and made[-1] == made[-5]
+    assert results[roots[0]] == results[roots[1]]
+
+
+def stop_after(patch: pytest.MonkeyPatch, commits: int) -> None:
+    """End the run after some commits of groups of blocks."""
+    commit, done = runner._commit_group, list[Any]()
+
+    def commit_or_end(*group: Any) -> None:
+        if len(done) == commits:
+            raise OSError("this host is gone")
+        done.append(commit(*group))
+
+    patch.setattr(runner, "_commit_group", commit_or_end)
+
+
+def test_a_run_that_lost_its_host_goes_on_from_the_table(roots, inputs, tmp_path, monkeypatch) -> None:
+    wanted = {}
+    for root in roots:
+        graph = build(root, inputs, "first")
+        whole = make_model(root, inputs, graph, "whole")
+        run_model(SC, graph, whole, lambda _: "R")
+        wanted[root] = read_embeddings(root, "whole")
+        model = make_model(root, inputs, graph, "lost")
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="gone"):
+            stop_after(patch, 5)
+            run_model(SC, graph, model, lambda _: "R")
+        forget_copies(monkeypatch, tmp_path / "successor")
+        again = replace(model, folder=f"{root}/successor")  # on object storage each run has its own folder
+        runs = run_model(SC, graph, again, lambda _: "R")
+        assert [run.layer for run in runs] == [2] and 0 < runs[0].nodes < graph.nodes
+        assert read_embeddings(root, "lost") == wanted[root]
+    assert wanted[roots[0]] == wanted[roots[1]]
+
+
+def test_the_next_night_computes_what_changed_to_the_bits_of_a_full_run(roots, inputs) -> None:
+    nodes = []
+    for root in roots:
+        first, again = build(root, inputs, "first"), build(root, inputs, "again", 3)
+        one, two, full = (
+            make_model(root, inputs, graph, name)
+            for graph, name in ((first, "one"), (again, "two"), (again, "full"))
+        )
+        for graph, model in ((first, one), (again, full)):
+            run_model(SC, graph, model, lambda _: "R")
+        layer, end = {"model_id": "one", "layer": "1"}, {"model_id": "one"}
+        places = (
+            LayerFiles(one.vectors, layer, (0, 1), False),
+            LayerFiles(str(one.embeddings), end, (0, 1), True),
+        )
+        before, steps = GraphNight(first, one.features, places), plan_passes(two, again)
+        mark_changes(SC, again, steps, before, two.folder)
+        for k, place in enumerate(places, 1):
+            dtype = "float32" if place.by_side else "float16"
+            restore_vectors(SC, before, [place], f"{two.folder}/before-{k}", dtype)
+        reused = {(s.layer, s.kind): list_reused_files(two.folder, p, s) for p, s in enumerate(steps, 1)}
+        runs = run_model(SC, again, replace(two, reused=reused), lambda _: "R")
+        nodes.append([run.nodes for run in runs])
+        assert 0 < nodes[-1][0] < again.nodes
+        assert read_embeddings(root, "two") == read_embeddings(root, "full")
+    assert nodes[0] == nodes[1]
+
+
+def test_walks_have_the_rows_of_a_folder(roots, inputs, bucket) -> None:
+    rows = []
+    for root in roots:
+        graph = build(root, inputs, "first")
+        for walk in (walk_locally, walk_distributed):
+            table = f"{root}/neighbourhoods-{walk.__name__}"
+            files = walk(SC, graph, 1, WALKS, table, partition={"neighbourhood_id": "n"})
+            read = [read_file(f"{table}/{file.file.path}") for file in files]
+            rows.append(sorted((row for table in read for row in table), key=lambda row: row["node"]))
+    assert len(rows[0]) == 31 and all(other == rows[0] for other in rows)
+    assert not [name for name in list_objects(bucket) if "positions" in name]
+
+
+def read_file(place: str) -> list[dict[str, Any]]:
+    system, path = open_filesystem(place)
+    return pq.read_table(path, filesystem=system, partitioning=None).to_pylist()
