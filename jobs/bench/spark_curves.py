@@ -200,7 +200,7 @@ def measure_ready_rows(source: DotSource, request: CurveRequest, batches: Batche
     scorer = source.scorer()
     k = max(request.ks)
     for batch in batches:
-        block = user_block(batch, source.dims)
+        block = user_block(batch, source)
         truth, masked = read_item_lists(batch, "items"), read_item_lists(batch, "masked")
         device = WHOLE_ROWS if is_little(scorer, batch.num_rows) else "cpu"
         counts = count_ranks(
