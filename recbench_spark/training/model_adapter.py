@@ -36,6 +36,7 @@ from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import scratch_folder, share_rows
 from recbench_spark.storage.store import Store
+from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.registry import import_adapter
 
 Settings = TypeVar("Settings", bound=ModelConfig)
@@ -97,6 +98,15 @@ class SplitData:
         """The catalogue in the form in which tasks look up ids."""
         items = self.items.select("item_id", "item_index", "n_train")
         return KnownItems(share_rows(self.store.scratch, items), self.n_items)
+
+    @cached_property
+    def rating_log(self) -> SharedRatingLog:
+        """The labelled rows as tasks of fits and of rankings map them; written when it is first used.
+
+        Raises:
+            DataError: a rating outside `dataset.scale`.
+        """
+        return share_log(self.table(SPLITS), self.scale, self.store.scratch)
 
     @cached_property
     def sources(self) -> dict[str, Source]:

@@ -2,7 +2,8 @@
 
 The best prediction of a sampler is the mean over all its samples, and no stored model can repeat it. So
 the fit predicts the pairs of all held-out parts as it runs, and learns nothing from them. Models made of
-vectors (SGD, ALS, iALS, logistic) can also rank.
+vectors (SGD, ALS, iALS, logistic) rank by products, and models with scores of their own (MLP, NeuMF,
+Bayesian MF) by their weights, which tasks map.
 """
 
 from __future__ import annotations
@@ -15,24 +16,17 @@ from typing import ClassVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.checks import Check
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
-from recbench_spark.evaluation.ranking.rank import RankingInput
+from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
-from recbench_spark.models.rating.registry import gives_scores
-from recbench_spark.schemas import SPLITS
+from recbench_spark.models.rating.registry import check_block_scores, gives_scores
 from recbench_spark.storage.objects import read_bytes
-from recbench_spark.storage.shared_rows import load_parquet, share_rows
+from recbench_spark.storage.shared_rows import load_parquet
 from recbench_spark.storage.spark_errors import explain_spark_error
-from recbench_spark.training.fits.logs import (
-    COLUMNS,
-    SharedRatingLog,
-    collect_facts,
-    find_scale,
-    require_times,
-)
+from recbench_spark.training.fits.block_source import BlockSource
+from recbench_spark.training.fits.logs import SharedRatingLog, require_times
 from recbench_spark.training.fits.running import count_slots, run_tasks
 from recbench_spark.training.fits.table import append_fits
 from recbench_spark.training.fits.tasks import (
@@ -64,7 +58,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             ConfigError: features of days on a log without times.
             DataError, DivergedError: the error that ended the fit.
         """
-        files, name = share_log(data), self.settings.name
+        files, name = data.rating_log, self.settings.name
         task = self.make_task(data, files)
         (outcome,) = run_tasks(data.spark, [task], partial(fit_one, files=files), 1)
         if outcome.row is None:
@@ -92,14 +86,13 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         read = data.spark.read.parquet
         return Trained(read(self._place(data, USERS)), read(self._place(data, ITEMS)))
 
-    def ranked(self, users: DataFrame, data: SplitData) -> tuple[RankingInput, list[Check]]:
-        """Return the model's vectors for ranking. Raise ConfigError for a model without vectors."""
-        if self.load(data).items is None:
-            raise ConfigError(
-                f"model {self.settings.name}: kind '{self.settings.kind}' predicts pairs and ranks nothing",
-                "evaluation.task: rating",
-            )
-        return super().ranked(users, data)
+    def source(self, trained: Trained, data: SplitData) -> Source:
+        """Return the items' vectors, or the model's own scores. Raise ConfigError for a model without."""
+        if trained.items is not None:
+            return super().source(trained, data)
+        check_block_scores(learner_settings(self.settings), self.settings.name)
+        files = data.rating_log
+        return BlockSource(files, data.known_items, self.make_task(data, files))
 
     def check_prefixes(self) -> None:
         """Check that users of this kind follow from the items' vectors. Raises ConfigError."""
@@ -170,16 +163,6 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         )  # fmt: skip
 
 
-def share_log(data: SplitData) -> SharedRatingLog:
-    """Write the labelled log of a split once for all tasks of a host."""
-    rows = data.table(SPLITS).select(*COLUMNS)
-    facts = collect_facts(rows)
-    scale = find_scale(facts, data.scale)
-    has_times = facts["timed"] == facts["rows"]
-    shared = share_rows(data.store.scratch, rows)
-    return SharedRatingLog(shared, tuple(facts["parts"]), scale, has_times, facts["rows"])
-
-
 def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:
     """Append rows of fits that a night made."""
     facts = {"log_id": data.split_id, "suite": data.suite or "night", "purpose": "night"}
@@ -202,7 +185,7 @@ def fit_side_by_side(
     Returns:
         The names of the models that were fitted.
     """
-    files, tasks = share_log(data), dict[str, FitTask]()
+    files, tasks = data.rating_log, dict[str, FitTask]()
     for adapter in adapters:
         with suppress(ConfigError, ProtocolError):  # the model's own run raises it again
             task = adapter.make_task(data, files)

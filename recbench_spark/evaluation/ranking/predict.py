@@ -53,7 +53,7 @@ def predict_batches(source: Source, mean: float, batches: Batches) -> Batches:
         truth = read_item_lists(batch, "items")
         known_p = _find_known_pairs(batch, truth, scorer)
         prediction_p = np.full(len(known_p), mean)
-        prediction_p[known_p] = _scores(scorer, user_block(batch, source.dims), truth, known_p)
+        prediction_p[known_p] = _scores(scorer, user_block(batch, source), truth, known_p)
         if "user_bias" in batch.schema.names:
             bias_u = batch.column("user_bias").to_numpy()
             prediction_p += np.repeat(bias_u, np.diff(truth.offsets_u))

@@ -43,7 +43,7 @@ def score_batches(
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
     for batch in batches:
-        counts = _count_ranks(scorer, user_block(batch, source.dims), request, device, batch)
+        counts = _count_ranks(scorer, user_block(batch, source), request, device, batch)
         top = None
         if item_ids is not None and counts.top_items_uk is not None:
             top = ids_to_lists(item_ids, counts.top_items_uk)
@@ -79,14 +79,16 @@ def is_little(scorer: Scorer, users: int) -> bool:
     return users * len(scorer.scored_i) * max(scorer.products.dims, 1) <= LITTLE
 
 
-def user_block(batch: pa.RecordBatch, dims: int) -> UserBlock:
-    """Collect the columns of a batch of users that scorers can need."""
+def user_block(batch: pa.RecordBatch, source: Source) -> UserBlock:
+    """Collect what scorers can need of a batch of users; a source with `find_users` numbers them."""
     vectors = None
     if "vector" in batch.schema.names:
-        vectors = _vector_matrix(batch.column("vector"), dims)
+        vectors = _vector_matrix(batch.column("vector"), source.dims)
     keys = batch.column("user_key").to_numpy()
     histories = read_item_lists(batch, "history") if "history" in batch.schema.names else None
-    return UserBlock(keys, vectors, histories)
+    find_users = getattr(source, "find_users", None)
+    rows_u = None if find_users is None else find_users(batch.column("user_id"))
+    return UserBlock(keys, vectors, histories, rows_u)
 
 
 def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:

@@ -7,9 +7,9 @@ which one function counts. The result is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -43,11 +43,13 @@ class UserBlock:
     """Inputs of scorers for a block of users; each scorer reads its own part.
 
     `keys_u` int64: user ids or hashes of them. `vectors_ud` float32. `histories`: items of each user.
+    `rows_u`: the number of each user in the model, -1 for a user whom it does not know.
     """
 
     keys_u: Ints
     vectors_ud: Floats32 | None = None
     histories: ItemLists | None = None
+    rows_u: Ints | None = None
 
     def vectors(self, dims: int) -> Floats32:
         """Return the vectors; none are needed without dimensions (a bias alone)."""
@@ -58,6 +60,10 @@ class UserBlock:
     def history(self) -> ItemLists:
         """Return the histories; raise DataError if there are none."""
         return _require(self.histories, "histories")
+
+    def rows(self) -> Ints:
+        """Return the numbers of the users in the model; raise DataError if there are none."""
+        return _require(self.rows_u, "rows")
 
 
 _T = TypeVar("_T")
@@ -311,6 +317,53 @@ def _sum_neighbours(
         for i in range(len(bias_i)):
             scores_ui[u, i] = (scores_ui[u, i] + rest_i[i]) + bias_i[i]
     return scores_ui
+
+
+class BlockScorer:
+    """A model with a function of its own: `score(users, items)` returns (users, items) numbers.
+
+    The function is called for one user at a time, with all scored items in the order of the catalogue. So
+    no block of users changes a score, even where the function multiplies matrices, whose sums depend on
+    their shapes.
+    """
+
+    def __init__(self, score: Callable[[Ints, Ints], Floats], rows_i: Ints) -> None:
+        """Take the function, and the number of each item in the model, (i,); -1: it is not scored."""
+        self.products: Products | None = None
+        self.score = score
+        self.scored_i = np.asarray(rows_i >= 0)
+        self.items = np.asarray(rows_i[self.scored_i], np.int64)
+
+    def knows(self, users: UserBlock) -> Bools:
+        """Return (u,) true for users that the model can rank."""
+        return np.asarray(users.rows() >= 0)
+
+    def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
+        """Return float64 (stop - start, i); zeros for unknown users, and for items that are not scored."""
+        out = np.zeros((stop - start, len(self.scored_i)))
+        for row_i, user in zip(out, users.rows()[start:stop], strict=True):
+            if user >= 0:
+                row_i[self.scored_i] = self._score_user(user)
+        return out
+
+    def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
+        """Return float64 (entries)."""
+        return _score_listed_rows(self, users, listed)
+
+    def _score_user(self, user: np.int64) -> Floats:
+        scores = self.score(np.array([user], np.int64), self.items)
+        return check_block(scores, len(self.items), "scores")[0]
+
+
+def check_block(scores: Any, items: int, what: str) -> Floats:
+    """Return (1, items) scores of one user as float64; `what` names them. Raise DataError if they are not."""
+    array = np.asarray(scores)
+    if array.dtype.kind not in "fiu" or array.shape != (1, items):
+        raise DataError(
+            f"{what} of one user have shape {array.shape} and type {array.dtype}",
+            f"return (1, {items}) numbers: a row for each user, a column for each item",
+        )
+    return array.astype(np.float64)
 
 
 class HashScorer:

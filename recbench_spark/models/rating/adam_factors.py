@@ -37,14 +37,13 @@ USERS, ITEMS, WEIGHTS, NEGATIVES = range(4)
 
 
 class AdamSettings(RatingSettings):
-    """Settings that both learners have.
+    """Settings that all learners by Adam have.
 
     Attributes:
         positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
         rate: step of Adam.
     """
 
-    dims: Annotated[int, Field(ge=1, le=1024)] = 50
     epochs: Annotated[int, Field(ge=1)] = 20
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.001
     positives: Literal["all", "relevant"] = "all"
@@ -63,6 +62,7 @@ class WmfSettings(AdamSettings):
     """
 
     kind: Literal["wmf"] = "wmf"
+    dims: Annotated[int, Field(ge=1, le=1024)] = 50
     epochs: Annotated[int, Field(ge=1)] = 100
     batch_items: Annotated[int, Field(ge=1)] = 128
     observed_weight: Annotated[float, Field(gt=0)] = 1.0
@@ -84,6 +84,7 @@ class GmfSettings(AdamSettings):
     """
 
     kind: Literal["gmf"] = "gmf"
+    dims: Annotated[int, Field(ge=1, le=1024)] = 50
     batch: Annotated[int, Field(ge=1)] = 256
     negatives: Annotated[int, Field(ge=1, le=1000)] = 4
     regulariser: Annotated[float, Field(ge=0)] = 0.0

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.models.rating.blocks import (
     DrawKey,
@@ -55,6 +55,7 @@ from recbench_spark.models.rating.interface import (
     indices_with_unseen,
     rmse,
 )
+from recbench_spark.models.rating.mean_products import mean_products
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
 from recbench_spark.models.rating.wishart import (
@@ -147,6 +148,14 @@ class BayesianModel:
         )
         total = sum(pairs.scores(self._sides(n)) for n in range(len(self.biases_u)))
         return np.asarray(total / len(self.biases_u))
+
+    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+        """Return (b, i) the mean over the stored samples, not clipped: clipped scores would tie.
+
+        The model has no days (`check_ranking`).
+        """
+        sides = self.factors_u, self.biases_u, self.factors_i, self.biases_i
+        return self.mean + self.spread * mean_products(sides, users_b, items_i)
 
     def _sides(self, n: int) -> list[FactorSide]:
         factors = self.factors_u, self.factors_i, self.factors_t
@@ -343,6 +352,17 @@ def fit_bayesian(
     tables = [np.stack(tables) for tables in zip(*stored, strict=True)] if stored else _no_samples()
     model = BayesianModel(sampler.mean, sampler.spread, np.array(train.scale), days_t, *tables)
     return Fit(model, np.array(follower.rmse_s), follower.mean(), settings.burn_in + settings.samples)
+
+
+def check_ranking(settings: BayesianSettings, model: str) -> None:
+    """Check that a model can rank items: it stores samples, and asks for no day. Raises ConfigError."""
+    if "t" in settings.features.split(","):
+        raise ConfigError(
+            f"model {model}: features '{settings.features}' need a day, and a ranking has none",
+            f"features: {settings.features.replace(',t', '')}, or evaluation.task: rating",
+        )
+    if not settings.keep:
+        raise ConfigError(f"model {model}: keep: 0 stores no sample to rank by", "keep: 16")
 
 
 def choose_samples(settings: BayesianSettings) -> Iterator[int]:

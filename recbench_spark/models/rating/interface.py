@@ -77,6 +77,19 @@ class RatingModel(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoringModel(RatingModel, Protocol):
+    """A fitted model that ranks by scores of its own, where no product of two vectors gives them."""
+
+    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+        """Return (b, i) finite scores of users and items by index.
+
+        The ranking calls this for one user at a time, with the same items in the same order. So no
+        batch of users changes a score, whatever the function computes inside.
+        """
+        ...
+
+
 class Fit(NamedTuple):
     """Result of a fit.
 

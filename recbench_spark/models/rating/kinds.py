@@ -17,8 +17,9 @@ from recbench_spark.models.rating.bayesian import BayesianSettings
 from recbench_spark.models.rating.interface import Ratings, RatingSettings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
 from recbench_spark.models.rating.logistic import LogisticSettings
+from recbench_spark.models.rating.neural_factors import MlpSettings, NeumfSettings
 from recbench_spark.models.rating.nsvd import NsvdSettings
-from recbench_spark.models.rating.own import VectorLearner, Vectors
+from recbench_spark.models.rating.own import BlockScores, VectorLearner, Vectors
 from recbench_spark.models.rating.rbm import RbmSettings
 from recbench_spark.models.rating.registry import ALL_FAMILIES, make_settings
 from recbench_spark.models.rating.sgd import SgdSettings
@@ -96,8 +97,20 @@ class GmfModel(GmfSettings, RatingModelConfig):
     kind: Literal["gmf"]
 
 
+class MlpModel(MlpSettings, RatingModelConfig):
+    """A network of a user and an item with a logistic loss, for ranking."""
+
+    kind: Literal["mlp"]
+
+
+class NeumfModel(NeumfSettings, RatingModelConfig):
+    """NeuMF: a network and products of factors with a logistic loss, for ranking."""
+
+    kind: Literal["neumf"]
+
+
 class VectorModel(RatingModelConfig):
-    """Base of a model of another package that returns vectors: `kind: my_models:MyModel`.
+    """Base of a model of another package that returns vectors or scores: `kind: my_models:MyModel`.
 
     A subclass has a `kind` of its own, settings with defaults, and the function `fit`. It needs no Spark:
     a task calls `fit` with the training pairs, and stores, ranks and measures what it returns. The code
@@ -111,6 +124,9 @@ class VectorModel(RatingModelConfig):
             def fit(self, ratings, seed):
                 return Vectors(users_ud, items_id)
 
+    A model whose scores are no products returns an object with a function `score(users, items)`, which
+    gives (users, items) numbers for arrays of indices (`own.BlockScores`).
+
     Attributes:
         positives: `all`: every rated pair is learnt from; `relevant`: those that the metric counts.
     """
@@ -119,8 +135,8 @@ class VectorModel(RatingModelConfig):
 
     positives: Literal["all", "relevant"] = "all"
 
-    def fit(self, ratings: Ratings, seed: int) -> Vectors:
-        """Return the vectors of users and items, from pairs by dense index and the model's seed."""
+    def fit(self, ratings: Ratings, seed: int) -> Vectors | BlockScores:
+        """Return `Vectors` or an object with `score`, from pairs by dense index and the model's seed."""
         raise NotImplementedError
 
     def learner(self) -> VectorLearner:

@@ -1,15 +1,18 @@
-"""Models of other packages that a task fits: a class by its name, and the vectors that it returns."""
+"""Models of other packages that a task fits: a class by its name, and the vectors or scores of its fit."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.config.models import make_model
+from recbench_spark.config.models import import_attribute, make_model
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
+from recbench_spark.kernels.ranking.scorers import check_block
+from recbench_spark.models.rating.interface import Fit, Floats, Indices, Ratings, RatingSettings
 from recbench_spark.models.rating.sgd import Table, make_score_fit
 
 
@@ -27,6 +30,13 @@ class Vectors(NamedTuple):
     bias_i: npt.ArrayLike | None = None
 
 
+class BlockScores(Protocol):
+    """A fitted object that ranks by a function of its own: arrays, numbers and text."""
+
+    def score(self, users: Any, items: Any) -> Any:
+        """Return (users, items) numbers for arrays of indices."""
+
+
 class VectorLearner(RatingSettings):
     """Settings of a `kinds.VectorModel` in a task.
 
@@ -42,17 +52,86 @@ class VectorLearner(RatingSettings):
     settings: dict[str, bool | Any]
 
 
+@dataclass(frozen=True)
+class OwnModel:
+    """A fitted object of another package that ranks by its own scores.
+
+    It holds arrays, numbers and text alone, so that a file without pickle keeps it. A task makes it again
+    without a call of `__init__`.
+
+    Attributes:
+        fitted: the object.
+    """
+
+    fitted: BlockScores
+
+    @property
+    def kind(self) -> str:
+        """Name of the object's class, `module:Class`."""
+        return f"{type(self.fitted).__module__}:{type(self.fitted).__qualname__}"
+
+    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+        """Return (b, i) scores, as `interface.ScoringModel`."""
+        scores: Floats = self.fitted.score(users_b, items_i)
+        return scores
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """Return (p,) scores of pairs, user by user; 0 for an unseen user or item."""
+        out_p = np.zeros(len(users_p))
+        order = np.argsort(users_p, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(users_p[order])) + 1):
+            known = rows[(users_p[rows] >= 0) & (items_p[rows] >= 0)]
+            if len(known):
+                out_p[known] = np.asarray(self.score(users_p[known[:1]], items_p[known]))[0]
+        return out_p
+
+    def list_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what the object holds. Raise DataError for anything but arrays, numbers and text."""
+        held = getattr(self.fitted, "__dict__", {})
+        arrays = {name: np.asarray(value) for name, value in held.items() if value is not None}
+        wrong = [name for name, array in arrays.items() if array.dtype.kind not in "biufUS"]
+        if wrong or KIND in arrays:
+            name = wrong[0] if wrong else KIND
+            raise DataError(
+                f"{self.kind}: attribute '{name}' is a {type(held[name]).__name__} that no file can keep",
+                f"keep arrays, numbers and text, under other names than '{KIND}'",
+            )
+        return arrays
+
+
+KIND = "kind"
+"""Name of the array of a stored model that holds its kind."""
+
+
+def make_own_model(kind: str, fields: Mapping[str, Any]) -> OwnModel:
+    """Return a stored object again, with its arrays and numbers. Raise ConfigError without its class."""
+    fitted = object.__new__(import_attribute(kind, "model"))
+    for name, value in fields.items():
+        object.__setattr__(fitted, name, value.item() if value.ndim == 0 else value)
+    return OwnModel(fitted)
+
+
 def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Ratings | None = None) -> Fit:
-    """Fit the class and check its vectors; users and items without a training pair get zero vectors.
+    """Fit the class and check its vectors, or its scores of the watched pairs.
+
+    Users and items without a training pair get zero vectors.
 
     Raises:
         ConfigError: the class cannot be imported.
-        DataError: the vectors have other shapes than the ratings need, or are no numbers.
+        DataError: vectors or scores have other shapes than the ratings need, or are no numbers.
         DivergedError: a vector is not finite.
     """
     document = {"name": "model", "kind": learner.kind, "version": learner.version, **learner.settings}
     model: Any = make_model({**document, "positives": learner.positives}, "model")
-    users_ud, items_id, bias_i = Vectors(*model.fit(train, seed))
+    returned = model.fit(train, seed)
+    if callable(getattr(returned, "score", None)):
+        return _fit_own(OwnModel(returned), watched)
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        raise DataError(
+            f"{learner.kind}: fit returned a {type(returned).__name__}",
+            "return Vectors(users, items), or an object with a function score(users, items)",
+        )
+    users_ud, items_id, bias_i = Vectors(*returned)
     p_ud = _check_table(users_ud, train.n_users, "users", learner.kind)
     q_id = _check_table(items_id, train.n_items, "items", learner.kind)
     if p_ud.shape[1] != q_id.shape[1]:
@@ -65,6 +144,18 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
         raise DataError(f"{learner.kind}: the bias has shape {bias.shape}", f"return ({train.n_items},)")
     error = DivergedError(f"{learner.kind} returned numbers that are not finite", "see its settings")
     return make_score_fit(train, (p_ud, q_id), 1, watched, bias_i=bias, error=error)
+
+
+def _fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
+    """Check that the object can be stored and found again, and score the watched pairs."""
+    model.list_arrays()
+    if import_attribute(model.kind, "the class of a fitted model") is not type(model.fitted):
+        raise DataError(f"{model.kind} is another class than that of the fitted model", "give it a name")
+    if watched is None:
+        return Fit(model, np.zeros(0), np.zeros(0), 1)
+    items = np.arange(watched.n_items)
+    check_block(model.score(watched.users_r[:1], items), len(items), f"{model.kind}: scores")
+    return Fit(model, np.zeros(0), model.predict(watched.users_r, watched.items_r), 1)
 
 
 def _check_table(table: npt.ArrayLike, rows: int, what: str, kind: str) -> Table:

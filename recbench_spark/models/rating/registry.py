@@ -19,7 +19,12 @@ from recbench_spark.config.models import import_class
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
-from recbench_spark.models.rating.bayesian import BayesianModel, BayesianSettings, fit_bayesian
+from recbench_spark.models.rating.bayesian import (
+    BayesianModel,
+    BayesianSettings,
+    check_ranking,
+    fit_bayesian,
+)
 from recbench_spark.models.rating.interface import (
     Fit,
     FitCall,
@@ -34,8 +39,14 @@ from recbench_spark.models.rating.item_neighbours import (
 )
 from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_means
+from recbench_spark.models.rating.neural_factors import (
+    MlpSettings,
+    NetworkModel,
+    NeumfSettings,
+    fit_network,
+)
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
-from recbench_spark.models.rating.own import VectorLearner, fit_vectors
+from recbench_spark.models.rating.own import KIND, OwnModel, VectorLearner, fit_vectors, make_own_model
 from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
 from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
 
@@ -62,6 +73,8 @@ IMPLICIT: dict[str, Family] = {
     "gmf": Family(GmfSettings, fit_gmf, RatingFactorModel),
     "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, RatingFactorModel),
     "logistic_mf": Family(LogisticSettings, fit_logistic, RatingFactorModel),
+    "mlp": Family(MlpSettings, fit_network, NetworkModel),
+    "neumf": Family(NeumfSettings, fit_network, NetworkModel),
     "wmf": Family(WmfSettings, fit_wmf, RatingFactorModel),
 }
 """Learners of ranking scores: these are no ratings, also where a learner reads the ratings (wmf)."""
@@ -79,8 +92,20 @@ def learns_relevant(settings: Mapping[str, Any]) -> bool:
     return gives_scores(settings["kind"]) and settings.get("positives", "relevant") == "relevant"
 
 
-KIND = "kind"
-"""Name of the array of a stored model that holds its kind."""
+def check_block_scores(settings: RatingSettings, model: str) -> None:
+    """Check that a fitted model without vectors ranks by scores of its own (`interface.ScoringModel`).
+
+    Raises ConfigError that names the model and the reason.
+    """
+    if isinstance(settings, BayesianSettings):
+        check_ranking(settings, model)
+    elif not isinstance(settings, VectorLearner) and not hasattr(
+        ALL_FAMILIES[settings.kind].model, "score"
+    ):
+        raise ConfigError(
+            f"model {model}: kind '{settings.kind}' predicts pairs and ranks nothing",
+            "evaluation.task: rating",
+        )
 
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
@@ -108,11 +133,15 @@ def fit(
 
 def save(model: RatingModel, path: str | Path) -> Path:
     """Write all fields of a model, and its kind, to one `.npz` file: arrays and numbers, never a pickle."""
-    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
-    arrays = {name: np.asarray(value) for name, value in fields.items() if value is not None}
+    arrays = model.list_arrays() if isinstance(model, OwnModel) else _list_fields(model)
     with Path(path).open("wb") as file:
         np.savez(file, **{KIND: np.asarray(model.kind)}, **arrays)  # type: ignore[arg-type]
     return Path(path)
+
+
+def _list_fields(model: RatingModel) -> dict[str, Any]:
+    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
+    return {name: np.asarray(value) for name, value in fields.items() if value is not None}
 
 
 def load(path: str | Path) -> RatingModel:
@@ -125,11 +154,22 @@ def load(path: str | Path) -> RatingModel:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, BadZipFile) as error:
         raise DataError(f"{path} holds no model: {error}", "give a file that save() wrote") from None
+    return make_stored_model(arrays, path)
+
+
+def make_stored_model(arrays: Mapping[str, Any], path: str | Path) -> RatingModel:
+    """Make a model from the arrays of its file, which may be mapped; `path` names it in errors.
+
+    Raises DataError for an unknown kind, or if a field is missing.
+    """
     kinds = {family.model.kind: family.model for family in ALL_FAMILIES.values()}
-    kind = str(arrays.pop(KIND, ""))
+    kind = str(arrays.get(KIND, ""))
+    fields = {name: array for name, array in arrays.items() if name != KIND}
+    if ":" in kind:
+        return make_own_model(kind, fields)
     if kind not in kinds:
         raise DataError(f"{path} holds a model of kind '{kind}'", nearest(kind, kinds))
-    model: RatingModel = _make_model(kinds[kind], arrays, path)
+    model: RatingModel = _make_model(kinds[kind], fields, path)
     return model
 
 

@@ -24,6 +24,7 @@ from recbench_spark.kernels.ids import CANONICAL_INTEGER
 from recbench_spark.models.rating.interface import Ratings, RatingSettings, Scale, check_ratings
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_rows import share_rows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 MICROSECONDS = 1_000_000
@@ -94,6 +95,26 @@ class RatingLog:
             "part": parts.cast(pa.string()),
             "rating": pa.array(arrays["ratings"][rows]),
         }
+
+
+def share_log(rows: DataFrame, given: Scale | None, scratch: str) -> SharedRatingLog:
+    """Write labelled rows once for all tasks of a host.
+
+    Args:
+        rows: rows with `COLUMNS`.
+        given: `dataset.scale`; None: the scale is that of the ratings.
+        scratch: folder that all workers can read.
+
+    Raises:
+        DataError: a rating outside the given scale.
+    """
+    rows = rows.select(*COLUMNS)
+    facts = collect_facts(rows)
+    scale = find_scale(facts, given)
+    has_times = facts["timed"] == facts["rows"]
+    return SharedRatingLog(
+        share_rows(scratch, rows), tuple(facts["parts"]), scale, has_times, facts["rows"]
+    )
 
 
 def collect_facts(rows: DataFrame) -> dict[str, Any]:

@@ -1,0 +1,327 @@
+"""MLP and NeuMF of neural collaborative filtering: networks of a user and an item, fitted by Adam.
+
+NeuMF adds products of factors to the network; MLP is the network alone. Neither is a product of two
+vectors, so they rank by scores of their own (`interface.ScoringModel`). The fit alone imports torch.
+Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.
+
+Axes: u users, i items, d dimensions of products, h numbers of the first hidden layer, p pairs, l layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from recbench_spark.errors import DivergedError
+from recbench_spark.kernels.compiling import compile_kernel, readonly
+from recbench_spark.models.rating.adam_factors import (
+    ITEMS,
+    NEGATIVES,
+    USERS,
+    WEIGHTS,
+    AdamSettings,
+    PairSampler,
+    make_generator,
+    use_one_thread,
+)
+from recbench_spark.models.rating.interface import (
+    Fit,
+    Floats,
+    Indices,
+    Ratings,
+    add_unseen_row,
+    indices_with_unseen,
+)
+from recbench_spark.models.rating.sgd import Table
+
+if TYPE_CHECKING:
+    import torch
+
+NETWORK_USERS, NETWORK_ITEMS, FIRST_LAYER = range(NEGATIVES + 1, NEGATIVES + 4)
+"""Purposes of random draws beside those of `adam_factors`; layer l draws with FIRST_LAYER + l."""
+
+TILE = 128
+"""Pairs that pass through the network together; the scores do not depend on it."""
+
+Width = Annotated[int, Field(ge=1, le=4096)]
+Batch = tuple[Indices, Indices, Table]
+
+
+class MlpSettings(AdamSettings):
+    """Settings of a network of a user and an item; the defaults are those of the published study.
+
+    Attributes:
+        layers: sizes of the layers. One half of the first layer is the user's vector, the other half the
+            item's, so its size is even.
+        batch: rated pairs of a step.
+        negatives: items drawn for each of them that the user has not rated.
+        regulariser: factor of half the squared lengths of the vectors of a step.
+        init_sd: standard deviation of the vectors at the start.
+    """
+
+    kind: Literal["mlp", "neumf"] = "mlp"
+    layers: Annotated[tuple[Width, ...], Field(min_length=2, max_length=16)] = (64, 32, 16, 8)
+    batch: Annotated[int, Field(ge=1)] = 256
+    negatives: Annotated[int, Field(ge=1, le=1000)] = 4
+    regulariser: Annotated[float, Field(ge=0)] = 0.0
+    init_sd: Annotated[float, Field(gt=0)] = 0.01
+
+    @field_validator("layers")
+    @classmethod
+    def _check_halves(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
+        if layers[0] % 2:
+            raise ValueError(f"the first layer is split between user and item: {layers[0]} is not even")
+        return layers
+
+
+class NeumfSettings(MlpSettings):
+    """Settings of NeuMF: those of its network, and `dims`, the length of the vectors of its products."""
+
+    kind: Literal["neumf"] = "neumf"
+    dims: Annotated[int, Field(ge=1, le=1024)] = 8
+
+
+# ------------------------------------------------------------------------------------ the model
+
+
+@dataclass(frozen=True)
+class NetworkModel:
+    """A fitted network. The score of a pair is p_u . q_i + h(x) with x = relu(first_u + first_i).
+
+    h passes x through the hidden layers and adds its last layer with the output weights. The constant of
+    the output is left out: the sigmoid and a constant keep the order. Each score is one float64 sum in a
+    written order, so it does not depend on the pairs that are scored with it.
+
+    Attributes:
+        p_ud: (u, d) factors of users times the output weights; d is 0 without products.
+        q_id: (i, d) factors of items.
+        first_uh: (u, h) the user's part of the first hidden layer, with the layer's constants.
+        first_ih: (i, h) the item's part.
+        widths_l: (l,) numbers of each hidden layer.
+        weights: of each later layer (after, before) and its constants; then the output weights.
+    """
+
+    p_ud: Table
+    q_id: Table
+    first_uh: Table
+    first_ih: Table
+    widths_l: Indices
+    weights: Table
+
+    kind: ClassVar[str] = "network"
+
+    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+        """Return (p,) scores; the vectors of an unseen user or item are zeros."""
+        users = indices_with_unseen(users_p, len(self.p_ud), "user")
+        items = indices_with_unseen(items_p, len(self.q_id), "item")
+        tables = [add_unseen_row(table) for table in (self.p_ud, self.q_id, self.first_uh, self.first_ih)]
+        out_p = np.zeros(len(users))
+        _score_pairs(_as_inputs(*tables), _as_inputs(self.widths_l, self.weights), users, items, out_p)
+        return out_p
+
+    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+        """Return (b, i) scores of users and items by index, as `interface.ScoringModel`."""
+        tables = _as_inputs(self.p_ud, self.q_id, self.first_uh, self.first_ih)
+        network = _as_inputs(self.widths_l, self.weights)
+        out_bi = np.zeros((len(users_b), len(items_i)))
+        items = np.ascontiguousarray(items_i, np.int64)
+        for out_i, user in zip(out_bi, users_b, strict=True):
+            _score_pairs(tables, network, np.full(len(items), user, np.int64), items, out_i)
+        return out_bi
+
+
+def _as_inputs(*arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """Return arrays of one type for the kernel, whether they are mapped files or fresh."""
+    return tuple(readonly(np.ascontiguousarray(array)) for array in arrays)
+
+
+@compile_kernel
+def _score_pairs(
+    tables: tuple[Table, ...], network: tuple[Any, ...], users_p: Indices, items_p: Indices, out_p: Floats
+) -> None:
+    """Write the scores of pairs, TILE at a time; sums run over the numbers of a layer in index order."""
+    p_ud, q_id, first_uh, first_ih = tables
+    widths_l, weights = network
+    x_kp, y_kp = np.empty((widths_l.max(), TILE)), np.empty((widths_l.max(), TILE))
+    for start in range(0, len(out_p), TILE):
+        n = min(TILE, len(out_p) - start)
+        users, items = users_p[start : start + n], items_p[start : start + n]
+        _enter_network(first_uh, first_ih, users, items, x_kp)
+        at = 0
+        for layer in range(1, len(widths_l)):
+            before, after = widths_l[layer - 1], widths_l[layer]
+            _pass_layer(weights[at : at + after * (before + 1)], (before, after, n), x_kp, y_kp)
+            at += after * (before + 1)
+            x_kp, y_kp = y_kp, x_kp
+        for p in range(n):
+            total = 0.0
+            for d in range(p_ud.shape[1]):
+                total += np.float64(p_ud[users[p], d]) * np.float64(q_id[items[p], d])
+            for k in range(widths_l[-1]):
+                total += np.float64(weights[at + k]) * x_kp[k, p]
+            out_p[start + p] = total
+
+
+@compile_kernel
+def _enter_network(first_uh: Table, first_ih: Table, users: Indices, items: Indices, x_kp: Floats) -> None:
+    """Write relu(first_u + first_i) of a tile of pairs."""
+    for k in range(first_uh.shape[1]):
+        for p in range(len(users)):
+            x_kp[k, p] = max(np.float64(first_uh[users[p], k]) + np.float64(first_ih[items[p], k]), 0.0)
+
+
+@compile_kernel
+def _pass_layer(weights: Table, sizes: tuple[int, int, int], x_kp: Floats, y_kp: Floats) -> None:
+    """Write relu(W x + c) of a tile of pairs; each sum begins with its constant."""
+    before, after, n = sizes
+    for j in range(after):
+        y_kp[j, :n] = np.float64(weights[after * before + j])
+        for k in range(before):
+            weight = np.float64(weights[j * before + k])
+            for p in range(n):
+                y_kp[j, p] += weight * x_kp[k, p]
+        for p in range(n):
+            y_kp[j, p] = max(y_kp[j, p], 0.0)
+
+
+# ------------------------------------------------------------------------------------ the fit
+
+
+class Network(NamedTuple):
+    """The numbers that Adam changes.
+
+    Attributes:
+        factors: factors of the products, (u, d) and (i, d); empty without products.
+        vectors: vectors of users and items that enter the network, (u, h) and (i, h).
+        layers: weights (after, before) and constants (after,) of each hidden layer, one after the other.
+        out: (d + last,) output weights, those of the products first.
+        constant: (1,) constant of the output.
+    """
+
+    factors: list[torch.Tensor]
+    vectors: list[torch.Tensor]
+    layers: list[torch.Tensor]
+    out: torch.Tensor
+    constant: torch.Tensor
+
+    def list_tables(self) -> list[torch.Tensor]:
+        """Return all tables, in one order."""
+        return [*self.factors, *self.vectors, *self.layers, self.out, self.constant]
+
+    def score(self, users_b: torch.Tensor, items_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (b,) scores of pairs, and the sum of the squares of their vectors."""
+        import torch  # noqa: PLC0415
+
+        e_bh, f_bh = self.vectors[0][users_b], self.vectors[1][items_b]
+        squares = (e_bh**2).sum() + (f_bh**2).sum()
+        x = torch.cat([e_bh, f_bh], dim=1)
+        for weights, constants in zip(self.layers[::2], self.layers[1::2], strict=True):
+            x = torch.relu(torch.addmm(constants, x, weights.T))
+        if self.factors:
+            p_bd, q_bd = self.factors[0][users_b], self.factors[1][items_b]
+            squares = squares + (p_bd**2).sum() + (q_bd**2).sum()
+            x = torch.cat([p_bd * q_bd, x], dim=1)
+        return x @ self.out + self.constant, squares
+
+
+def fit_network(
+    train: Ratings, settings: MlpSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Fit MLP or NeuMF: minimise the mean logistic loss over rated pairs and drawn negatives.
+
+    A step costs batch (1 + negatives) times the number of weights, and Adam all vectors. A fit takes one
+    thread, whatever `threads` says. The model is fitted from its start, without the pretraining of section
+    3.4.1.
+
+    Raises DivergedError if a number is not finite.
+    """
+    sampler = PairSampler(train, settings.batch, settings.negatives, seed)
+    batches = (batch for epoch in range(settings.epochs) for batch in sampler.draw_batches(epoch))
+    with use_one_thread():
+        network = descend(start_network(train, settings, seed), batches, settings)
+    model = make_network_model(network, train)
+    tables = (model.p_ud, model.q_id, model.first_uh, model.first_ih, model.weights)
+    if not all(np.isfinite(table).all() for table in tables):
+        raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
+    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.zeros(0), watched_p, settings.epochs)
+
+
+def start_network(train: Ratings, settings: MlpSettings, seed: int) -> Network:
+    """Draw normal vectors, and weights within sqrt(3 / inputs) (LeCun et al. 1998); constants are 0."""
+    sizes, dims = (train.n_users, train.n_items), getattr(settings, "dims", 0)
+    half, last = settings.layers[0] // 2, settings.layers[-1]
+    factors = [
+        _draw_normal(rows, dims, settings, seed, at) for rows, at in zip(sizes, (USERS, ITEMS), strict=True)
+    ]
+    places = (NETWORK_USERS, NETWORK_ITEMS)
+    vectors = [_draw_normal(rows, half, settings, seed, at) for rows, at in zip(sizes, places, strict=True)]
+    layers: list[torch.Tensor] = []
+    for at, (before, after) in enumerate(pairwise(settings.layers)):
+        layers += [_draw_uniform((after, before), before, seed, FIRST_LAYER + at), _learn(np.zeros(after))]
+    out = _draw_uniform((dims + last,), dims + last, seed, WEIGHTS)
+    return Network(factors if dims else [], vectors, layers, out, _learn(np.zeros(1)))
+
+
+def _draw_normal(rows: int, dims: int, settings: MlpSettings, seed: int, purpose: int) -> torch.Tensor:
+    return _learn(make_generator(seed, purpose).normal(0, settings.init_sd, (rows, dims)))
+
+
+def _draw_uniform(shape: tuple[int, ...], inputs: int, seed: int, purpose: int) -> torch.Tensor:
+    bound = np.sqrt(3 / inputs)
+    return _learn(make_generator(seed, purpose).uniform(-bound, bound, shape))
+
+
+def _learn(table: Floats) -> torch.Tensor:
+    """Return a table that Adam may change."""
+    import torch  # noqa: PLC0415
+
+    return torch.tensor(table, dtype=torch.float32, requires_grad=True)
+
+
+def descend(network: Network, batches: Iterable[Batch], settings: MlpSettings) -> Network:
+    """Make a step of Adam for each batch of users, items and labels; return the network."""
+    import torch  # noqa: PLC0415
+
+    adam = torch.optim.Adam(network.list_tables(), lr=settings.rate)
+    measure = torch.nn.functional.binary_cross_entropy_with_logits
+    for users_b, items_b, label_b in batches:
+        adam.zero_grad()
+        score_b, squares = network.score(torch.from_numpy(users_b), torch.from_numpy(items_b))
+        loss = measure(score_b, torch.from_numpy(label_b))
+        if settings.regulariser:
+            loss = loss + settings.regulariser * squares / 2
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    return network
+
+
+def make_network_model(network: Network, train: Ratings) -> NetworkModel:
+    """Return the network as arrays: the first layer is applied to users and items once.
+
+    Users and items without a training pair get zero vectors.
+    """
+    e_uh, e_ih, *layers = (_to_array(table) for table in (*network.vectors, *network.layers))
+    first, constants, *later = layers
+    half = e_uh.shape[1]
+    first_uh = np.einsum("uk,hk->uh", e_uh, first[:, :half]) + constants
+    first_ih = np.einsum("ik,hk->ih", e_ih, first[:, half:])
+    out = _to_array(network.out)
+    dims = network.factors[0].shape[1] if network.factors else 0
+    p_ud, q_id = (_to_array(table) for table in network.factors) if dims else (e_uh[:, :0], e_ih[:, :0])
+    widths_l = np.array([first.shape[0], *(table.shape[0] for table in later[::2])], np.int64)
+    weights = np.concatenate([table.ravel() for table in (*later, out[dims:])])
+    tables = [table.astype(np.float32) for table in (p_ud * out[:dims], q_id, first_uh, first_ih)]
+    for table, key_r in zip(tables, (train.users_r, train.items_r) * 2, strict=True):
+        table[np.bincount(key_r, minlength=len(table)) == 0] = 0
+    return NetworkModel(*tables, widths_l, weights.astype(np.float32))
+
+
+def _to_array(table: torch.Tensor) -> Floats:
+    return np.asarray(table.detach().numpy(), np.float64)

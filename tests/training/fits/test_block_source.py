@@ -1,0 +1,94 @@
+"""Models that rank by scores of their own: the ranks are those of a plain loop over stored models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbench_spark.models.rating.registry import load
+from recbench_spark.nightly.model_evaluation import make_adapter
+from recbench_spark.schemas import FITS, RANKINGS, SPLITS
+from recbench_spark.storage.store import Store
+from tests.nights import Ran, run, small
+
+MODELS: list[dict[str, Any]] = [
+    {"name": "neumf", "kind": "neumf", "dims": 4, "layers": [8, 6, 4], "epochs": 2},
+    {"name": "mlp", "kind": "mlp", "layers": [8, 4], "epochs": 2},
+    {"name": "svdpp", "kind": "bayesian_mf", "features": "u,i,iu", "dims": 3, "samples": 6, "keep": 3},
+    {"name": "near", "kind": "tests.own_model:NearestPlace"},
+    {"name": "broken", "kind": "tests.own_model:NearestPlace", "wrong": "nan"},
+    {"name": "days", "kind": "bayesian_mf", "features": "u,i,t", "dims": 3, "samples": 2},
+    {"name": "no_samples", "kind": "bayesian_mf", "dims": 3, "samples": 2, "keep": 0},
+]
+GOOD = ("neumf", "mlp", "svdpp", "near")
+
+
+@pytest.fixture(scope="module")
+def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    evaluation = {
+        "metrics": ["ndcg"],
+        "k": [5],
+        "bootstrap": {"replicates": 10},
+        "definition": {"threshold": 4},
+    }
+    return run(
+        Store(spark, str(tmp_path_factory.mktemp("blocks"))), small(models=MODELS, evaluation=evaluation)
+    )
+
+
+def order_ids(ids: set[str]) -> list[str]:
+    return sorted(ids, key=int) if all(one.isdigit() for one in ids) else sorted(ids)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_ranks_are_those_of_a_plain_loop_over_the_stored_model(night: Ran, name: str) -> None:
+    store = night.store
+    rows = store.read(SPLITS).where(f"split_id = '{night.night.split_id}'").collect()
+    users, items = order_ids({row.user_id for row in rows}), order_ids({row.item_id for row in rows})
+    known = {side: {row[side] for row in rows if row.part == "train"} for side in ("user_id", "item_id")}
+    masked: dict[str, set[str]] = {}
+    for row in rows:
+        if row.part in ("train", "valid"):
+            masked.setdefault(row.user_id, set()).add(row.item_id)
+    (config,) = (model for model in night.benchmark.models if model.name == name)
+    place = f"{store.files_root}/fit_files/{make_adapter(config).key(night.night.data)}/model.npz"
+    model: Any = load(Path(place))
+    scores = model.score(np.arange(len(users)), np.arange(len(items)))
+    ranked = (
+        store.read(RANKINGS).where(f"run_id = '{night.outcome.run_ids[name]}' AND part = 'test'").collect()
+    )
+    assert len(ranked) > 50
+    for row in ranked:
+        if row.user_id not in known["user_id"]:
+            assert set(row.above) == {-1} and row.length == 0
+            continue
+        of_user = dict(zip(items, scores[users.index(row.user_id)], strict=True))
+        candidates = known["item_id"] - masked[row.user_id]
+        assert row.length == len(candidates)
+        for item, above in zip(row.item_ids, row.above, strict=True):
+            if item not in known["item_id"]:
+                assert above == -1
+            else:
+                assert above == sum(of_user[other] > of_user[item] for other in candidates)
+
+
+def test_models_that_cannot_rank_fail_alone_and_say_why(night: Ran) -> None:
+    assert set(night.outcome.run_ids) == set(GOOD)
+    assert "not finite" in night.outcome.failed["broken"]
+    assert "features 'u,i,t' need a day, and a ranking has none" in night.outcome.failed["days"]
+    assert "keep: 0 stores no sample to rank by" in night.outcome.failed["no_samples"]
+
+
+def test_all_fits_are_tasks_side_by_side_and_are_made_once(night: Ran) -> None:
+    assert f"fit {len(MODELS)} models side by side" in night.remarks
+    fitted = sorted(row.model for row in night.store.read(FITS).where("status = 'succeeded'").collect())
+    assert fitted == sorted(set(GOOD) | {"days", "no_samples"})
+    again = run(night.store, night.benchmark, force=True)
+    assert set(again.outcome.run_ids) == set(GOOD)
+    assert (
+        sorted(row.model for row in night.store.read(FITS).where("status = 'succeeded'").collect())
+        == fitted
+    )
