@@ -356,7 +356,7 @@ class BlockScorer:
 
 
 def check_block(scores: Any, items: int, what: str) -> Floats:
-    """Return (1, items) scores of one user as float64; `what` names them. Raise DataError if they are not."""
+    """Return (1, items) scores of one user as float64. Raise DataError, which calls them `what`."""
     array = np.asarray(scores)
     if array.dtype.kind not in "fiu" or array.shape != (1, items):
         raise DataError(

@@ -125,7 +125,7 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
     model: Any = make_model({**document, "positives": learner.positives}, "model")
     returned = model.fit(train, seed)
     if callable(getattr(returned, "score", None)):
-        return _fit_own(OwnModel(returned), watched)
+        return fit_own(OwnModel(returned), watched)
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise DataError(
             f"{learner.kind}: fit returned a {type(returned).__name__}",
@@ -146,7 +146,7 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
     return make_score_fit(train, (p_ud, q_id), 1, watched, bias_i=bias, error=error)
 
 
-def _fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
+def fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
     """Check that the object can be stored and found again, and score the watched pairs."""
     model.list_arrays()
     if import_attribute(model.kind, "the class of a fitted model") is not type(model.fitted):

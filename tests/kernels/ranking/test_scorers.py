@@ -10,6 +10,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import (
+    BlockScorer,
     DotScorer,
     HashScorer,
     NeighbourScorer,
@@ -209,3 +210,56 @@ def test_what_a_model_needs_is_named():
     block = UserBlock(np.arange(1), histories=lists([[0]]))
     with pytest.raises(DataError, match="1 scores hold NaN or infinite"):
         count_ranks(huge, block, none, none)
+
+
+def block_world(users=50, items=37):
+    """A model of matrix products, whose bits depend on the shape of a block, with ties among its scores."""
+    rng = np.random.default_rng(5)
+    p_ud, q_id = (
+        rng.normal(size=(users, 8)).astype(np.float32),
+        rng.normal(size=(items, 8)).astype(np.float32),
+    )
+    q_id[3::9] = q_id[4]
+    rows_i = rng.permutation(items)
+    rows_i[[2, 20]] = -1
+    return lambda u, i: p_ud[u] @ q_id[i].T, rows_i
+
+
+def test_block_scorer_ranks_by_the_function_whatever_the_block():
+    score, rows_i = block_world()
+    scorer, items = BlockScorer(score, rows_i), len(rows_i)
+    rng = np.random.default_rng(1)
+    truth = [rng.permutation(items)[:4].tolist() for _ in range(50)]
+    masked = [rng.permutation(items)[:5].tolist() for _ in range(50)]
+    block = UserBlock(np.arange(50), rows_u=np.arange(50))
+    scored = np.flatnonzero(rows_i >= 0)
+    scores_ui = np.zeros((50, items))
+    for u in range(50):
+        scores_ui[u, scored] = score(np.array([u]), rows_i[scored])[0]
+    counts = check_against_rows(scorer, block, truth, masked, scores_ui)
+    for u in (0, 17, 49):
+        one = UserBlock(np.arange(1), rows_u=np.array([u]))
+        alone = count_ranks(scorer, one, lists([truth[u]]), lists([masked[u]]))
+        assert alone.above_p.tolist() == counts.above_p[4 * u : 4 * u + 4].tolist()
+    listed = [sorted(set(range(items)) - set(row)) for row in masked]
+    some = count_listed(scorer, block, lists(truth), lists(listed))
+    ranked = counts.above_p >= 0
+    assert np.array_equal(some.above_p[ranked], counts.above_p[ranked])
+    assert scorer.knows(UserBlock(np.arange(2), rows_u=np.array([-1, 3]))).tolist() == [False, True]
+    assert not scorer.score_rows(UserBlock(np.arange(1), rows_u=np.array([-1])), 0, 1).any()
+
+
+def test_block_scorer_refuses_scores_that_do_not_fit():
+    block = UserBlock(np.arange(2), rows_u=np.arange(2))
+    for wrong, message in (
+        (lambda u, i: np.zeros((len(i), len(u))), r"shape \(3, 1\)"),
+        (lambda u, i: np.zeros((1, 3), complex), "type complex128"),
+        (lambda u, i: None, r"shape \(\)"),
+    ):
+        with pytest.raises(DataError, match=message):
+            BlockScorer(wrong, np.arange(3)).score_rows(block, 0, 1)
+    with pytest.raises(DataError, match="scores"):
+        nan = BlockScorer(lambda u, i: np.full((1, 3), np.nan), np.arange(3))
+        count_ranks(nan, block, lists([[0], [1]]), lists([[], []]))
+    with pytest.raises(DataError, match="rows"):
+        BlockScorer(lambda u, i: np.zeros((1, 3)), np.arange(3)).knows(UserBlock(np.arange(1)))

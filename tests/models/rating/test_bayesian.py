@@ -7,9 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from recbench_spark.errors import DataError
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.rating import bayesian
-from recbench_spark.models.rating.bayesian import BayesianSettings, Sampler, choose_samples, fit_bayesian
+from recbench_spark.models.rating.bayesian import (
+    BayesianModel,
+    BayesianSettings,
+    Sampler,
+    check_ranking,
+    choose_samples,
+    fit_bayesian,
+)
 from recbench_spark.models.rating.blocks import DrawKey, draw_side, make_prior
 from recbench_spark.models.rating.implicit_features import (
     BagPrior,
@@ -18,7 +25,7 @@ from recbench_spark.models.rating.implicit_features import (
     draw_bag_factor,
     make_bag,
 )
-from recbench_spark.models.rating.interface import check_ratings, rmse
+from recbench_spark.models.rating.interface import ScoringModel, check_ratings, rmse
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, fill_normals
 from recbench_spark.models.rating.wishart import draw_gamma, draw_normal_wishart
 from tests.models.rating.worlds import plant_ratings
@@ -315,3 +322,40 @@ def test_time_models_refuse_a_log_without_timestamps_by_name() -> None:
     model = fit_bayesian(train, BayesianSettings(features="u,i,t", dims=2, samples=1), 1).model
     with pytest.raises(DataError, match="knows the day"):
         model.predict(np.array([0]), np.array([0]))
+
+
+@pytest.mark.parametrize("features", ["u,i", "u,i,iu", "u,i,iu,ii"])
+def test_scores_are_means_over_samples_bit_for_bit_and_agree_with_unclipped_predictions(
+    features: str,
+) -> None:
+    ratings = matrix_6x5()
+    model = fit_bayesian(
+        ratings, BayesianSettings(features=features, dims=DIMS, samples=5, keep=3), 4
+    ).model
+    assert isinstance(model, BayesianModel) and isinstance(model, ScoringModel)
+    users, items = np.arange(USERS), np.arange(ITEMS)
+    scores = model.score(users, items)
+    for u in users:
+        for i in items:
+            total = 0.0
+            for n in range(3):
+                one = float(model.biases_u[n, u]) + float(model.biases_i[n, i])
+                for p, q in zip(
+                    model.factors_u[n, u].tolist(), model.factors_i[n, i].tolist(), strict=True
+                ):
+                    one += p * q
+                total += one
+            assert scores[u, i] == model.mean + model.spread * (total / 3)
+    wide = dataclasses.replace(model, scale=np.array([-np.inf, np.inf]))
+    pairs = wide.predict(np.repeat(users, ITEMS), np.tile(items, USERS)).reshape(USERS, ITEMS)
+    np.testing.assert_allclose(scores, pairs, atol=1e-5)
+    assert np.array_equal(scores[2:3, ::2], model.score(users[2:3], items[::2])), "no block changes a bit"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"features": "u,i,t"}, "need a day"), ({"keep": 0}, "keep: 0")]
+)
+def test_models_that_cannot_rank_are_named(changes: dict, message: str) -> None:
+    check_ranking(BayesianSettings(features="u,i,iu,ii"), "mine")
+    with pytest.raises(ConfigError, match=f"model mine: .*{message}"):
+        check_ranking(BayesianSettings(**changes), "mine")

@@ -10,12 +10,13 @@ import pytest
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, DataError, DivergedError
 from recbench_spark.models.rating.kinds import learner_settings
-from recbench_spark.models.rating.registry import fit, learns_relevant, make_settings
+from recbench_spark.models.rating.own import OwnModel, fit_own
+from recbench_spark.models.rating.registry import fit, learns_relevant, load, make_settings, save
 from recbench_spark.schemas import FITS, METRICS
 from recbench_spark.storage.store import Store
 from tests.models.rating.worlds import plant_ratings
 from tests.nights import Ran, run, small
-from tests.own_model import PureSvd
+from tests.own_model import Distances, NearestPlace, PureSvd
 
 KIND = "tests.own_model:PureSvd"
 
@@ -37,6 +38,46 @@ def test_the_vectors_are_those_that_the_class_returns() -> None:
     )
     np.testing.assert_allclose(fitted.watched_p[rated], scores[rated], rtol=1e-5, atol=1e-5)
     assert not fitted.watched_p[~rated].any()
+
+
+def make_place_learner(**settings: Any) -> Any:
+    return make_settings(
+        learner_settings(NearestPlace(name="mine", kind="nearest_place", **settings)).model_dump()
+    )
+
+
+def test_an_object_with_scores_is_stored_without_pickle_and_scores_the_same(tmp_path: Any) -> None:
+    train, test = plant_ratings()
+    fitted = fit(train, make_place_learner(), 1, test)
+    stored: Any = load(save(fitted.model, tmp_path / "model.npz"))
+    direct: Any = NearestPlace(name="mine", kind="nearest_place").fit(train, 1)
+    users, items = np.arange(train.n_users), np.arange(train.n_items)
+    assert np.array_equal(stored.score(users, items), direct.score(users, items))
+    assert np.array_equal(fitted.watched_p, direct.score(users, items)[test.users_r, test.items_r])
+    assert stored.kind == "tests.own_model:Distances" and stored.predict(np.array([-1]), items[:1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("shape", r"Distances: scores of one user have shape \(40, 1\)"),
+        ("text", r"Distances: scores of one user have shape \(1, 40\) and type <U"),
+        ("list", r"Distances: attribute 'items_id' is a list that no file can keep"),
+        ("nothing", r"NearestPlace: fit returned a NoneType"),
+    ],
+)
+def test_objects_that_cannot_rank_are_refused_by_name(wrong: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fit(plant_ratings()[0], make_place_learner(wrong=wrong), 1, plant_ratings()[1])
+
+
+def test_a_class_that_tasks_cannot_import_is_refused() -> None:
+    class Hidden(Distances):
+        pass
+
+    _, test = plant_ratings()
+    with pytest.raises(ConfigError, match=r"class of a fitted model .*Hidden"):
+        fit_own(OwnModel(Hidden(np.zeros((60, 2)), np.zeros((40, 2)))), test)
 
 
 def test_only_relevant_pairs_are_learnt_from_if_the_file_says_so() -> None:
