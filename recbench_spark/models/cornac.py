@@ -1,13 +1,15 @@
 """Models of the library cornac as models of a benchmark file: `{name: bpr, kind: cornac, model: BPR}`.
 
-Any model of cornac that gives vectors of users and items, or biases of items, can be named: MF, SVD, PMF,
-MMMF, BPR, WBPR, NMF, BaselineOnly and others. Cornac is no requirement of this package: install the extra
-`zoo` on the driver and on the workers.
+Any model of cornac that scores items can be named. Those with vectors of users and items (MF, SVD, PMF,
+MMMF, BPR, WBPR, NMF and others), or with biases of items (BaselineOnly), are stored as such. Of others all
+scores are stored, which small logs allow. Cornac is no requirement of this package: install the extra `zoo`
+on the driver and on the workers.
 """
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
@@ -15,11 +17,14 @@ import numpy as np
 from pydantic import Field
 
 from recbench_spark.errors import ConfigError, MissingError, nearest
-from recbench_spark.models.rating.interface import Indices, Ratings
+from recbench_spark.models.rating.interface import Floats, Indices, Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
 
 INSTALL = "pip install 'recbench-spark[zoo]', on the driver and on the workers"
+
+MAX_CELLS = 1 << 25
+"""Most scores that are stored of a model without vectors: 256 MB."""
 
 OURS = ("self", "name", "seed", "verbose", "trainable", "init_params", "user_text", "item_text")
 """Parameters of cornac's classes that a benchmark file does not set."""
@@ -35,29 +40,38 @@ class CornacModel(VectorModel):
 
     kind: Literal["cornac"]
     model: str
-    settings: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    settings: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
 
     def check(self, reader: str) -> None:
         """Check that cornac has the class, and the class the settings.
 
         Raises:
             MissingError: cornac is not installed.
-            ConfigError: an unknown class or setting.
+            ConfigError: an unknown class or setting, or a size that the model does not take.
         """
-        known = [name for name in inspect.signature(find_class(self.model)).parameters if name not in OURS]
+        parameters = inspect.signature(find_class(self.model)).parameters
+        known = [name for name in parameters if name not in OURS]
         for name in self.settings:
             if name not in known:
                 raise ConfigError(
                     f"model {self.name}: cornac's {self.model} has no setting '{name}'",
                     nearest(name, known),
                 )
+        values = {name: self.settings.get(name, one.default) for name, one in parameters.items()}
+        layers, size = values.get("layers"), values.get("num_factors")
+        if layers and size is not None and size != list(layers)[-1]:
+            raise ConfigError(
+                f"model {self.name}: cornac's {self.model} takes no other num_factors than its last layer,"
+                f" {list(layers)[-1]}; given: {size}",
+                f"layers that end in {size}, or kind: neumf",
+            )
 
-    def fit(self, ratings: Ratings, seed: int) -> Vectors:
-        """Fit cornac's model to the ratings in the order of their indices, and return its vectors.
+    def fit(self, ratings: Ratings, seed: int) -> Vectors | ScoreTable:
+        """Fit cornac's model to the ratings in the order of their indices; return its vectors or scores.
 
         Raises:
             MissingError: cornac is not installed here.
-            ConfigError: the model has neither vectors nor biases of items, or a setting is out of range.
+            ConfigError: a setting is out of range, or there are too many scores to store.
         """
         chosen = find_class(self.model)
         parameters = inspect.signature(chosen).parameters
@@ -69,7 +83,7 @@ class CornacModel(VectorModel):
         except Exception as error:  # code of another library, which may be older than its requirements
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"cornac's {self.model}: {reason}", "see cornac's documentation") from error
-        return read_vectors(model, data, ratings)
+        return read_vectors(model, data, ratings) or read_scores(model, data, ratings)
 
 
 def find_class(name: str) -> Any:
@@ -98,35 +112,56 @@ def make_dataset(ratings: Ratings, seed: int) -> Any:
     return import_module("cornac.data").Dataset.build(list(zip(*columns, strict=True)), seed=seed)
 
 
-def read_vectors(model: Any, data: Any, ratings: Ratings) -> Vectors:
+def read_vectors(model: Any, data: Any, ratings: Ratings) -> Vectors | None:
     """Return the vectors by which cornac searches a fitted model, or the biases of its items.
 
-    Raises:
-        ConfigError: the model has neither.
+    Returns None for a model with neither, and for vectors that are sparse or compared by a distance.
     """
     users, items = (np.fromiter(ids.keys(), np.int64) for ids in (data.uid_map, data.iid_map))
     if hasattr(model, "get_user_vectors"):
-        measure = model.get_vector_measure()
-        if not str(measure).startswith("dot product"):
-            raise ConfigError(
-                f"cornac's {type(model).__name__} ranks by {measure}, not by products",
-                "hand its scores over: kind: scores",
-            )
         tables = (model.get_user_vectors(), model.get_item_vectors())
-        if any(hasattr(table, "toarray") for table in tables):
-            raise ConfigError(
-                f"cornac's {type(model).__name__} has sparse tables and no vectors",
-                "hand its scores over: kind: scores",
-            )
+        is_product = str(model.get_vector_measure()).startswith("dot product")
+        if not is_product or any(hasattr(table, "toarray") for table in tables):
+            return None
         p, q = (np.asarray(table, np.float64) for table in tables)
         return Vectors(_spread(p, users, ratings.n_users), _spread(q, items, ratings.n_items))
     if hasattr(model, "i_biases"):
         bias = _spread(np.asarray(model.i_biases, np.float64)[:, None], items, ratings.n_items)
         return Vectors(np.zeros((ratings.n_users, 1)), np.zeros_like(bias), bias[:, 0])
-    raise ConfigError(
-        f"cornac's {type(model).__name__} gives no vectors, and its scores cannot be taken yet",
-        "hand its scores over: kind: scores",
-    )
+    return None
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Scores of all pairs, (users, items): the fit of a model that has no vectors."""
+
+    scores_ui: Floats
+
+    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+        """Return (b, i) scores, as `rating.own.BlockScores`."""
+        return self.scores_ui[np.ix_(users_b, items_i)]
+
+
+def read_scores(model: Any, data: Any, ratings: Ratings) -> ScoreTable:
+    """Return the scores that cornac gives, user by user; pairs that cornac does not know have 0.
+
+    Raises:
+        ConfigError: there are more than MAX_CELLS pairs, or the model does not score all items.
+    """
+    name = f"cornac's {type(model).__name__}"
+    if ratings.n_users * ratings.n_items > MAX_CELLS:
+        raise ConfigError(
+            f"{name} has no vectors, and its {ratings.n_users:,} x {ratings.n_items:,} scores are too many",
+            f"a model with vectors, or a log with at most {MAX_CELLS:,} pairs of users and items",
+        )
+    table = np.zeros((ratings.n_users, ratings.n_items))
+    items = np.fromiter(data.iid_map.keys(), np.int64)
+    for user, row in data.uid_map.items():
+        scores = np.asarray(model.score(row), np.float64).ravel()
+        if len(scores) != len(items):
+            raise ConfigError(f"{name} gives {len(scores)} scores for {len(items)} items", "another model")
+        table[user, items] = scores
+    return ScoreTable(table)
 
 
 def _spread(rows: Any, place_r: Indices, n: int) -> Any:

@@ -15,14 +15,17 @@ from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
+from recbench_spark.config import digest
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
-from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
 from recbench_spark.models.rating.registry import check_block_scores, gives_scores
 from recbench_spark.storage.objects import read_bytes
+from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import load_parquet
 from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.training.fits.block_source import BlockSource
@@ -83,16 +86,34 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """Read vectors and biases, if the model is made of them."""
         if read_bytes(self._place(data, USERS)) is None:
             return Trained()
-        read = data.spark.read.parquet
-        return Trained(read(self._place(data, USERS)), read(self._place(data, ITEMS)))
+        users, items = (
+            load_parquet(data.spark, self._place(data, file), schema=side_schema(name))
+            for file, name in ((USERS, "user_id"), (ITEMS, "item_id"))
+        )
+        return Trained(users, items)
 
     def source(self, trained: Trained, data: SplitData) -> Source:
         """Return the items' vectors, or the model's own scores. Raise ConfigError for a model without."""
         if trained.items is not None:
-            return super().source(trained, data)
+            return self._open_vectors(data)
         check_block_scores(learner_settings(self.settings), self.settings.name)
         files = data.rating_log
         return BlockSource(files, data.known_items, self.make_task(data, files))
+
+    def _open_vectors(self, data: SplitData) -> DotSource:
+        """Return the items' vectors as workers read them from the fit's file, without a job of Spark."""
+        place, row = self._place(data, ITEMS), read_bytes(self._place(data, ROW))
+        # The row names the attempt: another one may have left other bits under the same path.
+        rows = SharedRows(digest(place, (row or b"").decode(), length=32), (place,))
+        (dims,) = (
+            rows.dataset()
+            .head(1, columns=["vector"])
+            .column(0)
+            .combine_chunks()
+            .value_lengths()
+            .to_pylist()
+        )
+        return DotSource(rows, data.n_items, dims, catalogue=data.known_items)
 
     def check_prefixes(self) -> None:
         """Check that users of this kind follow from the items' vectors. Raises ConfigError."""
@@ -161,6 +182,12 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
             stored=data.store.format_path(FIT_FILES),
         )  # fmt: skip
+
+
+def side_schema(name: str) -> T.StructType:
+    """Return the schema of a fit's vectors, so that Spark opens no file to read it."""
+    vector = T.ArrayType(T.FloatType())
+    return T.StructType().add(name, T.StringType()).add("vector", vector).add("bias", T.DoubleType())
 
 
 def append_night_fits(data: SplitData, rows: Sequence[Row]) -> None:

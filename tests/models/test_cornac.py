@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 
 from recbench_spark.errors import ConfigError, MissingError
-from recbench_spark.models.cornac import CornacModel, make_dataset
+from recbench_spark.models.cornac import CornacModel, ScoreTable, make_dataset
 from recbench_spark.models.rating.kinds import learner_settings
+from recbench_spark.models.rating.own import Vectors
 from recbench_spark.models.rating.registry import fit, make_settings
 from tests.models.rating.worlds import plant_ratings
 
@@ -73,7 +75,39 @@ def test_wrong_names_are_refused(model: str, settings: dict[str, Any], message: 
         CornacModel(name="mine", kind="cornac", model=model, settings=settings).check("csv")
 
 
-def test_vectors_that_are_compared_by_distance_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_scores(model: CornacModel, theirs: Any) -> None:
+    """The stored model scores as cornac's own does; users and items that it does not know have 0."""
+    train, test = plant_ratings()
+    fitted: Any = fit(train, make_settings(learner_settings(model).model_dump()), 3, test).model
+    data = make_dataset(train, 3)
+    theirs.fit(data)
+    scores = fitted.score(np.arange(train.n_users), np.arange(train.n_items))
+    for user, row in data.uid_map.items():
+        wanted = np.asarray(theirs.score(row), float).ravel()
+        np.testing.assert_array_equal(scores[user][list(data.iid_map)], wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("EASE", {}),
+        ("UserKNN", {"k": 5}),
+        ("NeuMF", {"backend": "pytorch", "num_epochs": 2, "layers": [16, 8]}),
+    ],
+)
+def test_models_without_vectors_rank_by_their_scores(name: str, settings: dict[str, Any]) -> None:
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    import cornac.models
+
+    model = CornacModel(name="mine", kind="cornac", model=name, settings=settings)
+    model.check("csv")
+    parameters = inspect.signature(getattr(cornac.models, name)).parameters
+    fixed = {"seed": 3, "verbose": False, "num_threads": 1}
+    options = {key: value for key, value in fixed.items() if key in parameters} | settings
+    check_scores(model, getattr(cornac.models, name)(**options))
+
+
+def test_vectors_that_are_compared_by_distance_are_not_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cornac's COE is such a model, and cannot be fitted with numpy 2."""
     pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
     import cornac.models
@@ -81,20 +115,32 @@ def test_vectors_that_are_compared_by_distance_are_refused(monkeypatch: pytest.M
 
     monkeypatch.setattr(cornac.models.MF, "get_vector_measure", lambda self: recommender.MEASURE_L2)
     model = CornacModel(name="mine", kind="cornac", model="MF")
-    with pytest.raises(ConfigError, match="MF ranks by l2 distance"):
-        model.fit(plant_ratings()[0], 1)
+    assert isinstance(model.fit(plant_ratings()[0], 1), ScoreTable)
+    assert not isinstance(model.fit(plant_ratings()[0], 1), Vectors)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("SKMeans", "SKMeans gives no vectors"),
-        ("COE", "cornac's COE: AttributeError: module 'numpy' has no attribute 'int'"),
-        ("EASE", "EASE has sparse tables"),
-    ],
-)
-def test_a_model_that_does_not_rank_by_products_is_refused(name: str, message: str) -> None:
+def test_too_many_scores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
-    model = CornacModel(name="mine", kind="cornac", model=name)
-    with pytest.raises(ConfigError, match=message):
+    monkeypatch.setattr("recbench_spark.models.cornac.MAX_CELLS", 60 * 40 - 1)
+    model = CornacModel(name="mine", kind="cornac", model="EASE")
+    with pytest.raises(ConfigError, match="EASE has no vectors, and its 60 x 40 scores are too many"):
         model.fit(plant_ratings()[0], 1)
+
+
+def test_a_fit_that_cornac_cannot_make_is_named() -> None:
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    model = CornacModel(name="mine", kind="cornac", model="COE")
+    with pytest.raises(
+        ConfigError, match="cornac's COE: AttributeError: module 'numpy' has no attribute 'int'"
+    ):
+        model.fit(plant_ratings()[0], 1)
+
+
+def test_a_size_that_a_model_does_not_take_is_refused_before_the_fit() -> None:
+    pytest.importorskip("cornac", reason="the extra `zoo` is not installed")
+    model = CornacModel(name="mine", kind="cornac", model="NeuMF", settings={"num_factors": 10})
+    with pytest.raises(
+        ConfigError, match=r"NeuMF takes no other num_factors than its last layer, 8; given: 10"
+    ):
+        model.check("csv")
+    CornacModel(name="mine", kind="cornac", model="NeuMF", settings={"num_factors": 8}).check("csv")

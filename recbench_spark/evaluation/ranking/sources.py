@@ -47,8 +47,8 @@ class Source(Protocol):
 class DotSource:
     """Item vectors and biases; `rows` has item_index, item_id, vector, bias (NULL: not scored).
 
-    With a `catalogue` the rows are those of the table `embeddings`: id, vector, bias. Ids are looked up,
-    and items outside of the catalogue are left out.
+    With a `catalogue` the rows are those of the table `embeddings` (id, vector, bias), or of a fit's file,
+    with item_id. Ids are looked up, and items outside of the catalogue are left out.
     """
 
     rows: SharedRows
@@ -72,10 +72,11 @@ class DotSource:
         vectors = shared_arrays.create_array(folder, "vectors", (self.n_items, self.dims), np.float32)
         bias = shared_arrays.create_array(folder, "bias", (self.n_items,), np.float64)
         scored = shared_arrays.create_array(folder, "scored", (self.n_items,), np.bool_)
-        for batch in rows.to_batches(columns=["id" if self.catalogue else "item_index", "vector", "bias"]):
+        item = next(name for name in ("item_index", "id", "item_id") if name in rows.schema.names)
+        for batch in rows.to_batches(columns=[item, "vector", "bias"]):
             known = batch.filter(pc.is_valid(batch.column("vector")))
             if self.catalogue:
-                index = self.catalogue.find(known.column("id"))[0]
+                index = self.catalogue.find(known.column(item))[0]
                 known, index = known.filter(pa.array(index >= 0)), index[index >= 0]
             else:
                 index = known.column("item_index").to_numpy()
