@@ -87,20 +87,25 @@ class OwnModel:
 
     def list_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what the object holds. Raise DataError for anything but arrays, numbers and text."""
-        held = getattr(self.fitted, "__dict__", {})
-        arrays = {name: np.asarray(value) for name, value in held.items() if value is not None}
-        wrong = [name for name, array in arrays.items() if array.dtype.kind not in "biufUS"]
-        if wrong or KIND in arrays:
-            name = wrong[0] if wrong else KIND
-            raise DataError(
-                f"{self.kind}: attribute '{name}' is a {type(held[name]).__name__} that no file can keep",
-                f"keep arrays, numbers and text, under other names than '{KIND}'",
-            )
+        arrays = {}
+        for name, value in getattr(self.fitted, "__dict__", {}).items():
+            if value is None and getattr(type(self.fitted), name, "") is None:
+                continue  # the class has this value itself
+            array = np.asarray(value)
+            if array.dtype.kind not in "biufUS" or name in RESERVED:
+                raise DataError(
+                    f"{self.kind}: a file cannot keep attribute '{name}', a {type(value).__name__}",
+                    f"keep arrays, numbers and text, under other names than {', '.join(RESERVED)}",
+                )
+            arrays[name] = array
         return arrays
 
 
 KIND = "kind"
 """Name of the array of a stored model that holds its kind."""
+
+RESERVED = (KIND, "file", "allow_pickle")
+"""Names that no array of a stored model can have, since numpy has arguments of these names."""
 
 
 def make_own_model(kind: str, fields: Mapping[str, Any]) -> OwnModel:

@@ -62,13 +62,45 @@ def test_an_object_with_scores_is_stored_without_pickle_and_scores_the_same(tmp_
     [
         ("shape", r"Distances: scores of one user have shape \(40, 1\)"),
         ("text", r"Distances: scores of one user have shape \(1, 40\) and type <U"),
-        ("list", r"Distances: attribute 'items_id' is a list that no file can keep"),
+        ("list", r"Distances: a file cannot keep attribute 'items_id', a list"),
         ("nothing", r"NearestPlace: fit returned a NoneType"),
     ],
 )
 def test_objects_that_cannot_rank_are_refused_by_name(wrong: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         fit(plant_ratings()[0], make_place_learner(wrong=wrong), 1, plant_ratings()[1])
+
+
+class Holder:
+    """An object that holds what a test gives it."""
+
+    unset: Any = None
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+    def score(self, users: Any, items: Any) -> Any:
+        assert self.unset is None
+        return np.zeros((len(users), len(items)))
+
+
+def test_what_an_object_holds_comes_back_and_nothing_is_lost(tmp_path: Any) -> None:
+    held = {"array": np.arange(3), "number": 2.5, "text": "x", "flag": True, "unset": None}
+    stored: Any = load(save(OwnModel(Holder(**held)), tmp_path / "model.npz"))
+    assert stored.fitted.number == 2.5 and stored.fitted.text == "x" and stored.fitted.flag is True
+    assert stored.fitted.array.tolist() == [0, 1, 2] and stored.score(np.arange(2), np.arange(3)).shape == (
+        2,
+        3,
+    )
+    for name, value in (
+        ("kind", "x"),
+        ("file", 1),
+        ("missing", None),
+        ("table", {}),
+        ("rows", np.array([{}])),
+    ):
+        with pytest.raises(DataError, match=f"Holder: a file cannot keep attribute '{name}'"):
+            OwnModel(Holder(**{name: value})).list_arrays()
 
 
 def test_a_class_that_tasks_cannot_import_is_refused() -> None:
