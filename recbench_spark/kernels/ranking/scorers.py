@@ -352,7 +352,8 @@ class BlockScorer:
 
     def _score_user(self, user: np.int64) -> Floats:
         scores = self.score(np.array([user], np.int64), self.items)
-        return check_block(scores, len(self.items), "scores")[0]
+        row_i: Floats = check_block(scores, len(self.items), "scores")[0]
+        return row_i
 
 
 def check_block(scores: Any, items: int, what: str) -> Floats:

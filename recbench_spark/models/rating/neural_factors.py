@@ -317,10 +317,12 @@ def make_network_model(network: Network, train: Ratings) -> NetworkModel:
     p_ud, q_id = (_to_array(table) for table in network.factors) if dims else (e_uh[:, :0], e_ih[:, :0])
     widths_l = np.array([first.shape[0], *(table.shape[0] for table in later[::2])], np.int64)
     weights = np.concatenate([table.ravel() for table in (*later, out[dims:])])
-    tables = [table.astype(np.float32) for table in (p_ud * out[:dims], q_id, first_uh, first_ih)]
+    tables: list[Table] = [
+        table.astype(np.float32) for table in (p_ud * out[:dims], q_id, first_uh, first_ih)
+    ]
     for table, key_r in zip(tables, (train.users_r, train.items_r) * 2, strict=True):
         table[np.bincount(key_r, minlength=len(table)) == 0] = 0
-    return NetworkModel(*tables, widths_l, weights.astype(np.float32))
+    return NetworkModel(tables[0], tables[1], tables[2], tables[3], widths_l, weights.astype(np.float32))
 
 
 def _to_array(table: torch.Tensor) -> Floats:

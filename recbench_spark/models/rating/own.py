@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -65,9 +65,11 @@ class OwnModel:
 
     fitted: BlockScores
 
+    kind: ClassVar[str] = "own"
+
     @property
-    def kind(self) -> str:
-        """Name of the object's class, `module:Class`."""
+    def class_name(self) -> str:
+        """Name of the object's class, `module:Class`, under which its file keeps it."""
         return f"{type(self.fitted).__module__}:{type(self.fitted).__qualname__}"
 
     def score(self, users_b: Indices, items_i: Indices) -> Floats:
@@ -94,7 +96,7 @@ class OwnModel:
             array = np.asarray(value)
             if array.dtype.kind not in "biufUS" or name in RESERVED:
                 raise DataError(
-                    f"{self.kind}: a file cannot keep attribute '{name}', a {type(value).__name__}",
+                    f"{self.class_name}: a file cannot keep attribute '{name}', a {type(value).__name__}",
                     f"keep arrays, numbers and text, under other names than {', '.join(RESERVED)}",
                 )
             arrays[name] = array
@@ -154,12 +156,14 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
 def fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
     """Check that the object can be stored and found again, and score the watched pairs."""
     model.list_arrays()
-    if import_attribute(model.kind, "the class of a fitted model") is not type(model.fitted):
-        raise DataError(f"{model.kind} is another class than that of the fitted model", "give it a name")
+    if import_attribute(model.class_name, "the class of a fitted model") is not type(model.fitted):
+        raise DataError(
+            f"{model.class_name} is another class than that of the fitted model", "give it a name"
+        )
     if watched is None:
         return Fit(model, np.zeros(0), np.zeros(0), 1)
     items = np.arange(watched.n_items)
-    check_block(model.score(watched.users_r[:1], items), len(items), f"{model.kind}: scores")
+    check_block(model.score(watched.users_r[:1], items), len(items), f"{model.class_name}: scores")
     return Fit(model, np.zeros(0), model.predict(watched.users_r, watched.items_r), 1)
 
 

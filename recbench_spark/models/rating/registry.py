@@ -133,9 +133,12 @@ def fit(
 
 def save(model: RatingModel, path: str | Path) -> Path:
     """Write all fields of a model, and its kind, to one `.npz` file: arrays and numbers, never a pickle."""
-    arrays = model.list_arrays() if isinstance(model, OwnModel) else _list_fields(model)
+    if isinstance(model, OwnModel):
+        arrays, kind = model.list_arrays(), model.class_name
+    else:
+        arrays, kind = _list_fields(model), model.kind
     with Path(path).open("wb") as file:
-        np.savez(file, **{KIND: np.asarray(model.kind)}, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{KIND: np.asarray(kind)}, **arrays)  # type: ignore[arg-type]
     return Path(path)
 
 

@@ -54,7 +54,9 @@ def test_an_object_with_scores_is_stored_without_pickle_and_scores_the_same(tmp_
     users, items = np.arange(train.n_users), np.arange(train.n_items)
     assert np.array_equal(stored.score(users, items), direct.score(users, items))
     assert np.array_equal(fitted.watched_p, direct.score(users, items)[test.users_r, test.items_r])
-    assert stored.kind == "tests.own_model:Distances" and stored.predict(np.array([-1]), items[:1]) == 0
+    assert (
+        stored.class_name == "tests.own_model:Distances" and stored.predict(np.array([-1]), items[:1]) == 0
+    )
 
 
 @pytest.mark.parametrize(
