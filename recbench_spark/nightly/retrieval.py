@@ -141,7 +141,7 @@ def compare_users(task: RetrievalTask, batch: pa.RecordBatch) -> list[dict[str, 
     for run_id, source in task.sources:
         scorer = source.scorer()
         assert isinstance(scorer, RetrievedScorer)
-        users = user_block(batch, source.dims)
+        users = user_block(batch, source)
         if exact is None:
             exact = score_exactly(scorer, users, masked, task.length)
         rows += [{"run_id": run_id, **row} for row in compare_lists(task, scorer, users, masked, exact)]
