@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.config import digest
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
+from recbench_spark.evaluation.ranking.known_items import KnownItems
 from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
@@ -104,16 +105,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """Return the items' vectors as workers read them from the fit's file, without a job of Spark."""
         place, row = self._place(data, ITEMS), read_bytes(self._place(data, ROW))
         # The row names the attempt: another one may have left other bits under the same path.
-        rows = SharedRows(digest(place, (row or b"").decode(), length=32), (place,))
-        (dims,) = (
-            rows.dataset()
-            .head(1, columns=["vector"])
-            .column(0)
-            .combine_chunks()
-            .value_lengths()
-            .to_pylist()
-        )
-        return DotSource(rows, data.n_items, dims, catalogue=data.known_items)
+        return open_item_file(place, (row or b"").decode(), data.known_items)
 
     def check_prefixes(self) -> None:
         """Check that users of this kind follow from the items' vectors. Raises ConfigError."""
@@ -182,6 +174,19 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
             stored=data.store.format_path(FIT_FILES),
         )  # fmt: skip
+
+
+def open_item_file(place: str, attempt: str, catalogue: KnownItems) -> DotSource:
+    """Return the source of a fit's file of item vectors; the driver reads one row of it.
+
+    Args:
+        place: the file: item_id, vector, bias.
+        attempt: text that another attempt at the fit does not have.
+        catalogue: the items of the ranking; those that the file lacks are not ranked.
+    """
+    rows = SharedRows(digest(place, attempt, length=32), (place,))
+    (vector,) = rows.dataset().head(1, columns=["vector"]).column("vector").to_pylist()
+    return DotSource(rows, catalogue.n_items, len(vector), catalogue=catalogue)
 
 
 def side_schema(name: str) -> T.StructType:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
@@ -19,7 +20,9 @@ from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.models.rating.registry import load, make_settings
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training.fits.block_source import BlockSource
-from recbench_spark.training.fits.tasks import MODEL, FitTask, fit_one
+from recbench_spark.training.fits.tasks import ITEMS, MODEL, FitTask, fit_one
+from recbench_spark.training.fits.tasks import USERS as USERS_FILE
+from recbench_spark.training.rating_models import open_item_file, side_schema
 from tests.training.fits.test_tasks import log_files
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -105,6 +108,28 @@ def test_ranks_follow_from_the_stored_model_and_no_batch_changes_them(tmp_path: 
     for size in (1, 3):
         assert rank(source, rows, size) == whole
     assert rank(source, rows[::-1], 4) == whole[::-1]
+
+
+def test_vectors_of_a_fit_are_read_from_its_own_file(tmp_path: Path) -> None:
+    """With the schema that Spark gets, and with the items of the catalogue that training knows."""
+    settings = {"kind": "wmf", "dims": 3, "epochs": 2}
+    blocks = open_source(tmp_path, settings)
+    place = blocks.task.place(ITEMS)
+    source = open_item_file(place, "first", blocks.catalogue)
+    assert source.rows.key != open_item_file(place, "second", blocks.catalogue).rows.key
+    scorer: Any = source.scorer()
+    file = pq.read_table(place).to_pylist()
+    assert {row["item_id"] for row in file} == {row[1] for row in ROWS if row[4] == "train"}
+    for row in file:
+        index = CATALOGUE.index(row["item_id"])
+        assert scorer.scored_i[index] and scorer.products.vectors_id[index].tolist() == row["vector"]
+    assert scorer.scored_i.sum() == len(file) and source.dims == 3
+    for name, file_name in (("item_id", ITEMS), ("user_id", USERS_FILE)):
+        wanted = {field.name: field.type for field in to_arrow_schema(side_schema(name))}
+        stored = pq.read_schema(blocks.task.place(file_name))
+        assert {field.name for field in stored} == set(wanted)
+        assert all(stored.field(key).type == kind for key, kind in wanted.items() if key != "vector")
+        assert stored.field("vector").type.value_type == wanted["vector"].value_type == pa.float32()
 
 
 def test_a_fit_whose_file_is_gone_is_named(tmp_path: Path) -> None:
