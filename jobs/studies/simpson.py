@@ -2,7 +2,7 @@
 
     python jobs/studies/simpson.py --set dataset.path=/path/to/coat --folder FOLDER --table simpson.csv
     python jobs/studies/simpson.py --set dataset.path=/path/to/coat --folder FOLDER --tuned
-    python jobs/studies/simpson.py --config movielens_1m_strata --pairs wmf:bpr --set dataset.path=/path/to/ml
+    python jobs/studies/simpson.py --config movielens_1m_strata --pairs wmf:bpr --set dataset.path=/ml-1m
 
 For each seed, all models of a benchmark file are fitted twice: to all rows of the closed loop, and ranked
 on the open loop (the truth); to 80 % of them, and ranked on the rest. Holdout, IPS, SNIPS and stratified
