@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, PopularModel, digest
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ranking.positives import ItemLists
@@ -54,13 +54,12 @@ def read_rows(dataset: Dataset) -> pa.Table:
     The part of a closed row is NULL where the split divides the closed loop, as in a night.
 
     Raises:
-        ConfigError: another reader, or no path.
+        ConfigError: another reader, or no such file.
+        DataError: a matrix with lines of unequal length, or with texts.
     """
-    if dataset.path is None:
-        raise ConfigError("dataset.path is not set", "--set dataset.path=FOLDER")
-    folder = Path(dataset.path)
+    folder = Path(str(dataset.path))
     if dataset.reader == "coat":
-        loops = {part: np.loadtxt(folder / name, ndmin=2) for part, name in COAT_FILES.items()}
+        loops = {part: _read_matrix(folder / name) for part, name in COAT_FILES.items()}
         undivided = TRAIN if dataset.closed_loop == "split" else None
         tables = [
             _make_rows(*np.nonzero(matrix), matrix[matrix != 0], None if part == undivided else part)
@@ -75,11 +74,25 @@ def read_rows(dataset: Dataset) -> pa.Table:
     )
 
 
+def _read_matrix(file: Path) -> Floats:
+    _require_file(file)
+    try:
+        return np.loadtxt(file, ndmin=2)
+    except ValueError as error:
+        raise DataError(f"{file}: {error}", "as many numbers in each line as in the first one") from None
+
+
+def _require_file(file: Path) -> None:
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}", "--set dataset.path=FOLDER")
+
+
 def _read_movielens(folder: Path) -> pa.Table:
     official, tabs = folder / "ratings.dat", folder / "ratings.tsv.gz"
     if official.is_file():
         table = pd.read_csv(official, sep="::", engine="python", header=None)
         return _make_rows(*(table[n].to_numpy() for n in range(3)), None)
+    _require_file(tabs)
     table = pd.read_csv(tabs, sep="\t")
     return _make_rows(*(table[name].to_numpy() for name in ("user", "item", "rating")), None)
 
