@@ -40,7 +40,15 @@ from recbench_spark.training.fits.logs import index_ids
 
 TRAIN, VALID, TEST = "train", "valid", "test"
 PARTS = (TRAIN, VALID, TEST, OPEN_LOOP)
-COAT_FILES = {TRAIN: "train.ascii", OPEN_LOOP: "test.ascii"}
+LOOP_FILES = {
+    "coat": {TRAIN: "train.ascii", OPEN_LOOP: "test.ascii"},
+    "yahoo_r3": {
+        TRAIN: "ydata-ymusic-rating-study-*-train.txt",
+        OPEN_LOOP: "ydata-ymusic-rating-study-*-test.txt",
+    },
+}
+"""Files of the closed and of the open loop, by reader."""
+
 ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 """Fields of `Rankings`, as stored."""
 
@@ -49,51 +57,54 @@ ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 
 
 def read_rows(dataset: Dataset) -> pa.Table:
-    """Read user_id, item_id, rating, event_time and part of Coat or of MovieLens 1M.
+    """Read user_id, item_id, rating, event_time and part of Coat, Yahoo R3 or MovieLens 1M.
 
     The part of a closed row is NULL where the split divides the closed loop, as in a night.
 
     Raises:
         ConfigError: another reader, or no such file.
-        DataError: a matrix with lines of unequal length, or with texts.
+        DataError: lines of unequal length, or texts in place of numbers.
     """
     folder = Path(str(dataset.path))
-    if dataset.reader == "coat":
-        loops = {part: _read_matrix(folder / name) for part, name in COAT_FILES.items()}
-        undivided = TRAIN if dataset.closed_loop == "split" else None
-        tables = [
-            _make_rows(*np.nonzero(matrix), matrix[matrix != 0], None if part == undivided else part)
-            for part, matrix in loops.items()
-        ]
-        return pa.concat_tables(tables)
     if dataset.reader == "movielens_1m":
         return _read_movielens(folder)
-    raise ConfigError(
-        f"reader '{dataset.reader}' needs Spark",
-        "jobs/nightly.py runs the same file; here: coat, movielens_1m",
-    )
+    if dataset.reader not in LOOP_FILES:
+        raise ConfigError(
+            f"reader '{dataset.reader}' needs Spark",
+            f"jobs/nightly.py runs the same file; here: movielens_1m, {', '.join(LOOP_FILES)}",
+        )
+    undivided = TRAIN if dataset.closed_loop == "split" else None
+    tables = []
+    for part, name in LOOP_FILES[dataset.reader].items():
+        numbers = _read_numbers(_find_file(folder, name))
+        if dataset.reader == "coat":
+            columns = (*np.nonzero(numbers), numbers[numbers != 0])
+        else:
+            columns = (*numbers[:, :2].T.astype(np.int64), numbers[:, 2])
+        tables.append(_make_rows(*columns, None if part == undivided else part))
+    return pa.concat_tables(tables)
 
 
-def _read_matrix(file: Path) -> Floats:
-    _require_file(file)
+def _read_numbers(file: Path) -> Floats:
     try:
         return np.loadtxt(file, ndmin=2)
     except ValueError as error:
-        raise DataError(f"{file}: {error}", "as many numbers in each line as in the first one") from None
+        raise DataError(f"{file}: {error}", "numbers, as many in each line as in the first one") from None
 
 
-def _require_file(file: Path) -> None:
-    if not file.is_file():
-        raise ConfigError(f"there is no file {file}", "--set dataset.path=FOLDER")
+def _find_file(folder: Path, pattern: str) -> Path:
+    files = sorted(folder.glob(pattern))
+    if not files:
+        raise ConfigError(f"there is no file {folder / pattern}", "--set dataset.path=FOLDER")
+    return files[0]
 
 
 def _read_movielens(folder: Path) -> pa.Table:
-    official, tabs = folder / "ratings.dat", folder / "ratings.tsv.gz"
+    official = folder / "ratings.dat"
     if official.is_file():
         table = pd.read_csv(official, sep="::", engine="python", header=None)
         return _make_rows(*(table[n].to_numpy() for n in range(3)), None)
-    _require_file(tabs)
-    table = pd.read_csv(tabs, sep="\t")
+    table = pd.read_csv(_find_file(folder, "ratings.tsv.gz"), sep="\t")
     return _make_rows(*(table[name].to_numpy() for name in ("user", "item", "rating")), None)
 
 
@@ -152,7 +163,7 @@ def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
     """Label the rows as the split of a benchmark file says; see `read_rows`."""
     split, dataset = benchmark.split, benchmark.dataset
     duplicates = None if dataset.duplicates == "error" else dataset.duplicates
-    apart = OpenLoop(apart=dataset.reader == "coat", keeps_known=split.open_loop == "all")
+    apart = OpenLoop(apart=dataset.reader in LOOP_FILES, keeps_known=split.open_loop == "all")
     labelled = label_rows(rows, replace(make_rule(split, duplicates, numeric=True), open_loop=apart))
     users_r, user_ids = index_ids(labelled.column("user_id").cast(pa.string()))
     items_r, item_ids = index_ids(labelled.column("item_id").cast(pa.string()))

@@ -22,6 +22,7 @@ import numpy as np
 from jobs.studies import loop_estimates
 from jobs.studies.loop_estimates import Column, EstimatePlan, ModelEstimates
 from jobs.studies.loops import (
+    LOOP_FILES,
     PARTS,
     TEST,
     TRAIN,
@@ -109,7 +110,7 @@ def prepare_seed(benchmark: Benchmark, seed: int, folder: Path | None = None) ->
     """
     closed_night, open_night = seed_closed_loop(benchmark, seed), seed_open_loop(benchmark, seed)
     closed = label_log(read_rows(closed_night.dataset), closed_night)
-    has_open_loop = benchmark.dataset.reader == "coat"
+    has_open_loop = benchmark.dataset.reader in LOOP_FILES
     opened = label_log(read_rows(open_night.dataset), open_night) if has_open_loop else None
     evaluation = closed_night.evaluation
     counts = closed.count_items(TRAIN, TEST), closed.count_items(TRAIN)

@@ -143,6 +143,16 @@ def test_a_broken_matrix_is_refused(tmp_path: Path) -> None:
         loops.read_rows(parse(Dataset, {"name": "x", "reader": "coat", "path": str(tmp_path)}, "test"))
 
 
+def test_yahoo_is_read_as_two_loops(tmp_path: Path) -> None:
+    for name, text in (("train", "1\t14\t5\n2\t35\t1\n"), ("test", "1\t49\t1\n")):
+        (tmp_path / f"ydata-ymusic-rating-study-v1_0-{name}.txt").write_text(text)
+    dataset = parse(Dataset, {"name": "x", "reader": "yahoo_r3", "path": str(tmp_path)}, "test")
+    rows = loops.read_rows(dataset).drop_columns("event_time").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("1", "14", 5.0, "train"), ("2", "35", 1.0, "train"), ("1", "49", 1.0, "open_loop"),
+    ]  # fmt: skip
+
+
 def test_movielens_is_read_in_both_forms(tmp_path: Path) -> None:
     dataset = parse(Dataset, {"name": "x", "reader": "movielens_1m", "path": str(tmp_path)}, "test")
     pd.DataFrame({"user": [1, 2], "item": [7, 9], "rating": [4, 5]}).to_csv(
