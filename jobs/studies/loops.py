@@ -26,10 +26,10 @@ from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
-from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock, count_ranks
+from recbench_spark.kernels.ranking.scorers import BlockScorer, DotScorer, Scorer, UserBlock, count_ranks
 from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating import registry
-from recbench_spark.models.rating.interface import Ratings, check_ratings
+from recbench_spark.models.rating.interface import Ratings, ScoringModel, check_ratings
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.protocol.labels import OPEN_LOOP, OpenLoop, label_rows
@@ -201,13 +201,18 @@ def fit_scorer(model: ModelConfig, train: Ratings, threshold: float | None) -> F
     if registry.learns_relevant(settings.model_dump()):
         rows = train.rows(mark_relevant(train.ratings_r, threshold))
     fitted = registry.fit(rows, settings, model_seed(model)).model
-    if not isinstance(fitted, RatingFactorModel):
-        raise ConfigError(f"model {model.name}: kind '{model.kind}' ranks nothing", "a model of vectors")
     known_i, known_u = (
         np.bincount(key_r, minlength=size) > 0
         for key_r, size in ((rows.items_r, rows.n_items), (rows.users_r, rows.n_users))
     )
-    return FittedScorer(DotScorer(fitted.q_id, fitted.bias_i + fitted.mean, known_i), fitted.p_ud, known_u)
+    if isinstance(fitted, RatingFactorModel):
+        scorer = DotScorer(fitted.q_id, fitted.bias_i + fitted.mean, known_i)
+        return FittedScorer(scorer, fitted.p_ud, known_u)
+    if not isinstance(fitted, ScoringModel):
+        raise ConfigError(f"model {model.name}: kind '{model.kind}' ranks nothing", "see docs/ratings.md")
+    numbers_i = np.where(known_i, np.arange(rows.n_items), -1)
+    no_vectors = np.zeros((rows.n_users, 0), np.float32)
+    return FittedScorer(BlockScorer(fitted.score, numbers_i), no_vectors, known_u)
 
 
 def _score_items(by_count: bool, train: Ratings) -> FittedScorer:
@@ -247,9 +252,10 @@ def list_tested(log: LoopLog, part: str) -> TestedPart:
 def rank_part(fitted: FittedScorer, tested: TestedPart) -> Rankings:
     """Rank the tested items among all items that the model scores; training items stay candidates."""
     users, offsets = tested.users, tested.truth.offsets_u
-    block = UserBlock(tested.keys_u, np.ascontiguousarray(fitted.vectors_ud[users]))
-    counts = count_ranks(fitted.scorer, block, tested.truth, ItemLists.empty(len(users)))
     known_u = fitted.known_u[users]
+    vectors_ud = np.ascontiguousarray(fitted.vectors_ud[users])
+    block = UserBlock(tested.keys_u, vectors_ud, rows_u=np.where(known_u, users, -1))
+    counts = count_ranks(fitted.scorer, block, tested.truth, ItemLists.empty(len(users)))
     known_p = np.repeat(known_u, np.diff(offsets))
     above, tied, before = (
         np.where(known_p, column, unranked)

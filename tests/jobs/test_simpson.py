@@ -31,7 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "ials": {"kind": "implicit_als", "sweeps": 2},
     "als": {"kind": "als_wr", "sweeps": 2},
     "sgd": {"kind": "sgd_mf", "epochs": 2},
-    "logistic": {"kind": "logistic_mf", "epochs": 2},
+    "neumf": {"kind": "neumf", "epochs": 2, "layers": [8, 4]},
 }
 TWENTY: list[dict[str, Any]] = [
     {"name": "popular", "kind": "popular"},
@@ -323,7 +323,11 @@ def test_twenty_models_through_the_whole_study(
 
 def test_the_numbers_are_those_of_two_nights(spark: Any, coat: Path, tmp_path: Path) -> None:
     """Plain and stratified values are equal to the last bit; weighted ones are added in another order."""
-    chosen = [model for model in TWENTY if model["name"] in ("popular", "global_mean", "wmf_3", "als_2")]
+    chosen = [
+        model
+        for model in TWENTY
+        if model["name"] in ("popular", "global_mean", "wmf_3", "als_2", "neumf_2")
+    ]
     benchmark, store = make_benchmark(coat, chosen), Store(spark, str(tmp_path))
     work = simpson_runs.prepare_seed(benchmark, 7)
     nights = simpson_runs.seed_closed_loop(benchmark, 7), simpson_runs.seed_open_loop(benchmark, 7)
@@ -347,8 +351,8 @@ def test_the_numbers_are_those_of_two_nights(spark: Any, coat: Path, tmp_path: P
             exact = row.estimator in ("holdout", "stratified")
             assert own == (row.value if exact else pytest.approx(row.value, rel=1e-12)), row
             compared += 1
-    # 4 models; holdout, open loop, 2 and 3 strata: 10 columns each; ips and snips: recall and ndcg.
-    assert compared >= 4 * (4 * 10 + 2 * 5)
+    # 5 models; holdout, open loop, 2 and 3 strata: 10 columns each; ips and snips: recall and ndcg.
+    assert compared >= 5 * (4 * 10 + 2 * 5)
 
 
 @pytest.mark.parametrize("name", ["coat_debiased", "movielens_1m_strata"])
