@@ -91,7 +91,7 @@ class EstimatePlan:
         return content.hexdigest()
 
     @property
-    def kept(self) -> str:
+    def user_strata(self) -> str:
         """Name of the strata whose values are kept by user."""
         return next(iter(self.strata))
 

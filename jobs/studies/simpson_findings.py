@@ -40,11 +40,13 @@ def compare_estimators(results: SeedResults, columns: Sequence[Column], replicat
     rows = []
     for c, column in enumerate(columns):
         truth_m, other_m = truth_mc[:, c], holdout_mc[:, c]
-        other_r = agreement.weighted_tau_b(truth_m, other_m, drawn_rm)
+        other_r = agreement.compute_weighted_tau(truth_m, other_m, drawn_rm)
         for name, value_mc in results.estimates.items():
             lead = agreement.compare_with_truth(value_mc[:, c], other_m, truth_m)
             own_r = (
-                other_r if name == HOLDOUT else agreement.weighted_tau_b(truth_m, value_mc[:, c], drawn_rm)
+                other_r
+                if name == HOLDOUT
+                else agreement.compute_weighted_tau(truth_m, value_mc[:, c], drawn_rm)
             )
             visible = agreement.find_visible_lead(lead.other, lead.between, lead.models)
             rows.append(
@@ -172,7 +174,7 @@ def _test_pair(part: str, pair: tuple[str, str], size: str, value_um: Floats) ->
 
 def list_strata(work: SeedWork) -> list[Row]:
     """Return the items and the tested pairs of each stratum of the strata that are kept by user."""
-    cut = work.plan.strata[work.plan.kept]
+    cut = work.plan.strata[work.plan.user_strata]
     tested_i = work.closed.count_items("test")
     return [
         {"stratum": f"Q{s + 1}", "items": n, "tested": int(tested_i[cut.stratum_i == s].sum())}

@@ -380,4 +380,4 @@ def test_coat_in_this_process_gives_the_published_figures(shared_data: Path) -> 
     work = simpson_runs.prepare_seed(
         make_benchmark(shared_data / "coat", models, evaluation=evaluation), 123
     )
-    assert work.plan.strata[work.plan.kept].items == (295, 5)
+    assert work.plan.strata[work.plan.user_strata].items == (295, 5)

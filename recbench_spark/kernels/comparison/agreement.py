@@ -97,7 +97,7 @@ def draw_families(family_m: Sequence[str], replicates: int, seed: int) -> Ints:
     return counts_rf[:, family_of_m].astype(np.int64)
 
 
-def weighted_tau_b(x_m: Floats, y_m: Floats, weight_rm: npt.NDArray[Any]) -> Floats:
+def compute_weighted_tau(x_m: Floats, y_m: Floats, weight_rm: npt.NDArray[Any]) -> Floats:
     """Return tau-b of models that are there several times, (r,); NaN if all drawn ones are tied.
 
     Copies of one model tie with each other in both orders and count in no pair. Sums are whole numbers

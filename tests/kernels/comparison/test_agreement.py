@@ -33,7 +33,7 @@ def count_tau(x: Any, y: Any) -> float:
 def test_a_weight_stands_for_copies(rows: list[tuple[int, int, int]]) -> None:
     x, y, weight = (np.array(column, float) for column in zip(*rows, strict=True))
     copies = np.repeat(np.arange(len(x)), weight.astype(int))
-    made = agreement.weighted_tau_b(x, y, np.stack([np.ones_like(weight), weight]))
+    made = agreement.compute_weighted_tau(x, y, np.stack([np.ones_like(weight), weight]))
     assert made[0] == pytest.approx(kendall_tau_b(x, y), abs=0, nan_ok=True)
     assert made[1] == pytest.approx(count_tau(x[copies], y[copies]), abs=1e-12, nan_ok=True)
     if not np.isnan(made[0]):
