@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,6 +40,7 @@ from jobs.studies.loop_estimates import (
 )
 from jobs.studies.simpson_runs import (
     SeedResults,
+    SeedWork,
     apply_settings,
     collect_results,
     prepare_seed,
@@ -46,7 +49,7 @@ from jobs.studies.simpson_runs import (
     seed_closed_loop,
 )
 from recbench_spark import cli
-from recbench_spark.config import Benchmark, load_benchmark
+from recbench_spark.config import Benchmark, ModelConfig, load_benchmark
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.publish import replace_text
@@ -144,17 +147,11 @@ def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
 
 def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journal: Journal) -> pd.DataFrame:
     """Return all findings of a seed as rows; the column `table` says of what kind they are."""
+    start = time.monotonic()
     work = prepare_seed(benchmark, seed, args.folder)
     models = seed_closed_loop(benchmark, seed).models
     if args.tuned:
-        if benchmark.search is None:
-            raise ConfigError(f"{args.config}: no section search", "leave --tuned out")
-        headline = parse_column(benchmark.headline)
-        best = search_settings(models, benchmark.search, headline, work, args.processes)
-        for name, (setting, value) in best.items():
-            chosen = ", ".join(f"{key} {number:g}" for key, number in setting.items())
-            journal.say(f"seed {seed}: {name}: {chosen}; {headline} {value:.4f} on validation rows")
-        models = apply_settings(models, best)
+        models = tune_models(benchmark, models, work, args, journal)
     outcomes = []
     for outcome in run_models(models, work, args.processes):
         outcomes.append(outcome)
@@ -164,8 +161,33 @@ def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journa
     for failure in results.failures:
         journal.say(f"seed {seed}: model {failure.model} failed: {failure.reason}")
     tables = find_all(results, work.plan.columns, args) | {"strata": findings.list_strata(work)}
+    # Linux counts KiB. Of the processes that have ended, this is the largest one.
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
+    journal.say(f"seed {seed}: {time.monotonic() - start:.0f} s, largest process {peak:.2f} GiB")
     rows = [pd.DataFrame(rows).assign(table=name, seed=seed) for name, rows in tables.items() if rows]
     return pd.concat(rows, ignore_index=True)
+
+
+def tune_models(
+    benchmark: Benchmark,
+    models: Sequence[ModelConfig],
+    work: SeedWork,
+    args: argparse.Namespace,
+    journal: Journal,
+) -> tuple[ModelConfig, ...]:
+    """Return the models with the best settings of their families, and say which these are.
+
+    Raises:
+        ConfigError: the file has no section `search`.
+    """
+    if benchmark.search is None:
+        raise ConfigError(f"{args.config}: no section search", "leave --tuned out")
+    headline = parse_column(benchmark.headline)
+    best = search_settings(models, benchmark.search, headline, work, args.processes)
+    for name, (setting, value) in best.items():
+        chosen = ", ".join(f"{key} {number:g}" for key, number in setting.items())
+        journal.say(f"{name}: {chosen}; {headline} {value:.4f} on validation rows")
+    return apply_settings(models, best)
 
 
 def parse_column(headline: str) -> Column:
