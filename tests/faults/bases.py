@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from tests.faults.campaign import ROOT
 
 EVERYTHING = """
