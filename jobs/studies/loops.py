@@ -10,7 +10,7 @@ Axes: r rows, p tested pairs, u users, i items, d dimensions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,11 +77,10 @@ def read_rows(dataset: Dataset) -> pa.Table:
     tables = []
     for part, name in LOOP_FILES[dataset.reader].items():
         numbers = _read_numbers(_find_file(folder, name))
+        columns = [numbers[:, n] for n in range(3)]
         if dataset.reader == "coat":
-            columns = (*np.nonzero(numbers), numbers[numbers != 0])
-        else:
-            columns = (*numbers[:, :2].T.astype(np.int64), numbers[:, 2])
-        tables.append(_make_rows(*columns, None if part == undivided else part))
+            columns = [*np.nonzero(numbers), numbers[numbers != 0]]
+        tables.append(_make_rows(columns, None if part == undivided else part))
     return pa.concat_tables(tables)
 
 
@@ -103,20 +102,23 @@ def _read_movielens(folder: Path) -> pa.Table:
     official = folder / "ratings.dat"
     if official.is_file():
         table = pd.read_csv(official, sep="::", engine="python", header=None)
-        return _make_rows(*(table[n].to_numpy() for n in range(3)), None)
+        return _make_rows([table[n].to_numpy() for n in range(3)], None)
     table = pd.read_csv(_find_file(folder, "ratings.tsv.gz"), sep="\t")
-    return _make_rows(*(table[name].to_numpy() for name in ("user", "item", "rating")), None)
+    return _make_rows([table[name].to_numpy() for name in ("user", "item", "rating")], None)
 
 
-def _make_rows(users_r: Ints, items_r: Ints, ratings_r: npt.NDArray[Any], part: str | None) -> pa.Table:
-    columns = {
-        "user_id": pa.array(users_r).cast(pa.string()),
-        "item_id": pa.array(items_r).cast(pa.string()),
-        "rating": pa.array(ratings_r.astype(np.float64)),
-        "event_time": pa.nulls(len(users_r), pa.int64()),
-        "part": pa.array([part] * len(users_r), pa.string()),
-    }
-    return pa.table(columns)
+def _make_rows(columns: Sequence[npt.NDArray[Any]], part: str | None) -> pa.Table:
+    """Return a log from users, items and ratings."""
+    users_r, items_r, ratings_r = columns
+    return pa.table(
+        {
+            "user_id": pa.array(users_r.astype(np.int64)).cast(pa.string()),
+            "item_id": pa.array(items_r.astype(np.int64)).cast(pa.string()),
+            "rating": pa.array(ratings_r.astype(np.float64)),
+            "event_time": pa.nulls(len(users_r), pa.int64()),
+            "part": pa.array([part] * len(users_r), pa.string()),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,8 @@ def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
     ratings_r = labelled.column("rating").to_numpy()
     scale = dataset.scale or (float(ratings_r.min()), float(ratings_r.max()))
     order = np.lexsort((parts_r, items_r, users_r))
-    columns = (users_r.astype(np.int64), items_r.astype(np.int64), ratings_r, parts_r)
-    return LoopLog(*(column[order] for column in columns), user_ids, item_ids, scale)
+    users, items = users_r[order].astype(np.int64), items_r[order].astype(np.int64)
+    return LoopLog(users, items, ratings_r[order], parts_r[order], user_ids, item_ids, scale)
 
 
 # ------------------------------------------------------------------------------- fits and ranks

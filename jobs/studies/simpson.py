@@ -43,6 +43,7 @@ from jobs.studies.simpson_runs import (
     SeedWork,
     apply_settings,
     collect_results,
+    name_family,
     prepare_seed,
     run_models,
     search_settings,
@@ -137,7 +138,7 @@ def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
     Raises:
         ConfigError: a pair names no family of the file, or a model cannot be fitted here.
     """
-    families = {findings.name_family(model.name) for model in benchmark.models}
+    families = {name_family(model.name) for model in benchmark.models}
     for name in (name for pair in pairs for name in pair):
         if name not in families:
             raise ConfigError(f"--pairs: no family '{name}'", f"families: {', '.join(sorted(families))}")

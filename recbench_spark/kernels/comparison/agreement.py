@@ -94,7 +94,8 @@ def draw_families(family_m: Sequence[str], replicates: int, seed: int) -> Ints:
     names, family_of_m = np.unique(np.asarray(family_m), return_inverse=True)
     draws = np.random.default_rng(seed).integers(len(names), size=(replicates, len(names)))
     counts_rf = (draws[:, :, None] == np.arange(len(names))).sum(axis=1)
-    return counts_rf[:, family_of_m].astype(np.int64)
+    drawn_rm: Ints = counts_rf[:, family_of_m].astype(np.int64)
+    return drawn_rm
 
 
 def compute_weighted_tau(x_m: Floats, y_m: Floats, weight_rm: npt.NDArray[Any]) -> Floats:
