@@ -20,7 +20,7 @@ from recbench_spark.models.rating.interface import Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.schemas import METRICS
+from recbench_spark.schemas import METRICS, RUNS
 from recbench_spark.storage.store import Store
 from tests.nights import run
 
@@ -334,7 +334,9 @@ def test_the_numbers_are_those_of_two_nights(spark: Any, coat: Path, tmp_path: P
     results = simpson_runs.collect_results(list(simpson_runs.run_models(nights[0].models, work, 1)), work)
     for night in nights:
         run(store, night)
-    rows = [row for row in store.read(METRICS).collect() if row.slice_key is None and row.value is not None]
+    names = store.read(RUNS).select("run_id", "model")
+    numbers = store.read(METRICS).where("slice_key IS NULL AND value IS NOT NULL").join(names, "run_id")
+    rows = numbers.collect()
     compared = 0
     for row in rows:
         name = row.estimator
