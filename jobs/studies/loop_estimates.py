@@ -269,8 +269,10 @@ def fit_chances(closed_i: Ints, train_i: Ints, train_r: Ints, seed: int) -> dict
     return {PUBLISHED: published, f"{PUBLISHED}, {MISKEYED}": wrong, OURS: fit_own(train_i)}
 
 
-def cut_all_strata(chances: Mapping[str, Floats], closed_i: Ints, train_i: Ints) -> dict[str, ItemStrata]:
-    """Return the strata of each kind and number by name, and one stratum of all items."""
+def cut_all_strata(
+    chances: Mapping[str, Floats], closed_i: Ints, train_i: Ints, most: int = MOST_STRATA
+) -> dict[str, ItemStrata]:
+    """Return 2 to `most` strata of each kind by name, and one stratum of all items."""
     kinds: tuple[tuple[str, strata.Kind, Ints], ...] = (
         (PUBLISHED, "equal_width", closed_i),
         (OURS, "equal_mass", train_i),
@@ -279,6 +281,6 @@ def cut_all_strata(chances: Mapping[str, Floats], closed_i: Ints, train_i: Ints)
     cuts = {
         name_strata(name, kind, n): cut_items(kind, n, chances[name], mass_i)
         for name, kind, mass_i in kinds
-        for n in range(2, MOST_STRATA + 1)
+        for n in range(2, most + 1)
     }
     return {**cuts, ONE: cut_items("equal_width", 1, chances[PUBLISHED], closed_i)}

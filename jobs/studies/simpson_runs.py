@@ -115,13 +115,14 @@ def prepare_seed(benchmark: Benchmark, seed: int, folder: Path | None = None) ->
     evaluation = closed_night.evaluation
     counts = closed.count_items(TRAIN, TEST), closed.count_items(TRAIN)
     train_r = closed.select(TRAIN).items_r
+    most = loop_estimates.MOST_STRATA if has_open_loop else 2  # without a truth two are enough
     chances = loop_estimates.fit_chances(*counts, train_r, seed)
     plan = EstimatePlan(
         evaluation.resolve(),
         evaluation.metrics,
         evaluation.k,
         chances,
-        loop_estimates.cut_all_strata(chances, *counts),
+        loop_estimates.cut_all_strata(chances, *counts, most),
     )
     return SeedWork(closed, opened, plan, folder)
 
