@@ -77,7 +77,7 @@ def read_rows(dataset: Dataset) -> pa.Table:
     tables = []
     for part, name in LOOP_FILES[dataset.reader].items():
         numbers = _read_numbers(_find_file(folder, name))
-        columns = [numbers[:, n] for n in range(3)]
+        columns: list[npt.NDArray[Any]] = [numbers[:, n] for n in range(3)]
         if dataset.reader == "coat":
             columns = [*np.nonzero(numbers), numbers[numbers != 0]]
         tables.append(_make_rows(columns, None if part == undivided else part))
