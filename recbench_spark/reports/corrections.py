@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.kernels.comparison.significance import dependent_correlations, kendall_tau_b
+from recbench_spark.kernels.comparison.agreement import compare_with_truth
+from recbench_spark.kernels.comparison.significance import kendall_tau_b
 from recbench_spark.kernels.estimators.exposure import ESTIMATORS
 from recbench_spark.reports.facts import (
     CorrectionColumn,
@@ -116,14 +117,8 @@ def _agreement_p_value(
     values: dict[str, MetricEstimate], holdout: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]
 ) -> float | None:
     """Return the probability of so large a lead over the holdout's agreement with the truth by chance."""
-    common = _common_values(values, holdout, truth)
-    if len(common) < 2:
-        return None
-    own, other, open_loop = common.T
-    own_tau, other_tau = (kendall_tau_b(open_loop, ranking) for ranking in (own, other))
-    return _none_if_nan(
-        dependent_correlations(own_tau, other_tau, kendall_tau_b(own, other), len(common))[1]
-    )
+    own, other, open_loop = _common_values(values, holdout, truth).T
+    return _none_if_nan(compare_with_truth(own, other, open_loop).p)
 
 
 def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.float64]:

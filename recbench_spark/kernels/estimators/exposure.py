@@ -561,12 +561,14 @@ def combine_strata(mean_sc: Floats, size_s: npt.NDArray[Any]) -> tuple[Floats, F
 
     mean_sc: (..., s, c), NaN for a stratum without positives; it is left out and the others' weights
     grow. size_s: (..., s). Leading axes are bootstrap replicates, whose sizes are
-    resampled with their means.
+    resampled with their means. The value of one stratum is its mean, to the last bit.
     """
     valid = ~np.isnan(mean_sc)
     size = np.where(valid, np.asarray(size_s, dtype=np.float64)[..., None], 0.0)
     total = size.sum(axis=-2)
     value = divide_sums((size * np.where(valid, mean_sc, 0.0)).sum(axis=-2), total)
+    if mean_sc.shape[-2] == 1:  # s m / s is not always m
+        value = np.where(total > 0, mean_sc[..., 0, :], np.nan)
     every = np.asarray(np.sum(size_s, axis=-1, dtype=np.float64))
     whole = np.broadcast_to(every[..., None], total.shape)
     return value, divide_sums(total, whole)

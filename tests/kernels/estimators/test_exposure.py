@@ -497,6 +497,14 @@ def test_stratified_by_hand() -> None:
     np.testing.assert_allclose(values["mrr"][:, :, 2], [[1, 1 / 3], [1 / 2, math.nan]])
 
 
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=4), st.integers(1, 10_000))
+def test_one_stratum_is_the_plain_mean_to_the_last_bit(values: list[float], size: int) -> None:
+    mean = np.array([values])
+    value, share = exposure.combine_strata(mean, np.array([size]))
+    assert np.array_equal(value, values) and (share == 1).all()
+    assert np.isnan(exposure.combine_strata(np.full((1, 1), np.nan), np.array([size]))[0]).all()
+
+
 def test_a_stratum_without_positives_is_left_out_and_said_so() -> None:
     mean = np.array([[0.5], [math.nan]])
     value, share = exposure.combine_strata(mean, np.array([30, 10]))

@@ -1,0 +1,300 @@
+"""A night on a closed and an open loop as arrays: label, fit and rank the models of a benchmark file.
+
+No Java starts. Labels, fits and ranks come from the functions that a night calls in its tasks, so the
+numbers are those of the night (`tests/jobs/test_simpson.py`). One process holds the log, and one model at
+a time. `simpson.py` uses it.
+
+Axes: r rows, p tested pairs, u users, i items, d dimensions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from recbench_spark.config import Benchmark, Dataset, ModelConfig, PopularModel, digest
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
+from recbench_spark.kernels.ranking.scorers import BlockScorer, DotScorer, Scorer, UserBlock, count_ranks
+from recbench_spark.models.means import MeansModel
+from recbench_spark.models.rating import registry
+from recbench_spark.models.rating.interface import Ratings, ScoringModel, check_ratings
+from recbench_spark.models.rating.kinds import learner_settings, model_seed
+from recbench_spark.models.rating.sgd import RatingFactorModel
+from recbench_spark.protocol.labels import OPEN_LOOP, OpenLoop, label_rows
+from recbench_spark.protocol.splits import make_rule
+from recbench_spark.revisions import select_revisions
+from recbench_spark.storage.publish import replace_file
+from recbench_spark.training.fits.logs import index_ids
+
+TRAIN, VALID, TEST = "train", "valid", "test"
+PARTS = (TRAIN, VALID, TEST, OPEN_LOOP)
+LOOP_FILES = {
+    "coat": {TRAIN: "train.ascii", OPEN_LOOP: "test.ascii"},
+    "yahoo_r3": {
+        TRAIN: "ydata-ymusic-rating-study-*-train.txt",
+        OPEN_LOOP: "ydata-ymusic-rating-study-*-test.txt",
+    },
+}
+"""Files of the closed and of the open loop, by reader."""
+
+ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
+"""Fields of `Rankings`, as stored."""
+
+
+# ------------------------------------------------------------------------------- the log
+
+
+def read_rows(dataset: Dataset) -> pa.Table:
+    """Read user_id, item_id, rating, event_time and part of Coat, Yahoo R3 or MovieLens 1M.
+
+    The part of a closed row is NULL where the split divides the closed loop, as in a night.
+
+    Raises:
+        ConfigError: another reader, or no such file.
+        DataError: lines of unequal length, or texts in place of numbers.
+    """
+    folder = Path(str(dataset.path))
+    if dataset.reader == "movielens_1m":
+        return _read_movielens(folder)
+    if dataset.reader not in LOOP_FILES:
+        raise ConfigError(
+            f"reader '{dataset.reader}' needs Spark",
+            f"jobs/nightly.py runs the same file; here: movielens_1m, {', '.join(LOOP_FILES)}",
+        )
+    undivided = TRAIN if dataset.closed_loop == "split" else None
+    tables = []
+    for part, name in LOOP_FILES[dataset.reader].items():
+        numbers = _read_numbers(_find_file(folder, name))
+        columns: list[npt.NDArray[Any]] = [numbers[:, n] for n in range(3)]
+        if dataset.reader == "coat":
+            columns = [*np.nonzero(numbers), numbers[numbers != 0]]
+        tables.append(_make_rows(columns, None if part == undivided else part))
+    return pa.concat_tables(tables)
+
+
+def _read_numbers(file: Path) -> Floats:
+    try:
+        return np.loadtxt(file, ndmin=2)
+    except ValueError as error:
+        raise DataError(f"{file}: {error}", "numbers, as many in each line as in the first one") from None
+
+
+def _find_file(folder: Path, pattern: str) -> Path:
+    files = sorted(folder.glob(pattern))
+    if not files:
+        raise ConfigError(f"there is no file {folder / pattern}", "--set dataset.path=FOLDER")
+    return files[0]
+
+
+def _read_movielens(folder: Path) -> pa.Table:
+    official = folder / "ratings.dat"
+    if official.is_file():
+        table = pd.read_csv(official, sep="::", engine="python", header=None)
+        return _make_rows([table[n].to_numpy() for n in range(3)], None)
+    table = pd.read_csv(_find_file(folder, "ratings.tsv.gz"), sep="\t")
+    return _make_rows([table[name].to_numpy() for name in ("user", "item", "rating")], None)
+
+
+def _make_rows(columns: Sequence[npt.NDArray[Any]], part: str | None) -> pa.Table:
+    """Return a log from users, items and ratings."""
+    users_r, items_r, ratings_r = columns
+    return pa.table(
+        {
+            "user_id": pa.array(users_r.astype(np.int64)).cast(pa.string()),
+            "item_id": pa.array(items_r.astype(np.int64)).cast(pa.string()),
+            "rating": pa.array(ratings_r.astype(np.float64)),
+            "event_time": pa.nulls(len(users_r), pa.int64()),
+            "part": pa.array([part] * len(users_r), pa.string()),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class LoopLog:
+    """A labelled log, sorted by user, item and part; ids are in the order in which rankings sort them.
+
+    Attributes:
+        users_r, items_r, ratings_r: (r,) index of user and item, rating.
+        parts_r: (r,) place of the part in `PARTS`.
+        user_ids, item_ids: ids as bytes.
+        scale: lowest and highest rating.
+    """
+
+    users_r: Ints
+    items_r: Ints
+    ratings_r: Floats
+    parts_r: Ints
+    user_ids: npt.NDArray[Any]
+    item_ids: npt.NDArray[Any]
+    scale: tuple[float, float]
+
+    def select(self, part: str) -> Ratings:
+        """Return the rows of a part, with the users and items of the whole log."""
+        chosen = self.parts_r == PARTS.index(part)
+        rows = (self.users_r[chosen], self.items_r[chosen], self.ratings_r[chosen])
+        sizes = {"n_users": len(self.user_ids), "n_items": len(self.item_ids)}
+        return check_ratings(*rows, self.scale, **sizes)
+
+    def count_items(self, *parts: str) -> Ints:
+        """Return the rows of each item in these parts, (i,)."""
+        chosen = np.isin(self.parts_r, [PARTS.index(part) for part in parts])
+        return np.bincount(self.items_r[chosen], minlength=len(self.item_ids)).astype(np.int64)
+
+    def digest(self) -> str:
+        """Return a hash of all rows, ids and parts."""
+        content = hashlib.sha256(repr(self.scale).encode())
+        rows = (self.users_r, self.items_r, self.ratings_r, self.parts_r, self.user_ids, self.item_ids)
+        for column in rows:
+            content.update(np.ascontiguousarray(column).tobytes())
+        return content.hexdigest()
+
+
+def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
+    """Label the rows as the split of a benchmark file says; see `read_rows`."""
+    split, dataset = benchmark.split, benchmark.dataset
+    duplicates = None if dataset.duplicates == "error" else dataset.duplicates
+    apart = OpenLoop(apart=dataset.reader in LOOP_FILES, keeps_known=split.open_loop == "all")
+    labelled = label_rows(rows, replace(make_rule(split, duplicates, numeric=True), open_loop=apart))
+    users_r, user_ids = index_ids(labelled.column("user_id").cast(pa.string()))
+    items_r, item_ids = index_ids(labelled.column("item_id").cast(pa.string()))
+    parts = labelled.column("part").cast(pa.string()).to_numpy()
+    parts_r = np.array([PARTS.index(part) for part in parts], np.int64)
+    ratings_r = labelled.column("rating").to_numpy()
+    scale = dataset.scale or (float(ratings_r.min()), float(ratings_r.max()))
+    order = np.lexsort((parts_r, items_r, users_r))
+    users, items = users_r[order].astype(np.int64), items_r[order].astype(np.int64)
+    return LoopLog(users, items, ratings_r[order], parts_r[order], user_ids, item_ids, scale)
+
+
+# ------------------------------------------------------------------------------- fits and ranks
+
+
+class FittedScorer(NamedTuple):
+    """A fitted model that ranks: its item side, vectors of users (u, d), and the users it knows, (u,)."""
+
+    scorer: Scorer
+    vectors_ud: npt.NDArray[np.float32]
+    known_u: Bools
+
+
+def fit_scorer(model: ModelConfig, train: Ratings, threshold: float | None) -> FittedScorer:
+    """Fit a model to the training rows; users and items without one are not ranked, as in a night.
+
+    Raises:
+        ConfigError: a kind that is fitted on Spark alone.
+        DivergedError: the fit gave numbers that are not finite.
+    """
+    if isinstance(model, PopularModel) or (isinstance(model, MeansModel) and model.means == "global"):
+        return _score_items(isinstance(model, PopularModel), train)
+    settings = learner_settings(model)
+    rows = train
+    if registry.learns_relevant(settings.model_dump()):
+        rows = train.rows(mark_relevant(train.ratings_r, threshold))
+    fitted = registry.fit(rows, settings, model_seed(model)).model
+    known_i, known_u = (
+        np.bincount(key_r, minlength=size) > 0
+        for key_r, size in ((rows.items_r, rows.n_items), (rows.users_r, rows.n_users))
+    )
+    if isinstance(fitted, RatingFactorModel):
+        scorer = DotScorer(fitted.q_id, fitted.bias_i + fitted.mean, known_i)
+        return FittedScorer(scorer, fitted.p_ud, known_u)
+    if not isinstance(fitted, ScoringModel):
+        raise ConfigError(f"model {model.name}: kind '{model.kind}' ranks nothing", "see docs/ratings.md")
+    numbers_i = np.where(known_i, np.arange(rows.n_items), -1)
+    no_vectors = np.zeros((rows.n_users, 0), np.float32)
+    return FittedScorer(BlockScorer(fitted.score, numbers_i), no_vectors, known_u)
+
+
+def _score_items(by_count: bool, train: Ratings) -> FittedScorer:
+    """Score items by their training rows, or all alike by the mean rating; every item is ranked."""
+    counts_i = np.bincount(train.items_r, minlength=train.n_items).astype(np.float64)
+    bias_i = counts_i if by_count else np.full(train.n_items, train.ratings_r.mean())
+    vectors = [np.zeros((size, 0), np.float32) for size in (train.n_items, train.n_users)]
+    return FittedScorer(DotScorer(vectors[0], bias_i), vectors[1], np.ones(train.n_users, bool))
+
+
+@dataclass(frozen=True)
+class TestedPart:
+    """The tested pairs of a part: users with a row in it, (u,), and their items and ratings.
+
+    Attributes:
+        users: (u,) index of each user in the log.
+        keys_u: (u,) hash of its id, as in the tables of a night.
+        truth: items of each user.
+        relevance_p: ratings.
+    """
+
+    users: Ints
+    keys_u: Ints
+    truth: ItemLists
+    relevance_p: Floats
+
+
+def list_tested(log: LoopLog, part: str) -> TestedPart:
+    """Return the tested pairs of a part."""
+    rows = log.select(part)
+    users, counts = np.unique(rows.users_r, return_counts=True)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    keys_u = hash_ids(pa.array(log.user_ids[users]).cast(pa.string())).view(np.int64)
+    return TestedPart(users, keys_u, ItemLists(offsets, rows.items_r), rows.ratings_r)
+
+
+def rank_part(fitted: FittedScorer, tested: TestedPart) -> Rankings:
+    """Rank the tested items among all items that the model scores; training items stay candidates."""
+    users, offsets = tested.users, tested.truth.offsets_u
+    known_u = fitted.known_u[users]
+    vectors_ud = np.ascontiguousarray(fitted.vectors_ud[users])
+    block = UserBlock(tested.keys_u, vectors_ud, rows_u=np.where(known_u, users, -1))
+    counts = count_ranks(fitted.scorer, block, tested.truth, ItemLists.empty(len(users)))
+    known_p = np.repeat(known_u, np.diff(offsets))
+    above, tied, before = (
+        np.where(known_p, column, unranked)
+        for column, unranked in ((counts.above_p, -1), (counts.tied_p, 0), (counts.before_p, 0))
+    )
+    length = np.where(known_u, counts.candidates_u, 0)
+    return Rankings(offsets, tested.relevance_p, above, tied, before, length)
+
+
+# ------------------------------------------------------------------------------- stored ranks
+
+
+def name_fit(model: ModelConfig, log_digest: str, part: str) -> str:
+    """Return a hash of everything that the ranks of a model depend on."""
+    settings: Mapping[str, Any] = model.model_dump(exclude={"name", "provenance"})
+    names = (model.kind, *model.revised, "rankings", "splits", "ids")
+    return digest(settings, log_digest, part, select_revisions(*names), length=32)
+
+
+def load_rankings(place: Path) -> Rankings | None:
+    """Return ranks that an earlier run stored; None if it stored none."""
+    if not place.is_file():
+        return None
+    with np.load(place, allow_pickle=False) as arrays:
+        return Rankings(*(arrays[name] for name in ARRAYS))
+
+
+def save_rankings(place: Path, rankings: Rankings) -> None:
+    """Publish ranks as one file."""
+    save_arrays(place, {name: getattr(rankings, name) for name in ARRAYS})
+
+
+def save_arrays(place: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Publish arrays as one file, whole or not at all."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    replace_file(place, write)

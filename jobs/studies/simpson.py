@@ -1,0 +1,413 @@
+"""Study of Simpson's paradox in offline evaluation: does an estimate order 104 models as an open loop does?
+
+    python jobs/studies/simpson.py --set dataset.path=/path/to/coat --folder FOLDER --table simpson.csv
+    python jobs/studies/simpson.py --set dataset.path=/path/to/coat --folder FOLDER --tuned
+    python jobs/studies/simpson.py --config movielens_1m_strata --pairs wmf:bpr --set dataset.path=/ml-1m
+
+For each seed, all models of a benchmark file are fitted twice: to all rows of the closed loop, and ranked
+on the open loop (the truth); to 80 % of them, and ranked on the rest. Holdout, IPS, SNIPS and stratified
+estimates are compared with the truth by Kendall's tau-b, and each with the holdout: by Steiger's test, over
+families of models, over users. With `--tuned`, settings of the section `search` are chosen first on a
+part of the training rows. Ranks are kept in FOLDER: a run that was killed goes on there. No Java starts,
+and the numbers are those of nights (docs/simpson_study.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from jobs.studies import simpson_findings as findings
+from jobs.studies.loop_estimates import (
+    HOLDOUT,
+    MISKEYED,
+    MOST_STRATA,
+    ONE,
+    OURS,
+    PUBLISHED,
+    Column,
+    name_strata,
+)
+from jobs.studies.simpson_runs import (
+    SeedResults,
+    SeedWork,
+    apply_settings,
+    collect_results,
+    name_family,
+    prepare_seed,
+    run_models,
+    search_settings,
+    seed_closed_loop,
+)
+from recbench_spark import cli
+from recbench_spark.config import Benchmark, ModelConfig, load_benchmark
+from recbench_spark.errors import OK, ConfigError, DataError
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.publish import replace_text
+
+LEVEL = 0.05
+TWO = name_strata(PUBLISHED, "equal_width", 2)
+SHOWN = (
+    HOLDOUT,
+    f"ips {PUBLISHED}, {MISKEYED}",
+    f"ips {PUBLISHED}",
+    f"ips {OURS}",
+    f"snips_user {PUBLISHED}",
+    f"snips_user {OURS}",
+    TWO,
+    name_strata(OURS, "equal_mass", 2),
+    name_strata(OURS, "equal_count", 2),
+    f"Q1 of {TWO}",
+    f"Q2 of {TWO}",
+)
+"""Estimators of the first table."""
+
+KINDS = ((PUBLISHED, "equal_width"), (OURS, "equal_mass"), (OURS, "equal_count"))
+PUBLISHED_TAUS = {
+    "ndcg": (0.202, 0.225, 0.283), "ndcg@100": (0.327, 0.360, 0.393), "ndcg@30": (0.165, 0.159, 0.213),
+    "ndcg@10": (0.121, 0.165, 0.219), "ndcg@5": (-0.040, 0.051, 0.116),
+}  # fmt: skip
+"""Coat, one split of the paper: tau-b of holdout, IPS and two strata with the open loop."""
+
+
+def parser() -> cli.Parser:
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument(
+        "--config", default="coat_debiased", help="benchmark file, or its name (coat_debiased)"
+    )
+    flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
+    flags.add_argument(
+        "--seeds",
+        type=cli.parse_cutoffs,
+        default=tuple(range(123, 133)),
+        help="of splits and models (123 to 132)",
+    )
+    flags.add_argument(
+        "--processes", type=cli.parse_count, default=os.cpu_count() or 1, help="fits at once"
+    )
+    flags.add_argument("--replicates", type=cli.parse_count, default=1000, help="of the bootstraps (1000)")
+    flags.add_argument(
+        "--tuned", action="store_true", help="choose settings on a part of the training rows"
+    )
+    flags.add_argument("--pairs", default="gmf:svd", help="families to compare, A:B,C:D (gmf:svd)")
+    flags.add_argument("--folder", type=Path, help="keeps the ranks of each model, so that a run goes on")
+    flags.add_argument("--table", type=Path, help="file of all numbers, .csv")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run all seeds, and print what the claims of the paper amount to."""
+    benchmark = load_benchmark(args.config, args.set)
+    check_study(benchmark, parse_pairs(args.pairs))
+    parts, journal = [], Journal()
+    for seed in args.seeds:
+        parts.append(study_seed(benchmark, seed, args, journal))
+        if args.table:  # after each seed, so that an end by force leaves those that are done
+            replace_text(args.table, pd.concat(parts, ignore_index=True).to_csv(index=False))
+    print_study(pd.concat(parts, ignore_index=True))
+    return OK
+
+
+def parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse `gmf:svd,bpr:wmf`.
+
+    Raises:
+        ConfigError: another form.
+    """
+    pairs = [tuple(part.split(":")) for part in text.split(",") if part]
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise ConfigError(f"--pairs {text} is not a list of pairs", "--pairs gmf:svd,bpr:wmf")
+    return tuple((first, second) for first, second in pairs)
+
+
+def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
+    """Check models and pairs before anything is fitted.
+
+    Raises:
+        ConfigError: a pair names no family of the file, or a model cannot be fitted here.
+    """
+    families = {name_family(model.name) for model in benchmark.models}
+    for name in (name for pair in pairs for name in pair):
+        if name not in families:
+            raise ConfigError(f"--pairs: no family '{name}'", f"families: {', '.join(sorted(families))}")
+    for model in benchmark.models:
+        model.check(benchmark.dataset.reader)
+
+
+def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journal: Journal) -> pd.DataFrame:
+    """Return all findings of a seed as rows; the column `table` says of what kind they are."""
+    start = time.monotonic()
+    work = prepare_seed(benchmark, seed, args.folder)
+    models = seed_closed_loop(benchmark, seed).models
+    if args.tuned:
+        models = tune_models(benchmark, models, work, args, journal)
+    outcomes = []
+    for outcome in run_models(models, work, args.processes):
+        outcomes.append(outcome)
+        if len(outcomes) % 20 == 0 or len(outcomes) == len(models):
+            journal.say(f"seed {seed}: {len(outcomes)} of {len(models)} models")
+    results = collect_results(outcomes, work)
+    for failure in results.failures:
+        journal.say(f"seed {seed}: model {failure.model} failed: {failure.reason}")
+    tables = find_all(results, work.plan.columns, args) | {"strata": findings.list_strata(work)}
+    # Linux counts KiB. Of the processes that have ended, this is the largest one.
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
+    journal.say(f"seed {seed}: {time.monotonic() - start:.0f} s, largest process {peak:.2f} GiB")
+    rows = [pd.DataFrame(rows).assign(table=name, seed=seed) for name, rows in tables.items() if rows]
+    return pd.concat(rows, ignore_index=True)
+
+
+def tune_models(
+    benchmark: Benchmark,
+    models: Sequence[ModelConfig],
+    work: SeedWork,
+    args: argparse.Namespace,
+    journal: Journal,
+) -> tuple[ModelConfig, ...]:
+    """Return the models with the best settings of their families, and say which these are.
+
+    Raises:
+        ConfigError: the file has no section `search`.
+    """
+    if benchmark.search is None:
+        raise ConfigError(f"{args.config}: no section search", "leave --tuned out")
+    headline = parse_column(benchmark.headline)
+    best = search_settings(models, benchmark.search, headline, work, args.processes)
+    for name, (setting, value) in best.items():
+        chosen = ", ".join(f"{key} {number:g}" for key, number in setting.items())
+        journal.say(f"{name}: {chosen}; {headline} {value:.4f} on validation rows")
+    return apply_settings(models, best)
+
+
+def parse_column(headline: str) -> Column:
+    """Parse `ndcg@10`."""
+    metric, _, k = headline.partition("@")
+    return Column(metric, int(k) if k else None)
+
+
+def find_all(
+    results: SeedResults, columns: Sequence[Column], args: argparse.Namespace
+) -> dict[str, list[findings.Row]]:
+    """Return the rows of each table of a seed."""
+    gains = [str(column) for column in columns if column.metric == "ndcg"]
+    pairs = [
+        row
+        for pair in parse_pairs(args.pairs)
+        for row in findings.compare_pairs(results, columns, pair, ("ndcg", "ndcg@10"))
+    ]
+    values = [
+        {"model": model, "column": str(column), "estimator": name, "value": float(value_mc[m, c])}
+        for name, value_mc in results.estimates.items()
+        if name in (*SHOWN, ONE)
+        for m, model in enumerate(results.models)
+        for c, column in enumerate(columns)
+    ]
+    if results.truth_umc is None:
+        return {"pair": pairs, "value": values}
+    check_one_stratum(results)
+    return {
+        "lead": findings.compare_estimators(results, columns, args.replicates),
+        "user": findings.resample_users(results, columns, gains, TWO, args.replicates),
+        "ceiling": findings.find_ceilings(results, columns),
+        "pair": pairs,
+        "value": values,
+    }
+
+
+def check_one_stratum(results: SeedResults) -> None:
+    """Check that one stratum is the holdout, bit for bit.
+
+    Raises:
+        DataError: it is not.
+    """
+    if not np.array_equal(results.estimates[ONE], results.estimates[HOLDOUT], equal_nan=True):
+        raise DataError("one stratum is not the holdout", "combine_strata has changed")
+
+
+# ------------------------------------------------------------------------------- tables
+
+
+def print_study(rows: pd.DataFrame) -> None:
+    """Print all tables; a cell is the mean over the seeds and their standard deviation."""
+    print_strata_sizes(rows[rows.table == "strata"])
+    if (rows.table == "lead").any():
+        leads = rows[rows.table == "lead"]
+        columns = list(dict.fromkeys(leads.column))
+        print_agreement(leads, columns)
+        print_numbers(leads, [column for column in columns if column.startswith("ndcg")])
+        print_limits(rows, [column for column in columns if column.startswith("ndcg")])
+        print_adjusted(leads)
+        print_claims(leads)
+    pairs = rows[rows.table == "pair"]
+    for (pair, column), group in pairs.groupby(["pair", "column"], sort=False):
+        print_pair(str(pair), str(column), group)
+
+
+def describe_cell(values: pd.Series) -> str:
+    """Describe numbers of several seeds: their mean, and their standard deviation where there are two."""
+    known = values.dropna()
+    if known.empty:
+        return ""
+    spread = f" ± {known.std(ddof=1):.3f}" if len(known) > 1 else ""
+    return f"{known.mean():.3f}{spread}"
+
+
+def find_median(values: pd.Series) -> str:
+    """Return the median of the numbers that exist."""
+    known = values.dropna()
+    return "" if known.empty else f"{known.median():.3f}"
+
+
+def print_table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n{title}\n\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for line in lines:
+        print(f"| {' | '.join(line)} |")
+
+
+def print_strata_sizes(sizes: pd.DataFrame) -> None:
+    """Print items and tested pairs of the two published strata."""
+    lines = [
+        [str(name), describe_cell(group["items"]), describe_cell(group["tested"])]
+        for name, group in sizes.groupby("stratum", sort=False)
+    ]
+    print_table("Strata as published", ["stratum", "items", "tested pairs"], lines)
+
+
+def print_agreement(leads: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Print tau-b of each estimator, and in how many seeds its lead over the holdout is significant."""
+    lines = []
+    for column in columns:
+        of_column = leads[leads.column == column]
+        line = [column]
+        for name in SHOWN:
+            own = of_column[of_column.estimator == name]
+            sure = "" if name == HOLDOUT else f" ({int((own.p < LEVEL).sum())})"
+            cell = describe_cell(own.tau)
+            line.append(cell + sure if cell else "")
+        lines.append(line)
+    seeds = leads.seed.nunique()
+    title = f"tau-b with the open loop; in parentheses: seeds of {seeds} with p < {LEVEL} (Steiger)"
+    print_table(title, ["", *SHOWN], lines)
+
+
+def print_numbers(leads: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Print 2 to 10 strata: mean and standard deviation over the numbers, and how many are significant."""
+    lines = []
+    for column in columns:
+        line = [column]
+        for propensity, kind in KINDS:
+            names = [name_strata(propensity, kind, n) for n in range(2, MOST_STRATA + 1)]
+            own = leads[(leads.column == column) & leads.estimator.isin(names)]
+            by_seed = own.groupby("seed")
+            spread, sure = (
+                by_seed.tau.std(ddof=1).mean(),
+                by_seed.p.apply(lambda p: (p < LEVEL).sum()).mean(),
+            )
+            line.append(f"{by_seed.tau.mean().mean():.3f} ± {spread:.3f}, {sure:.1f} of {len(names)}")
+        lines.append(line)
+    title = "2 to 10 strata: mean tau-b, its standard deviation over the numbers, numbers with p < .05"
+    print_table(title, ["", *(f"{name}, {kind}" for name, kind in KINDS)], lines)
+
+
+def print_limits(rows: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Print what can be seen: the ceiling, and the lead of two strata by three kinds of tests."""
+    leads, users, ceilings = (rows[rows.table == name] for name in ("lead", "user", "ceiling"))
+    lines = []
+    for column in columns:
+        lead = leads[(leads.column == column) & (leads.estimator == TWO)]
+        user = users[(users.column == column) & (users.estimator == TWO)]
+        lines.append(
+            [
+                column,
+                describe_cell(ceilings[ceilings.column == column].ceiling),
+                describe_cell(lead.tau - lead.other),
+                f"{find_median(lead.p)}; {describe_cell(lead.visible)}",
+                f"{find_median(lead.family_below)}; {describe_cell(lead.family_visible)}",
+                f"{find_median(user.user_below)}; {describe_cell(user.user_visible)}",
+            ]
+        )
+    head = ["", "ceiling", "lead of two strata", "Steiger", "families", "users"]
+    print_table("Limits: median p; smallest visible lead", head, lines)
+
+
+def print_adjusted(leads: pd.DataFrame) -> None:
+    """Print how many tests of stratified estimates stay significant after the adjustment."""
+    tested = leads.dropna(subset=["adjusted_p"]).groupby("seed")
+    lines = [
+        [
+            str(seed),
+            str(len(group)),
+            str(int((group.p < LEVEL).sum())),
+            str(int((group.adjusted_p < LEVEL).sum())),
+        ]
+        for seed, group in tested
+    ]
+    head = ["seed", "tests", f"p < {LEVEL}", "adjusted"]
+    print_table("Strata x cut-offs x metrics, adjusted by Benjamini and Hochberg", head, lines)
+
+
+def print_claims(leads: pd.DataFrame) -> None:
+    """Print each claim of the paper as a count of seeds, beside the published numbers of Coat."""
+    wide = leads[leads.column == "ndcg"].set_index(["seed", "estimator"])
+    sure, tau = (wide[name].unstack() for name in ("p", "tau"))
+    deep, shallow = (count_leads(leads, names) for names in (("ndcg", "ndcg@100"), ("ndcg@5", "ndcg@10")))
+    seeds = len(tau)
+    ips, wrong = f"ips {PUBLISHED}", f"ips {PUBLISHED}, {MISKEYED}"
+    lines = [
+        ["IPS no better than holdout, wrong key", f"{int((~(sure[wrong] < LEVEL)).sum())} of {seeds}"],
+        ["IPS no better than holdout, right key", f"{int((~(sure[ips] < LEVEL)).sum())} of {seeds}"],
+        ["two strata better, whole list and 100", deep],
+        ["two strata better, first 5 and 10", shallow],
+        ["Q1 better than holdout", f"{int((sure[f'Q1 of {TWO}'] < LEVEL).sum())} of {seeds}"],
+        ["Q1 above two strata", f"{int((tau[f'Q1 of {TWO}'] > tau[TWO]).sum())} of {seeds}"],
+        ["Q2 negative", f"{int((tau[f'Q2 of {TWO}'] < 0).sum())} of {seeds}"],
+    ]
+    print_table(
+        "Claims: seeds in which they hold (NDCG of the whole list, p < .05)", ["claim", "seeds"], lines
+    )
+    for column, published in PUBLISHED_TAUS.items():
+        own = leads[leads.column == column]
+        cells = [describe_cell(own[own.estimator == name].tau) for name in (HOLDOUT, wrong, ips, TWO)]
+        print(
+            f"{column}: published {' / '.join(f'{one:.3f}' for one in published)}; here {' / '.join(cells)}"
+        )
+
+
+def count_leads(leads: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return how many seeds and columns have a significant lead of the two published strata."""
+    own = leads[(leads.estimator == TWO) & leads.column.isin(columns)]
+    return f"{int((own.p < LEVEL).sum())} of {len(own)}"
+
+
+def print_pair(pair: str, column: str, rows: pd.DataFrame) -> None:
+    """Print a pair of families at each size: mean values, and seeds with adjusted p < .05."""
+    parts = list(dict.fromkeys(rows.part))
+    lines = []
+    for size, group in rows.groupby("size", sort=False):
+        cells = []
+        for part in parts:
+            own = group[group.part == part]
+            up, down = (
+                int(((own.adjusted_p < LEVEL) & (own.difference * way > 0)).sum()) for way in (1, -1)
+            )
+            cells.append(f"{own['first'].mean():.4f} - {own.second.mean():.4f}, {up} above, {down} below")
+        lines.append([str(size), *cells])
+    title = f"{pair}, {column}: mean values; seeds of {rows.seed.nunique()} with the first above or below"
+    print_table(title, ["size", *parts], lines)
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())
