@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
-from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
+_controllers: dict[int, ThreadpoolController] = {}
+"""The controller, by the number of modules that were loaded: a new one may bring a library of its own."""
 
-@cache
+
 def _find_libraries() -> ThreadpoolController:
-    """Return the controller of the libraries of this process; the search takes a millisecond."""
-    return ThreadpoolController()
+    """Return the controller of the libraries of this process; a search takes some milliseconds."""
+    loaded = len(sys.modules)
+    if loaded not in _controllers:
+        _controllers.clear()
+        _controllers[loaded] = ThreadpoolController()
+    return _controllers[loaded]
 
 
 def one_thread_products() -> AbstractContextManager[object]:

@@ -16,7 +16,13 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from tools.compare_warehouses import MEASURED_COLUMNS, RUN_ID_COLUMNS, Warehouse, is_timestamp
+from tools.compare_warehouses import (
+    MEASURED_COLUMNS,
+    RUN_ID_COLUMNS,
+    Warehouse,
+    find_folder,
+    is_timestamp,
+)
 
 LEFT_OUT = MEASURED_COLUMNS | RUN_ID_COLUMNS | {"run_key", "code_version", "attempt"}
 Rows = Counter[str]
@@ -34,7 +40,7 @@ def open_warehouse(folder: Path) -> Warehouse:
         for row in tables["runs"].to_pyarrow_table(columns=facts).to_pylist():
             if row["status"] == "succeeded":
                 names[row["run_id"]] = f"{row['suite']}/{row['logical_date']}/{row['model']}"
-    return Warehouse(folder.resolve(), tables, names)
+    return Warehouse(find_folder(str(folder)), tables, names)
 
 
 def read_rows(folder: Path, left_out: Iterable[str] = ()) -> dict[str, Rows]:
