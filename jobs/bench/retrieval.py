@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from jobs.bench.harness import add_output_flag, append_rows, measure_own_cpu, take_turns
 from recbench_spark import cli
 from recbench_spark.config.retrieval import AnyIndexSettings
-from recbench_spark.errors import OK
+from recbench_spark.errors import OK, ConfigError
 from recbench_spark.kernels.arrays import Floats32
 from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
@@ -77,6 +77,8 @@ def parser() -> cli.Parser:
 
 def make_world(args: argparse.Namespace) -> World:
     """Draw items around centres, and queries around the same centres; or read vectors."""
+    if (args.vectors is None) != (args.queries is None):
+        raise ConfigError("one of --vectors and --queries is missing", "give both, or none of them")
     if args.vectors is not None:
         return World(make_products(np.load(args.vectors)), np.load(args.queries)[: args.users])
     draw = np.random.default_rng(0)

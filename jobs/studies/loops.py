@@ -270,11 +270,11 @@ def rank_part(fitted: FittedScorer, tested: TestedPart) -> Rankings:
 # ------------------------------------------------------------------------------- stored ranks
 
 
-def name_fit(model: ModelConfig, log_digest: str, part: str) -> str:
-    """Return a hash of everything that the ranks of a model depend on."""
+def name_fit(model: ModelConfig, log_digest: str, part: str, threshold: float | None) -> str:
+    """Return a hash of everything that the ranks of a model depend on; `threshold`: of relevant rows."""
     settings: Mapping[str, Any] = model.model_dump(exclude={"name", "provenance"})
     names = (model.kind, *model.revised, "rankings", "splits", "ids")
-    return digest(settings, log_digest, part, select_revisions(*names), length=32)
+    return digest(settings, log_digest, part, threshold, select_revisions(*names), length=32)
 
 
 def load_rankings(place: Path) -> Rankings | None:

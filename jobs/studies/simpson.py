@@ -136,8 +136,15 @@ def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
     """Check models and pairs before anything is fitted.
 
     Raises:
-        ConfigError: a pair names no family of the file, or a model cannot be fitted here.
+        ConfigError: a pair names no family of the file, a model cannot be fitted here, or a night of the
+            file would not rank all items.
     """
+    candidates = benchmark.evaluation.resolve().candidates
+    if candidates != "all":
+        raise ConfigError(
+            f"the study ranks all items, and definition.candidates is '{candidates}'",
+            "--set evaluation.definition.candidates=all",
+        )
     families = {name_family(model.name) for model in benchmark.models}
     for name in (name for pair in pairs for name in pair):
         if name not in families:
@@ -162,8 +169,9 @@ def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journa
     for failure in results.failures:
         journal.say(f"seed {seed}: model {failure.model} failed: {failure.reason}")
     tables = find_all(results, work.plan.columns, args) | {"strata": findings.list_strata(work)}
-    # Linux counts KiB. Of the processes that have ended, this is the largest one.
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
+    # Linux counts KiB. Of the processes that have ended, this is the largest one; this process goes on.
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds) / (1 << 20)
     journal.say(f"seed {seed}: {time.monotonic() - start:.0f} s, largest process {peak:.2f} GiB")
     rows = [pd.DataFrame(rows).assign(table=name, seed=seed) for name, rows in tables.items() if rows]
     return pd.concat(rows, ignore_index=True)
@@ -220,7 +228,7 @@ def find_all(
     return {
         "lead": findings.compare_estimators(results, columns, args.replicates),
         "user": findings.resample_users(results, columns, gains, TWO, args.replicates),
-        "ceiling": findings.find_ceilings(results, columns),
+        "halves": findings.compare_halves(results, columns),
         "pair": pairs,
         "value": values,
     }
@@ -323,8 +331,8 @@ def print_numbers(leads: pd.DataFrame, columns: Sequence[str]) -> None:
 
 
 def print_limits(rows: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print what can be seen: the ceiling, and the lead of two strata by three kinds of tests."""
-    leads, users, ceilings = (rows[rows.table == name] for name in ("lead", "user", "ceiling"))
+    """Print how well two halves of the users agree, and the lead of two strata by three kinds of tests."""
+    leads, users, halves = (rows[rows.table == name] for name in ("lead", "user", "halves"))
     lines = []
     for column in columns:
         lead = leads[(leads.column == column) & (leads.estimator == TWO)]
@@ -332,14 +340,14 @@ def print_limits(rows: pd.DataFrame, columns: Sequence[str]) -> None:
         lines.append(
             [
                 column,
-                describe_cell(ceilings[ceilings.column == column].ceiling),
+                describe_cell(halves[halves.column == column].halves),
                 describe_cell(lead.tau - lead.other),
                 f"{find_median(lead.p)}; {describe_cell(lead.visible)}",
                 f"{find_median(lead.family_below)}; {describe_cell(lead.family_visible)}",
                 f"{find_median(user.user_below)}; {describe_cell(user.user_visible)}",
             ]
         )
-    head = ["", "ceiling", "lead of two strata", "Steiger", "families", "users"]
+    head = ["", "halves", "lead of two strata", "Steiger", "families", "users"]
     print_table("Limits: median p; smallest visible lead", head, lines)
 
 
@@ -361,6 +369,8 @@ def print_adjusted(leads: pd.DataFrame) -> None:
 
 def print_claims(leads: pd.DataFrame) -> None:
     """Print each claim of the paper as a count of seeds, beside the published numbers of Coat."""
+    if not (leads.column == "ndcg").any():
+        return
     wide = leads[leads.column == "ndcg"].set_index(["seed", "estimator"])
     sure, tau = (wide[name].unstack() for name in ("p", "tau"))
     deep, shallow = (count_leads(leads, names) for names in (("ndcg", "ndcg@100"), ("ndcg@5", "ndcg@10")))

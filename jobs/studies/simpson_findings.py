@@ -109,14 +109,14 @@ def _draw_strata(
     yield kept, combine_strata(mean_rsm, sizes_rs)[0]
 
 
-def find_ceilings(results: SeedResults, columns: Sequence[Column]) -> list[Row]:
+def compare_halves(results: SeedResults, columns: Sequence[Column]) -> list[Row]:
     """Return tau-b between the orders on two halves of the users of the open loop, over draws of halves."""
     assert results.truth_umc is not None
     rows = []
     for c, column in enumerate(columns):
         taus = agreement.halve_users(results.truth_umc[:, :, c], HALVES, BOOTSTRAP_SEED)
         rows.append(
-            {"column": str(column), "ceiling": float(np.mean(taus)), "sd": float(np.std(taus, ddof=1))}
+            {"column": str(column), "halves": float(np.mean(taus)), "sd": float(np.std(taus, ddof=1))}
         )
     return rows
 

@@ -176,7 +176,7 @@ def study_model(model: ModelConfig) -> ModelResult | ModelFailure:
 def _name_result(model: ModelConfig, work: SeedWork) -> str:
     logs = (work.closed, work.opened)
     fits = [
-        name_fit(model, log.digest(), part)
+        name_fit(model, log.digest(), part, work.plan.definition.threshold)
         for log, part in zip(logs, (TEST, OPEN_LOOP), strict=True)
         if log
     ]
@@ -215,7 +215,8 @@ def load_result(place: Path, model: str) -> ModelResult:
 
 def rank_model(model: ModelConfig, log: LoopLog, part: str, work: SeedWork) -> Rankings:
     """Return the ranks of a part; a fit that an earlier run stored is not repeated."""
-    place = None if work.folder is None else work.folder / f"{name_fit(model, log.digest(), part)}.npz"
+    name = name_fit(model, log.digest(), part, work.plan.definition.threshold)
+    place = None if work.folder is None else work.folder / f"{name}.npz"
     stored = None if place is None else load_rankings(place)
     if stored is not None:
         return stored
@@ -322,7 +323,7 @@ def try_model(model: ModelConfig) -> float:
     (work,) = _WORK
     try:
         rankings = rank_model(model, work.closed, VALID, work)
-    except RecbenchError:
+    except Exception:  # code of another library, or of a user
         return float("nan")
     return float(np.nanmean(loop_estimates.measure_users(rankings, work.plan)[:, 0]))
 

@@ -59,7 +59,7 @@ class CornacModel(VectorModel):
                 )
         values = {name: self.settings.get(name, one.default) for name, one in parameters.items()}
         layers, size = values.get("layers"), values.get("num_factors")
-        if layers and size is not None and size != list(layers)[-1]:
+        if isinstance(layers, list | tuple) and layers and size is not None and size != list(layers)[-1]:
             raise ConfigError(
                 f"model {self.name}: cornac's {self.model} takes no other num_factors than its last layer,"
                 f" {list(layers)[-1]}; given: {size}",

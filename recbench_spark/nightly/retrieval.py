@@ -1,7 +1,7 @@
 """Rows of `retrieval_runs`: the losses and the costs of the indexes of a night.
 
 One pass over the users serves all indexes of one model. A task holds a batch of users with their exact
-lists; the driver gets one row for each batch, run and cut-off.
+lists. Sums of batches are added by Spark; the driver gets one row for each run, part and cut-off.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from recbench_spark.config import RetrievedModel
 from recbench_spark.evaluation.batch_schemas import to_ddl
@@ -46,8 +47,8 @@ BATCH_ROWS = pa.schema(
         ("part", pa.string()),
         ("k", pa.int32()),
         ("n", pa.int64()),
-        ("recall", pa.float64()),
-        ("squares", pa.float64()),
+        ("recall", pa.int64()),
+        ("squares", pa.int64()),
         ("short_lists", pa.int64()),
         ("candidates", pa.int64()),
         ("searched", pa.int64()),
@@ -59,7 +60,9 @@ BATCH_ROWS = pa.schema(
         ("items", pa.int64()),
     ]
 )
-"""Sums of a batch of users of one part; `recall` and `squares` are sums over users."""
+"""Sums of a batch of users of one part; `recall` and `squares` are in units of 1 / `UNIT`."""
+UNIT = 2**32
+"""Recall is added as whole numbers, so that neither batches nor partitions change a bit."""
 ONCE = ("build_seconds", "bytes", "items")
 """Facts of an index that each batch repeats."""
 
@@ -109,7 +112,7 @@ def _measure_base(night: BenchmarkNight, models: Mapping[str, RetrievedModel]) -
         tuple(sources), night.definition.candidates == "unseen", next(iter(models.values())).length
     )
     batches = _join_vectors(users, vectors).mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
-    return summarise_batches(batches.toArrow(), models)
+    return summarise_batches(add_batches(batches).toArrow(), models)
 
 
 def _join_vectors(users: DataFrame, vectors: DataFrame | None) -> DataFrame:
@@ -182,10 +185,16 @@ def compare_lists(
     for k in task.cutoffs:
         recall_u = measure_recall(lists.scores_uk, exact_uk, k)
         known: Bools = ~np.isnan(recall_u)
-        sums = {"n": int(known.sum()), "recall": float(recall_u[known].sum())}
+        sums = {"n": int(known.sum()), "recall": int(np.rint(recall_u[known] * UNIT).sum())}
         short = int(np.count_nonzero((lists.items_uk[:, :k] < 0).any(axis=1)))
         rows.append(
-            {"k": k, **sums, "squares": float((recall_u[known] ** 2).sum()), "short_lists": short, **facts}
+            {
+                "k": k,
+                **sums,
+                "squares": int(np.rint(recall_u[known] ** 2 * UNIT).sum()),
+                "short_lists": short,
+                **facts,
+            }
         )
     return rows
 
@@ -200,21 +209,27 @@ def _take_user(users: UserBlock, masked: ItemLists, u: int) -> tuple[UserBlock, 
 # ------------------------------------------------------------------------------- rows
 
 
-def summarise_batches(batches: pa.Table, models: Mapping[str, RetrievedModel]) -> list[dict[str, Any]]:
-    """Return rows of `retrieval_runs` from the sums of all batches."""
-    sums = [name for name in BATCH_ROWS.names if name not in ("run_id", "part", "k", *ONCE)]
-    grouped = batches.group_by(["run_id", "part", "k"]).aggregate(
-        [*((name, "sum") for name in sums), *((name, "max") for name in ONCE)]
+KEY = ("run_id", "part", "k")
+
+
+def add_batches(batches: DataFrame) -> DataFrame:
+    """Add the rows of all batches: one row for each run, part and cut-off."""
+    sums = [name for name in BATCH_ROWS.names if name not in (*KEY, *ONCE)]
+    return batches.groupBy(*KEY).agg(
+        *(F.sum(name).alias(name) for name in sums), *(F.max(name).alias(name) for name in ONCE)
     )
+
+
+def summarise_batches(sums: pa.Table, models: Mapping[str, RetrievedModel]) -> list[dict[str, Any]]:
+    """Return rows of `retrieval_runs` from the sums of each run, part and cut-off."""
     rows = []
-    key = [(name, "ascending") for name in ("run_id", "part", "k")]
-    for row in grouped.sort_by(key).to_pylist():
+    for row in sums.sort_by([(name, "ascending") for name in KEY]).to_pylist():
         index = models[row["run_id"]].index
         rows.append(
             {
-                **{name: row[name] for name in ("run_id", "part", "k")},
+                **{name: row[name] for name in KEY},
                 **_make_means(row),
-                **{name: row[f"{name}_max"] for name in ONCE},
+                **{name: row[name] for name in ONCE},
                 "index_kind": index.kind,
                 "settings_json": json.dumps(index.model_dump(mode="json"), sort_keys=True),
             }
@@ -223,17 +238,17 @@ def summarise_batches(batches: pa.Table, models: Mapping[str, RetrievedModel]) -
 
 
 def _make_means(row: Mapping[str, Any]) -> dict[str, Any]:
-    n, total = row["n_sum"], row["recall_sum"]
+    n, total, squares = row["n"], row["recall"] / UNIT, row["squares"] / UNIT
     mean = total / n if n else None
-    variance = max(row["squares_sum"] - total**2 / n, 0.0) / (n - 1) if n > 1 else None
+    variance = max(squares - total**2 / n, 0.0) / (n - 1) if n > 1 else None
     return {
         "recall": mean,
         "stderr": None if variance is None else (variance / n) ** 0.5,
         "n": n,
-        "short_lists": row["short_lists_sum"],
-        "candidates": _divide(row["candidates_sum"], row["searched_sum"]),
-        "queries_per_second": _divide(row["searched_sum"], row["seconds_sum"]),
-        "single_queries_per_second": _divide(row["single_queries_sum"], row["single_seconds_sum"]),
+        "short_lists": row["short_lists"],
+        "candidates": _divide(row["candidates"], row["searched"]),
+        "queries_per_second": _divide(row["searched"], row["seconds"]),
+        "single_queries_per_second": _divide(row["single_queries"], row["single_seconds"]),
     }
 
 

@@ -1,8 +1,8 @@
-"""Agreement of an order of models with a true order: tests, intervals and ceilings of Kendall's tau-b.
+"""Agreement of an order of models with a true order: tests, intervals and noise of Kendall's tau-b.
 
 Steiger's test takes models for independent, although sizes of one family are nearly one model. Two
 bootstraps stand beside it: one draws families of models, the other draws users. A true order is measured
-on few users, so no method can agree with it better than it agrees with itself: `halve_users`.
+on few users; `halve_users` says how well two halves of them agree.
 
 Axes: m models, f families, u users, r replicates.
 """
@@ -135,7 +135,8 @@ def compare_draws(x_rm: Floats, y_rm: Floats) -> Floats:
 def halve_users(value_um: Floats, draws: int, seed: int) -> Floats:
     """Return tau-b between the orders of models on two halves of the users, for each draw of halves, (r,).
 
-    No method can be expected to agree with a truth of half as many users better than this.
+    It measures the noise of the truth. It is no upper limit: an order without noise agrees better with the
+    order of all users.
     """
     counted_um = value_um[~np.isnan(value_um).all(axis=1)]
     rng = np.random.default_rng(seed)

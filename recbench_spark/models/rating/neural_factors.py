@@ -117,7 +117,7 @@ class NetworkModel:
     kind: ClassVar[str] = "network"
 
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
-        """Return (p,) scores; the vectors of an unseen user or item are zeros."""
+        """Return (p,) scores; an unseen user or item adds nothing, no constant either."""
         users = indices_with_unseen(users_p, len(self.p_ud), "user")
         items = indices_with_unseen(items_p, len(self.q_id), "item")
         tables = [add_unseen_row(table) for table in (self.p_ud, self.q_id, self.first_uh, self.first_ih)]

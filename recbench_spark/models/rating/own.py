@@ -89,8 +89,14 @@ class OwnModel:
 
     def list_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what the object holds. Raise DataError for anything but arrays, numbers and text."""
+        held = getattr(self.fitted, "__dict__", None)
+        if held is None or isinstance(self.fitted, tuple):
+            raise DataError(
+                f"{self.class_name}: a file cannot keep tuples and classes with slots",
+                "give a class with plain attributes",
+            )
         arrays = {}
-        for name, value in getattr(self.fitted, "__dict__", {}).items():
+        for name, value in held.items():
             if value is None and getattr(type(self.fitted), name, "") is None:
                 continue  # the class has this value itself
             array = np.asarray(value)
@@ -155,11 +161,12 @@ def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Rati
 
 def fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
     """Check that the object can be stored and found again, and score the watched pairs."""
-    model.list_arrays()
+    arrays = model.list_arrays()
     if import_attribute(model.class_name, "the class of a fitted model") is not type(model.fitted):
         raise DataError(
             f"{model.class_name} is another class than that of the fitted model", "give it a name"
         )
+    model = make_own_model(model.class_name, arrays)  # tasks score the object as its file gives it back
     if watched is None:
         return Fit(model, np.zeros(0), np.zeros(0), 1)
     items = np.arange(watched.n_items)
