@@ -34,6 +34,9 @@ from recbench_spark.storage.objects import list_objects
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
 MEASURED_COLUMNS = {
+    "queries_per_second",
+    "single_queries_per_second",
+    "build_seconds",
     "seconds",
     "users_per_second",
     "of_product",

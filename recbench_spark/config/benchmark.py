@@ -135,21 +135,18 @@ def make_retrieved_models(
         )
         for name in retrieval.models
         for index in retrieval.indexes
-        if f"{name}.{index.name}" not in known
+        if not isinstance(known.get(f"{name}.{index.name}"), RetrievedModel)
     )
 
 
 def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     """Return what lists through indexes need and the rest of the file lacks: (is wrong, message)."""
     retrieval, evaluation = benchmark.retrieval, benchmark.evaluation
-    if retrieval is None:
+    retrieved = [model for model in benchmark.models if isinstance(model, RetrievedModel)]
+    if not retrieved:
         return []
-    longest = max(evaluation.cutoffs)
-    without_vectors = [
-        model.name
-        for model in benchmark.models
-        if model.name in retrieval.models and isinstance(model, WITHOUT_VECTORS)
-    ]
+    longest, length = max(evaluation.cutoffs), min(model.length for model in retrieved)
+    without_vectors = [model.base.name for model in retrieved if isinstance(model.base, WITHOUT_VECTORS)]
     return [
         (
             bool(without_vectors),
@@ -163,11 +160,11 @@ def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
             "  hint: evaluation.uncut: false",
         ),
         (
-            retrieval.length < longest,
-            f"retrieval.length {retrieval.length} is shorter than the largest cut-off, {longest}",
+            length < longest,
+            f"retrieval.length {length} is shorter than the largest cut-off, {longest}",
         ),
         (
-            retrieval.recall is not None and "valid" not in evaluation.parts,
+            retrieval is not None and retrieval.recall is not None and "valid" not in evaluation.parts,
             "retrieval.recall: an index is chosen on the part valid: add it to evaluation.parts",
         ),
         (

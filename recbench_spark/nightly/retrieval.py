@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from recbench_spark.evaluation.ranking.scored import user_block
 from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.kernels.ranking.scorers import UserBlock, count_ranks
+from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_ranks
 from recbench_spark.kernels.retrieval.candidates import measure_recall
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.nightly.model_evaluation import select_users
@@ -58,12 +58,13 @@ BATCH_ROWS = pa.schema(
         ("build_seconds", pa.float64()),
         ("bytes", pa.int64()),
         ("items", pa.int64()),
+        ("cut_items", pa.int64()),
     ]
 )
 """Sums of a batch of users of one part; `recall` and `squares` are in units of 1 / `UNIT`."""
 UNIT = 2**32
 """Recall is added as whole numbers, so that neither batches nor partitions change a bit."""
-ONCE = ("build_seconds", "bytes", "items")
+ONCE = ("build_seconds", "bytes", "items", "cut_items")
 """Facts of an index that each batch repeats."""
 
 
@@ -127,24 +128,26 @@ def _join_vectors(users: DataFrame, vectors: DataFrame | None) -> DataFrame:
 
 def compare_batches(task: RetrievalTask, batches: Batches) -> Batches:
     """Return rows of `BATCH_ROWS`: sums of each batch, part, run and cut-off."""
+    scorers = [(run_id, source.scorer()) for run_id, source in task.sources]
     for batch in batches:
         for part in sorted(set(batch.column("part").to_pylist())):
             chosen = pa.array([name == part for name in batch.column("part").to_pylist()])
-            rows = compare_users(task, batch.filter(chosen))
+            rows = compare_users(task, scorers, batch.filter(chosen))
             yield pa.RecordBatch.from_pylist([{"part": part, **row} for row in rows], BATCH_ROWS)
 
 
-def compare_users(task: RetrievalTask, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def compare_users(
+    task: RetrievalTask, scorers: Sequence[tuple[str, Scorer]], batch: pa.RecordBatch
+) -> list[dict[str, Any]]:
     """Return the sums of users of one part, for each run and cut-off."""
     if "vector" in batch.schema.names:
         batch = batch.filter(batch.column("vector").is_valid())
     rows: list[dict[str, Any]] = []
     masked = read_item_lists(batch, "masked") if task.masks else ItemLists.empty(batch.num_rows)
     exact: Floats | None = None
-    for run_id, source in task.sources:
-        scorer = source.scorer()
+    users = user_block(batch, task.sources[0][1])
+    for run_id, scorer in scorers:
         assert isinstance(scorer, RetrievedScorer)
-        users = user_block(batch, source)
         if exact is None:
             exact = score_exactly(scorer, users, masked, task.length)
         rows += [{"run_id": run_id, **row} for row in compare_lists(task, scorer, users, masked, exact)]
@@ -176,7 +179,8 @@ def compare_lists(
         "seconds": seconds,
         "single_queries": single,
         "single_seconds": time.perf_counter() - started,
-        "candidates": scorer.count_candidates(users, masked),
+        "candidates": int(lists.proposed_u.sum()),
+        "cut_items": sum(part.reader.cut_items for part in scorer.parts),
         "build_seconds": sum(part.seconds for part in scorer.parts),
         "bytes": sum(part.bytes for part in scorer.parts),
         "items": int(np.count_nonzero(scorer.scored_i)),

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from recbench_spark import __version__
-from recbench_spark.config import TABLE_READERS, Benchmark, Dataset, ModelConfig, SwitchModel, digest
+from recbench_spark.config import (
+    TABLE_READERS,
+    Benchmark,
+    Dataset,
+    ModelConfig,
+    RetrievedModel,
+    SwitchModel,
+    digest,
+)
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError, FallbackToSpark, MissingError
 from recbench_spark.nightly.code_provenance import run_revisions, split_revisions
@@ -106,6 +114,12 @@ def choose_curve_cutoff(benchmark: Benchmark) -> int:
     return int(k) if k and int(k) in cutoffs else max(cutoffs)
 
 
+def list_unkeyed(model: ModelConfig) -> dict[str, Any]:
+    """Return the settings of a model that enter no key of a run, as pydantic leaves them out."""
+    left_out: dict[str, Any] = dict.fromkeys(("provenance", *model.unkeyed), True)
+    return left_out | ({"base": list_unkeyed(model.base)} if isinstance(model, RetrievedModel) else {})
+
+
 def hash_run_key(
     benchmark: Benchmark,
     definition: Definition,
@@ -126,7 +140,7 @@ def hash_run_key(
     more = {"cut-off of the choice": choose_curve_cutoff(benchmark)} if chosen else {}
     return digest(
         split_id.partition(".")[0],
-        model.model_dump(exclude={"provenance", *model.unkeyed}),
+        model.model_dump(exclude=list_unkeyed(model)),
         benchmark.evaluation.model_dump(exclude={"preset", "definition"}),
         definition.to_settings(),
         {**inputs, **more},

@@ -21,6 +21,7 @@ class IndexFacts:
     """A model behind an index: its recall, and the costs of the index; None: not measured."""
 
     model: str
+    base: str
     kind: str
     settings: str
     recall: float | None
@@ -58,12 +59,8 @@ def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str,
     shown = {one.part: {index.model: index for index in one.indexes} for one in facts if one.k == longest}
     valid = shown.pop("valid", {})
     sentences = []
-    for base in dict.fromkeys(model.rpartition(".")[0] for model in sorted(valid)):
-        able = [
-            index
-            for model, index in valid.items()
-            if model.rpartition(".")[0] == base and (index.recall or 0.0) >= wanted
-        ]
+    for base in sorted({index.base for index in valid.values()}):
+        able = [index for index in valid.values() if index.base == base and (index.recall or 0.0) >= wanted]
         name = f"recall@{longest} of {wanted:g} or more on valid"
         if not able:
             sentences.append(f"{base}: no index has {name}.")
@@ -87,6 +84,7 @@ def make_retrieval(rows: pd.DataFrame, models: dict[str, str]) -> tuple[Retrieva
     for row in records:
         facts = IndexFacts(
             model=models[str(row["run_id"])],
+            base=find_base(models[str(row["run_id"])], str(row["settings_json"])),
             kind=str(row["index_kind"]),
             settings=describe_settings(str(row["settings_json"])),
             recall=read_real(row["recall"]),
@@ -107,6 +105,15 @@ def make_retrieval(rows: pd.DataFrame, models: dict[str, str]) -> tuple[Retrieva
 
 def _order(facts: IndexFacts) -> tuple[float, str]:
     return (-1.0 if facts.recall is None else -facts.recall, facts.model)
+
+
+def find_base(model: str, settings: str) -> str:
+    """Return the model behind an index; both names may hold dots.
+
+    >>> find_base("als.ivf.8", '{"name": "ivf.8"}')
+    'als'
+    """
+    return model.removesuffix("." + json.loads(settings)["name"])
 
 
 def describe_settings(text: str) -> str:

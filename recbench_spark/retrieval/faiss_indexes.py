@@ -7,11 +7,13 @@ query's candidates do not depend on the block it stands in.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +31,7 @@ NEVER = 2**31 - 1
 """Queries from which on faiss multiplies matrices, whose sums depend on the block's shape."""
 
 MATRIX_QUERIES = 20
-"""Queries from which on a flat index multiplies matrices, as faiss does by default."""
+"""Queries from which on faiss multiplies matrices by default."""
 EXTRA = 8
 """Rows beyond the depth that a search of a flat index takes at first."""
 
@@ -51,6 +53,16 @@ def load_faiss() -> Any:
     return faiss
 
 
+@contextmanager
+def multiply_matrices(faiss: Any) -> Iterator[None]:
+    """Let faiss multiply matrices, where no result depends on the block of queries."""
+    faiss.cvar.distance_compute_blas_threshold = MATRIX_QUERIES
+    try:
+        yield
+    finally:
+        faiss.cvar.distance_compute_blas_threshold = NEVER
+
+
 @dataclass(frozen=True)
 class FaissBuilder:
     """Makes and reads indexes of faiss; the file is faiss's own, indices of its rows lie beside it."""
@@ -65,8 +77,9 @@ class FaissBuilder:
             ConfigError: there are more cells than items.
         """
         faiss = load_faiss()
-        index = self._make_index(faiss, items)
-        index.add(np.ascontiguousarray(items.vectors_nd))
+        with multiply_matrices(faiss):
+            index = self._make_index(faiss, items)
+            index.add(np.ascontiguousarray(items.vectors_nd))
         faiss.write_index(index, str(folder / INDEX_FILE))
         np.save(folder / ITEMS_FILE, items.items_n)
 
@@ -77,7 +90,10 @@ class FaissBuilder:
             MissingError: faiss is not installed.
         """
         faiss = load_faiss()
-        index = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_MMAP_IFC
+        if isinstance(self.settings, InvertedIndexSettings):
+            flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_MMAP
+        index = faiss.read_index(str(folder / INDEX_FILE), flags)
         return FaissReader(index, np.load(folder / ITEMS_FILE, mmap_mode="r"), self.settings)
 
     def _make_index(self, faiss: Any, items: IndexedItems) -> Any:
@@ -125,7 +141,9 @@ def train_centroids(
         max_points_per_centroid=size,
     )  # fmt: skip
     trainer.train(sample)
-    return np.asarray(trainer.centroids, np.float32)
+    centroids = np.asarray(trainer.centroids, np.float32)
+    length_c = np.linalg.norm(centroids, axis=1, keepdims=True)
+    return (centroids / np.where(length_c > 0.0, length_c, 1.0)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -136,10 +154,11 @@ class FaissReader:
     items_n: Ints
     settings: FaissSettings
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Return nothing: faiss cuts no item."""
-        return {}
+    cut_items: ClassVar[int] = 0
+
+    def limit_candidates(self, depth: int) -> int:
+        """Return the largest number of candidates of a query: a flat index may return all that tie."""
+        return len(self.items_n) if isinstance(self.settings, FlatIndexSettings) else depth
 
     def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
         """Return the first `depth` of each query, fewer where the index finds fewer; ascending."""
@@ -165,20 +184,19 @@ class FaissReader:
         A search goes deeper until the last product lies below that of place `depth` by more than the
         errors of both.
         """
-        faiss = load_faiss()
-        faiss.cvar.distance_compute_blas_threshold = MATRIX_QUERIES  # the bound holds for sums in any order
-        rows_u: list[Ints] = [np.zeros(0, np.int64)] * len(queries_ud)
+        rows_u: list[Ints] = [np.arange(len(self.items_n))] * len(queries_ud)
         length_u = lengths(queries_ud)
         bound_u = error_bounds(length_u, self.longest, 0.0, queries_ud.shape[1])
         users, room = np.arange(len(queries_ud)), depth + EXTRA
-        while len(users):
-            products_uk, rows_uk = self._search(queries_ud[users], room)
-            kth_u, last_u = products_uk[:, min(depth, len(self.items_n)) - 1], products_uk[:, -1]
-            sure_u = (kth_u - last_u > 2.0 * bound_u[users]) | (room >= len(self.items_n))
+        while len(users) and room < len(self.items_n):
+            with multiply_matrices(load_faiss()):  # the bound holds for sums in any order
+                products_uk, rows_uk = self._search(queries_ud[users], room)
+            with np.errstate(invalid="ignore"):
+                sure_u = products_uk[:, depth - 1] - products_uk[:, -1] > 2.0 * bound_u[users]
+            sure_u &= (rows_uk >= 0).all(axis=1)  # faiss leaves out products that are not finite
             for row in np.flatnonzero(sure_u):
                 rows_u[users[row]] = rows_uk[row]
             users, room = users[~sure_u], 4 * room
-        load_faiss()
         return rows_u
 
     @cached_property

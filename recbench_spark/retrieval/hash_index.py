@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from recbench_spark.retrieval.interface import IndexedItems
 
 Match = Callable[[Ints, Postings, Threshold, int], Matches]
 WAYS: dict[str, Match] = {"counting": match_by_counting, "pivots": match_by_pivots}
-SAMPLE = 32
+SAMPLE = 16
 """Queries on which `first_level: auto` tries both ways."""
 ARRAYS = ("bands_b", "tokens_t", "offsets_t", "items_p", "always_a")
 
@@ -76,10 +76,17 @@ class HashReader:
     postings: Postings
     items_n: Ints
 
+    fastest: dict[str, str] = field(default_factory=dict, compare=False)
+    """The way that was faster on a sample, once it was tried."""
+
+    def limit_candidates(self, depth: int) -> int:
+        """Return all items: theta alone limits the candidates."""
+        return len(self.items_n)
+
     @property
-    def counts(self) -> dict[str, int]:
-        """Return the items that were left out of large buckets, a count for each band."""
-        return {"cut": self.postings.cut}
+    def cut_items(self) -> int:
+        """Entries of items that were left out of large buckets, of all bands."""
+        return self.postings.cut
 
     @cached_property
     def threshold(self) -> Threshold:
@@ -94,8 +101,10 @@ class HashReader:
     def match(self, tokens_ub: Ints) -> Matches:
         """Return the candidates of tokens by the way that the settings name, or the faster one."""
         way: str = self.settings.first_level
+        if way == "auto" and "way" not in self.fastest and len(tokens_ub) >= SAMPLE:
+            self.fastest["way"] = self._choose_way(tokens_ub[:SAMPLE])
         if way == "auto":
-            way = self._choose_way(tokens_ub[:SAMPLE])
+            way = self.fastest.get("way", "counting")
         return WAYS[way](tokens_ub, self.postings, self.threshold, len(self.items_n))
 
     def _choose_way(self, tokens_ub: Ints) -> str:

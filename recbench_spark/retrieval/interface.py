@@ -30,9 +30,12 @@ class IndexReader(Protocol):
     def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
         """Return candidates of each query, ascending indices; at least `depth` if it can."""
 
+    def limit_candidates(self, depth: int) -> int:
+        """Return the largest number of candidates that a query may have: they bound a task's memory."""
+
     @property
-    def counts(self) -> dict[str, int]:
-        """Return what a reader of results should know: items that were cut, for example."""
+    def cut_items(self) -> int:
+        """Return the entries of items that were left out of large buckets."""
 
 
 class IndexBuilder(Protocol):

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from recbench_spark.config.retrieval import AnyIndexSettings, HashIndexSettings
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Floats32, Ints
+from recbench_spark.kernels.arrays import Floats, Floats32, Ints
 from recbench_spark.kernels.ranking.products import Products, make_pairing
 from recbench_spark.kernels.retrieval.candidates import (
     ItemSets,
-    RetrievedLists,
     measure_recall,
     rank_candidates,
 )
 from recbench_spark.retrieval.faiss_indexes import FaissBuilder
 from recbench_spark.retrieval.hash_index import HashBuilder
 from recbench_spark.retrieval.interface import IndexBuilder, IndexedItems, IndexReader
+
+CELLS, LEAST_USERS = 1 << 24, 32
+"""Candidates of the users that are searched at once, and users that are searched at once in any case."""
 
 __all__ = ["cut_items", "make_builder", "measure_recall", "search_lists", "write_parts"]
 
@@ -29,12 +32,13 @@ def make_builder(settings: AnyIndexSettings) -> IndexBuilder:
     return HashBuilder(settings) if isinstance(settings, HashIndexSettings) else FaissBuilder(settings)
 
 
-def cut_items(products: Products, parts: int) -> list[IndexedItems]:
-    """Return the scored items in so many ranges of their indices, each with vectors as they are multiplied.
+def cut_items(products: Products, parts: int, part: int) -> IndexedItems:
+    """Return the scored items of one range of their indices, with vectors as they are multiplied.
 
     Args:
         products: item side of the scores; a bias becomes one more dimension, a cosine vectors of length 1.
         parts: number of ranges; the first ones hold one item more where they cannot be equal.
+        part: number of the range, from 0.
 
     Raises:
         DataError: there are more parts than scored items.
@@ -42,18 +46,26 @@ def cut_items(products: Products, parts: int) -> list[IndexedItems]:
     items_t = np.flatnonzero(products.scored_i)
     if parts > len(items_t):
         raise DataError(f"{parts} parts of an index for {len(items_t)} items", "give fewer index_parts")
-    operand = products.item_operand(0, len(products.scored_i))
-    return [IndexedItems(operand[piece], piece) for piece in np.array_split(items_t, parts)]
+    piece = np.array_split(items_t, parts)[part]
+    operand = products.item_operand(int(piece[0]), int(piece[-1]) + 1)
+    return IndexedItems(operand[piece - piece[0]], piece)
 
 
 def write_parts(settings: AnyIndexSettings, products: Products, folder: Path) -> list[Path]:
     """Build the index of each part in a folder of its own, and return the folders."""
-    folders = []
-    for number, items in enumerate(cut_items(products, settings.index_parts)):
-        folders.append(folder / f"part-{number}")
-        folders[-1].mkdir()
-        make_builder(settings).build(items, folders[-1])
+    folders = [folder / f"part-{part}" for part in range(settings.index_parts)]
+    for part, place in enumerate(folders):
+        place.mkdir()
+        make_builder(settings).build(cut_items(products, settings.index_parts, part), place)
     return folders
+
+
+class IndexLists(NamedTuple):
+    """Lists of a block: `items_uk` padded with -1, `scores_uk` with NaN; `proposed_u` candidates."""
+
+    items_uk: Ints
+    scores_uk: Floats
+    proposed_u: Ints
 
 
 def search_lists(
@@ -62,11 +74,12 @@ def search_lists(
     vectors_ud: Floats32,
     masked: ItemSets,
     top_k: int,
-) -> RetrievedLists:
+) -> IndexLists:
     """Return each user's list: candidates of all parts without masked items, by score, then smaller index.
 
     Training items are left out by a deeper search: an index is searched for K and as many more as the user
-    has masked items, rounded up to a power of two, so that a block needs few searches.
+    has masked items, rounded up to a power of two, so that a block needs few searches. Users are searched
+    in groups whose candidates fit into `CELLS`, or `LEAST_USERS` of them.
 
     Args:
         readers: one for each part.
@@ -77,14 +90,18 @@ def search_lists(
     """
     pairing = make_pairing(products, vectors_ud)
     queries_ud = products.user_operand(vectors_ud)
-    items_uk = np.full((len(vectors_ud), top_k), -1, np.int64)
-    scores_uk = np.full((len(vectors_ud), top_k), np.nan)
-    for depth, users in group_depths(np.diff(masked.offsets_u), top_k):
-        candidates = join_sets([reader.search(queries_ud[users], depth) for reader in readers])
-        part = pairing._replace(vectors_ud=pairing.vectors_ud[users], length_u=pairing.length_u[users])
-        lists = rank_candidates(part, candidates, choose_users(masked, users), top_k)
-        items_uk[users], scores_uk[users] = lists.items_uk, lists.scores_uk
-    return RetrievedLists(items_uk, scores_uk)
+    shape = (len(vectors_ud), top_k)
+    lists = IndexLists(np.full(shape, -1, np.int64), np.full(shape, np.nan), np.zeros(shape[0], np.int64))
+    for depth, group in group_depths(np.diff(masked.offsets_u), top_k):
+        most = sum(reader.limit_candidates(depth) for reader in readers)
+        step = max(LEAST_USERS, CELLS // max(most, 1))
+        for users in np.split(group, range(step, len(group), step)):
+            candidates = join_sets([reader.search(queries_ud[users], depth) for reader in readers])
+            part = pairing._replace(vectors_ud=pairing.vectors_ud[users], length_u=pairing.length_u[users])
+            ranked = rank_candidates(part, candidates, choose_users(masked, users), top_k)
+            lists.items_uk[users], lists.scores_uk[users] = ranked
+            lists.proposed_u[users] = np.diff(candidates.offsets_u)
+    return lists
 
 
 def group_depths(masked_u: Ints, top_k: int) -> list[tuple[int, Ints]]:

@@ -146,6 +146,7 @@ RETRIEVAL_RUNS = Table(
         TableColumn("build_seconds", DOUBLE, "Seconds in which the index was built, all parts."),
         TableColumn("bytes", LONG, "Bytes of the index's files, all parts.", False),
         TableColumn("items", LONG, "Items of the catalogue that the model scores.", False),
+        TableColumn("cut_items", LONG, "Entries of items that were left out of large buckets; lsh.", False),
         TableColumn("index_kind", STRING, "flat, ivf, hnsw or lsh.", False),
         TableColumn("settings_json", STRING, "Settings of the index.", False),
     ),

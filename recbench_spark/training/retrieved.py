@@ -22,14 +22,14 @@ from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
-from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products
 from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
-from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists
+from recbench_spark.kernels.retrieval.candidates import ItemSets
 from recbench_spark.retrieval.faiss_indexes import load_faiss
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
-from recbench_spark.retrieval.search import cut_items, make_builder, search_lists
+from recbench_spark.retrieval.search import IndexLists, choose_users, cut_items, make_builder, search_lists
 from recbench_spark.storage.leases import make_folder_once
 from recbench_spark.storage.seals import find_damage, write_seal
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -47,7 +47,7 @@ def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> No
     """Check, before Spark starts, that lists through indexes can be measured.
 
     Raises:
-        ConfigError: candidates are drawn or given for each user.
+        ConfigError: candidates are drawn or given for each user, or ties are not decided by id.
         MissingError: a kind of index needs faiss, and it is not installed.
     """
     retrieved = [model for model in models if isinstance(model, RetrievedModel)]
@@ -56,6 +56,12 @@ def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> No
             f"model {retrieved[0].name}: an index searches the whole catalogue, and "
             f"definition.candidates is '{definition.candidates}'",
             "definition.candidates: unseen",
+        )
+    if retrieved and definition.ties != "id":
+        raise ConfigError(
+            f"model {retrieved[0].name}: a list ends among tied items, and definition.ties is "
+            f"'{definition.ties}'",
+            "definition.ties: id",
         )
     if any(model.index.kind != "lsh" for model in retrieved):
         load_faiss()
@@ -152,7 +158,7 @@ class RetrievedSource:
         """Return the folder of a part. Its name has the digest of vectors, settings and revision."""
         build = partial(_build_part, self, products, part)
         settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})
-        name = digest(self.base.rows.key, settings, REVISION, part, length=32)
+        name = digest(self.base.rows.key, self.base.kind, settings, REVISION, part, length=32)
         if not self.place:
             rows = SharedRows(f"index-{name}", self.base.rows.files)
             return rows.folder(lambda _, folder: build(folder))
@@ -175,7 +181,7 @@ class OpenPart(NamedTuple):
 def _build_part(source: RetrievedSource, products: Products, part: int, folder: Path) -> None:
     """Write the files of a part, the original ids of its rows, and a seal."""
     started = time.perf_counter()
-    items = cut_items(products, source.settings.index_parts)[part]
+    items = cut_items(products, source.settings.index_parts, part)
     make_builder(source.settings).build(items, folder)
     np.save(folder / SECONDS_FILE, np.array(time.perf_counter() - started))
     ids = pa.array(source.item_ids()[items.items_n], pa.binary()).cast(pa.string())
@@ -215,33 +221,26 @@ class RetrievedScorer:
         """Return the scores of the base."""
         return self.base.score_listed(users, listed)
 
-    def retrieve(self, users: UserBlock, masked: ItemLists) -> RetrievedLists:
+    def retrieve(self, users: UserBlock, masked: ItemLists) -> IndexLists:
         """Return the lists of a block of users, without masked items."""
         vectors_ud = users.vectors(self.base.products.dims)
         return search_lists(self.readers, self.base.products, vectors_ud, sort_sets(masked), self.length)
 
-    def count_candidates(self, users: UserBlock, masked: ItemLists) -> int:
-        """Return how many items the index proposes to these users, before exact scores choose."""
-        products = self.base.products
-        queries_ud = products.user_operand(users.vectors(products.dims))
-        depth = self.length + int(np.diff(masked.offsets_u).max(initial=0))
-        return sum(len(reader.search(queries_ud, depth).items_p) for reader in self.readers)
-
-    def list_candidates(self, users: UserBlock, masked: ItemLists) -> ItemLists:
-        """Return the items of the lists of a block of users."""
-        items_uk = self.retrieve(users, masked).items_uk
+    def list_candidates(self, users: UserBlock, masked: ItemLists, known_u: Bools) -> ItemLists:
+        """Return the items of the lists of a block of users; users that are not known have none."""
+        rows = np.flatnonzero(known_u)
+        vectors_ud = users.vectors(self.base.products.dims)[rows]
+        hidden = choose_users(sort_sets(masked), rows)
+        items_uk = np.full((len(known_u), self.length), -1)
+        items_uk[rows] = search_lists(
+            self.readers, self.base.products, vectors_ud, hidden, self.length
+        ).items_uk
         listed = items_uk >= 0
-        return ItemLists(_make_offsets(listed), items_uk[listed])
-
-
-def _make_offsets(listed: Bools) -> Ints:
-
-    return np.concatenate([[0], np.cumsum(listed.sum(axis=1))])
+        return ItemLists(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]), items_uk[listed])
 
 
 def sort_sets(lists: ItemLists) -> ItemSets:
     """Return each user's known items, ascending."""
-
     users = np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
     known = lists.items_p >= 0
     users, items = users[known], lists.items_p[known]

@@ -10,7 +10,7 @@ import pytest
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
 from recbench_spark.nightly.night import check_benchmark
-from recbench_spark.nightly.run_keys import identify_model_inputs
+from recbench_spark.nightly.run_keys import identify_model_inputs, list_unkeyed
 from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store
 from tests.nights import run
@@ -36,6 +36,15 @@ DOCUMENT: dict[str, Any] = {
         ],
     },
     "evaluation": {"parts": ["test"], "metrics": ["ndcg", "recall"], "k": [5, 10], "uncut": False},
+}
+
+
+RETRIEVED = {
+    "name": "x",
+    "kind": "retrieved",
+    "base": {"name": "als", "kind": "als"},
+    "index": {"name": "h", "kind": "lsh"},
+    "length": 20,
 }
 
 
@@ -73,6 +82,18 @@ def test_a_night_measures_lists_through_indexes(spark, tmp_path) -> None:
         ({"evaluation": {"k": [10]}}, "uncut: false"),
         ({"retrieval": DOCUMENT["retrieval"] | {"recall": 0.9}}, "chosen on the part valid"),
         (
+            {"models": [*DOCUMENT["models"], {"name": "als.hash", "kind": "popular"}]},
+            "under a name of its own",
+        ),
+        (
+            {"retrieval": None, "models": [RETRIEVED], "evaluation": {"k": [10]}},
+            "uncut: false",
+        ),
+        (
+            {"retrieval": None, "models": [RETRIEVED | {"length": 5}]},
+            "shorter than the largest cut-off, 10",
+        ),
+        (
             {"models": [{"name": "als", "kind": "item_knn"}]},
             "scores of 'als' are no products",
         ),
@@ -84,10 +105,11 @@ def test_sections_that_cannot_be(changes, message) -> None:
         parse(Benchmark, DOCUMENT | changes, "test")
 
 
-def test_drawn_candidates_are_refused() -> None:
+@pytest.mark.parametrize(("axis", "value"), [("candidates", "uniform"), ("ties", "expected")])
+def test_definitions_that_a_list_cannot_have_are_refused(axis, value) -> None:
     pytest.importorskip("faiss")
-    evaluation = DOCUMENT["evaluation"] | {"definition": {"candidates": "uniform"}}
-    with pytest.raises(ConfigError, match=r"definition.candidates is 'uniform'"):
+    evaluation = DOCUMENT["evaluation"] | {"definition": {axis: value}}
+    with pytest.raises(ConfigError, match=f"definition.{axis} is '{value}'"):
         check_benchmark(parse(Benchmark, DOCUMENT | {"evaluation": evaluation}, "test"))
 
 
@@ -105,6 +127,13 @@ def test_the_base_counts_in_the_settings_of_a_run() -> None:
         for models in (DOCUMENT["models"], other)
     }
     assert len(keys) == 2
+    later = [DOCUMENT["models"][0] | {"provenance": {"year": 2026}}]
+    (left_out,) = {
+        str(one.model_dump(exclude=list_unkeyed(one)))
+        for models in (DOCUMENT["models"], later)
+        for one in parse(Benchmark, DOCUMENT | {"models": models}, "test").models[-1:]
+    }
+    assert "provenance" not in left_out
     files = [{"name": "als", "kind": "embeddings", "users": "u.parquet", "items": "i.parquet"}]
     retrieved = parse(Benchmark, DOCUMENT | {"models": files}, "test").models[-1]
     assert identify_model_inputs(lambda path, **_: f"content of {path}", retrieved) == {

@@ -16,8 +16,8 @@ def row(run: str, recall: float | None, **more: Any) -> dict[str, Any]:
     facts = {
         "run_id": run, "part": "test", "k": 10, "recall": recall, "stderr": 0.0125, "n": 40,
         "short_lists": 3, "candidates": 120.4, "queries_per_second": 15_000.0,
-        "single_queries_per_second": None, "build_seconds": 0.25, "bytes": 5_300_000, "items": 2_000,
-        "index_kind": "ivf", "settings_json": '{"kind": "ivf", "name": "x", "probes": 8}',
+        "single_queries_per_second": None, "build_seconds": 0.25, "bytes": 5_300_000, "items": 2_000, "cut_items": 0,
+        "index_kind": "ivf", "settings_json": f'{{"kind": "ivf", "name": "ivf_{1 if run == "r1" else 8}", "probes": 8}}',
     }  # fmt: skip
     return {**facts, **more}
 

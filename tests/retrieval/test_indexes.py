@@ -13,6 +13,7 @@ from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.ranking.products import exact_scores, make_pairing, make_products
 from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists, measure_recall
+from recbench_spark.retrieval import search
 from recbench_spark.retrieval.interface import count_bytes
 from recbench_spark.retrieval.search import make_builder, search_lists, write_parts
 
@@ -154,8 +155,9 @@ def test_more_cells_or_parts_than_items_are_refused(tmp_path) -> None:
     products = make_products(np.ones((3, 4), np.float32))
     with pytest.raises(ConfigError, match="4 cells for 3 items"):
         write_parts(make_settings(kind="ivf", cells=4), products, tmp_path)
+    (tmp_path / "b").mkdir()
     with pytest.raises(DataError, match="5 parts of an index for 3 items"):
-        write_parts(make_settings(kind="flat", index_parts=5), products, tmp_path)
+        write_parts(make_settings(kind="flat", index_parts=5), products, tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -172,3 +174,48 @@ def test_more_cells_or_parts_than_items_are_refused(tmp_path) -> None:
 def test_settings_that_cannot_be(settings) -> None:
     with pytest.raises(ValueError, match=r"theta|bits|cells|probe|links|annoy"):
         make_settings(**settings)
+
+
+# ------------------------------------------------------------------------------- odd vectors
+
+
+@FAISS
+def test_queries_without_length_are_searched_in_small_groups(tmp_path, monkeypatch) -> None:
+    """All products of a zero query tie: all items are candidates, of few users at a time."""
+    products, vectors, masked = make_world(items=300, users=70)
+    vectors[::2] = 0.0
+    monkeypatch.setattr(search, "CELLS", 1000)
+    monkeypatch.setattr(search, "LEAST_USERS", 3)
+    groups = []
+    monkeypatch.setattr(search, "join_sets", lambda sets: groups.append(len(sets[0].offsets_u)) or sets[0])
+    readers = open_index(make_settings(kind="flat"), products, tmp_path)
+    lists = search_lists(readers, products, vectors, masked, 10)
+    np.testing.assert_array_equal(lists.items_uk, make_exact_lists(products, vectors, masked, 10).items_uk)
+    assert max(groups) <= 3 + 1
+
+
+@FAISS
+def test_flat_is_exact_where_float32_overflows(tmp_path) -> None:
+    """Products beyond float32 are infinite or no numbers for faiss; the exact scores are numbers."""
+    rng = np.random.default_rng(3)
+    products = make_products((rng.normal(size=(300, 8)) * 1e20).astype(np.float32))
+    vectors = (rng.normal(size=(6, 8)) * 1e20).astype(np.float32)
+    nobody = ItemSets(np.zeros(7, np.int64), np.zeros(0, np.int32))
+    lists = search_lists(
+        open_index(make_settings(kind="flat"), products, tmp_path), products, vectors, nobody, 10
+    )
+    np.testing.assert_array_equal(lists.items_uk, make_exact_lists(products, vectors, nobody, 10).items_uk)
+
+
+@FAISS
+@pytest.mark.parametrize("settings", KINDS, ids=lambda one: one["kind"])
+def test_proposed_items_of_a_user_do_not_depend_on_the_block(tmp_path, settings) -> None:
+    """One user with many masked items makes no other user's search deeper."""
+    products, vectors, _ = make_world(users=40)
+    rows = [np.arange(150) if u == 7 else np.arange(u % 5) for u in range(40)]
+    masked = ItemSets(np.cumsum([0] + [len(r) for r in rows]), np.concatenate(rows).astype(np.int32))
+    readers = open_index(make_settings(**settings), products, tmp_path)
+    whole = search_lists(readers, products, vectors, masked, 10).proposed_u
+    for u in range(40):
+        alone = ItemSets(np.array([0, len(rows[u])]), rows[u].astype(np.int32))
+        assert search_lists(readers, products, vectors[u : u + 1], alone, 10).proposed_u == whole[u]

@@ -63,9 +63,10 @@ def _count_ranks(
         excluded = masked if mode == "unseen" else no_items
         retrieve = getattr(scorer, "list_candidates", None)
         if retrieve is not None:
-            listed = retrieve(users, excluded)
+            known_u = _find_known_users(scorer, users, batch)
+            listed = retrieve(users, excluded, known_u)
             counts = count_listed(scorer, users, truth, listed, top_k=request.top)
-            return drop_unknown_users(_find_known_users(scorer, users, batch), truth, counts)
+            return drop_unknown_users(known_u, truth, counts)
         settings = CountingSettings(top_k=request.top, cutoff=request.cutoff)
         chosen_device = WHOLE_ROWS if device == "cpu" and is_little(scorer, truth.users) else device
         counts = count_ranks(scorer, users, truth, excluded, device=chosen_device, settings=settings)

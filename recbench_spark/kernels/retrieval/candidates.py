@@ -15,6 +15,9 @@ from recbench_spark.kernels.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.ranking.products import Pairing, error_bound, exact_score
 
+BIAS_ERROR = 2.0**-50
+"""Relative error of a quotient and of a bias that is added in float64, with room to spare."""
+
 
 class ItemSets(NamedTuple):
     """Ascending items of each user: `offsets_u` (u + 1,), `items_p` int32."""
@@ -90,15 +93,15 @@ def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, to
 @compile_kernel
 def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: int) -> int:
     """Keep, in place and in order, the candidates that may be among the first K; return their number."""
-    x, length, bias = np.empty(size), 0.0, 0.0
+    x, bound = np.empty(size), 0.0
     user_d = pairing.vectors_ud[u]
     for c in range(size):
         i = items_c[c]
         product = multiply_rows(user_d, pairing.vectors_id[i])
         x[c] = product / pairing.divisor_i[i] + pairing.bias_i[i]
-        length = max(length, pairing.length_i[i])
-        bias = max(bias, abs(pairing.bias_i[i]))
-    bound = error_bound(pairing.length_u[u], length, bias, len(user_d))
+        raw = pairing.length_i[i] * pairing.divisor_i[i]  # of the vector that was multiplied
+        own = error_bound(pairing.length_u[u], raw, 0.0, len(user_d)) / pairing.divisor_i[i]
+        bound = max(bound, own + BIAS_ERROR * (abs(x[c]) + abs(pairing.bias_i[i])))
     kth = np.partition(x, size - top_k)[size - top_k]
     left = 0
     for c in range(size):

@@ -26,12 +26,17 @@ def test_lists_are_those_of_a_plain_sort(seed, kind, with_bias, top_k) -> None:
     rng = np.random.default_rng(seed)
     users, items, dims = 4, 60, 5
     vectors = rng.integers(-2, 3, (items, dims)).astype(np.float32)
+    scale = rng.choice([1.0, 1e-25, 1e25])  # of raw vectors; a cosine divides by it
     if rng.random() < 0.5:
         vectors = (1e4 + rng.normal(size=(items, dims)) * 1e-3).astype(np.float32)
     queries = rng.integers(-2, 3, (users, dims)).astype(np.float32)
     products = make_products(
         vectors, rng.integers(-1, 2, items).astype(float) if with_bias else None, kind=kind
     )
+    if kind == "cosine":
+        products = make_products(
+            vectors * np.float32(scale), products.bias_i if with_bias else None, kind=kind
+        )
     pairing = make_pairing(products, queries)
     rows = [np.flatnonzero(rng.random(items) < 0.7).tolist() for _ in range(users)]
     hidden = [np.flatnonzero(rng.random(items) < 0.2).tolist() for _ in range(users)]
