@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,17 @@ from recbench_spark.reports import choose_indexes, make_retrieval, render_html
 from recbench_spark.schemas import RETRIEVAL_RUNS
 from tests.reports.test_reports import number, report
 
+NAMES = {"r1": "ivf_1", "r2": "ivf_8", "r3": "x"}
+
 
 def row(run: str, recall: float | None, **more: Any) -> dict[str, Any]:
     facts = {
         "run_id": run, "part": "test", "k": 10, "recall": recall, "stderr": 0.0125, "n": 40,
         "short_lists": 3, "candidates": 120.4, "queries_per_second": 15_000.0,
-        "single_queries_per_second": None, "build_seconds": 0.25, "bytes": 5_300_000, "items": 2_000, "cut_items": 0,
-        "index_kind": "ivf", "settings_json": f'{{"kind": "ivf", "name": "ivf_{1 if run == "r1" else 8}", "probes": 8}}',
+        "single_queries_per_second": None, "build_seconds": 0.25, "bytes": 5_300_000, "items": 2_000,
+        "cut_items": 0,
+        "index_kind": "ivf",
+        "settings_json": json.dumps({"kind": "ivf", "name": NAMES[run], "probes": 8}),
     }  # fmt: skip
     return {**facts, **more}
 
