@@ -19,8 +19,8 @@ from recbench_spark.storage.uris import join_uri
 
 MANIFEST = "graph.json"
 
-LAYOUT = 2
-"""Version of the files of a graph: arrays are in one object a block."""
+LAYOUT = 3
+"""Version of the files of a graph: arrays are in one object a block, whose name contains its digest."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ HALO = ("need", "place")
 def read_graph(folder: str) -> Graph | None:
     """Read a graph by its manifest, or return None if there is no manifest or an incomplete one.
 
-    Manifests of versions that kept all nodes in one file count as incomplete.
+    Manifests of other versions of the files count as incomplete.
     """
     try:
         fields: dict[str, Any] = json.loads(read_bytes(join_uri(folder, MANIFEST)) or b"")

@@ -1,8 +1,10 @@
 """Arrays in one immutable object a block, which every process reads as one array.
 
-A task makes the rows of a block under a private name and publishes them whole. The driver then writes the
-list of all parts (`parts.json`), with rows, length and digest of each. This list is the plan of what
-workers read. On a folder they map the parts where they are, without a copy. From an object storage a host
+A task makes the rows of a block under a private name and publishes them whole, under a name that contains
+their digest. The driver then writes the list of all parts (`parts.json`), with rows, length and digest of
+each. This list is the plan of what workers read. Spark may run a task twice at once, and PySpark takes the
+cut input of the copy that it ends for a complete one. Such a copy writes a part of another name, which no
+list contains. On a folder they map the parts where they are, without a copy. From an object storage a host
 fetches the parts that it reads, once (`host_files`).
 
 A part is a `.npy` file. Its header is padded so that its rows begin at the place within a page where they
@@ -44,6 +46,9 @@ from recbench_spark.storage.publish import local_path, remove_tree
 from recbench_spark.storage.uris import is_remote, join_uri
 
 PARTS_FILE = "parts.json"
+
+LAYOUT = 3
+"""Version of the files of an array: names of parts contain their digests. Others count as missing."""
 
 PAGE = 4096
 """Bytes of a page for which headers are padded. Where pages are larger, parts are copied."""
@@ -88,7 +93,7 @@ class BlockArray:
 
     def open(self, part: ArrayPart) -> BinaryIO:
         """Open a part on this host (errors as `host_files.open_object`)."""
-        return open_object(part_place(self.folder, part.number), part.size, part.digest)
+        return open_object(part_place(self.folder, part), part.size, part.digest)
 
 
 class PartMaker:
@@ -142,9 +147,9 @@ class PartMaker:
         return self._part
 
 
-def part_place(folder: str, number: int) -> str:
+def part_place(folder: str, part: ArrayPart) -> str:
     """Return the path or URI of the part of a block."""
-    return join_uri(folder, f"{number:05d}.npy")
+    return join_uri(folder, f"{part.number:05d}-{part.digest}.npy")
 
 
 # ------------------------------------------------------------------------------------------ write
@@ -154,7 +159,9 @@ def part_place(folder: str, number: int) -> str:
 def make_part(
     folder: str, number: int, shape: tuple[int, ...], dtype: Any, first: int = 0
 ) -> Iterator[PartMaker]:
-    """Make the part of a block and publish it at the end. A second attempt writes the same bytes again.
+    """Make the part of a block and publish it at the end.
+
+    A second attempt writes the same bytes under the same name, and one with other bytes another name.
 
     Args:
         folder: folder of the parts.
@@ -163,15 +170,14 @@ def make_part(
         dtype: type of the numbers.
         first: place of the first row in the whole array.
     """
-    place = part_place(folder, number)
     row_bytes = np.dtype(dtype).itemsize * math.prod(shape[1:])
     header = _make_header(shape, np.dtype(dtype), first * row_bytes)
-    with make_private_file(place) as path, path.open("wb") as file:
+    with make_private_file(join_uri(folder, f"{number:05d}.npy")) as path, path.open("wb") as file:
         file.write(header)
         maker = PartMaker(path, file, header, shape, dtype)
         yield maker
         part = maker.complete(number, first)
-        store_object(path, place, part.size, part.digest)
+        store_object(path, part_place(folder, part), part.size, part.digest)
 
 
 def write_part(folder: str, number: int, array: npt.NDArray[Any], first: int = 0) -> ArrayPart:
@@ -195,7 +201,7 @@ def _make_header(shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> b
 def publish_parts(folder: str, parts: Iterable[ArrayPart], shape: tuple[int, ...], dtype: Any) -> None:
     """Write the list of all parts. An array with this list is complete; an earlier list is replaced."""
     listed = [list(part) for part in sorted(parts)]
-    fields = {"shape": list(shape), "dtype": np.dtype(dtype).name, "parts": listed}
+    fields = {"layout": LAYOUT, "shape": list(shape), "dtype": np.dtype(dtype).name, "parts": listed}
     write_text(join_uri(folder, PARTS_FILE), json.dumps(fields))
 
 
@@ -253,9 +259,11 @@ def _parse_list(folder: str, version: tuple[int, ...]) -> BlockArray:
         raise FileNotFoundError(place)
     try:
         fields = json.loads(text)
+        if fields.get("layout") != LAYOUT:
+            raise FileNotFoundError(place)
         parts = {part[0]: ArrayPart(*part) for part in fields["parts"]}
         return BlockArray(folder, tuple(fields["shape"]), fields["dtype"], parts)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{place} is cut short or damaged: {str(error)[:200]}", HINT_AGAIN) from None
 
 

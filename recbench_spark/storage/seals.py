@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.makers import PARTIAL
 
 SEAL = "seal.json"
 
@@ -26,8 +27,12 @@ def digest_file(path: Path) -> str:
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the names of all files in a folder and below it, without the seal itself."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
+    """Return the names of all files in a folder and below it, without the seal itself.
+
+    Private files are left out: a task that runs a second time may still write or remove them.
+    """
+    names = (path for path in folder.rglob("*") if path.name != SEAL and path.suffix != PARTIAL)
+    files = filter(Path.is_file, names)
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 

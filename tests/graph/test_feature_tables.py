@@ -89,6 +89,6 @@ def test_ids_of_another_side_are_quoted(graph: Graph, tmp_path: Path) -> None:
 def test_a_graph_of_an_older_layout_is_built_again(graph: Graph, tmp_path: Path) -> None:
     manifest = json.loads(Path(graph.folder, MANIFEST).read_text(encoding="utf-8"))
     assert read_graph(graph.folder) == graph
-    for older in ({k: v for k, v in manifest.items() if k != "layout"}, {**manifest, "layout": 1}):
+    for older in ({k: v for k, v in manifest.items() if k != "layout"}, {**manifest, "layout": 2}):
         (tmp_path / MANIFEST).write_text(json.dumps(older), encoding="utf-8")
         assert read_graph(str(tmp_path)) is None

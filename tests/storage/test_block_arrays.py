@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from recbench_spark.storage.block_arrays import (
 )
 from recbench_spark.storage.host_files import LIMIT_VARIABLE, make_room, open_object
 from recbench_spark.storage.objects import list_objects, write_bytes
+from recbench_spark.storage.seals import list_files
 from recbench_spark.storage.shared_arrays import host_folder
 
 
@@ -74,7 +76,7 @@ def test_any_cut_reads_as_the_whole_array(tmp_path_factory, rows, width, kind, p
     for part in parts:
         own = array[part.first : part.first + part.rows]
         assert map_part(folder, part.number).tobytes() == own.tobytes()
-        plain = np.load(part_place(folder, part.number))  # a plain file for other tools
+        plain = np.load(part_place(folder, part))  # a plain file for other tools
         assert plain.dtype == array.dtype and plain.tobytes() == own.tobytes()
 
 
@@ -107,7 +109,7 @@ def test_rows_without_a_part_are_zeros(tmp_path: Path) -> None:
 
 def test_a_part_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="broken"), make_part(str(tmp_path), 0, (10, 2), np.float32):
-        assert not Path(part_place(str(tmp_path), 0)).exists()
+        assert not list(tmp_path.glob("*.npy"))
         raise ValueError("broken")
     assert list(tmp_path.iterdir()) == [] and not has_parts(str(tmp_path))
     with pytest.raises(StoreError, match=PARTS_FILE):
@@ -129,6 +131,33 @@ def test_rows_filled_in_any_order_are_rows_appended(tmp_path: Path) -> None:
     assert maker.entry == write_part(str(tmp_path / "b"), 0, array, 7)
 
 
+def test_a_task_that_lost_to_its_twin_changes_nothing(tmp_path: Path) -> None:
+    folder, array = str(tmp_path), np.ones((9000, 5), np.float32)
+    publish_parts(folder, [write_part(folder, 0, array)], array.shape, array.dtype)
+    with make_part(folder, 0, array.shape, array.dtype) as maker:
+        maker.map_rows()[:10] = 1  # its input was cut, and the other rows stay zeros
+    assert maker.entry.size == read_parts(folder).parts[0].size
+    assert map_whole(folder).all() and map_part(folder, 0).all()
+    block_arrays._map_parts.cache_clear()
+    assert map_whole(folder).all()
+
+
+def test_a_list_of_an_older_layout_counts_as_missing(tmp_path: Path) -> None:
+    write_array(str(tmp_path), np.ones(10), [])
+    file = tmp_path / PARTS_FILE
+    older = {name: value for name, value in json.loads(file.read_text()).items() if name != "layout"}
+    assert has_parts(str(tmp_path))
+    file.write_text(json.dumps(older))
+    assert not has_parts(str(tmp_path))
+
+
+def test_a_seal_names_no_private_files(tmp_path: Path) -> None:
+    with make_part(str(tmp_path / "a"), 0, (10,), np.float32) as maker:
+        maker.map_rows()
+        assert list_files(tmp_path) == []
+    assert list_files(tmp_path) == [f"a/00000-{maker.entry.digest}.npy"]
+
+
 def test_a_list_that_was_written_again_is_read_again(tmp_path: Path) -> None:
     for value in (1, 2, 3):
         write_array(str(tmp_path), np.full((5000, 3), value, np.float32), [70])
@@ -138,7 +167,7 @@ def test_a_list_that_was_written_again_is_read_again(tmp_path: Path) -> None:
 def test_rows_that_nobody_fills_take_no_disk(tmp_path: Path) -> None:
     with make_part(str(tmp_path), 0, (1 << 22, 4), np.float32) as maker:
         maker.map_rows()[5] = 1
-    file = Path(part_place(str(tmp_path), 0))
+    file = Path(part_place(str(tmp_path), maker.entry))
     assert file.stat().st_size > 1 << 26 and file.stat().st_blocks * 512 < 1 << 20
     publish_parts(str(tmp_path), [maker.entry], (1 << 22, 4), np.float32)
     assert map_whole(str(tmp_path))[:10].sum() == 4
@@ -147,8 +176,8 @@ def test_rows_that_nobody_fills_take_no_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["gone", "short", "list"])
 def test_damage_is_said(damage: str, tmp_path: Path) -> None:
     folder = str(tmp_path / damage)
-    write_array(folder, np.ones((9000, 5), np.float32), [3000])
-    file = Path(part_place(folder, 1))
+    parts = write_array(folder, np.ones((9000, 5), np.float32), [3000])
+    file = Path(part_place(folder, parts[1]))
     if damage == "gone":
         file.unlink()
     elif damage == "short":
@@ -190,7 +219,7 @@ def test_of_many_readers_one_fetches(bucket: str, disk: Path, monkeypatch) -> No
 
     def read(_: int) -> bytes:
         barrier.wait()
-        with open_object(part_place(f"{bucket}/a", 0), part.size, part.digest) as file:
+        with open_object(part_place(f"{bucket}/a", part), part.size, part.digest) as file:
             return file.read()
 
     with ThreadPoolExecutor(8) as pool:
@@ -201,11 +230,11 @@ def test_of_many_readers_one_fetches(bucket: str, disk: Path, monkeypatch) -> No
 @pytest.mark.parametrize("content", [b"", b"short", None])
 def test_a_fetched_object_is_checked_by_length_and_digest(content, bucket: str, disk: Path) -> None:
     folder = f"{bucket}/a"
-    write_array(folder, np.arange(100_000), [50])
+    parts = write_array(folder, np.arange(100_000), [50])
     for path in disk.iterdir():
         path.unlink()
     other = bytes(read_parts(folder).parts[1].size) if content is None else content
-    write_bytes(part_place(folder, 1), other)
+    write_bytes(part_place(folder, parts[1]), other)
     with pytest.raises(StoreError, match="other bytes" if content is None else "were written"):
         map_part(folder, 1)
     assert copies(disk) == []
