@@ -46,7 +46,8 @@ def dying(name, run, late):
 
 for module, name, late in (
     (build_nodes, "_partition_nodes", False), (build_nodes, "_write_nodes", True),
-    (build, "_partition_edges", True), (build, "_write_block", True), (features, "_fill_rows", True),
+    (build, "_partition_edges", True), (build, "_write_block", True),
+    (features, "_send_rows", False), (features, "_write_rows", True),
     (runner, "project_messages", True), (runner, "aggregate_replicated", True),
     (runner, "send_messages", True), (runner, "aggregate_messages", True),
     (runner, "send_sums", False), (runner, "aggregate_sums", True),
@@ -119,7 +120,8 @@ def test_every_task_dies_once(plan, flags, plain_run, tmp_path) -> None:
         "_write_nodes",
         "_partition_edges",
         "_write_block",
-        "_fill_rows",
+        "_send_rows",
+        "_write_rows",
         *tasks[plan],
     ):
         assert name in killed, (name, killed)
