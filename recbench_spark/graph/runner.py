@@ -35,7 +35,7 @@ from recbench_spark.graph.message_passing import (
     send_sums,
 )
 from recbench_spark.graph.part_sets import SEPARATE, Parts, publish_arrays
-from recbench_spark.graph.vectors import group_blocks, list_committed, read_vectors
+from recbench_spark.graph.vectors import group_blocks, list_committed, number_files, read_vectors
 from recbench_spark.kernels.graph.csr import build_halo
 from recbench_spark.kernels.graph.dense import Dense
 from recbench_spark.kernels.graph.forms import SCATTERABLE
@@ -434,22 +434,37 @@ def _return_unchanged(done: Iterable[BlockResult]) -> Iterable[BlockResult]:
 def _commit_group(
     graph: Graph, target: Target, group: tuple[NodeBlock, ...], done: Sequence[BlockResult]
 ) -> None:
-    """Commit the files of a group to the table: all or none, once."""
+    """Commit the files of a group to the table: all or none, once.
+
+    Blocks that another run has committed, in groups of any size, are left out. Two runs that commit to one
+    partition at the same time cannot both succeed: the slower one looks again.
+    """
     files = [result.file for result in done if result.file is not None]
     partition = target.block_partition(graph, group[0])
     delta_files.require_visible(target.folder, files)
     numbers = ",".join(str(block.number) for block in group)
     digest = hashlib.sha256(f"{len(graph.blocks)}:{numbers}".encode()).hexdigest()[:16]
     name = "/".join([*partition.values(), digest])
+    select = partial(_leave_out_committed, partition=partition, blocks=len(graph.blocks))
     for attempt in range(1, MOST_COMMIT_TRIES + 1):
         try:
-            if not delta_files.commit(target.folder, files, partition, name):
+            if not delta_files.commit(target.folder, files, partition, name, select):
                 _check_committed(graph, target, group, partition)
             return
         except delta_files.ConflictError:
             if attempt == MOST_COMMIT_TRIES:
                 raise
             time.sleep(0.1 * 2**attempt)
+
+
+def _leave_out_committed(
+    files: Sequence[delta_files.File], there: Sequence[str], partition: Mapping[str, str], blocks: int
+) -> list[delta_files.File]:
+    """Return the files of blocks that are not in the table."""
+    present = number_files(there, partition, blocks)
+    new = number_files([file.path for file in files], partition, blocks)
+    wanted = {path for number, path in new.items() if number not in present}
+    return [file for file in files if file.path in wanted]
 
 
 def _check_committed(

@@ -114,8 +114,13 @@ def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> di
     Raises:
         StoreError: the partition was written with another number of blocks.
     """
+    return number_files(list_files(folder, partition), partition, blocks)
+
+
+def number_files(paths: Iterable[str], partition: Mapping[str, str], blocks: int) -> dict[int, str]:
+    """Return the files of blocks by number of the block; errors as `list_committed`."""
     files = {}
-    for file in sorted(list_files(folder, partition)):
+    for file in sorted(paths):
         name = file.rsplit("/", 1)[1]
         if name.startswith(PREFIX):
             number, _, count = name[len(PREFIX) :].split("-")[0].partition("of")

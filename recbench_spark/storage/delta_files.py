@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,7 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.blocks import Blocks
-from recbench_spark.storage.delta_tables import open_for_write, open_table, read_dataset
+from recbench_spark.storage.delta_tables import list_table_files, open_for_write, open_table, read_dataset
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import join_uri
 
@@ -98,7 +98,17 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
             )
 
 
-def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], once: str) -> bool:
+Select = Callable[[Sequence[File], Sequence[str]], Sequence[File]]
+"""Returns which new files to add to a partition, given the paths of its present files."""
+
+
+def commit(
+    folder: str,
+    files: Sequence[File],
+    partition: Mapping[str, str],
+    once: str,
+    select: Select | None = None,
+) -> bool:
     """Append files to the table in one version, unless an append of this name exists.
 
     Files that are not added stay until VACUUM: a commit whose answer was lost may name them.
@@ -108,9 +118,11 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
         files: as `write_files` returns them.
         partition: column -> value, for files without a partition of their own.
         once: the append's name (Delta's transaction identifier).
+        select: chooses the files to add by the files of the partition; None: all. Of two writers that
+            choose by the same version one must choose again, as in `append_missing`.
 
     Returns:
-        True where the files were added; False where an append of this name existed.
+        True where files were added; False where an append of this name existed, or none were chosen.
 
     Raises:
         ConflictError: another writer was faster; try again.
@@ -122,8 +134,14 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     table = open_table(folder)
     if table.transaction_version(once) is not None:
         return False
+    names = [once]
+    if select is not None:
+        files = select(files, list_table_files(table, folder, partition))
+        names.append("/".join(["chosen files", *partition.values()]))
+        if not files:
+            return False
     try:
-        append(table, files, partition, once)
+        append(table, files, partition, *names)
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except DeltaError as error:
@@ -132,11 +150,12 @@ def commit(folder: str, files: Sequence[File], partition: Mapping[str, str], onc
     return True
 
 
-def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str], once: str) -> None:
+def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str], *names: str) -> None:
     """Append files to the table as it was opened.
 
     Raises:
-        CommitFailedError: an append of this name has been committed since then; `deltalake` compares names.
+        CommitFailedError: an append of one of the names has been committed since then; `deltalake` compares
+            names.
     """
     from deltalake import CommitProperties, PostCommitHookProperties  # noqa: PLC0415
     from deltalake.transaction import AddAction, RemoveAction, Transaction  # noqa: PLC0415
@@ -151,7 +170,7 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         "append",
         table.schema(),
         list(files[0].partition or partition) if files else list(partition),
-        commit_properties=CommitProperties(app_transactions=[Transaction(once, 1)]),
+        commit_properties=CommitProperties(app_transactions=[Transaction(name, 1) for name in names]),
         # Spark removes old logs, as the table's properties say.
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )

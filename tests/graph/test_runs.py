@@ -1,0 +1,101 @@
+"""Two runs on one model at the same time: each block is committed once, whatever their groups are.
+
+Spark is a stand-in here (`tests.graph.local`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recbench_spark.config.graph import GraphSource
+from recbench_spark.graph import features
+from recbench_spark.graph.build import build_graph
+from recbench_spark.graph.folders import Graph
+from recbench_spark.graph.runner import Model, run_model
+from recbench_spark.kernels.graph.forms import LayerForm
+from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
+from recbench_spark.storage import delta_files
+from recbench_spark.storage.delta_tables import read_dataset
+from tests.graph.local import Context, make_tables
+
+SC: Any = Context()
+FORMS = (LayerForm("sage", "mean", 3, 3), LayerForm("sage", "mean", 3, 2))
+BLOCKS = 7
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Graph:
+    """A ring of 60 nodes in seven blocks."""
+    lines = [f"{n},{(n + 1) % 60}" for n in range(60)]
+    (tmp_path / "edges.csv").write_text("\n".join(["src,dst", *lines]) + "\n")
+    source = GraphSource(edges=str(tmp_path / "edges.csv"))
+    return build_graph(SC, source, "ring", tmp_path / "graph", BLOCKS)
+
+
+@pytest.fixture
+def model(graph: Graph, tmp_path: Path) -> Model:
+    root, place = make_tables(str(tmp_path)), str(tmp_path / "h")
+    features.fill_generated(SC, graph, "hashed", 4, 1, place=place, dtype="float16")
+    layers, ends = make_layers(FORMS, (), random_weights(model_weight_shapes(FORMS, (), 4), 1), 4, 1)
+    tables = (f"{root}/graph_vectors", f"{root}/embeddings")
+    return Model("m", layers, ends, "projected", "float16", place, f"{root}/one", *tables, 7, 3)
+
+
+def read_rows(model: Model) -> tuple[list[tuple[str, bytes]], list[int]]:
+    """Vectors of all ids in order, and the blocks of the first layer."""
+    table = read_dataset(str(model.embeddings)).to_table()
+    pairs = zip(table.column("id").to_pylist(), table.column("vector").to_pylist(), strict=True)
+    layer = read_dataset(model.vectors).to_table(columns=["block", "first"]).to_pylist()
+    return sorted((i, np.array(v, np.float32).tobytes()) for i, v in pairs), [row["first"] for row in layer]
+
+
+@pytest.fixture
+def other_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Calls that are made, one each, between the moment a commit opens its table and its write."""
+    calls: list[Any] = []
+    append = delta_files.append
+
+    def append_after(*given: Any) -> None:
+        if calls:
+            calls.pop()()
+        append(*given)
+
+    monkeypatch.setattr(delta_files, "append", append_after)
+    yield calls
+    assert not calls
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, BLOCKS])
+def test_two_runs_with_other_groups_commit_each_block_once(group, graph, model, other_run) -> None:
+    other = replace(model, folder=f"{model.folder}-other", group=group)
+    other_run.append(lambda: run_model(SC, graph, other, lambda _: "R"))
+    run_model(SC, graph, model, lambda _: "R")
+    rows, firsts = read_rows(model)
+    assert [i for i, _ in rows] == sorted(map(str, range(60)))
+    assert len(firsts) == len(set(firsts))
+    alone = replace(model, model_id="alone", folder=f"{model.folder}-alone")
+    run_model(SC, graph, alone, lambda _: "R")
+    assert len(read_rows(model)[0]) == 120 and len(set(read_rows(model)[0])) == 60, "the same bits"
+
+
+def test_a_run_that_began_later_sees_the_blocks_of_the_first(graph, model, other_run) -> None:
+    """The other run commits between this run's look at the table and its first commit."""
+    done = []
+
+    def run_other() -> None:
+        done.extend(run_model(SC, graph, replace(model, folder=f"{model.folder}-2", group=2), lambda _: "G"))
+
+    def choose(_: Any) -> Any:
+        if not done:
+            run_other()
+        return "R"
+
+    run_model(SC, graph, model, choose)
+    rows, firsts = read_rows(model)
+    assert len(done) == 2 and len(rows) == len(set(rows)) == 60 and len(firsts) == len(set(firsts))
