@@ -1,4 +1,4 @@
-"""Two runs on one model at the same time: each block is committed once, whatever their groups are.
+"""Runs of a model: two at once commit each block once; tasks open what they need.
 
 Spark is a stand-in here (`tests.graph.local`).
 """
@@ -17,10 +17,12 @@ from recbench_spark.config.graph import GraphSource
 from recbench_spark.graph import features
 from recbench_spark.graph.build import build_graph
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.runner import Model, run_model
+from recbench_spark.graph.message_passing import PassWork, send_messages
+from recbench_spark.graph.runner import Model, make_halos, plan_passes, run_model
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.layers import make_layers, model_weight_shapes, random_weights
 from recbench_spark.storage import delta_files
+from recbench_spark.storage.block_arrays import map_part, write_part
 from recbench_spark.storage.delta_tables import read_dataset
 from tests.graph.local import Context, make_tables
 
@@ -99,3 +101,23 @@ def test_a_run_that_began_later_sees_the_blocks_of_the_first(graph, model, other
     run_model(SC, graph, model, choose)
     rows, firsts = read_rows(model)
     assert len(done) == 2 and len(rows) == len(set(rows)) == 60 and len(firsts) == len(set(firsts))
+
+
+def test_a_sender_opens_no_places_of_other_blocks(graph, model, monkeypatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(
+        folders, "map_part", lambda place, *given: (opened.append(place), map_part(place, *given))[1]
+    )
+    make_halos(SC, graph)
+    opened.clear()
+    step = plan_passes(model, graph)[0]
+    sent = list(send_messages(iter(graph.blocks[:1]), PassWork(graph, step, 7, graph.blocks)))
+    assert sent and {place.rsplit("/", 1)[1] for place in opened} == {"need"}
+
+
+def test_no_layer_stays_in_a_complete_model(tmp_path) -> None:
+    write_part(str(tmp_path / "layer-1"), 0, np.ones(10))
+    for name in ("layer-2.npy", "night.json"):  # an older version wrote a file for each layer
+        (tmp_path / name).write_bytes(b"1")
+    pipeline._remove_layers(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["night.json"]
