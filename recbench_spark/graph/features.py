@@ -112,8 +112,9 @@ def fill_from_table(
 ) -> dict[str, int]:
     """Copy a table of vectors into the matrix of all nodes. Rows of the other side are zeros.
 
-    Vectors are shuffled once, by block of nodes, as they are stored. A task holds a chunk of the table, or
-    the block that it writes.
+    Vectors are shuffled once, by block of nodes, as they are stored. A task that reads holds a chunk of the
+    table, and what PySpark collects before it hands it on: some ten pieces of `PIECE_BYTES` at first, then
+    from 1 to 10 MB for each block. A task that writes holds a piece; its block is mapped.
 
     Args:
         context: the Spark context.
@@ -199,6 +200,9 @@ def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
     return f"{table_ids} ... against {', '.join(graph_ids)} ..."
 
 
+PIECE_BYTES = 1 << 24
+"""Bytes of the vectors that a task sends at once, to all blocks together."""
+
 SentRows = tuple[int, tuple[bytes, bytes]]
 """Place of a block among those of the side, then: places in the block (uint32), and vectors."""
 
@@ -230,9 +234,12 @@ def _send_rows(
             values = vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
             dense = find(hash_node_ids(ids, graph.seed), side)
             there = np.flatnonzero(dense < MOST_NODES)
-            stored = np.empty((len(there), dims), dtype)
-            store(values.reshape(-1, dims)[there], stored, "features")
-            yield from _group_rows(dense[there].astype(np.int64), stored, firsts)
+            step = max(1, PIECE_BYTES // (dims * dtype.itemsize))
+            for at in range(0, len(there), step):
+                rows_there = there[at : at + step]
+                stored = np.empty((len(rows_there), dims), dtype)
+                store(values.reshape(-1, dims)[rows_there], stored, "features")
+                yield from _group_rows(dense[rows_there].astype(np.int64), stored, firsts)
             yield len(blocks), (b"", pickle.dumps(ReadFeatures(len(ids), len(ids) - len(there), {})))
 
 

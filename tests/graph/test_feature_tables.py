@@ -92,3 +92,25 @@ def test_a_graph_of_an_older_layout_is_built_again(graph: Graph, tmp_path: Path)
     for older in ({k: v for k, v in manifest.items() if k != "layout"}, {**manifest, "layout": 2}):
         (tmp_path / MANIFEST).write_text(json.dumps(older), encoding="utf-8")
         assert read_graph(str(tmp_path)) is None
+
+
+def test_large_tables_are_sent_in_small_pieces(graph: Graph, tmp_path: Path, monkeypatch) -> None:
+    pq.write_table(
+        pa.table({"id": list(VECTORS), "vector": list(VECTORS.values())}), tmp_path / "h.parquet"
+    )
+    rows = features.open_features(str(tmp_path / "h.parquet"), "id", "text")
+    monkeypatch.setattr(features, "PIECE_BYTES", 2 * 3 * 2)  # two vectors of three numbers
+    dtype = np.dtype("float16")
+    sent = list(
+        features._send_rows(iter([0]), graph=graph, rows=rows, side=1, dims=3, dtype=dtype, readers=1)
+    )
+    sizes = [len(vectors) for _, (places, vectors) in sent if places]
+    assert sum(sizes) == len(VECTORS) * 3 * 2 and max(sizes) <= 12
+    assert by_name(graph, fill(graph, tmp_path, list(VECTORS.items()))[0])["c"] == VECTORS["c"]
+
+
+def test_names_are_found_without_the_numbers_that_a_build_removes(graph: Graph, monkeypatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(build, "has_parts", opened.append)
+    items = NodeFinder(graph)(hash_node_ids(pa.array(ITEMS), graph.seed), 1)
+    assert len(set(items.tolist())) == len(ITEMS) and opened == []
