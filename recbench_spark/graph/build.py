@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -285,7 +285,11 @@ class NodeFinder:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.hashes = graph, graph.hashes()
         self.index = [graph.index(side) for side in range(len(graph.sides))]
-        self.numbers = [self._map_numbers(side) for side in range(len(graph.sides))]
+
+    @cached_property
+    def numbers(self) -> list[npt.NDArray[np.uint32] | None]:
+        """Dense ids by number for each side, which only the build reads: it removes them at its end."""
+        return [self._map_numbers(side) for side in range(len(self.graph.sides))]
 
     def _map_numbers(self, side: int) -> npt.NDArray[np.uint32] | None:
         place = self.graph.place(NUMBERS)

@@ -14,9 +14,10 @@ import pytest
 
 from recbench_spark.config.graph import GraphSource
 from recbench_spark.errors import DataError
-from recbench_spark.graph import features
-from recbench_spark.graph.build import build_graph, read_ids
+from recbench_spark.graph import build, features
+from recbench_spark.graph.build import NodeFinder, build_graph, read_ids
 from recbench_spark.graph.folders import MANIFEST, Graph, read_graph
+from recbench_spark.kernels.graph.ids import hash_node_ids
 from recbench_spark.storage.block_arrays import has_parts, map_whole
 from tests.graph.local import Context
 
