@@ -28,6 +28,7 @@ from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.block_arrays import remove_parts
 from recbench_spark.storage.made_folders import make_folder
 from recbench_spark.storage.objects import list_folders, measure_files, write_text
+from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 
@@ -112,8 +113,7 @@ def model_family(prepared: PreparedGraphModel) -> str:
 def _write_note(store: Store, prepared: PreparedGraphModel) -> None:
     """Remove the arrays of the layers of a complete model, and note where its tables are."""
     folder, root = prepared.model.folder, files_folder(store)
-    for name in list_folders(folder):
-        remove_parts(join_uri(folder, name))
+    _remove_layers(folder)
     note = {
         "model_id": prepared.model.model_id,
         "graph": relative_place(prepared.graph.folder, root),
@@ -124,6 +124,15 @@ def _write_note(store: Store, prepared: PreparedGraphModel) -> None:
         "output": prepared.settings.output,
     }
     write_text(join_uri(folder, NIGHT_NOTE), json.dumps(note))
+
+
+def _remove_layers(folder: str) -> None:
+    """Remove the arrays in a model's folder, and those that an older version left, a file each."""
+    for name in list_folders(folder):
+        remove_parts(join_uri(folder, name))
+    if not is_remote(folder):
+        for path in local_path(folder).glob("*.npy"):
+            path.unlink(missing_ok=True)
 
 
 def layer_places(store: Store, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:

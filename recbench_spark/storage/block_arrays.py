@@ -41,7 +41,7 @@ from recbench_spark.storage.host_files import (
     open_object,
     store_object,
 )
-from recbench_spark.storage.objects import list_objects, read_bytes, remove_object, write_text
+from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
 from recbench_spark.storage.publish import local_path, remove_tree
 from recbench_spark.storage.uris import is_remote, join_uri
 
@@ -210,8 +210,7 @@ def remove_parts(folder: str) -> None:
     if not is_remote(folder):
         remove_tree(local_path(folder))
         return
-    for name in list_objects(folder):
-        remove_object(join_uri(folder, name))
+    remove_objects(folder)
 
 
 # ------------------------------------------------------------------------------------------- read

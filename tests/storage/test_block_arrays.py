@@ -259,3 +259,49 @@ def test_copies_stay_below_the_limit_and_the_oldest_go_first(bucket: str, disk: 
     monkeypatch.setenv(LIMIT_VARIABLE, "much")
     with pytest.raises(StoreError, match=f"{LIMIT_VARIABLE}=much"):
         make_room()
+
+
+@pytest.mark.parametrize("name", ["h", "graph_files/g-4/0123456789abcdef0123456789abcdef/src"])
+def test_a_lost_object_is_said_with_the_folder_to_remove(name: str, bucket: str, disk: Path) -> None:
+    folder = f"{bucket}/{name}"
+    parts = write_array(folder, np.arange(9000), [70])
+    for path in disk.iterdir():
+        path.unlink()
+    remove_object(part_place(folder, parts[1]))
+    published = folder.partition("/0123")[0]
+    for read in (lambda: map_part(folder, 1), lambda: map_whole(folder)):
+        with pytest.raises(StoreError, match="no object") as error:
+            read()
+        assert error.value.hint == f"remove {published}, and run again"
+    remove_objects(folder)
+    block_arrays._parse_list.cache_clear()
+    with pytest.raises(StoreError, match=PARTS_FILE) as error:
+        map_whole(folder)
+    assert error.value.hint == f"remove {published}, and run again"
+
+
+def test_a_copy_that_lost_bytes_is_fetched_again(bucket: str, disk: Path) -> None:
+    array = np.arange(9000)
+    (part,) = write_array(f"{bucket}/a", array, [])
+    for length in (100, 0):
+        os.truncate(disk / f"{part.digest}-{part.size}", length)
+        assert map_part(f"{bucket}/a", 0).tobytes() == array.tobytes()
+
+
+def test_private_files_of_killed_processes_are_removed_after_a_day(disk: Path) -> None:
+    for name, age in (("old", 2), ("new", 0)):
+        with host_files.make_private_file(f"s3://b/{name}.npy") as path:
+            left = path.with_name(path.name.replace(name, f"{name}-left"))
+            left.write_bytes(b"1" * 100)
+            os.utime(left, (time.time() - age * 86400,) * 2)
+    make_room()
+    assert [name.split(".")[1] for name in copies(disk)] == ["new-left"]
+
+
+def test_an_array_is_removed_by_few_requests(bucket: str, disk: Path, monkeypatch) -> None:
+    write_array(f"{bucket}/a", np.arange(100), list(range(10, 40)))
+    write_array(f"{bucket}/ab", np.arange(10), [])
+    requests, delete = [], obstore.delete
+    monkeypatch.setattr(obstore, "delete", lambda *given: (requests.append(given), delete(*given)))
+    remove_parts(f"{bucket}/a")
+    assert len(requests) == 1 and {name.split("/")[0] for name in list_objects(bucket)} == {"ab"}
