@@ -23,6 +23,7 @@ import xxhash
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.makers import private_name
+from recbench_spark.storage.ages import remove_leftovers
 from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.objects import explain_storage, open_output
 from recbench_spark.storage.publish import local_path
@@ -77,12 +78,13 @@ def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
     """Open the copy of a remote object. An open copy stays readable when it is removed."""
     copy = _copy_path(size, digest)
     with _hold_lock(copy.name[:2]):
-        try:
+        with suppress(FileNotFoundError):
             file: BinaryIO = copy.open("rb")
-            _mark_used(copy)
-            return file
-        except FileNotFoundError:
-            file = _fetch_object(place, size, digest, copy)
+            if os.fstat(file.fileno()).st_size == size:
+                _mark_used(copy)
+                return file
+            file.close()  # a disk lost a part of it
+        file = _fetch_object(place, size, digest, copy)
     make_room()
     return file
 
@@ -128,7 +130,8 @@ def make_private_file(place: str) -> Iterator[Path]:
 def make_room() -> None:
     """Remove the copies that were used longest ago until the others take no more than the limit.
 
-    While objects are fetched, these come on top: at most eight for each process.
+    While objects are fetched or made, these come on top: at most eight for each process. What killed
+    processes left of them is removed after a day.
     """
     with _hold_lock("room"):
         copies = []
@@ -148,6 +151,7 @@ def make_room() -> None:
 def read_limit(held: int) -> int:
     """Return the most bytes of copies on this host. `held` are those of the copies that are there.
 
+        remove_leftovers(_copies_folder())
     Raises:
         StoreError: the variable is no number of bytes.
     """
