@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recbench_spark.config import digest
 from recbench_spark.config.graph import GraphLayers, GraphModel
 from recbench_spark.data.identity import identity
-from recbench_spark.errors import ConfigError, StoreError
+from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
 from recbench_spark.graph.folders import Graph
@@ -40,7 +40,7 @@ from recbench_spark.schemas import (
     GRAPH_VECTORS,
 )
 from recbench_spark.storage.block_arrays import has_parts, read_parts
-from recbench_spark.storage.made_folders import find_folder, make_folder
+from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import SEAL, find_damage, write_seal
@@ -240,7 +240,7 @@ def build_features(
             work.publish()
     folder, checks = find_folder(target), _read_counts(target)
     if folder is None or checks is None:
-        raise StoreError(f"features {name}: {target} was removed while it was written", "run again")
+        raise explain_missing_folder(target)
     return join_uri(folder, FEATURES), name, checks
 
 

@@ -32,7 +32,7 @@ from recbench_spark.schemas import (
     TABLES,
 )
 from recbench_spark.storage.delta_tables import open_table
-from recbench_spark.storage.made_folders import find_folder, make_folder
+from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import list_folders
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.publish import remove_published
@@ -236,7 +236,7 @@ def _publish_graph(
             work.publish()
     graph = _read_stored_graph(folder)
     if graph is None:
-        raise StoreError(f"graph {graph_id}: {folder} was removed while it was written", "run again")
+        raise explain_missing_folder(folder)
     return graph
 
 

@@ -35,11 +35,11 @@ import xxhash
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.host_files import (
-    HINT_AGAIN,
     HINT_SHARED,
     make_private_file,
     open_object,
     store_object,
+    suggest_removal,
 )
 from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
 from recbench_spark.storage.publish import local_path, remove_tree
@@ -229,7 +229,9 @@ def read_parts(folder: str) -> BlockArray:
     """
     array = _read_list(folder)
     if array is None:
-        raise StoreError(f"no file {join_uri(folder, PARTS_FILE)}", HINT_SHARED)
+        place = join_uri(folder, PARTS_FILE)
+        hint = suggest_removal(place) if is_remote(place) else HINT_SHARED
+        raise StoreError(f"no file {place}", hint)
     return array
 
 
@@ -263,7 +265,8 @@ def _parse_list(folder: str, version: tuple[int, ...]) -> BlockArray:
         parts = {part[0]: ArrayPart(*part) for part in fields["parts"]}
         return BlockArray(folder, tuple(fields["shape"]), fields["dtype"], parts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(f"{place} is cut short or damaged: {str(error)[:200]}", HINT_AGAIN) from None
+        message = f"{place} is cut short or damaged: {str(error)[:200]}"
+        raise StoreError(message, suggest_removal(place)) from None
 
 
 def map_part(folder: str, number: int, rows: int = 0) -> npt.NDArray[Any]:
@@ -302,7 +305,8 @@ def _map_array(file: BinaryIO) -> npt.NDArray[Any]:
         shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
         return np.memmap(file, dtype, "r", file.tell(), shape, "F" if by_column else "C")
     except (ValueError, EOFError) as error:
-        raise StoreError(f"{file.name} is cut short or damaged: {str(error)[:200]}", HINT_AGAIN) from None
+        message = f"{file.name} is cut short or damaged: {str(error)[:200]}"
+        raise StoreError(message, suggest_removal(str(file.name))) from None
 
 
 def map_whole(folder: str) -> npt.NDArray[Any]:
@@ -349,7 +353,7 @@ def _place_rows(region: mmap.mmap, array: BlockArray, row_bytes: int, part: Arra
         for first, last in ((begin, low), (high, end)):
             file.seek(header + first - begin)
             if file.readinto(view[first:last]) != last - first:  # type: ignore[attr-defined]
-                raise StoreError(f"{file.name} is cut short", HINT_AGAIN)
+                raise StoreError(f"{file.name} is cut short", suggest_removal(str(file.name)))
 
 
 def _map_pages(region: mmap.mmap, low: int, high: int, file: int, offset: int) -> bool:

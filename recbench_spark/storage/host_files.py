@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ from typing import BinaryIO
 import xxhash
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.ages import remove_leftovers
+from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.objects import explain_storage, open_output
 from recbench_spark.storage.publish import local_path
@@ -72,6 +73,22 @@ def open_object(place: str, size: int, digest: str) -> BinaryIO:
         raise StoreError(f"no file {place}", HINT_SHARED) from None
     _check_size(place, file, size)
     return file
+
+
+def suggest_removal(place: str) -> str:
+    """Return the hint for a file that is missing or damaged: the folder without which it is made again.
+
+    It is the file's folder, or on object storage the last one that was published as a whole
+    (`made_folders`): a private name follows it.
+    """
+    folder, _, _ = place.rpartition("/")
+    names = folder.split("/")
+    private = [n for n, name in enumerate(names) if is_remote(place) and PRIVATE_FOLDER.fullmatch(name)]
+    return f"remove {'/'.join(names[: private[-1]]) if private else folder}, and run again"
+
+
+PRIVATE_FOLDER = re.compile(r"[0-9a-f]{32}")
+"""Name of a folder that a run writes inside a folder of object storage."""
 
 
 def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
@@ -134,6 +151,7 @@ def make_room() -> None:
     processes left of them is removed after a day.
     """
     with _hold_lock("room"):
+        remove_leftovers(_copies_folder())
         copies = []
         for path in _copies_folder().iterdir():
             with suppress(FileNotFoundError):  # another process has given it its name
@@ -151,7 +169,6 @@ def make_room() -> None:
 def read_limit(held: int) -> int:
     """Return the most bytes of copies on this host. `held` are those of the copies that are there.
 
-        remove_leftovers(_copies_folder())
     Raises:
         StoreError: the variable is no number of bytes.
     """
@@ -194,7 +211,7 @@ def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
         _check_size(place, file, size)
         if digest_content(path) != digest:
             file.close()
-            raise StoreError(f"{place} holds other bytes than were written", HINT_AGAIN)
+            raise StoreError(f"{place} holds other bytes than were written", suggest_removal(place))
         _mark_used(path)
         path.replace(copy)
         return file
@@ -208,13 +225,12 @@ def _download_object(place: str, path: Path) -> None:
         try:
             stream = system.open_input_stream(name)
         except FileNotFoundError:
-            raise StoreError(f"no object {place}", HINT_AGAIN) from None
+            raise StoreError(f"no object {place}", suggest_removal(place)) from None
         with stream, path.open("wb") as file:
             while chunk := stream.read(CHUNK_BYTES):
                 file.write(chunk)
 
 
-HINT_AGAIN = "run again: what is missing or damaged is made again"
 HINT_SHARED = "all hosts must see the warehouse's folder; run again if it was removed"
 
 
@@ -222,4 +238,5 @@ def _check_size(place: str, file: BinaryIO, size: int) -> None:
     present = os.fstat(file.fileno()).st_size
     if present != size:
         file.close()
-        raise StoreError(f"{place} has {present:,} bytes, and {size:,} were written", HINT_AGAIN)
+        message = f"{place} has {present:,} bytes, and {size:,} were written"
+        raise StoreError(message, suggest_removal(place))

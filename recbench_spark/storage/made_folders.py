@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from recbench_spark.errors import StoreError
 from recbench_spark.storage.block_arrays import remove_parts
 from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
 from recbench_spark.storage.makers import private_name
@@ -58,6 +59,17 @@ def find_folder(target: str) -> str | None:
         return target
     name = read_bytes(join_uri(target, CURRENT))
     return None if name is None else join_uri(target, name.decode())
+
+
+def explain_missing_folder(target: str) -> StoreError:
+    """Return the error for a folder that was to be made, and that is not complete afterwards.
+
+    On object storage a complete folder stays as it is, even if its files cannot be read any more.
+    """
+    if is_remote(target) and find_folder(target) is not None:
+        message = f"{target} has files that are missing, damaged or of another version"
+        return StoreError(message, f"remove {target}, and run again")
+    return StoreError(f"{target} was removed while it was written", "run again")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.config.graph import GraphSource
-from recbench_spark.graph import features
+from recbench_spark.graph import features, folders, pipeline
 from recbench_spark.graph.build import build_graph
 from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.message_passing import PassWork, send_messages
@@ -91,7 +91,9 @@ def test_a_run_that_began_later_sees_the_blocks_of_the_first(graph, model, other
     done = []
 
     def run_other() -> None:
-        done.extend(run_model(SC, graph, replace(model, folder=f"{model.folder}-2", group=2), lambda _: "G"))
+        done.extend(
+            run_model(SC, graph, replace(model, folder=f"{model.folder}-2", group=2), lambda _: "G")
+        )
 
     def choose(_: Any) -> Any:
         if not done:

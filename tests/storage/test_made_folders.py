@@ -6,8 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark.storage.made_folders import find_folder, hold_private_folder, make_folder
-from recbench_spark.storage.objects import list_folders, list_objects, read_bytes, write_text
+from recbench_spark.storage.made_folders import (
+    explain_missing_folder,
+    find_folder,
+    hold_private_folder,
+    make_folder,
+)
+from recbench_spark.storage.objects import (
+    list_folders,
+    list_objects,
+    read_bytes,
+    remove_object,
+    remove_objects,
+    write_text,
+)
 
 
 def is_made(target: str) -> bool:
@@ -62,3 +74,14 @@ def test_a_private_folder_is_gone_at_the_end(root: str) -> None:
         write_text(f"{place}/x", "1")
         assert read_bytes(f"{place}/x") == b"1"
     assert read_bytes(f"{place}/x") is None
+
+
+def test_a_folder_that_cannot_be_read_any_more_is_said_with_the_way_out(bucket: str) -> None:
+    target = f"{bucket}/g"
+    assert explain_missing_folder(target).hint == "run again"
+    assert make(target, "first")
+    remove_object(f"{find_folder(target)}/done")
+    assert make(target, "second") and not is_made(target)
+    assert explain_missing_folder(target).hint == f"remove {target}, and run again"
+    remove_objects(target)
+    assert make(target, "third") and is_made(target)
