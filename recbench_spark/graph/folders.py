@@ -118,7 +118,7 @@ class Graph:
         """Return the sources that a block needs of other blocks, mapped (`runner.make_halos`)."""
         return Halo(*(map_part(self.place(name), block.number) for name in HALO))
 
-    def needed_sources(self, block: NodeBlock) -> npt.NDArray[np.uint32]:
+    def map_sources(self, block: NodeBlock) -> npt.NDArray[np.uint32]:
         """Return the dense ids of the sources that a block needs, in order, mapped: `need` of its halo."""
         return map_part(self.place(HALO[0]), block.number)
 

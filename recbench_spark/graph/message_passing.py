@@ -276,7 +276,7 @@ def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]
     for block in blocks:
         z = _compute_messages(block, work)
         for place, into in enumerate(work.destinations):
-            need = work.graph.needed_sources(into)
+            need = work.graph.map_sources(into)
             low, high = np.searchsorted(need, [block.first, block.end])
             own = z.tobytes() if into == block and work.step.module.aggregator == "gcn" else b""
             if high > low or own:
