@@ -8,6 +8,7 @@ storage renames nothing; `write_parts` writes each once.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 from itertools import chain
@@ -116,9 +117,10 @@ SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 def write_parts(frame: DataFrame, folder: str) -> tuple[str, ...]:
     """Write the rows of a frame as Parquet files of a new folder; return the files in order.
 
-    Nothing is shuffled. A task writes one file, named by its partition, and holds ROWS_PER_GROUP rows. A
-    task that is repeated replaces its file by one with the same rows. At least one file is written, for the
-    columns.
+    Nothing is shuffled. A task writes one file, and holds ROWS_PER_GROUP rows. At least one file is
+    written, for the columns. Each attempt at a task writes a file of its own name: one that Spark has given
+    up may see the end of its rows too early and write fewer. So a reader takes the files that are returned
+    here, and not all files of the folder.
 
     Args:
         frame: the rows.
@@ -143,7 +145,7 @@ def _write_part(
     first = next(filled, None)
     if first is None and number:
         return
-    file = join_uri(folder, f"part-{number:05}.parquet")
+    file = join_uri(folder, f"part-{number:05}-{uuid.uuid4().hex}.parquet")
     with open_output(file) as stream, pq.ParquetWriter(stream, schema, store_schema=False) as writer:
         writer.add_key_value_metadata({SPARK_SCHEMA: spark_schema})
         for table in chunks(filled if first is None else chain([first], filled), ROWS_PER_GROUP):

@@ -191,6 +191,19 @@ def list_folders(place: str) -> list[str]:
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
 
 
+def copy_object(place: str, target: str) -> None:
+    """Copy an object within its bucket, by the storage itself; an object of the target's name is replaced.
+
+    Raises:
+        StoreError: the storage does not answer, or refuses.
+    """
+    import obstore  # noqa: PLC0415
+
+    source = split_bucket(place)
+    with explain_storage(place):
+        obstore.copy(open_bucket(source.root), source.key, split_bucket(target).key)
+
+
 def remove_object(place: str) -> None:
     """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
     import obstore  # noqa: PLC0415
@@ -213,11 +226,11 @@ def remove_objects(place: str) -> None:
 
 @contextmanager
 def open_output(place: str) -> Iterator[pa.NativeFile]:
-    """Open a new file for writing; its folder is made. On object storage it appears whole when it is
-    closed.
+    """Open a new file for writing; its folder is made.
 
-    A file whose writing ends in an error is incomplete on a disk. So the caller gives it a name of its
-    own, and names it in a log afterwards.
+    On object storage it appears whole at the end of the block, and not at all where the block ends in an
+    error. On other storage an error leaves an incomplete file. So the caller gives it a name of its own,
+    and names it in a log afterwards.
     """
     if not is_remote(place):
         path = local_path(place)
@@ -225,11 +238,53 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
         with pa.OSFile(str(path), "wb") as stream:
             yield stream
         return
+    if is_object_storage(place):
+        with _ObjectOutput(place) as output:
+            yield pa.PythonFile(output, mode="w")
+        return
     system, name = open_filesystem(place)
-    if not is_object_storage(place):
-        system.create_dir(str(Path(name).parent), recursive=True)
+    system.create_dir(str(Path(name).parent), recursive=True)
     with system.open_output_stream(name) as stream:
         yield stream
+
+
+PART_BYTES = 10 << 20
+"""Bytes of a request; an object has at most 10,000 parts in S3."""
+
+PARTS_AT_ONCE = 4
+
+
+class _ObjectOutput:
+    """A new object that is written by obstore: Arrow's streams publish what they have when they are closed.
+
+    It holds PARTS_AT_ONCE parts. Only errors of the storage become a StoreError here.
+    """
+
+    closed = False
+
+    def __init__(self, place: str) -> None:
+        import obstore  # noqa: PLC0415
+
+        bucket = split_bucket(place)
+        self.place = place
+        self.writer = obstore.open_writer(
+            open_bucket(bucket.root), bucket.key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+
+    def __enter__(self) -> _ObjectOutput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            self.writer.__exit__(kind, *error)  # it drops the parts
+            return
+        with explain_storage(self.place):
+            self.writer.close()
+
+    def write(self, content: Any) -> int:
+        """Write bytes, and return their number."""
+        with explain_storage(self.place):
+            return self.writer.write(memoryview(content).cast("B"))
 
 
 def open_input(place: str) -> io.RawIOBase | pa.NativeFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,11 +16,17 @@ from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.frame_files import write_parts
 from recbench_spark.storage.marks import keep_fresh
-from recbench_spark.storage.objects import put_if_absent, read_bytes, remove_objects, write_bytes
+from recbench_spark.storage.objects import (
+    copy_object,
+    put_if_absent,
+    read_bytes,
+    remove_objects,
+    write_bytes,
+)
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, private_path, remove_published, rename_folder
 from recbench_spark.storage.shared_arrays import SharedRows, remove_old
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import is_object_storage, join_uri
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 """A folder of this process, so that two nights at once do not remove each other's rows."""
@@ -162,9 +168,35 @@ def share_rows(base: str, rows: DataFrame) -> SharedRows:
 
 
 def write_parquet(rows: DataFrame, folder: str) -> tuple[str, ...]:
-    """Write rows as Parquet files of a new folder, on any storage; return the files."""
+    """Write rows as Parquet files of a new folder, on any storage; return the files.
+
+    In object storage the folder may get further files, of attempts that Spark has given up: read those that
+    are returned, or use `write_folder`.
+    """
     if is_object_storage(folder):
         return write_parts(rows, folder)
     rows.write.parquet(folder)
     # With the schema, Spark does not open a file to read the columns.
     return input_files(load_parquet(rows.sparkSession, folder, schema=rows.schema))
+
+
+TASK_FILES = "_tasks"
+"""Folder for the files of tasks below a folder that is read whole: readers skip names that begin so."""
+
+
+def write_folder(rows: DataFrame, folder: str) -> None:
+    """Write rows as the only Parquet files of a new folder, on any storage, for readers of the folder."""
+    if is_object_storage(folder):
+        publish_parts(write_parts(rows, join_uri(folder, TASK_FILES)), folder)
+    else:
+        write_parquet(rows, folder)
+
+
+def publish_parts(files: Sequence[str], folder: str) -> None:
+    """Copy the files that tasks have returned from TASK_FILES to the folder itself, within the storage.
+
+    A copy is one request, of at most 5 GB in S3.
+    """
+    for number, file in enumerate(files):
+        copy_object(file, join_uri(folder, f"part-{number:05}.parquet"))
+    remove_objects(join_uri(folder, TASK_FILES))

@@ -15,7 +15,7 @@ from recbench_spark.protocol.splits import label_blocks, make_rule
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
-from recbench_spark.storage.shared_rows import input_files, load_parquet, publish_rows, write_parquet
+from recbench_spark.storage.shared_rows import load_parquet, publish_rows, write_parquet
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import COLUMNS, SharedRatingLog, collect_facts, find_scale
 
@@ -104,11 +104,11 @@ def _describe_protocol(benchmark: Benchmark) -> str:
 
 
 def _write_log(store: Store, benchmark: Benchmark, folder: str, every_fold: bool) -> int:
-    """Write the labelled rows, then their facts; return the number of rows."""
-    _write_labelled_rows(store, benchmark, folder, every_fold)
-    labelled = load_parquet(store.spark, folder)
+    """Write the labelled rows, then their facts with the names of the files; return the number of rows."""
+    files = _write_labelled_rows(store, benchmark, folder, every_fold)
+    labelled = load_parquet(store.spark, *files)
     require_unchanged()
-    names = sorted(file.rsplit("/", 1)[1] for file in input_files(labelled))
+    names = sorted(file.rsplit("/", 1)[1] for file in files)
     facts = {**collect_facts(labelled), "files": names}
     write_bytes(f"{folder}/{FACTS_FILE}", json.dumps(facts).encode())
     return int(facts["rows"])
@@ -129,8 +129,10 @@ def _read_facts(folder_path: str) -> dict[str, Any]:
         ) from None
 
 
-def _write_labelled_rows(store: Store, benchmark: Benchmark, folder_path: str, every_fold: bool) -> None:
-    """Read, check and label the rows and write them as Parquet to `place`, with one shuffle."""
+def _write_labelled_rows(
+    store: Store, benchmark: Benchmark, folder_path: str, every_fold: bool
+) -> tuple[str, ...]:
+    """Read, check and label the rows and write them as Parquet with one shuffle; return the files."""
     dataset, split = benchmark.dataset, benchmark.split
     opened = open_log(store.spark, dataset)
     log, _ = drop_later_rows(opened.stored.cache(), dataset)
@@ -147,8 +149,9 @@ def _write_labelled_rows(store: Store, benchmark: Benchmark, folder_path: str, e
         open_loop=choose_open_loop(dataset, split),
         every_fold=every_fold,
     )
-    write_parquet(blocks.rows().select(*COLUMNS), folder_path)
+    files = write_parquet(blocks.rows().select(*COLUMNS), folder_path)
     opened.stored.unpersist()
+    return files
 
 
 def _make_log_files(

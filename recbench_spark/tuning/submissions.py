@@ -27,11 +27,10 @@ from recbench_spark.leaderboard.fold_statistics import summarise_folds
 from recbench_spark.nightly.night import headline_filter
 from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
-from recbench_spark.storage.objects import holds_files
+from recbench_spark.storage.objects import holds_files, open_parquet
 from recbench_spark.storage.publish import private_path, rename_folder
 from recbench_spark.storage.shared_rows import (
     drop_folder,
-    input_files,
     load_parquet,
     scratch_folder,
     write_parquet,
@@ -138,12 +137,13 @@ def pack_bundle(store: Store, rows: DataFrame, folder: Path, facts: Mapping[str,
 def _write_rows(store: Store, rows: DataFrame, place: Path) -> None:
     """Write rows to one Parquet file, in the order of users and items."""
     scratch = scratch_folder(store.scratch)  # nothing reads these rows later
-    write_parquet(rows.orderBy("user_id", "item_id"), scratch)
-    files = load_parquet(store.spark, scratch)
-    schema = files.limit(0).toArrow().schema
+    files = write_parquet(rows.orderBy("user_id", "item_id"), scratch)
+    written = load_parquet(store.spark, *files)
+    schema = written.limit(0).toArrow().schema
     with pq.ParquetWriter(place, schema) as writer:
-        for path in sorted(input_files(files)):
-            part = pq.read_table(path, columns=files.columns)
+        for path in sorted(files):
+            with open_parquet(path) as file:
+                part = file.read(columns=written.columns)
             writer.write_table(part.replace_schema_metadata(None).cast(schema))
     drop_folder(store.spark, scratch)
 

@@ -33,7 +33,7 @@ from recbench_spark.nightly.split import prepare_split, read_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_scope
 from recbench_spark.schemas import METRICS, SPLITS
-from recbench_spark.storage.shared_rows import publish_rows, write_parquet
+from recbench_spark.storage.shared_rows import publish_rows, write_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.tasks import FitTask
 from recbench_spark.tuning.credit import model_settings
@@ -134,7 +134,7 @@ def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
         time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
         times = (time,) if night.benchmark.split.temporal else ()
         rows = read_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
-        write_parquet(rows, folder)
+        write_folder(rows, folder)
 
     return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-train", write)
 

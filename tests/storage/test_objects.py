@@ -7,17 +7,21 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from recbench_spark.data.object_digests import read_object_stamps
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, object_access, objects
+from recbench_spark.storage import delta_files, frame_files, object_access, objects
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.shared_rows import TASK_FILES, publish_parts
 from recbench_spark.storage.table_folders import create_object_table, has_commit
 from tests.storage.test_missing_rows import trial
 
@@ -142,6 +146,62 @@ def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(bucket: str) 
     counts = Counter(read_dataset(f"{bucket}/trials").to_table()["trial_id"].to_pylist())
     own = [f"t{1000 * driver + n}" for driver in (1, 2) for n in range(12)]
     assert counts == dict.fromkeys([*own, *(f"t{-n - 1}" for n in range(12))], 1)
+
+
+# ------------------------------------------------------------------------------------ files of tasks
+
+
+def write_task(folder: str, batches: Iterator[pa.RecordBatch]) -> str:
+    """Write the rows of a task as `write_parts` does; return the file."""
+    schema = pa.schema([("n", pa.int64())])
+    (row,) = frame_files._write_part(batches, folder, schema, b"{}")
+    return str(row.to_pydict()["file"][0])
+
+
+def numbers(count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": list(range(count))})
+
+
+def test_a_task_that_was_given_up_overwrites_no_file(bucket: str) -> None:
+    winner = write_task(f"{bucket}/rows", iter([numbers(10), numbers(5)]))
+    loser = write_task(f"{bucket}/rows", iter([numbers(10)]))  # its input was cut between two messages
+    assert winner != loser
+    assert objects.open_parquet(winner).metadata.num_rows == 15
+
+
+def test_after_an_error_nothing_appears(bucket: str) -> None:
+    def cut() -> Iterator[pa.RecordBatch]:
+        yield numbers(10)
+        raise EOFError("cut within a message")
+
+    with pytest.raises(EOFError):
+        write_task(f"{bucket}/rows", cut())
+    for size in (10, 25 << 20):  # one request, and an upload in parts
+        with pytest.raises(KeyError), objects.open_output(f"{bucket}/rows/{size}") as stream:
+            stream.write(bytes(size))
+            raise KeyError(size)
+    assert list(objects.list_objects(bucket)) == []
+
+
+def test_an_object_of_several_parts_is_read_as_it_was_written(bucket: str) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 25 << 20, dtype=np.uint8)
+    with objects.open_output(f"{bucket}/large") as stream:
+        stream.write(content[:7])
+        stream.write(content[7:])
+        assert stream.tell() == len(content)
+    assert read_bytes(f"{bucket}/large") == content.tobytes()
+
+
+def test_a_folder_that_is_read_whole_has_only_the_files_that_tasks_returned(bucket: str) -> None:
+    folder = f"{bucket}/log"
+    files = [write_task(f"{folder}/{TASK_FILES}", iter([numbers(n)])) for n in (1, 2)]
+    write_task(f"{folder}/{TASK_FILES}", iter([numbers(1)]))
+    publish_parts(files, folder)
+    late = write_task(f"{folder}/{TASK_FILES}", iter([numbers(1)]))
+    names = [f"{folder}/part-{n:05}.parquet" for n in (0, 1)]
+    assert list(read_object_stamps(folder)) == names, "the log would hold rows twice"
+    assert [objects.open_parquet(name).metadata.num_rows for name in names] == [1, 2]
+    assert [f"{bucket}/{name}" for name in objects.list_objects(bucket)] == [late, *names]
 
 
 # ------------------------------------------------------------------------------------ credentials
