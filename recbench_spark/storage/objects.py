@@ -40,6 +40,7 @@ from recbench_spark.storage.uris import (
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+    from obstore.store import ObjectStore
 
 PROBE_SECONDS = 10
 """Longest time of all attempts at a request that looks whether a storage answers."""
@@ -111,17 +112,33 @@ def put_if_absent(place: str, content: bytes) -> bool:
 def list_objects(place: str) -> Iterator[str]:
     """Yield the names of all objects below a place of an object storage, relative to it, in order.
 
-    A thousand names are held at a time.
+    A thousand names are held at a time. An object without bytes costs a request.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    import obstore  # noqa: PLC0415
-
     bucket = split_bucket(place)
     with explain_storage(place):
-        for chunk in obstore.list(open_bucket(bucket.root), bucket.key or None, chunk_size=1000):
-            yield from (entry["path"].removeprefix(f"{bucket.key}/") for entry in chunk)
+        for entry in _list_entries(open_bucket(bucket.root), bucket.key):
+            yield entry["path"].removeprefix(f"{bucket.key}/")
+
+
+def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
+    """Yield the objects below a key, without marks of folders.
+
+    A console of S3 and Hadoop mark a folder by an object without bytes whose name ends in a slash.
+    obstore lists it without the slash, and finds no object of that name.
+    """
+    import obstore  # noqa: PLC0415
+
+    for chunk in obstore.list(store, key or None, chunk_size=1000):
+        for entry in chunk:
+            if not entry["size"]:
+                try:
+                    obstore.head(store, entry["path"])
+                except FileNotFoundError:
+                    continue
+            yield entry
 
 
 def holds_files(place: str) -> bool:
@@ -150,7 +167,7 @@ class StoredObject(NamedTuple):
 def stat_objects(place: str) -> Iterator[StoredObject]:
     """Yield the object of this name, or all objects below the place in order.
 
-    A thousand are held at a time.
+    A thousand are held at a time. An object without bytes costs a request.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -164,9 +181,8 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
             with suppress(FileNotFoundError):
                 yield _describe_object("", obstore.head(store, bucket.key))
                 return
-        for chunk in obstore.list(store, bucket.key or None, chunk_size=1000):
-            for entry in chunk:
-                yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
+        for entry in _list_entries(store, bucket.key):
+            yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
 
 
 def _describe_object(name: str, entry: ObjectMeta) -> StoredObject:

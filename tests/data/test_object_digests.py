@@ -11,7 +11,8 @@ from recbench_spark.data import digests
 from recbench_spark.data.digests import Piece, content_identity, digest_in_threads
 from recbench_spark.data.object_digests import object_identity
 from recbench_spark.errors import DataError
-from recbench_spark.storage.objects import write_bytes
+from recbench_spark.storage.object_access import open_filesystem
+from recbench_spark.storage.objects import list_objects, write_bytes
 
 FILES = {"a.csv": b"user,item\n1,2\n", "day=1/b.tsv": b"3\t4\n", "_hidden/c.csv": b"x", "day=2/d.csv": b""}
 
@@ -60,6 +61,15 @@ def test_an_object_is_read_once_until_it_is_replaced(log: str, monkeypatch: pyte
     assert set(counted.files) == {f"{log}/a.csv"}
     write_bytes(f"{log}/a.csv", FILES["a.csv"])
     assert object_identity(log, False, counted) == first
+
+
+def test_marks_of_folders_are_no_files(log: str, tmp_path: Path) -> None:
+    system, folder = open_filesystem(log)
+    for name in ("", "/day=1", "/empty"):  # as a console makes a folder: no bytes, and a slash at the end
+        system.create_dir(folder + name)
+    assert object_identity(log, True, digest_in_threads) == content_identity(str(tmp_path / "log"), True)
+    assert set(list_objects(log)) == FILES.keys()
+    assert [f"log/{name}" for name in sorted(FILES)] == list(list_objects(log.removesuffix("/log")))
 
 
 def test_what_is_missing_or_changes_meanwhile_is_refused(log: str) -> None:
