@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.objects import explain_storage, write_bytes, write_text
+from recbench_spark.storage.objects import write_bytes, write_text
 from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 
 
@@ -135,8 +135,7 @@ class _RemoteLines:
 
     def write(self) -> None:
         """Write all lines. Raises StoreError where the storage does not answer, or refuses."""
-        with explain_storage(self.place):
-            write_bytes(self.place, "".join(self.lines).encode())
+        write_bytes(self.place, "".join(self.lines).encode())
         self._written, self._count = time.monotonic(), len(self.lines)
 
     def _write_last(self) -> None:

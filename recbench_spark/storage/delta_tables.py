@@ -26,7 +26,7 @@ from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import delta_options
-from recbench_spark.storage.objects import storage_error
+from recbench_spark.storage.object_errors import storage_error
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri

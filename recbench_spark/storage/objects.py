@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -26,8 +25,8 @@ from recbench_spark.storage.object_access import (
     open_bucket,
     open_filesystem,
     open_path,
-    read_access,
 )
+from recbench_spark.storage.object_errors import storage_error
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
@@ -45,14 +44,15 @@ if TYPE_CHECKING:
 PROBE_SECONDS = 10
 """Longest time of all attempts at a request that looks whether a storage answers."""
 
-HINT_ACCESS = "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROFILE the credentials"
-
 
 def write_bytes(place: str, content: bytes) -> None:
     """Write a file atomically, on any storage that Arrow knows.
 
     A second attempt replaces the file. On remote storage one write is one object, which is atomic by
     itself.
+
+    Raises:
+        StoreError: an object storage does not answer, or refuses.
     """
     path = arrow_uri(place)
     if not is_remote(path):
@@ -71,11 +71,16 @@ def write_text(place: str | Path, text: str) -> None:
 
 
 def read_bytes(place: str) -> bytes | None:
-    """Return a file's bytes; None if there is no file."""
-    system, path = open_filesystem(place)
+    """Return a file's bytes; None if there is no file.
+
+    Raises:
+        StoreError: an object storage does not answer, or refuses.
+    """
     try:
-        with system.open_input_stream(path) as stream:
-            return bytes(stream.read())
+        with _explain_arrow(place):
+            system, path = open_filesystem(place)
+            with system.open_input_stream(path) as stream:
+                return bytes(stream.read())
     except FileNotFoundError:
         return None
 
@@ -247,6 +252,9 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
     On object storage it appears whole at the end of the block, and not at all where the block ends in an
     error. On other storage an error leaves an incomplete file. So the caller gives it a name of its own,
     and names it in a log afterwards.
+
+    Raises:
+        StoreError: an object storage does not answer, or refuses.
     """
     if not is_remote(place):
         path = local_path(place)
@@ -303,12 +311,21 @@ class _ObjectOutput:
             return self.writer.write(memoryview(content).cast("B"))
 
 
-def open_input(place: str) -> io.RawIOBase | pa.NativeFile:
-    """Open a file on any storage for reading at any position; nothing is buffered."""
+@contextmanager
+def open_input(place: str) -> Iterator[io.RawIOBase | pa.NativeFile]:
+    """Open a file on any storage for reading at any position; nothing is buffered.
+
+    Raises:
+        StoreError: an object storage does not answer, or refuses, here or while the block reads.
+    """
     if not is_remote(place):
-        return local_path(place).open("rb", buffering=0)
-    system, name = open_filesystem(place)
-    return system.open_input_file(name)
+        with local_path(place).open("rb", buffering=0) as file:
+            yield file
+        return
+    with _explain_arrow(place):
+        system, name = open_filesystem(place)
+        with system.open_input_file(name) as stream:
+            yield stream
 
 
 def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
@@ -317,20 +334,29 @@ def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
     Args:
         place: path or URI.
         options: options of `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        StoreError: an object storage does not answer, or refuses.
     """
     if not is_remote(place):
         return pq.ParquetFile(local_path(place), memory_map=True, **options)
-    system, name = open_filesystem(place)
-    return pq.ParquetFile(system.open_input_file(name), **options)
+    with _explain_arrow(place):
+        system, name = open_filesystem(place)
+        return pq.ParquetFile(system.open_input_file(name), **options)
 
 
 def measure_files(places: Sequence[str]) -> list[int | None]:
-    """Return the bytes of files on one storage; None for a file that is not there."""
+    """Return the bytes of files on one storage; None for a file that is not there.
+
+    Raises:
+        StoreError: an object storage does not answer, or refuses.
+    """
     if not places or not is_remote(places[0]):
         paths = list(map(local_path, places))
         return [path.stat().st_size if path.is_file() else None for path in paths]
-    system, _ = open_filesystem(places[0])
-    entries = system.get_file_info(list(map(open_path, places)))
+    with _explain_arrow(places[0]):
+        system, _ = open_filesystem(places[0])
+        entries = system.get_file_info(list(map(open_path, places)))
     return [entry.size if entry.is_file else None for entry in entries]
 
 
@@ -389,9 +415,7 @@ def require_conditional_writes(place: str) -> None:
     if not put_if_absent(probe, b"probe"):
         raise StoreError(f"{place}: a new name is refused as if it were in use", "is it an object storage?")
     try:
-        with explain_storage(place):
-            content = read_bytes(probe)
-        if content != b"probe":
+        if read_bytes(probe) != b"probe":
             raise StoreError(f"{place}: an object that was just written is read as something else")
         if put_if_absent(probe, b"second"):
             raise StoreError(
@@ -413,49 +437,14 @@ def explain_storage(place: str) -> Iterator[None]:
         raise storage_error(place, str(error)) from None
 
 
-def storage_error(place: str, text: str) -> StoreError:
-    """Return the error for a place of an object storage, by the text of a library's error."""
-    access, bucket = read_access(place), split_bucket(place).root
-    where = f"bucket {bucket} at {access.address}"
-    lower = text.partition("Debug source")[0].lower()
-    if any(word in lower for word in ("nosuchbucket", "bucket does not exist", "no such bucket")):
-        return StoreError(
-            f"there is no {where}", "make the bucket, or correct its name and AWS_ENDPOINT_URL"
-        )
-    if not access.source and any(word in lower for word in NO_CREDENTIALS):
-        return StoreError(f"cannot open {where}: {access.describe_credentials()}", HINT_ACCESS)
-    if any(word in lower for word in EXPIRED):
-        message = f"the keys for {where} have expired: {access.describe_credentials()}"
-        return StoreError(
-            message, "renew them there, and run again: a night goes on from what was published"
-        )
-    if any(word in lower for word in REFUSED):
-        return StoreError(f"{where} refuses this user: {access.describe_credentials()}", HINT_ACCESS)
-    if any(word in lower for word in SILENT):
-        return StoreError(f"{where} does not answer: {_shorten(text)}", HINT_ACCESS)
-    return StoreError(f"{where}: {_shorten(text)}", HINT_ACCESS)
-
-
-NO_CREDENTIALS = (
-    *("missing accesskeyid", "missing secretaccesskey", "credential"),
-    *("/latest/api", "metadata", "169.254", "imds"),
-)
-REFUSED = (
-    *("accessdenied", "access denied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),
-    *("unauthenticated", "permission", "status 403", "status: 403"),
-)
-EXPIRED = (
-    "expiredtoken",
-    "token has expired",
-    "token is expired",
-    "security token included in the request is expired",
-)
-SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
-
-
-def _shorten(text: str) -> str:
-    """Return what the server says, or the first line of a library's error without its causes."""
-    answer = re.search(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
-    if answer:
-        return f"{answer[1]}: {answer[2]}"
-    return text.strip().splitlines()[0][:200] if text.strip() else "an error without words"
+@contextmanager
+def _explain_arrow(place: str) -> Iterator[None]:
+    """Turn Arrow's errors on object storage into a StoreError, but for a file that does not exist."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if not is_object_storage(place):
+            raise
+        raise storage_error(place, str(error)) from None

@@ -20,6 +20,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
 from recbench_spark.storage import delta_files, frame_files, object_access, objects
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
+from recbench_spark.storage.object_errors import storage_error
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
 from recbench_spark.storage.shared_rows import TASK_FILES, publish_parts
 from recbench_spark.storage.table_folders import create_object_table, has_commit
@@ -255,7 +256,21 @@ def test_keys_of_a_profile_are_read_again_when_its_file_is_replaced(
 # ------------------------------------------------------------------------------------ errors in words
 
 
+def write_empty(place: str) -> None:
+    write_bytes(place, b"")
+
+
+def read_input(place: str) -> None:
+    with objects.open_input(place) as file:
+        file.read()
+
+
+def measure(place: str) -> None:
+    objects.measure_files([place])
+
+
 def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_bytes(f"{bucket}/x", b"1")
     objects.require_storage(f"{bucket}/warehouse")
     missing = "s3://no-such-bucket/warehouse"
     with pytest.raises(StoreError, match="there is no bucket s3://no-such-bucket at "):
@@ -266,7 +281,10 @@ def test_what_a_storage_refuses_is_said_in_words(bucket: str, monkeypatch: pytes
     ) as error:
         objects.require_storage(bucket)
     assert "wrong" not in str(error.value)
+    for use in (read_bytes, write_empty, read_input, objects.open_parquet, measure):
+        with pytest.raises(StoreError, match=r"refuses this user: credentials were found in the environ"):
+            use(f"{bucket}/x")
     with pytest.raises(StoreError, match="InvalidBucketName: The specified bucket is not valid"):
         objects.require_storage("s3://b1/warehouse")
-    expired = objects.storage_error(bucket, "Client error with status 400: <Code>ExpiredToken</Code>")
+    expired = storage_error(bucket, "Client error with status 400: <Code>ExpiredToken</Code>")
     assert str(expired).startswith(f"the keys for bucket {bucket} at ") and "have expired" in str(expired)

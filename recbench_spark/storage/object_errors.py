@@ -1,0 +1,69 @@
+"""Errors of an object storage in words: the address, the bucket, and where credentials were found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.object_access import read_access
+from recbench_spark.storage.uris import split_bucket
+
+HINT_ACCESS = "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROFILE the credentials"
+
+
+def storage_error(place: str, text: str) -> StoreError:
+    """Return the error for a place of an object storage, by the text of a library's error."""
+    access, bucket = read_access(place), split_bucket(place).root
+    where = f"bucket {bucket} at {access.address}"
+    said = _squeeze(text.partition("Debug source")[0])
+    if _has_word(said, ("nosuchbucket", "bucket does not exist")):
+        return StoreError(
+            f"there is no {where}", "make the bucket, or correct its name and AWS_ENDPOINT_URL"
+        )
+    if not access.source and _has_word(said, NO_CREDENTIALS):
+        return StoreError(f"cannot open {where}: {access.describe_credentials()}", HINT_ACCESS)
+    if _has_word(said, EXPIRED):
+        message = f"the keys for {where} have expired: {access.describe_credentials()}"
+        return StoreError(
+            message, "renew them there, and run again: a night goes on from what was published"
+        )
+    if _has_word(said, REFUSED):
+        return StoreError(f"{where} refuses this user: {access.describe_credentials()}", HINT_ACCESS)
+    if _has_word(said, SILENT):
+        return StoreError(f"{where} does not answer: {_shorten(text)}", HINT_ACCESS)
+    return StoreError(f"{where}: {_shorten(text)}", HINT_ACCESS)
+
+
+NO_CREDENTIALS = (
+    *("missing accesskeyid", "missing secretaccesskey", "credential"),
+    *("/latest/api", "metadata", "169.254", "imds"),
+)
+REFUSED = (
+    *("accessdenied", "invalidaccesskeyid", "signaturedoesnotmatch", "forbidden"),
+    *("unauthenticated", "permission", "status 403", "status: 403"),
+)
+EXPIRED = (
+    "expiredtoken",
+    "token has expired",
+    "token is expired",
+    "security token included in the request is expired",
+)
+SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
+
+
+def _squeeze(text: str) -> str:
+    """Return a text in which the forms of one error are equal, as `ACCESS_DENIED` and `AccessDenied`."""
+    return re.sub("[ _]", "", text.lower())
+
+
+def _has_word(said: str, words: Sequence[str]) -> bool:
+    return any(_squeeze(word) in said for word in words)
+
+
+def _shorten(text: str) -> str:
+    """Return what the server says, or the first line of a library's error without its causes."""
+    answer = re.search(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
+    if answer:
+        return f"{answer[1]}: {answer[2]}"
+    return text.strip().splitlines()[0][:200] if text.strip() else "an error without words"
