@@ -2,9 +2,10 @@
 them.
 
 Arrow, obstore and `deltalake` each look for them in another way. So they are read once, here: from the
-environment, else from a profile in AWS's own files, else the libraries ask the machine or the container
-for its role. They are handed to the libraries and stand in no table, log or message; messages name only
-the place where they were found.
+environment, the role of a container (for which the libraries ask), a profile in AWS's own files, or
+Hadoop's configuration; else the libraries ask the machine for its role. `conf/spark/s3.conf` has this order
+for Java. Keys are handed to the libraries and stand in no table, log or message; messages name only the
+place where they were found.
 """
 
 from __future__ import annotations
@@ -136,15 +137,15 @@ def _find_credentials(profile: dict[str, str], profile_source: str) -> tuple[dic
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
         names = [name for name in PROFILE_KEYS.values() if environment.get(name)]
         return {name: environment[name] for name in names}, "the environment (AWS_ACCESS_KEY_ID)"
-    if _adopted:
-        names = [name for name in PROFILE_KEYS.values() if name in _adopted]
-        return {name: _adopted[name] for name in names}, "Hadoop's configuration (fs.s3a.access.key)"
     role = next((name for name in ROLE_VARIABLES if environment.get(name)), None)
     if role:
         return {}, f"the role of this container ({role})"
     if {"aws_access_key_id", "aws_secret_access_key"} <= profile.keys():
         keys = {name: profile[key] for key, name in PROFILE_KEYS.items() if key in profile}
         return keys, profile_source
+    if _adopted:
+        names = [name for name in PROFILE_KEYS.values() if name in _adopted]
+        return {name: _adopted[name] for name in names}, "Hadoop's configuration (fs.s3a.access.key)"
     return {}, ""
 
 

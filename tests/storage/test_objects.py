@@ -24,6 +24,7 @@ from recbench_spark.storage.object_errors import storage_error
 from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
 from recbench_spark.storage.shared_rows import TASK_FILES, publish_parts
 from recbench_spark.storage.table_folders import create_object_table, has_commit
+from tests.conftest import ROOT
 from tests.storage.test_missing_rows import trial
 
 AT_ONCE = 32
@@ -251,6 +252,42 @@ def test_keys_of_a_profile_are_read_again_when_its_file_is_replaced(
     file.write_text(form.format(key, secret))
     objects.require_storage(bucket)
     write_bytes(f"{bucket}/x", b"1")
+
+
+def list_java_sources() -> list[str]:
+    """Return where Java looks for keys by conf/spark/s3.conf, in the words of `StorageAccess.source`."""
+    words = {
+        "EnvironmentVariable": "the environment", "WebIdentityTokenFile": "WEB_IDENTITY",
+        "Container": "CONTAINER", "Profile": "profile",
+        "TemporaryAWS": "Hadoop", "SimpleAWS": "Hadoop", "IAMInstance": "",
+    }  # fmt: skip
+    lines = (ROOT / "conf" / "spark" / "s3.conf").read_text(encoding="utf-8").splitlines()
+    (listed,) = (line.split()[1] for line in lines if ".credentials.provider " in line)
+    names = (name.rsplit(".", 1)[1].removesuffix("CredentialsProvider") for name in listed.split(","))
+    return list(dict.fromkeys(words[name] for name in names))
+
+
+def test_python_looks_for_keys_in_javas_order(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(object_access, "_adopted", {})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    add_sources = (
+        lambda: None,
+        lambda: object_access.adopt_hadoop(bucket, lambda key: "keys" if "key" in key else None),
+        lambda: file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n"),
+        lambda: monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "x"),
+        lambda: monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "x"),
+        lambda: [monkeypatch.setenv(f"AWS_{name}", "x") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")],
+    )
+    for add_source, word in zip(add_sources, reversed(list_java_sources()), strict=True):
+        add_source()
+        source = object_access.read_access(bucket).source
+        assert word in source and bool(word) == bool(source)
 
 
 # ------------------------------------------------------------------------------------ errors in words
