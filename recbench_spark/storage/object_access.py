@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -122,7 +122,21 @@ def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
         endpoint = settings.get("AWS_ENDPOINT_URL")
         if endpoint and "://" not in endpoint:  # S3A takes a host alone for https
             settings["AWS_ENDPOINT_URL"] = f"https://{endpoint}"
+        _adopted.clear()  # keys that are fixed have no token; that of earlier ones must go
         _adopted.update(settings)
+
+
+def renew_variables(environment: dict[str, str], options: Mapping[str, str]) -> None:
+    """Set the variables by which other processes reach a storage, and remove keys that it no longer has.
+
+    Args:
+        environment: variables; keys of an earlier call are among them.
+        options: `StorageAccess.options`; empty for storage whose libraries read the environment.
+    """
+    if options:
+        for name in PROFILE_KEYS.values():
+            environment.pop(name, None)
+        environment.update(options)
 
 
 def may_have_credentials(place: str) -> bool:

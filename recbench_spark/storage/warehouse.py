@@ -19,7 +19,12 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
 from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, open_table
-from recbench_spark.storage.object_access import HADOOP_ADDRESS, adopt_hadoop, read_access
+from recbench_spark.storage.object_access import (
+    HADOOP_ADDRESS,
+    adopt_hadoop,
+    read_access,
+    renew_variables,
+)
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
 from recbench_spark.storage.spark_errors import first_line, retry_conflicts
@@ -62,13 +67,14 @@ def share_access(spark: SparkSession, root: str) -> None:
 
     Settings of Spark stand in its page, event log and plans; the environment of workers does not. Keys
     that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. A later call
-    gives keys that were renewed meanwhile to the tasks of later jobs. Hadoop looks for keys in the
-    environment itself, but not for the address and the region, so it gets these from here.
+    gives keys that were renewed meanwhile to the tasks of later jobs, and removes the earlier ones. Hadoop
+    looks for keys in the environment itself, but not for the address and the region, so it gets these from
+    here.
     """
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     adopt_hadoop(root, hadoop.get)
     options = read_access(root).options
-    spark.sparkContext.environment.update(options)
+    renew_variables(spark.sparkContext.environment, options)
     for setting, name in HADOOP_ADDRESS.items():
         if name in options and not hadoop.get(setting):
             hadoop.set(setting, options[name])

@@ -254,6 +254,28 @@ def test_keys_of_a_profile_are_read_again_when_its_file_is_replaced(
     write_bytes(f"{bucket}/x", b"1")
 
 
+def test_the_token_of_earlier_keys_is_not_given_on(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(object_access, "_adopted", {})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    form = "[default]\naws_access_key_id = {0}\naws_secret_access_key = {0}\n"
+    variables = {"PYTHONHASHSEED": "0"}
+    for keys in (f"{form.format('short')}aws_session_token = t\n", form.format("fixed"), ""):
+        file.write_text(keys)
+        object_access.renew_variables(variables, object_access.read_access(bucket).options)
+        assert ("AWS_SESSION_TOKEN" in variables) == ("token" in keys)
+        assert ("AWS_ACCESS_KEY_ID" in variables) == bool(keys)
+    assert variables["PYTHONHASHSEED"] == "0" and variables["AWS_REGION"]
+    for token in ("t", None):
+        settings = {"fs.s3a.access.key": "a", "fs.s3a.secret.key": "b", "fs.s3a.session.token": token}
+        object_access.adopt_hadoop(bucket, settings.get)
+        assert object_access.read_access(bucket).options.get("AWS_SESSION_TOKEN") == token
+
+
 def list_java_sources() -> list[str]:
     """Return where Java looks for keys by conf/spark/s3.conf, in the words of `StorageAccess.source`."""
     words = {
