@@ -31,6 +31,9 @@ from tools.mutants import ROOT, copy_project
 BUGS = ROOT / "tools" / "planted.yaml"
 Bug = dict[str, str]
 
+END_SECONDS = 60.0
+"""Seconds that a campaign has to end its jobs."""
+
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser of the flags."""
@@ -100,7 +103,7 @@ def failures(copy: Path, cases: str, minutes: float) -> list[str]:
     """Return the failed cases of the campaign.
 
     Raises RuntimeError if the campaign broke, and TimeoutExpired if it did not end in time. It then gets a
-    SIGTERM, so that it ends the jobs that it started.
+    SIGTERM, so that it ends the jobs that it started, and END_SECONDS later a SIGKILL.
     """
     flags = [*cases.split(), "--folder", str(copy.parent / "verdicts")]
     command = [sys.executable, "-m", "tests.faults", *flags]
@@ -110,12 +113,21 @@ def failures(copy: Path, cases: str, minutes: float) -> list[str]:
         try:
             output, _ = campaign.communicate(timeout=60 * minutes)
         except BaseException:
-            campaign.terminate()
+            _end(campaign)
             raise
     lines = [line for line in output.splitlines() if line.startswith("FAILED ")]
     if campaign.returncode != int(bool(lines)):
         raise RuntimeError(f"{cases} ended with {campaign.returncode}: {output[-1500:]}")
     return lines
+
+
+def _end(campaign: subprocess.Popen[str]) -> None:
+    """Let the campaign end its jobs, and then itself; kill it if it does not."""
+    campaign.terminate()
+    try:
+        campaign.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        campaign.kill()
 
 
 if __name__ == "__main__":

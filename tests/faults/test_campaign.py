@@ -235,13 +235,20 @@ def test_a_job_that_always_ends_before_its_kill_is_started_a_few_times(tmp_path:
     assert verdict is not None and verdict.message == "0 kills in 20 starts of split"
 
 
-def test_cases_that_do_not_end_end_with_the_time_of_a_planted_bug(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_line", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_cases_that_do_not_end_end_with_the_time_of_a_planted_bug(
+    first_line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planted, "END_SECONDS", 0.5)
     package = tmp_path / "copy" / "tests" / "faults"
     package.mkdir(parents=True)
     (package / "__main__.py").write_text(
-        "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)\n"
+        f"import os, pathlib, signal, time\n{first_line}\n"
+        "pathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(20)\n"
+        "pathlib.Path('end').touch()\n"
     )
     with pytest.raises(subprocess.TimeoutExpired):
         planted.failures(tmp_path / "copy", "kills", minutes=0.05)
     pid = (tmp_path / "copy" / "pid").read_text()
     assert not Path("/proc", pid).exists()
+    assert not (tmp_path / "copy" / "end").exists(), "nobody has ended it"
