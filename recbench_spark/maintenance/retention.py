@@ -180,10 +180,8 @@ def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
 
     A folder that a run has begun to use since then stays.
     """
-    for place in (place for place in old if isinstance(place, str)):
-        began = store.read_clock() - MAX_NIGHT_SECONDS
-        if all(entry.written <= began for entry in stat_objects(place)):
-            remove_objects(place)
+    if places := [place for place in old if isinstance(place, str)]:
+        remove_unused_objects(places, store.read_clock() - MAX_NIGHT_SECONDS)
     in_use = 0.0 if store.folder is None else time_in_use(store.folder)
     for path in (path for path in old if isinstance(path, Path)):
         if not path.exists() or last_use_time(path) > in_use or is_held_within(path):
@@ -192,6 +190,13 @@ def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
             remove_work(find_target(path))
         else:
             remove_published(path)
+
+
+def remove_unused_objects(places: Sequence[str], in_use: float) -> None:
+    """Remove the objects below places to which nothing was written after a time of the storage's clock."""
+    for place in places:
+        if all(entry.written <= in_use for entry in stat_objects(place)):
+            remove_objects(place)
 
 
 def remove_private_files(store: Store) -> int:

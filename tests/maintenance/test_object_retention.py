@@ -6,8 +6,8 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-from recbench_spark.maintenance.retention import RetentionRule, find_old_objects
-from recbench_spark.storage.objects import list_objects, remove_objects, write_bytes
+from recbench_spark.maintenance.retention import RetentionRule, find_old_objects, remove_unused_objects
+from recbench_spark.storage.objects import list_objects, write_bytes
 from tests.object_storage import S3Server
 
 DAYS_AGO = {
@@ -39,8 +39,9 @@ def test_files_of_fits_go_with_their_split_or_when_nothing_writes_to_them(
         "logs/log1",
         "s2-means",
     ]
-    for place in old:
-        remove_objects(place)
+    write_bytes(f"{root}/abc/again.npz", b"1")  # a run begins to use it
+    remove_unused_objects(old, rule.in_use)
     kept = {"def/fit.json", "def/model.npz", "s1-means/fit.json", "logs/log2/part-0.parquet"}
-    assert set(list_objects(root)) == {*kept, "logs/stray.parquet"}
+    used = {f"abc/{name}" for name in ("again.npz", "fit.json", "model.npz")}
+    assert set(list_objects(root)) == {*kept, *used, "logs/stray.parquet"}
     assert find_old_objects(root, rule) == []
