@@ -68,6 +68,9 @@ def test_embeddings_on_s3_have_the_bits_of_a_folder(
         name.split("/")[1] for name in list_objects(f"{bucket}/team/w/graph_files") if "models/" in name
     }
     assert models == set(results[0][0])
+    names = [f"embed-{name}" for name in models] + ["neighbourhoods"]
+    logs = list(list_objects(f"{bucket}/team/w/logs"))
+    assert all(any(log.startswith(f"{name}-") for log in logs) for name in names)
 
 
 def test_runs_are_recorded_on_s3(spark, bucket, inputs, tmp_path, monkeypatch) -> None:

@@ -75,9 +75,10 @@ def run_embedding(args: argparse.Namespace) -> int:
         source = named.model_dump(exclude_defaults=True)
         settings = make_settings(args, merge_documents(make_document(args), {"graph": source}))
     prepared = prepare_model(store, settings, journal)
-    if args.journal or store.folder:
-        name = f"embed-{prepared.model.model_id}.jsonl"
-        journal.write_to(args.journal or (store.folder or Path()) / "logs" / name)
+    if args.journal:
+        journal.write_to(args.journal)
+    elif store.is_file_storage:
+        journal.write_beside(store.root, f"embed-{prepared.model.model_id}")
     if args.nodes:
         return print_nodes(prepared, args.nodes)
     return compute_embeddings(args, store, prepared, journal)
