@@ -53,7 +53,7 @@ SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error
 
 
 def _squeeze(text: str) -> str:
-    """Return a text in which the forms of one error are equal, as `ACCESS_DENIED` and `AccessDenied`."""
+    """Return a text without case, blanks and underscores, since each library spells errors otherwise."""
     return re.sub("[ _]", "", text.lower())
 
 
