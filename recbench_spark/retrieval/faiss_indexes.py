@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,11 +44,18 @@ def load_faiss() -> Any:
     Raises:
         MissingError: faiss is not installed.
     """
+    faiss = _import_faiss()
+    faiss.omp_set_num_threads(1)
+    return faiss
+
+
+@cache
+def _import_faiss() -> Any:
+    """Import the library, and let it multiply no matrices; `multiply_matrices` is the exception."""
     try:
         faiss = import_module("faiss")
     except ImportError as error:
         raise MissingError(f"this kind of index needs the library faiss: {error}", INSTALL) from None
-    faiss.omp_set_num_threads(1)
     faiss.cvar.distance_compute_blas_threshold = NEVER
     return faiss
 
