@@ -199,7 +199,8 @@ def run_model(
     run.checks = measure(night, model, run.run_id, journal)
     require_split(night)
     add_curves([run], journal)
-    measure_indexes(night, [run], journal)
+    if isinstance(model, RetrievedModel):
+        measure_indexes([run], [open_model(night, model, run.run_id)], journal)
     return []
 
 
@@ -219,14 +220,14 @@ def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
             record_failure(run, outcome.error, journal)
 
 
-def measure_indexes(night: BenchmarkNight, runs: Sequence[Attempt], journal: Journal) -> None:
+def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], journal: Journal) -> None:
     """Measure the indexes of runs whose lists come through one; a failure is that of these runs."""
-    chosen = {run.run_id: run.model for run in runs if isinstance(run.model, RetrievedModel)}
-    if not chosen:
+    retrieved = [run for run in runs if isinstance(run.model, RetrievedModel)]
+    if not retrieved:
         return
-    retrieved = [run for run in runs if run.run_id in chosen]
+    run_ids = {run.run_id for run in retrieved}
     with catch_failures(retrieved, journal):
-        measure_retrieval(night, chosen, journal)
+        measure_retrieval(retrieved[0].night, [one for one in group if one.run_id in run_ids], journal)
 
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
@@ -253,7 +254,7 @@ def run_group(
             if result.error:
                 record_failure(run, result.error, journal)
         add_curves([run for run in group_runs if not run.error], journal)
-        measure_indexes(night, [run for run in group_runs if not run.error], journal)
+        measure_indexes([run for run in group_runs if not run.error], group, journal)
     report_run_states(night, group_runs, journal)
 
 

@@ -29,11 +29,11 @@ from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import Scorer, UserBlock, count_ranks
 from recbench_spark.kernels.retrieval.candidates import measure_recall
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.nightly.batched_evaluation import RankableModel
 from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RETRIEVAL_RUNS
-from recbench_spark.training.model_adapter import make_adapter
 from recbench_spark.training.retrieved import RetrievedScorer, RetrievedSource
 
 CUTOFFS = (10, 100)
@@ -82,37 +82,42 @@ class RetrievalTask:
         return tuple(k for k in CUTOFFS if k <= self.length) or (self.length,)
 
 
-def measure_retrieval(
-    night: BenchmarkNight, models: Mapping[str, RetrievedModel], journal: Journal
-) -> None:
+def measure_retrieval(night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal) -> None:
     """Compare the lists of each index with exact lists of the same users, and append `retrieval_runs`.
 
     Args:
         night: the night.
-        models: run id -> model whose lists come through an index.
+        group: opened models whose lists come through an index.
         journal: journal of the job.
     """
-    names = ", ".join(model.name for model in models.values())
-    with journal.stage("retrieval", f"compare lists: {names}", run_ids=list(models)):
-        rows = []
-        for base in dict.fromkeys(model.base.name for model in models.values()):
-            chosen = {run_id: model for run_id, model in models.items() if model.base.name == base}
-            rows += _measure_base(night, chosen)
+    names = ", ".join(ready.model.name for ready in group)
+    run_ids = [ready.run_id for ready in group]
+    with journal.stage("retrieval", f"compare lists: {names}", run_ids=run_ids):
+        by_base: dict[str, list[RankableModel]] = {}
+        for ready in group:
+            by_base.setdefault(_settings(ready).base.name, []).append(ready)
+        rows = [row for models in by_base.values() for row in _measure_base(night, models)]
         night.store.append_rows(pa.Table.from_pylist(rows, RETRIEVAL_RUNS.arrow_schema), RETRIEVAL_RUNS)
 
 
-def _measure_base(night: BenchmarkNight, models: Mapping[str, RetrievedModel]) -> list[dict[str, Any]]:
-    users = select_users(night)
+def _settings(ready: RankableModel) -> RetrievedModel:
+    assert isinstance(ready.model, RetrievedModel)
+    return ready.model
+
+
+def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list[dict[str, Any]]:
+    """Return rows of `retrieval_runs` of indexes of one model."""
     sources, vectors = [], None
-    for run_id, model in models.items():
-        ranked, _ = make_adapter(model).prepare_ranking(users, night.data)
-        assert isinstance(ranked, ScoredModel) and isinstance(ranked.source, RetrievedSource)
-        sources.append((run_id, ranked.source))
-        vectors = ranked.vectors
+    for ready in group:
+        assert isinstance(ready.ranked, ScoredModel) and isinstance(ready.ranked.source, RetrievedSource)
+        sources.append((ready.run_id, ready.ranked.source))
+        vectors = ready.ranked.vectors
+    models = {ready.run_id: _settings(ready) for ready in group}
     task = RetrievalTask(
-        tuple(sources), night.definition.candidates == "unseen", next(iter(models.values())).length
+        tuple(sources), night.definition.candidates == "unseen", _settings(group[0]).length
     )
-    batches = _join_vectors(users, vectors).mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
+    users = _join_vectors(select_users(night), vectors)
+    batches = users.mapInArrow(partial(compare_batches, task), to_ddl(BATCH_ROWS))
     return summarise_batches(add_batches(batches).toArrow(), models)
 
 

@@ -14,7 +14,6 @@ from recbench_spark.kernels.arrays import Floats, Floats32, Ints
 from recbench_spark.kernels.ranking.products import Products, make_pairing
 from recbench_spark.kernels.retrieval.candidates import (
     ItemSets,
-    measure_recall,
     rank_candidates,
 )
 from recbench_spark.retrieval.faiss_indexes import FaissBuilder
@@ -23,8 +22,6 @@ from recbench_spark.retrieval.interface import IndexBuilder, IndexedItems, Index
 
 CELLS, LEAST_USERS = 1 << 24, 32
 """Candidates of the users that are searched at once, and users that are searched at once in any case."""
-
-__all__ = ["cut_items", "make_builder", "measure_recall", "search_lists", "write_parts"]
 
 
 def make_builder(settings: AnyIndexSettings) -> IndexBuilder:

@@ -22,8 +22,8 @@ from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.evaluation.ranking.rank import RankingInput, ScoredModel
 from recbench_spark.evaluation.ranking.request import USER_CANDIDATES
 from recbench_spark.evaluation.ranking.sources import OPEN_MODELS, DotSource, Strings
-from recbench_spark.kernels.arrays import Bools, Floats
-from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.arrays import Bools, Floats, Floats32
+from recbench_spark.kernels.ranking.positives import ItemLists, make_positives
 from recbench_spark.kernels.ranking.products import Products
 from recbench_spark.kernels.ranking.scorers import DotScorer, Scorer, UserBlock
 from recbench_spark.kernels.retrieval.candidates import ItemSets
@@ -40,7 +40,7 @@ SECONDS_FILE, IDS_FILE = "seconds.npy", "items.parquet"
 SEARCH_SETTINGS = ("probes", "candidates", "theta", "first_level")
 """Settings of a search: indexes that differ in them alone share their files."""
 REVISION = 1
-"""Of the files of an index: raise it where the same settings give other files."""
+"""Revision of the files of an index. Raise it where the same settings give other files."""
 
 
 def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
@@ -223,27 +223,23 @@ class RetrievedScorer:
 
     def retrieve(self, users: UserBlock, masked: ItemLists) -> IndexLists:
         """Return the lists of a block of users, without masked items."""
-        vectors_ud = users.vectors(self.base.products.dims)
-        return search_lists(self.readers, self.base.products, vectors_ud, sort_sets(masked), self.length)
+        return self._search(users.vectors(self.base.products.dims), self._sort_items(masked))
 
     def list_candidates(self, users: UserBlock, masked: ItemLists, known_u: Bools) -> ItemLists:
         """Return the items of the lists of a block of users; users that are not known have none."""
         rows = np.flatnonzero(known_u)
         vectors_ud = users.vectors(self.base.products.dims)[rows]
-        hidden = choose_users(sort_sets(masked), rows)
+        hidden = choose_users(self._sort_items(masked), rows)
         items_uk = np.full((len(known_u), self.length), -1)
-        items_uk[rows] = search_lists(
-            self.readers, self.base.products, vectors_ud, hidden, self.length
-        ).items_uk
+        items_uk[rows] = self._search(vectors_ud, hidden).items_uk
         listed = items_uk >= 0
         return ItemLists(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]), items_uk[listed])
 
+    def _search(self, vectors_ud: Floats32, masked: ItemSets) -> IndexLists:
+        return search_lists(self.readers, self.base.products, vectors_ud, masked, self.length)
 
-def sort_sets(lists: ItemLists) -> ItemSets:
-    """Return each user's known items, ascending."""
-    users = np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
-    known = lists.items_p >= 0
-    users, items = users[known], lists.items_p[known]
-    order = np.lexsort((items, users))
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=lists.users))])
-    return ItemSets(offsets, items[order].astype(np.int32))
+    def _sort_items(self, lists: ItemLists) -> ItemSets:
+        """Return each user's known items, ascending."""
+        everything = np.ones(len(self.scored_i), np.bool_)
+        rows = make_positives(everything, lists, ItemLists.empty(lists.users))
+        return ItemSets(rows.slot_offsets, rows.slot_items.astype(np.int32))
