@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
@@ -18,14 +20,24 @@ from recbench_spark.config import ModelConfig
 from recbench_spark.errors import is_cancelled
 from recbench_spark.evaluation.batched import curves
 from recbench_spark.evaluation.metrics.accuracy import HOLDOUT
-from recbench_spark.evaluation.metrics.curve_batches import CurveMember
+from recbench_spark.evaluation.metrics.curve_batches import CurveMember, CurvePlan
 from recbench_spark.failures import is_java_gone
 from recbench_spark.nightly.curve_context import CurveContext
 from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CURVE_RANKINGS, CURVE_VALUES, LEARNING_CURVES, METRICS, USER_METRICS
+from recbench_spark.schemas import (
+    CURVE_RANKINGS,
+    CURVE_VALUES,
+    LEARNING_CURVES,
+    METRICS,
+    USER_METRICS,
+    Table,
+)
 from recbench_spark.training.model_adapter import make_adapter
+
+Measure = Callable[[DataFrame, CurvePlan, Sequence[CurveMember]], DataFrame]
+"""Rows of a table of curves, made of the held-out users."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +65,13 @@ def measure_curves(
         return {}
     names = ", ".join(model.name for model in models.values())
     failed: dict[str, Exception] = {}
+    append = partial(_append_rows, night, context)
     with journal.stage("learning_curves", f"learning curves of {names}", run_ids=list(models)) as counts:
         members = [member for run_id in models if (member := _open_member(night, models, run_id, failed))]
-        written = _write_values(night, context, members, failed)
+        written = _write_members(partial(append, curves.measure_models, CURVE_VALUES), members, failed)
         if context.keeps_rankings:
             measured = [member for member in members if member.run_id in written]
-            written = _write_rankings(night, context, measured, failed)
+            written = _write_members(partial(append, curves.rank_models, CURVE_RANKINGS), measured, failed)
         write_curve_results(night, written)
         checks = context.make_checks()
         for run_id in written:
@@ -87,32 +100,15 @@ def _keep_error(run_id: str, error: Exception, failed: dict[str, Exception]) -> 
     failed[run_id] = error
 
 
-def _write_values(
+def _append_rows(
     night: BenchmarkNight,
     context: CurveContext,
-    members: Sequence[CurveMember],
-    failed: dict[str, Exception],
-) -> list[str]:
-    """Append rows of `curve_values`, in one commit for all models; return the runs that have rows."""
-
-    def write(some: Sequence[CurveMember]) -> None:
-        night.store.append(curves.measure_models(context.users, context.plan, some), CURVE_VALUES)
-
-    return _write_members(write, members, failed)
-
-
-def _write_rankings(
-    night: BenchmarkNight,
-    context: CurveContext,
-    members: Sequence[CurveMember],
-    failed: dict[str, Exception],
-) -> list[str]:
-    """Append rows of `curve_rankings`, in one commit for all models; return the runs that have rows."""
-
-    def write(some: Sequence[CurveMember]) -> None:
-        night.store.append(curves.rank_models(context.users, context.plan, some), CURVE_RANKINGS)
-
-    return _write_members(write, members, failed)
+    measure: Measure,
+    table: Table,
+    models: Sequence[CurveMember],
+) -> None:
+    """Append the rows that a measure makes of some models, in one commit."""
+    night.store.append(measure(context.users, context.plan, models), table)
 
 
 def _write_members(
@@ -120,7 +116,11 @@ def _write_members(
     members: Sequence[CurveMember],
     failed: dict[str, Exception],
 ) -> list[str]:
-    """Write rows of all models at once; where that dies, each model is tried by itself."""
+    """Write rows of all models at once; where that dies, each model is tried by itself.
+
+    Returns:
+        The runs that have rows.
+    """
     if not members:
         return []
     try:

@@ -21,6 +21,19 @@ from recbench_spark.schemas.base import (
     array_type,
 )
 
+RANK_COLUMNS = (
+    TableColumn(
+        "above",
+        array_type(LONG),
+        "Candidates scored higher; -1: item not ranked; the largest k where the run counts no further.",
+        False,
+    ),
+    TableColumn("tied", array_type(LONG), "Other candidates with the same score.", False),
+    TableColumn("before", array_type(LONG), "Those of the tied ones with a smaller item id.", False),
+    TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
+)
+"""Columns of a user with the rank of each truth item."""
+
 METRICS = Table(
     "metrics",
     "One row per number: a metric at a cut-off, with its interval. Long form; NULL slice: everyone.",
@@ -96,15 +109,7 @@ CURVE_RANKINGS = Table(
         TableColumn("given", INT, "Number of given ratings.", False),
         TableColumn("item_ids", array_type(STRING), "Tested items, original ids.", False),
         TableColumn("relevance", array_type(DOUBLE), "Rating of each tested item.", False),
-        TableColumn(
-            "above",
-            array_type(LONG),
-            "Candidates scored higher; -1: item not ranked; the largest k where the run counts no further.",
-            False,
-        ),
-        TableColumn("tied", array_type(LONG), "Other candidates with the same score.", False),
-        TableColumn("before", array_type(LONG), "Those of the tied ones with a smaller item id.", False),
-        TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
+        *RANK_COLUMNS,
     ),
     partition_by=("run_id",),
 )
@@ -163,15 +168,7 @@ RANKINGS = Table(
         TableColumn("user_key", LONG, "xxhash64 of the user id: draws bootstrap weights.", False),
         TableColumn("item_ids", array_type(STRING), "Truth items, original ids.", False),
         TableColumn("relevance", array_type(DOUBLE), "Grade of each truth item.", False),
-        TableColumn(
-            "above",
-            array_type(LONG),
-            "Candidates scored higher; -1: item not ranked; the largest k where the run counts no further.",
-            False,
-        ),
-        TableColumn("tied", array_type(LONG), "Other candidates with the same score.", False),
-        TableColumn("before", array_type(LONG), "Those of the tied ones with a smaller item id.", False),
-        TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
+        *RANK_COLUMNS,
         TableColumn("drawn", INT, "Negatives drawn uniformly for the user; NULL: not such a draw."),
         TableColumn("pool", LONG, "Items they were drawn from: neither training nor truth of the user."),
         TableColumn("top_items", array_type(STRING), "The first max(k) items, if lists are requested."),

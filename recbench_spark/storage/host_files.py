@@ -9,14 +9,13 @@ used where it is.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +27,7 @@ from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import open_filesystem
 from recbench_spark.storage.objects import explain_storage, open_output
 from recbench_spark.storage.publish import local_path
-from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.storage.shared_arrays import host_folder, lock_file
 from recbench_spark.storage.uris import is_remote
 
 LIMIT_VARIABLE = "RECBENCH_SPARK_CACHE_BYTES"
@@ -120,7 +119,7 @@ def store_object(path: Path, place: str, size: int, digest: str) -> None:
     if not is_remote(place):
         path.replace(local_path(place))
         return
-    with explain_storage(place), path.open("rb") as file, open_output(place) as stream:
+    with path.open("rb") as file, open_output(place) as stream:
         while chunk := file.read(CHUNK_BYTES):
             stream.write(chunk)
     _mark_used(path)
@@ -190,16 +189,9 @@ def _copy_path(size: int, digest: str) -> Path:
     return _copies_folder() / f"{digest}-{size}"
 
 
-@contextmanager
-def _hold_lock(name: str) -> Iterator[None]:
+def _hold_lock(name: str) -> AbstractContextManager[None]:
     """Lock out other processes and threads that do the same. Objects share 256 names."""
-    path = host_folder() / f"{COPIES}-{name}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    return lock_file(host_folder() / f"{COPIES}-{name}.lock")
 
 
 def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:

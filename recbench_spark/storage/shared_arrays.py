@@ -63,25 +63,24 @@ class SharedRows:
     def arrays(self, build: Builder) -> Arrays:
         """Return the arrays that `build` writes, mapped read-only; only the first worker builds them."""
         if self.key not in _open_folders:
-            _open_folders[self.key] = _map_arrays(self._folder(build))
+            _open_folders[self.key] = _map_arrays(self.folder(build))
             while len(_open_folders) > MAX_MAPPED:
                 _open_folders.popitem(last=False)
         return _open_folders[self.key]
-
-    def folder(self, build: Builder) -> Path:
-        """Return the folder of files that `build` writes; only the first worker of a host builds them."""
-        return self._folder(build)
 
     def dataset(self) -> ds.Dataset:
         """Return the rows themselves."""
         system, _ = open_filesystem(self.files[0])
         return ds.dataset(list(map(open_path, self.files)), filesystem=system, format="parquet")
 
-    def _folder(self, build: Builder) -> Path:
-        """Return the folder of the arrays; a folder with changed files is built again."""
+    def folder(self, build: Builder) -> Path:
+        """Return the folder of files that `build` writes; only the first worker of a host builds them.
+
+        A folder with changed files is built again.
+        """
         host = host_folder()
         place = host / self.key
-        with _lock_file(host / f"{self.key}.lock"):
+        with lock_file(host / f"{self.key}.lock"):
             if not is_whole(place):
                 _remove_path(place)
                 remove_old(host)
@@ -239,7 +238,7 @@ def _map_arrays(folder: Path) -> Arrays:
 
 
 @contextmanager
-def _lock_file(path: Path) -> Iterator[None]:
+def lock_file(path: Path) -> Iterator[None]:
     """Lock out other processes of this host. The file must not be a link, and is not written to."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -66,7 +66,7 @@ def test_workers_at_the_same_time_build_once(host: Path, tmp_path: Path) -> None
 
     shared = make_rows(tmp_path, "k", [1, 2, 3])
     with ThreadPoolExecutor(4) as pool:
-        folders = list(pool.map(lambda _: shared._folder(slow), range(4)))
+        folders = list(pool.map(lambda _: shared.folder(slow), range(4)))
     assert len(built) == 1 and set(folders) == {host / "k"}
 
 
