@@ -101,8 +101,8 @@ def test_blocks_of_users_change_nothing(tmp_path, settings) -> None:
         for start in range(0, 67, size):
             users = np.arange(start, min(start + size, 67))
             rows = [masked.items_p[masked.offsets_u[u] : masked.offsets_u[u + 1]] for u in users]
-            some = ItemSets(np.cumsum([0] + [len(r) for r in rows]), np.concatenate(rows))
-            lists = search_lists(again, products, vectors[users], some, 10)
+            hidden = ItemSets(np.cumsum([0] + [len(r) for r in rows]), np.concatenate(rows))
+            lists = search_lists(again, products, vectors[users], hidden, 10)
             np.testing.assert_array_equal(lists.items_uk, whole.items_uk[users])
     recall = measure_recall(whole.scores_uk, make_exact_lists(products, vectors, masked, 10).scores_uk, 10)
     assert 0.5 < recall.mean() <= 1.0

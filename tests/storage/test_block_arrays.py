@@ -210,7 +210,7 @@ def test_arrays_on_s3_are_those_on_a_folder(bucket: str, disk: Path) -> None:
     assert list(list_objects(bucket)) == []
 
 
-def test_of_many_readers_one_fetches(bucket: str, disk: Path, monkeypatch) -> None:
+def test_one_of_many_readers_fetches(bucket: str, disk: Path, monkeypatch) -> None:
     part = write_part(f"{bucket}/a", 0, np.arange(100_000))
     for path in disk.iterdir():
         path.unlink()

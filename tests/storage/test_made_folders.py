@@ -55,7 +55,7 @@ def test_a_folder_is_made_once_and_half_of_one_does_not_count(root: str) -> None
     assert list_folders(root) == ["g-4"] and list_folders(f"{root}/none") == []
 
 
-def test_of_two_makers_on_object_storage_one_counts(bucket: str) -> None:
+def test_one_of_two_makers_on_object_storage_counts(bucket: str) -> None:
     target = f"{bucket}/g"
     with make_folder(target, lambda: False) as one, make_folder(target, lambda: False) as two:
         assert one is not None and two is not None and one.work != two.work

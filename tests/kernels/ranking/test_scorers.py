@@ -242,9 +242,9 @@ def test_block_scorer_ranks_by_the_function_whatever_the_block():
         alone = count_ranks(scorer, one, lists([truth[u]]), lists([masked[u]]))
         assert alone.above_p.tolist() == counts.above_p[4 * u : 4 * u + 4].tolist()
     listed = [sorted(set(range(items)) - set(row)) for row in masked]
-    some = count_listed(scorer, block, lists(truth), lists(listed))
+    listed_counts = count_listed(scorer, block, lists(truth), lists(listed))
     ranked = counts.above_p >= 0
-    assert np.array_equal(some.above_p[ranked], counts.above_p[ranked])
+    assert np.array_equal(listed_counts.above_p[ranked], counts.above_p[ranked])
     assert scorer.knows(UserBlock(np.arange(2), rows_u=np.array([-1, 3]))).tolist() == [False, True]
     assert not scorer.score_rows(UserBlock(np.arange(1), rows_u=np.array([-1])), 0, 1).any()
 

@@ -135,9 +135,9 @@ def test_every_bit_of_a_score_follows_from_its_pair_alone(settings: Any) -> None
     whole = model.score(users, items)
     assert whole[4, 7] == forward(model, 4, 7) and whole[11, 333] == forward(model, 11, 333)
     alone = np.concatenate([model.score(users[u : u + 1], items) for u in users])
-    some = model.score(users, items[5:150:3])
+    every_third = model.score(users, items[5:150:3])
     pairs = model.predict(np.repeat(users, len(items)), np.tile(items, len(users)))
-    assert np.array_equal(whole, alone) and np.array_equal(whole[:, 5:150:3], some)
+    assert np.array_equal(whole, alone) and np.array_equal(whole[:, 5:150:3], every_third)
     assert np.array_equal(whole.ravel(), pairs)
 
 
