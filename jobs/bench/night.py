@@ -66,7 +66,8 @@ from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
-from recbench_spark.nightly.night import make_metric_plan, open_night
+from recbench_spark.nightly.benchmark_checks import make_metric_plan
+from recbench_spark.nightly.night import open_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage import delta_files

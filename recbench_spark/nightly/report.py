@@ -18,13 +18,9 @@ from recbench_spark.config import CURVE_METRIC, Benchmark
 from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
+from recbench_spark.nightly.benchmark_checks import parse_headline
 from recbench_spark.nightly.comparisons import regression_in_words
-from recbench_spark.nightly.night import (
-    BenchmarkNight,
-    describe_metric,
-    headline_filter,
-    parse_headline,
-)
+from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.query.answers import make_query_runner

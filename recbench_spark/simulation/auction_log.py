@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +28,9 @@ from recbench_spark.schemas import require_names
 
 Sums = tuple[Ints, ...]
 """Whole numbers of a part, in any shapes; those of all parts are added, so no order changes a bit."""
+
+LogArrays = tuple[npt.NDArray[Any], ...]
+"""What a log gives whatever models are replayed: sums, and the position curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +118,9 @@ class AuctionLogParts(Protocol):
             count_showings: counts the showings that other parts of a query need before the pass.
         """
 
+    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+        """Return arrays that depend on the log and on what `name` says; a log in files makes them once."""
+
     def count_users(self) -> Ints:
         """Return the auctions, the sum of squares of those of each user, and the number of users, (3,)."""
 
@@ -134,6 +141,11 @@ class AuctionParts:
         """Return the sums of a pass over all parts; no query is cut, so nothing is shared."""
         del count_showings
         return reduce(add_sums, map(work, self.parts))
+
+    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+        """Return new arrays: nothing outlives this process."""
+        del name
+        return make()
 
     def count_users(self) -> Ints:
         """Return auctions, squares and users, (3,); 16 bytes for each user of each part."""

@@ -8,13 +8,15 @@ in their order. Whole numbers are added, so the number of pieces changes no bit.
     counted-00007/pairs.arrow     pairs as text, of a piece
     counted-00007/peer-00008.npy  pairs of another piece that this piece has too: number there, number here
     facts.json                    facts about all replayed rows; written last
+    sums-DIGEST.npz               position curve and sums of the log for the settings of a replay
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from recbench_spark.kernels.simulation.counts import ImpressionCounts
 from recbench_spark.kernels.simulation.mechanism import SlotCounts
 from recbench_spark.kernels.simulation.user_bootstrap import PairShowings
 from recbench_spark.simulation.auction_log import (
+    LogArrays,
     LogFacts,
     LoggedPart,
     make_part,
@@ -171,6 +174,30 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
     counts = ImpressionCounts(shown, clicks)
     whole = AuctionPart(**fields, counts=counts, owned_g=owned_g, largest_bid=1.0)
     _write_counts(place, whole, np.where(owned_q, whole_q, 0))
+
+
+def keep_sums(folder: Path, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+    """Return the arrays in a file, which is made where no earlier run has.
+
+    Two runs that make it at once write equal files.
+
+    Args:
+        folder: of the arrays of the parts.
+        name: digest of what the arrays depend on beside the log.
+        make: makes them.
+    """
+    path = folder / f"sums-{name[:24]}.npz"
+    if not path.exists():
+        arrays = make()
+        replace_file(path, partial(_write_arrays, arrays=arrays))
+        return arrays
+    with np.load(path) as stored:
+        return tuple(stored[one] for one in stored.files)
+
+
+def _write_arrays(path: Path, arrays: LogArrays) -> None:
+    with path.open("wb") as file:
+        np.savez(file, *arrays)
 
 
 # ------------------------------------------------------------------------------------ reading

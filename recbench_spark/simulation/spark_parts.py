@@ -7,7 +7,7 @@ auctions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
@@ -31,6 +31,7 @@ from recbench_spark.simulation import part_files
 from recbench_spark.simulation.auction_log import (
     MODEL_COLUMNS,
     CountShowings,
+    LogArrays,
     LogFacts,
     LoggedPart,
     MatchProblems,
@@ -122,6 +123,10 @@ class SparkParts:
             return self._add(replace(reader, showings=folder), work)
         finally:
             drop_folder(self.spark, str(folder))
+
+    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+        """Return arrays that a later run reads again, from a file beside the counts of the parts."""
+        return part_files.keep_sums(self.log.folder, name, make)
 
     def _add(self, reader: PartReader, work: PartWork) -> Sums:
         run = partial(_add_some, reader=reader, work=work)
@@ -296,15 +301,17 @@ def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str)
     if not each:
         return
     places, parts = (np.concatenate(some) for some in zip(*each, strict=True))
-    order = np.argsort(places, kind="stable")
-    places, parts = places[order], parts[order]
-    code_r = coded.indices.fill_null(-1).to_numpy()
-    first_r = np.searchsorted(places, code_r)
-    count_r = np.searchsorted(places, code_r, side="right") - first_r
-    row, number_r = number_slots(count_r)
+    parts = parts[np.argsort(places, kind="stable")]
+    missing = len(coded.dictionary)
+    count_c = np.bincount(places, minlength=missing + 1)
+    code_r = coded.indices.fill_null(missing).to_numpy()
+    row, number_r = number_slots(count_c[code_r])
     if len(row):
-        rows = _convert_predictions(table, where).take(pa.array(row)).combine_chunks()
-        yield from partition_rows(rows, parts[first_r[row] + number_r])
+        rows = _convert_predictions(table, where).combine_chunks()
+        first_c = np.cumsum(count_c) - count_c
+        part_r = parts[first_c[code_r[row]] + number_r]
+        whole = len(row) == len(code_r) and bool((count_c[:missing] == 1).all())
+        yield from partition_rows(rows if whole else rows.take(pa.array(row)), part_r)
 
 
 def _match_part(

@@ -327,6 +327,13 @@ class ModelAdapter(Generic[Settings]):
         folded = fold_given_rows(data.given_rows, data.items, self.make_prefix_scorer(trained, data))
         return folded if known is None else known.select("user_id", "vector").unionByName(folded)
 
+    def check_ranking(self) -> None:
+        """Check, before Spark starts, that the model ranks items.
+
+        Raises:
+            ConfigError: it only predicts ratings, with these settings or at all.
+        """
+
     # -------------------------------------------------------------------------- learning curves
 
     def check_prefixes(self) -> None:

@@ -24,7 +24,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
 from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
-from recbench_spark.models.rating.registry import check_block_scores, gives_scores
+from recbench_spark.models.rating.registry import check_ranking_model, gives_scores
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import load_parquet
@@ -54,6 +54,10 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 
     leased = False  # its task holds the lease of the fit
     folds_prefixes: ClassVar[bool] = True
+
+    def check_ranking(self) -> None:
+        """Check that the model ranks items with these settings; errors as `ModelAdapter`."""
+        check_ranking_model(learner_settings(self.settings), self.settings.name)
 
     def fit(self, data: SplitData) -> Trained:
         """Fit as one task, which writes a row of `fits`; the task reads the log from files.
@@ -97,7 +101,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """Return the items' vectors, or the model's own scores. Raise ConfigError for a model without."""
         if trained.items is not None:
             return self._open_vectors(data)
-        check_block_scores(learner_settings(self.settings), self.settings.name)
+        check_ranking_model(learner_settings(self.settings), self.settings.name)
         files = data.rating_log
         return BlockSource(files, data.known_items, self.make_task(data, files))
 

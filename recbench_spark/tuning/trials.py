@@ -18,15 +18,14 @@ from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, S
 from recbench_spark.data.times import CHECKED
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
+from recbench_spark.nightly.benchmark_checks import check_benchmark, parse_headline
 from recbench_spark.nightly.night import (
     BenchmarkNight,
-    check_benchmark,
     count_attempts,
     find_newest_runs,
     hold_night,
     list_missing_models,
     open_night,
-    parse_headline,
     require_truth,
 )
 from recbench_spark.nightly.split import prepare_split, read_split

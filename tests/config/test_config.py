@@ -27,7 +27,7 @@ from recbench_spark.config import (
 )
 from recbench_spark.config.base import holds_secret
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 
 MINIMAL: dict[str, Any] = {

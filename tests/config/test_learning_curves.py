@@ -11,8 +11,9 @@ from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Evaluation, LearningCurve, parse
 from recbench_spark.definitions import make_definition
 from recbench_spark.errors import ConfigError
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.code_provenance import run_revisions
-from recbench_spark.nightly.night import check_benchmark, describe_metric
+from recbench_spark.nightly.night import describe_metric
 from recbench_spark.nightly.run_keys import hash_run_key, list_switched_models
 from tests.faults import config_rule
 

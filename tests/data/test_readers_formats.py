@@ -365,6 +365,6 @@ def test_real_candidates_propensities_and_rounds(spark, shared_data):
     "name", ["gowalla_lightgcn", "ncf_leave_one_out", "movielens_10m_rating", "netflix"]
 )
 def test_benchmark_files_need_only_a_path(name):
-    from recbench_spark.nightly.night import check_benchmark
+    from recbench_spark.nightly.benchmark_checks import check_benchmark
 
     check_benchmark(load_benchmark(name, ["dataset.path=somewhere"]))

@@ -173,6 +173,44 @@ def test_a_second_model_reads_the_layout_alone(spark, tmp_path, capsys) -> None:
     assert sorted(path.name for path in (tmp_path / "wh" / "auction_logs").iterdir()) == folders
 
 
+def test_sums_of_the_log_are_kept_for_the_next_model(spark, tmp_path, monkeypatch) -> None:
+    """A second model takes one pass; other settings of the bootstrap take sums of their own."""
+    config, flags = write_files(tmp_path, WORLD.log, make_model()), ("--engine", "spark", "--parts", "3")
+    run(config, tmp_path / "wh", *flags)
+    (kept,) = (tmp_path / "wh" / "auction_logs").glob("*/sums-*.npz")
+    first = kept.stat()
+    other = make_model().set_column(2, "probability", pc.divide(make_model()["probability"], 2))
+    pyarrow.csv.write_csv(other, tmp_path / "model.csv")
+    passes = count_passes(monkeypatch)
+    store = ArrowStore(str(tmp_path / "wh"))
+    before = {row["run_id"] for row in store.rows(REPLAYS)}
+    run(config, tmp_path / "wh", *flags, "--force")
+    second = [row for row in store.rows(REPLAYS) if row["run_id"] not in before]
+    expected = run(config, tmp_path / "local", "--engine", "local")
+    assert sorted(({**row, "run_id": ""} for row in second), key=repr) == sorted(
+        ({**row, "run_id": ""} for row in expected), key=repr
+    )
+    assert set(passes) == {"ModelPass"} and kept.stat() == first
+    text = Path(config).read_text()
+    Path(config).write_text(text.replace("replicates: 20", "replicates: 21"))
+    run(config, tmp_path / "wh", *flags)
+    assert len(list((tmp_path / "wh" / "auction_logs").glob("*/sums-*.npz"))) == 2
+
+
+def count_passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each pass over the parts with Spark."""
+    from recbench_spark.simulation.spark_parts import SparkParts
+
+    add, passes = SparkParts.add, []
+
+    def count(self: SparkParts, work: Any, *others: Any) -> Any:
+        passes.append(getattr(work, "__name__", type(work).__name__))
+        return add(self, work, *others)
+
+    monkeypatch.setattr(SparkParts, "add", count)
+    return passes
+
+
 MISTAKES = {
     "a bid": {"bid": (7, -1.0)},
     "an ad twice": {"ad_id": (1, WORLD.log["ad_id"][0].as_py())},

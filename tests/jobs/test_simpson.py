@@ -19,7 +19,7 @@ from recbench_spark.kernels.comparison.significance import kendall_tau_b
 from recbench_spark.models.rating.interface import Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.schemas import METRICS, RUNS
 from recbench_spark.storage.store import Store
 from tests.nights import run

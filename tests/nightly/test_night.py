@@ -20,7 +20,8 @@ from recbench_spark.config import Provenance
 from recbench_spark.errors import ConfigError, DataError, MissingError, StoreError
 from recbench_spark.nightly import split
 from recbench_spark.nightly.batched_evaluation import MODELS_AT_ONCE_SETTING
-from recbench_spark.nightly.night import check_benchmark, count_attempts, open_night
+from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.night import count_attempts, open_night
 from recbench_spark.nightly.night_status import find_finished_night
 from recbench_spark.nightly.results import find_grid_edges
 from recbench_spark.schemas import (

@@ -9,7 +9,7 @@ import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.run_keys import identify_model_inputs, list_unkeyed
 from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store

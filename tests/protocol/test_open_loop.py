@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recbench_spark.config import Benchmark, make_benchmark, parse
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.protocol.audit import AuditRequest, count_piece
 from recbench_spark.protocol.labels import OpenLoop, SplitRule, label_rows
 from recbench_spark.schemas import MANIFESTS, METRICS

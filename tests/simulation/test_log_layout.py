@@ -16,7 +16,7 @@ from recbench_spark.data.auction_worlds import LOGGED as LOGGED_POINT
 from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.data.readers.auctions import CheckedAuctions, check_auctions
 from recbench_spark.kernels.hashed_ids import hash_ids
-from recbench_spark.simulation import part_files, replay
+from recbench_spark.simulation import part_files, passes, replay
 from recbench_spark.simulation.auction_log import (
     CountShowings,
     LogFacts,
@@ -118,6 +118,9 @@ class FileParts:
                     part_files.save_showings(folder, part, number, showings)
             reader = replace(reader, showings=folder)
         return reduce(add_sums, map(work, map(reader.read, log.parts)))
+
+    def keep(self, name: str, make: Any) -> Any:
+        return part_files.keep_sums(self.reader.log.folder, name, make)
 
     def count_users(self) -> Any:
         users = [self.reader.read(part).auctions.users for part in self.reader.log.parts]
@@ -223,7 +226,7 @@ def test_few_points_at_once_change_no_bit(monkeypatch) -> None:
     log = make_log()
     parts = make_parts(log, {LOGGED: log.probability_r}, 3)
     expected = replay_models(parts, [LOGGED], SETTINGS)
-    monkeypatch.setattr(replay, "CELLS_AT_ONCE", 1)
+    monkeypatch.setattr(passes, "CELLS_AT_ONCE", 1)
     assert replay_models(parts, [LOGGED], SETTINGS) == expected
     monkeypatch.setattr(replay, "POINTS_AT_ONCE", 1)
     assert replay_models(parts, [LOGGED], SETTINGS) == expected

@@ -150,7 +150,7 @@ def test_a_dry_run_takes_a_checkpoint_in_bfloat16(tmp_path, capsys) -> None:
 
 
 def test_a_gate_on_drift_needs_a_model_that_has_it(tmp_path, capsys) -> None:
-    from recbench_spark.nightly.night import check_benchmark
+    from recbench_spark.nightly.benchmark_checks import check_benchmark
 
     gates = [{"fact": "drift_cosin_p10", "below": 0.5}]
     with pytest.raises(ConfigError, match="no model reports the fact 'drift_cosin_p10'") as error:

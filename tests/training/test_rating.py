@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.schemas import CHECKS, METRICS, SPLITS, USER_METRICS
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, run, small

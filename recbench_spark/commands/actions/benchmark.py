@@ -16,7 +16,7 @@ from recbench_spark.errors import FAILED, OK, ConfigError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.leaderboard.fold_statistics import FoldSummary
 from recbench_spark.models.rating.registry import FAMILIES
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session

@@ -12,7 +12,7 @@ from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.leaderboard.entries import judge_entries, make_published_entries
 from recbench_spark.leaderboard.published import load_published_board
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.reports.fits import draw_figures
 from recbench_spark.runtime.journal import Journal

@@ -15,7 +15,7 @@ from recbench_spark.data.readers import read_table
 from recbench_spark.data.readers.paths import check_path
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session

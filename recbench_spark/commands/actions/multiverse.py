@@ -11,7 +11,7 @@ from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.store import Store

@@ -50,12 +50,12 @@ def _run_on_spark(args: argparse.Namespace, benchmark: Benchmark, journal: Journ
 def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal, what: str) -> Store:
     """Start a session and return the warehouse. The benchmark is checked first."""
     # Here: a night that has nothing to do needs none of this.
+    from recbench_spark.nightly.benchmark_checks import check_night  # noqa: PLC0415
     from recbench_spark.nightly.job_size import is_small  # noqa: PLC0415
-    from recbench_spark.nightly.night import check_benchmark  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
-    check_benchmark(benchmark)
+    check_night(benchmark)
     check_item_features(benchmark)
     check_models(args.warehouse, benchmark.models)
     require_storage(args.warehouse)

@@ -7,7 +7,8 @@ import argparse
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK
-from recbench_spark.nightly.night import check_benchmark, open_night
+from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.night import open_night
 from recbench_spark.nightly.report import report_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal

@@ -13,8 +13,8 @@ from recbench_spark.commands.warehouses import check_journal_path, check_warehou
 from recbench_spark.config import Benchmark, Gate, load_benchmark, make_benchmark, parse
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.inputs import pin_inputs
+from recbench_spark.nightly.benchmark_checks import check_measures
 from recbench_spark.nightly.gates import gate_checks, gate_error
-from recbench_spark.nightly.night import check_measures
 from recbench_spark.nightly.split import identify_split, prepare_split, read_split
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.manifests import format_manifest

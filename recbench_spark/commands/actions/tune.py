@@ -19,7 +19,7 @@ from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.leaderboard.search_spaces import Setting
 from recbench_spark.leaderboard.searches import expected_best, late_gain
-from recbench_spark.nightly.night import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
@@ -98,7 +97,9 @@ def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) 
 
     It is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with p of `collision_probability`.
     """
-    chance: Floats = stats.binom.sf(least - 1, bands, collision_probability(cosine, bits))
+    from scipy.stats import binom  # noqa: PLC0415 (two seconds that few need)
+
+    chance: Floats = binom.sf(least - 1, bands, collision_probability(cosine, bits))
     return chance
 
 

@@ -92,20 +92,24 @@ def learns_relevant(settings: Mapping[str, Any]) -> bool:
     return gives_scores(settings["kind"]) and settings.get("positives", "relevant") == "relevant"
 
 
-def check_block_scores(settings: RatingSettings, model: str) -> None:
-    """Check that a fitted model without vectors ranks by scores of its own (`interface.ScoringModel`).
+def check_ranking_model(settings: RatingSettings, model: str) -> None:
+    """Check that a fitted model ranks by vectors, or by scores of its own (`interface.ScoringModel`).
+
+    Classes of users (`module:Class`) show this only after their fit.
 
     Raises ConfigError that names the model and the reason.
     """
     if isinstance(settings, BayesianSettings):
         check_ranking(settings, model)
-    elif not isinstance(settings, VectorLearner) and not hasattr(
-        ALL_FAMILIES[settings.kind].model, "score"
-    ):
+    elif not isinstance(settings, VectorLearner) and not _gives_ranking(ALL_FAMILIES[settings.kind].model):
         raise ConfigError(
             f"model {model}: kind '{settings.kind}' predicts pairs and ranks nothing",
             "evaluation.task: rating",
         )
+
+
+def _gives_ranking(model: type[RatingModel]) -> bool:
+    return issubclass(model, RatingFactorModel) or hasattr(model, "score")
 
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:

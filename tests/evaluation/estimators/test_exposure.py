@@ -36,13 +36,13 @@ from recbench_spark.kernels import resampling
 from recbench_spark.kernels.estimators import exposure as estimators
 from recbench_spark.kernels.estimators import strata
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings, Rewards, contributions, reason
+from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.exposure import (
     ExposureContext,
     _choose_strata,
     read_propensities,
     weight_checks,
 )
-from recbench_spark.nightly.night import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol import propensities as fitting
 from recbench_spark.protocol.catalogue import build_catalogue

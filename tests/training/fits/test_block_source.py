@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recbench_spark.config import make_benchmark
+from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.registry import load
+from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.nightly.model_evaluation import make_adapter
 from recbench_spark.schemas import FITS, RANKINGS, SPLITS
 from tests.nights import Ran, run, small
@@ -19,8 +22,12 @@ MODELS: list[dict[str, Any]] = [
     {"name": "svdpp", "kind": "bayesian_mf", "features": "u,i,iu", "dims": 3, "samples": 6, "keep": 3},
     {"name": "near", "kind": "tests.own_model:NearestPlace"},
     {"name": "broken", "kind": "tests.own_model:NearestPlace", "wrong": "nan"},
-    {"name": "days", "kind": "bayesian_mf", "features": "u,i,t", "dims": 3, "samples": 2},
-    {"name": "no_samples", "kind": "bayesian_mf", "dims": 3, "samples": 2, "keep": 0},
+]
+UNRANKED: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "bayesian_mf", "features": "u,i,t"}, "features 'u,i,t' need a day, and a ranking has none"),
+    ({"kind": "bayesian_mf", "keep": 0}, "keep: 0 stores no sample to rank by"),
+    ({"kind": "rbm"}, "kind 'rbm' predicts pairs and ranks nothing"),
+    ({"kind": "item_neighbours"}, "kind 'item_neighbours' predicts pairs and ranks nothing"),
 ]
 GOOD = ("neumf", "mlp", "svdpp", "near")
 
@@ -74,17 +81,32 @@ def test_ranks_are_those_of_a_plain_loop_over_the_stored_model(night: Ran, name:
 
 
 @pytest.mark.full
-def test_models_that_cannot_rank_fail_alone_and_say_why(night: Ran) -> None:
+def test_a_model_of_nan_fails_alone(night: Ran) -> None:
     assert set(night.outcome.run_ids) == set(GOOD)
     assert "not finite" in night.outcome.failed["broken"]
-    assert "features 'u,i,t' need a day, and a ranking has none" in night.outcome.failed["days"]
-    assert "keep: 0 stores no sample to rank by" in night.outcome.failed["no_samples"]
+
+
+@pytest.mark.parametrize(("model", "message"), UNRANKED)
+def test_models_that_cannot_rank_are_refused_before_spark(model: dict[str, Any], message: str) -> None:
+    document = {"name": "x", "dataset": {"name": "x", "reader": "world"}}
+    models = [{"name": "popular", "kind": "popular"}, {"name": "mine", **model}]
+    with pytest.raises(ConfigError, match=f"model mine: {message}"):
+        check_night(make_benchmark({**document, "models": models}, [], "test"))
+    rating = {"task": "rating", "metrics": ["rmse"]}
+    document |= {"models": models[1:], "evaluation": rating, "headline": "rmse"}
+    check_night(make_benchmark(document, [], "test"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_that_rank_are_taken(model: dict[str, Any]) -> None:
+    document = {"name": "x", "dataset": {"name": "x", "reader": "world"}, "models": [model]}
+    check_night(make_benchmark(document, [], "test"))
 
 
 @pytest.mark.full
 def test_all_fits_are_tasks_side_by_side_and_are_made_once(night: Ran) -> None:
     assert f"fit {len(MODELS)} models side by side" in night.remarks
-    fitted = sorted(set(GOOD) | {"days", "no_samples"})
+    fitted = sorted(GOOD)
     assert list_fits(night) == fitted
     again = run(night.store, night.benchmark, force=True)
     assert set(again.outcome.run_ids) == set(GOOD) and list_fits(night) == fitted
