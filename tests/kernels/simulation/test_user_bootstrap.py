@@ -87,19 +87,23 @@ def estimate(part: AuctionPart, shown_r: Any, weight_r: Any, rules: EstimateRule
         own = trials / (trials + rules.shrinkage)
         totals["clicks"] += weight * own * rate
         totals["main_clicks"] += weight * own * rate if slot < 2 else 0
+        totals["multi_slot_clicks"] += weight * own * rate if (whole > 0).sum() > 1 else 0
         totals["borrowed"] += weight * (1 - own)
     return totals
 
 
+SUMS = ("main_clicks", "multi_slot_clicks", "borrowed")
+
+
 @pytest.mark.parametrize("rules", RULES)
 def test_a_user_adds_the_derivative_by_its_weight(rules: EstimateRules) -> None:
-    part, probability = make_part(with_model(make_log(5, 120, POINT, 2, queries=3), 3), 3)
+    part, probability = make_part(with_model(make_log(5, 120, POINT, 2, queries=9), 3), 3)
     user_a = np.random.default_rng(2).integers(15, size=len(part.starts_a) - 1)
     user_r = np.repeat(user_a, np.diff(part.starts_a))
     part = add_users(part, user_r)
     rows = replay(part, probability, ClickModel(THETA, ONE_SET, 2, rules), True)
     shown_r, _ = part.rank(probability, 1.0).run(OTHER, SLOTS)
-    columns = {name: rows[:, find_column(name, 3)].sum(axis=1) for name in ("main_clicks", "borrowed")}
+    columns = {name: rows[:, find_column(name, 3)].sum(axis=1) for name in SUMS}
     columns["clicks"] = sum(rows[:, find_column(f"{name}_clicks", 3)][:, 0] for name in ("same", "other"))
     step = 1e-5
     for user in range(15):
@@ -108,6 +112,7 @@ def test_a_user_adds_the_derivative_by_its_weight(rules: EstimateRules) -> None:
             slope = (up[name] - down[name]) / (2 * step)
             assert column[user] == pytest.approx(slope, abs=1e-5), (name, user)
     assert np.abs(columns["clicks"]).max() > 0.1
+    assert 0 < np.abs(columns["clicks"] - columns["multi_slot_clicks"]).max(), "some pairs have one slot"
 
 
 def test_a_user_adds_the_derivative_of_the_curve() -> None:
