@@ -23,8 +23,7 @@ from recbench_spark.config import (
 )
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
-from recbench_spark.data.readers.files import OPTION_ALIASES
-from recbench_spark.data.readers.movielens import MOVIELENS
+from recbench_spark.data.text_layouts import MOVIELENS, OPTION_ALIASES
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
 from recbench_spark.nightly.night import check_benchmark, require_parts
 from recbench_spark.nightly.night_status import NightOutcome

@@ -9,15 +9,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from recbench_spark.extras import explain_missing
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
+
+if TYPE_CHECKING:  # pages without drawings need no matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SIZE = (7.2, 4.2)
 SPREAD = "bars and bands: standard deviation over folds"
@@ -148,14 +150,28 @@ def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
 
 def render_svg(figure: Figure) -> str:
     """Return the figure as text; the same fits give the same text."""
+    from matplotlib import rc_context  # noqa: PLC0415
+
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": "recbench-spark"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
 
 
+def make_figure(size: tuple[float, float]) -> Figure:
+    """Return an empty figure of this size in inches.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    with explain_missing():
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+    return Figure(figsize=size, layout="constrained")
+
+
 def _axes(label: str, title: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = make_figure(SIZE)
     axes = figure.add_subplot()
     axes.set_xlabel(f"{label}\n{SPREAD}")
     axes.set_ylabel("RMSE")

@@ -14,7 +14,7 @@ from recbench_spark import cli
 from recbench_spark.commands.warehouses import check_journal_path, require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
-from recbench_spark.data.readers.paths import check_path
+from recbench_spark.data.paths import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.build import NodeFinder, read_ids
 from recbench_spark.graph.build_inputs import open_inputs
