@@ -34,6 +34,8 @@ NOT_RUN = {
     "make demo ": "CI runs it after the tests (.ci/run), with a new environment",
     "make test ": "these tests are it",
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",
+    "pip install ": "it installs an environment; tests/test_core.py runs without the extras",
+    "recbench --": "tests/test_dispatch.py runs it",
     ".venv/bin/spark-submit": "a JVM of its own; tests/cluster submits jobs with spark-submit",
 }
 """How lines of blocks begin that no test here runs, and why."""
