@@ -121,6 +121,15 @@ def test_a_warehouse_is_filled_queried_and_shown(tmp_path: Path) -> None:
     assert "<html" in page and "mine" in page
 
 
+def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
+    done = run_command("replay", "--config", "demo", "--warehouse", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    assert "note: a page without drawings: pip install 'recbench-spark[plots]' brings" in done.stderr
+    (file,) = (tmp_path / "w" / "reports").glob("*.html")
+    page = file.read_text()
+    assert "click_yield" in page and "Ad clicks a page view" not in page
+
+
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [
@@ -164,6 +173,7 @@ def test_pyproject_has_the_packages_that_messages_name() -> None:
     assert sorted(name_packages(project["dependencies"])) == sorted(extras.CORE)
     assert {name: tuple(name_packages(optional[name])) for name in extras.EXTRAS} == extras.EXTRAS
     assert {extra for extra, _ in extras.MODULES.values()} == set(extras.EXTRAS)
+    assert project["scripts"] == {"recbench": "recbench_spark.commands.dispatch:main"}
     assert optional["all"] == [f"recbench-spark[{','.join(extras.EXTRAS)}]"]
 
 

@@ -53,6 +53,8 @@ def run(line: str, *more: str) -> int | str | None:
     words = shlex.split(line, comments=True)
     if words[:2] == ["make", "sql"]:  # the target hands Q and WAREHOUSE over: tests/test_cli.py
         words = ["python", "jobs/query.py", words[2].removeprefix("Q=")]
+    if words[1:3] == ["-m", "recbench_spark"]:  # as jobs print it
+        words = ["python", f"jobs/{words[3]}.py", *words[4:]]
     job = JOBS[Path(words[1]).stem]
     with pytest.raises(SystemExit) as end:
         cli.run(job.main, job.parser(), [*words[2:], *more])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from recbench_spark.reports.fits import make_figure, render_svg
+from recbench_spark.reports.fits import can_draw, make_figure, render_svg
 
 if TYPE_CHECKING:  # pages without drawings need no matplotlib
     from matplotlib.axes import Axes
@@ -25,6 +25,11 @@ CASES = {
     "share_other_slot": "another slot: moved along the curve",
     "share_unseen": "unseen pair: the slot's reference rate",
 }
+YIELDS = {
+    "click_yield": "Ad clicks a page view",
+    "main_line_yield": "Main-line clicks a page view",
+}
+"""Metrics of the drawings, and their titles."""
 TABLE = ("model", "other", "point", "metric", "unseen", "value", "ci_low", "ci_high")
 
 
@@ -49,12 +54,10 @@ class ReplayFacts:
 
 def make_replay_facts(name: str, rows: pd.DataFrame, notes: Sequence[str]) -> ReplayFacts:
     """Make the content of a page from rows of `replays`."""
+    drawn = YIELDS.items() if can_draw() else ()
     figures = [
         (title, render_svg(plot_yields(rows, metric)))
-        for metric, title in (
-            ("click_yield", "Ad clicks a page view"),
-            ("main_line_yield", "Main-line clicks a page view"),
-        )
+        for metric, title in drawn
         if ((rows.metric == metric) & rows.point.notna()).any()
     ]
     table = rows[rows.slot.isna()].reindex(columns=list(TABLE))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands.dry_runs import describe_table
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.data.paths import check_path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from recbench_spark.graph.stored_graphs import FOLDER, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
 from recbench_spark.nightly.gates import gate_checks, gate_error
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
@@ -355,4 +355,4 @@ def print_location(store: Store, prepared: PreparedGraphModel) -> None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
     print(f"model {name}: table {table} in {store.root}; ask in SQL:")
-    print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
+    print(f"  {query_command(store.root, query)}")

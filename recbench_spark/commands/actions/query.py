@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from recbench_spark import cli
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.query import local_engine
@@ -107,10 +108,8 @@ def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
     """Print on stderr which empty tables the query reads, and which job fills them."""
     for name in local_engine.find_tables(sql):
         if name in TABLE_SOURCES and is_empty(name):
-            print(
-                f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}",
-                file=sys.stderr,
-            )
+            reason = f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}"
+            print(cli.name_commands(reason) if cli.is_subcommand() else reason, file=sys.stderr)
 
 
 def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:

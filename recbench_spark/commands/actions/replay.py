@@ -11,7 +11,7 @@ from typing import Any
 
 from recbench_spark.adhoc import replays
 from recbench_spark.adhoc.engines import EngineChoice
-from recbench_spark.commands.dry_runs import describe_table
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import digest
 from recbench_spark.config.replay import ReplayFile, load_replay
