@@ -11,6 +11,7 @@ import pyarrow as pa
 from recbench_spark import cli
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
+from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
@@ -41,8 +42,11 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
     """Return whether this process answers the query, without Spark."""
     if args.engine == "auto":
         name = args.sql.strip()
-        named = len(name.split()) == 1 and local_engine.is_portable(name, sql)
-        return named and needs_no_java(args.warehouse)
+        in_process = len(name.split()) == 1 and local_engine.is_portable(name, sql)
+        if not in_process and not has_module("pyspark"):
+            print("engine local: pyspark is not installed, so this is SQL of DuckDB", file=sys.stderr)
+            in_process = True
+        return in_process and needs_no_java(args.warehouse)
     if args.engine == "local" and not needs_no_java(args.warehouse):
         raise FallbackToSpark(f"warehouse {args.warehouse} is no folder and no object storage")
     return bool(args.engine == "local")
