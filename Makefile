@@ -88,10 +88,10 @@ bench-gpu: ## the kernel on a GPU: torch and numpy are enough, without `make set
 	$(PY) jobs/bench/ranking.py --device cuda --users 100000 --items 100000 --world planted \
 		--systems product,topk,topk-tf32,kernel@k $(ARGS)
 
-package: $(STAMP) ## dist/: the zip for spark-submit --py-files, and the wheel
+package: ## dist/: the zip for spark-submit --py-files, and the wheel; needs no `make setup`
 	./tools/package.sh $(VENV) dist
 
-package-env: package ## dist/env.tar.gz: the environment for spark-submit --archives (gigabytes: torch)
+package-env: $(STAMP) package ## dist/env.tar.gz: the environment for spark-submit --archives (gigabytes: torch)
 	./tools/package_env.sh $(VENV) dist
 
 requirements: ## pin again what pyproject.toml asks for

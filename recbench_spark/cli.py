@@ -31,6 +31,7 @@ from recbench_spark.errors import (
     is_cancelled,
     nearest,
 )
+from recbench_spark.extras import explain
 from recbench_spark.failures import describe_error, spark_errors
 
 HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
@@ -189,12 +190,32 @@ def _report_error(error: BaseException, debug: bool) -> int:
         return FAILED
     if debug:
         traceback.print_exception(error)
+    error = explain(error)
     code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     text = describe_error(error)
     default_hint = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
+    text = name_commands(text) if is_subcommand() else text
     text, _, hint = text.partition("\n  hint: ")
     print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or default_hint}", file=sys.stderr)
     return code
+
+
+def is_subcommand() -> bool:
+    """Return whether `recbench NAME` started this job, and not `python jobs/NAME.py`."""
+    return Path(sys.argv[0]).name.startswith("recbench ")
+
+
+def name_commands(text: str) -> str:
+    """Return a text in which `recbench NAME` stands for `python jobs/NAME.py`; spark-submit needs the file.
+
+    >>> name_commands("run jobs/nightly.py first")
+    'run recbench nightly first'
+    """
+    lines = text.split("\n")
+    return "\n".join(
+        line if "spark-submit" in line else re.sub(r"(?:python )?jobs/(\w+)\.py", r"recbench \1", line)
+        for line in lines
+    )
 
 
 def _exit(code: int, own: bool) -> NoReturn:

@@ -11,6 +11,7 @@ import traceback
 from contextlib import suppress
 
 from recbench_spark.errors import RecbenchError, cut_middle
+from recbench_spark.extras import explain
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
@@ -20,6 +21,7 @@ JAVA_ENDED = (
 
 def describe_error(error: BaseException) -> str:
     """Return one sentence about an error and, for most errors, a hint on a second line."""
+    error = explain(error)
     if isinstance(error, RecbenchError):
         return str(error)
     if is_java_gone(error):

@@ -20,7 +20,7 @@ PACKAGE = "recbench_spark"
 
 LEVELS = (
     {"errors", "randomness", "revisions"},
-    {"definitions", "checks", "inputs"},
+    {"definitions", "checks", "inputs", "extras"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
     {"kernels.metrics", "kernels.retrieval"},
@@ -46,6 +46,7 @@ LEVELS = (
     {"tuning"},
     {"cli"},
     {"commands"},
+    {"__main__"},
     {"jobs"},
 )
 """Low to high: a module imports from its own room and from rooms of lower levels, nothing else.
@@ -59,13 +60,13 @@ STAGES = {"protocol", "graph", "reports", "simulation", "retrieval", *(f"evaluat
     f".{room}" for room in ("ranking", "metrics", "estimators", "batched", "comparison"))))}  # fmt: skip
 """They talk through tables, never through imports of one another; rooms of `evaluation` are one stage."""
 
-WITH_SPARK = {"randomness", "schemas", "storage"}
+WITH_SPARK = {"randomness", "storage"}
 WITHOUT_SPARK = {*set().union(*LEVELS[: LEVELS.index({"models"}) + 1]), "reports"} - WITH_SPARK
 MODULES_WITHOUT_SPARK = {
     "runtime.journal",
     *(f"storage.{name}" for name in (
-        "ages", "leases", "makers", "marks", "paths", "publish", "seals", "shared_arrays",
-        "table_scans",
+        "ages", "arrow_store", "leases", "makers", "marks", "paths", "publish", "retries", "seals",
+        "shared_arrays", "table_scans", "table_sql",
     )),
 }  # fmt: skip
 

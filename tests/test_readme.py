@@ -34,6 +34,8 @@ NOT_RUN = {
     "make demo ": "CI runs it after the tests (.ci/run), with a new environment",
     "make test ": "these tests are it",
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",
+    "pip install ": "it installs an environment; tests/test_core.py runs without the extras",
+    "recbench --": "tests/test_dispatch.py runs it",
     ".venv/bin/spark-submit": "a JVM of its own; tests/cluster submits jobs with spark-submit",
 }
 """How lines of blocks begin that no test here runs, and why."""
@@ -51,6 +53,8 @@ def run(line: str, *more: str) -> int | str | None:
     words = shlex.split(line, comments=True)
     if words[:2] == ["make", "sql"]:  # the target hands Q and WAREHOUSE over: tests/test_cli.py
         words = ["python", "jobs/query.py", words[2].removeprefix("Q=")]
+    if words[1:3] == ["-m", "recbench_spark"]:  # as jobs print it
+        words = ["python", f"jobs/{words[3]}.py", *words[4:]]
     job = JOBS[Path(words[1]).stem]
     with pytest.raises(SystemExit) as end:
         cli.run(job.main, job.parser(), [*words[2:], *more])

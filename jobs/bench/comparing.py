@@ -33,6 +33,7 @@ from recbench_spark.evaluation.comparison.comparisons import (
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import COMPARISONS
+from recbench_spark.storage.spark_types import spark_schema
 
 METRIC, K = "ndcg", 10
 
@@ -94,7 +95,7 @@ def time_comparison(values: DataFrame, models: int, replicates: int) -> tuple[in
     plan = ComparisonPlan(
         runs, (ComparisonGroup("pair", tuple(range(models))),), (METRIC,), (K,), baselines, boot
     )
-    earlier = values.sparkSession.createDataFrame([], COMPARISONS.schema)
+    earlier = values.sparkSession.createDataFrame([], spark_schema(COMPARISONS))
     chosen = values.where(F.col("run_id") < f"run{models:04d}")
     seconds, table = time_call(lambda: compare(chosen, plan, earlier).toArrow())
     return table.num_rows, seconds

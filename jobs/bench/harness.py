@@ -284,6 +284,7 @@ def record_rows(files: Iterable[Path], warehouse: str) -> int:
     # Imported here, so that a machine without Spark can measure.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.schemas import SPEED  # noqa: PLC0415
+    from recbench_spark.storage.spark_types import spark_schema  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
 
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -293,5 +294,5 @@ def record_rows(files: Iterable[Path], warehouse: str) -> int:
     store = Store(spark, warehouse)
     store.create(SPEED)
     values = [tuple(row.get(column.name) for column in SPEED.columns) for row in rows]
-    store.append(spark.createDataFrame(values, SPEED.schema), SPEED)
+    store.append(spark.createDataFrame(values, spark_schema(SPEED)), SPEED)
     return len(rows)

@@ -35,7 +35,7 @@ from recbench_spark.config.dataset import Dataset
 from recbench_spark.data.columnar import open_columnar_log
 from recbench_spark.data.digests import cache_folder
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import open_log
+from recbench_spark.data.readers.logs import open_log
 from recbench_spark.runtime.session import get_session
 
 FILES = 4

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from recbench_spark.data import arrow_files
 from recbench_spark.errors import ConfigError, FallbackToSpark
+from recbench_spark.extras import explain_missing
 from recbench_spark.schemas import Table
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
@@ -50,7 +51,8 @@ def load_engine(name: Engine) -> EngineCalls:
         return EngineCalls(
             name, local_engine.evaluate, local_pairs.evaluate_pairs, local_predictions.evaluate_predictions
         )
-    from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
+    with explain_missing():
+        from recbench_spark.adhoc import spark_engine, spark_pairs  # noqa: PLC0415
 
     return EngineCalls(
         name, spark_engine.evaluate, spark_pairs.evaluate_pairs, spark_engine.evaluate_predictions

@@ -214,7 +214,7 @@ def _evaluate_paths(tables: Mapping[str, Any], engine: str, call: EngineCall) ->
             return call(engines.load_engine("local"), {**tables, **_read_frames(paths)})
         except FallbackToSpark as error:
             engines.require_spark(engine, error)
-    from recbench_spark.data.readers import read_table  # noqa: PLC0415
+    from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
     spark = get_session("recbench-spark evaluate")

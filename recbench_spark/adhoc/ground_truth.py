@@ -26,7 +26,7 @@ from recbench_spark.evaluation.result import PART
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.metrics.chunk import check_gains
-from recbench_spark.protocol.catalogue import COLD, class_bounds
+from recbench_spark.protocol.popularity import COLD, class_bounds
 from recbench_spark.schemas import IDS, require_names
 
 LABELS = np.array([COLD, "tail", "torso", "head"])

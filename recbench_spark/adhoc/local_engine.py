@@ -37,14 +37,14 @@ from recbench_spark.data.arrow_rows import (
     find_indices,
     read_id_type,
 )
-from recbench_spark.data.external_inputs import value_columns
+from recbench_spark.data.input_rules import value_columns
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation import ranking_counts
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RANKED_USERS, USER_VALUES
 from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
+from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
-from recbench_spark.evaluation.ranking.negatives import draw_batches
 from recbench_spark.evaluation.ranking.request import SAMPLED, RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.adhoc.local_engine import evaluate, to_batches, to_table
-from recbench_spark.adhoc.spark_pairs import METRIC_OPTIONS, lost_queries_check, refuse_self_pairs
+from recbench_spark.adhoc.pair_checks import METRIC_OPTIONS, lost_queries_check, refuse_self_pairs
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_table, combine_column, distinct_ids, find_indices, read_column
 from recbench_spark.evaluation.batch_schemas import USER_VALUES

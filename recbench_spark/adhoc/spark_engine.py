@@ -33,9 +33,8 @@ from recbench_spark.data.external_inputs import (
     count_dimensions,
     describe_sides,
     group_candidates,
-    report_common_ids,
-    value_columns,
 )
+from recbench_spark.data.input_rules import report_common_ids, value_columns
 from recbench_spark.data.readers.ids import convert_ids
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
@@ -57,8 +56,9 @@ from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
 from recbench_spark.runtime.session import collect_cached
-from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table, cast_ids_to_text, conform, require
+from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table
 from recbench_spark.storage.shared_rows import base_folder, share_rows
+from recbench_spark.storage.spark_types import cast_ids_to_text, conform, require, spark_schema
 from recbench_spark.training.item_features import share_features
 
 
@@ -391,7 +391,7 @@ def evaluate_predictions(
         for label in labels:
             part = predictions.where(F.col(f"`{slice_by}`").cast("string") == label)
             numbers += values.label_slice(_measure_rows(part, bootstrap, views), slice_by, label)
-    schema = METRICS.schema
+    schema = spark_schema(METRICS)
     records = [{"run_id": "", "part": PART, **row} for row in numbers]
     metrics = rows.sparkSession.createDataFrame(
         [tuple(row[name] for name in schema.names) for row in records], schema

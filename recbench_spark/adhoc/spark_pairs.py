@@ -13,15 +13,14 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from recbench_spark.adhoc.pair_checks import METRIC_OPTIONS, lost_queries_check, refuse_self_pairs
 from recbench_spark.adhoc.spark_engine import conform_result, evaluate
-from recbench_spark.checks import Check
-from recbench_spark.config import Bootstrap
 from recbench_spark.data.external_inputs import convert_rows
-from recbench_spark.errors import DataError
 from recbench_spark.evaluation.batch_schemas import USER_VALUES, to_ddl
 from recbench_spark.evaluation.metrics import pairs as measures
 from recbench_spark.evaluation.result import Result
-from recbench_spark.schemas import METRICS, USER_METRICS, require
+from recbench_spark.schemas import METRICS, USER_METRICS
+from recbench_spark.storage.spark_types import require
 
 
 def evaluate_pairs(
@@ -67,25 +66,6 @@ def evaluate_pairs(
     lost = queries.join(as_users, "user_id", "left_anti").count()
     rows, per_query = _metrics(result.rankings, tuple(sorted(set(k))))
     return Result(rows, per_query, result.rankings, [*result.checks, lost_queries_check(lost)], result.kept)
-
-
-METRIC_OPTIONS: dict[str, Any] = {"metrics": ("recall",), "bootstrap": Bootstrap(replicates=0)}
-"""Options of the ranking, whose own metrics are not read."""
-
-
-def refuse_self_pairs(own: int) -> None:
-    """Refuse queries that are paired with themselves.
-
-    Raises:
-        DataError: there are such pairs.
-    """
-    if own:
-        raise DataError(f"pairs: {own} queries are paired with themselves", "leave these rows out")
-
-
-def lost_queries_check(lost: int) -> Check:
-    """Return the check of queries without a vector."""
-    return Check("queries without a vector", lost, 0.0, "warning", "their pairs count as misses")
 
 
 def _metrics(rankings: DataFrame, ks: Sequence[int]) -> tuple[DataFrame, DataFrame]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recbench_spark import __version__
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_models, check_warehouse
 from recbench_spark.config import (
     TABLE_READERS,
@@ -23,30 +24,24 @@ from recbench_spark.config import (
 )
 from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
-from recbench_spark.data.readers.files import OPTION_ALIASES
-from recbench_spark.data.readers.movielens import MOVIELENS
+from recbench_spark.data.text_layouts import MOVIELENS, OPTION_ALIASES
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
 from recbench_spark.nightly.benchmark_checks import check_benchmark, require_parts
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
 from recbench_spark.schemas import require_names
 from recbench_spark.storage.local_files import (
-    COMPRESSED,
     SEPARATORS,
     cut_names,
     describe_content,
     head_lines,
     read_head,
-    require_columns,
     separator,
 )
 from recbench_spark.training.model_adapter import make_adapter
 
 MAX_CHECKED_TIMES = 100_000
 """Most times of a log that are checked."""
-
-KNOWN_LATER = "known when Spark starts"
-"""Size of a table that only Spark can read."""
 
 
 def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: NightOutcome | None) -> str:
@@ -283,24 +278,6 @@ def _list_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
     if isinstance(model, ScoresModel):
         return ("user_id", "item_id", "score")
     return ("user_id", "item_id") if isinstance(model, ListsModel) else ()
-
-
-def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
-    """Return a line with the number of rows of a table that has these columns.
-
-    Raises:
-        MissingError: it is not there. SchemaError: it lacks a column.
-    """
-    try:
-        unit = "lines" if arrow_files.detect_kind(path) == "text" else "rows"
-        if columns:
-            require_columns(arrow_files.read_column_names(path), columns, f"{name} {path}", path)
-        # The number of lines of compressed text is not known.
-        is_counted = rows and not path.endswith(COMPRESSED)
-        size = f"{arrow_files.estimate_rows(path):,} {unit}" if is_counted else "is there"
-    except FallbackToSpark:
-        size = KNOWN_LATER
-    return f"{name:<11} {path}: {size}"
 
 
 def _describe_width(model: EmbeddingsModel) -> list[str]:

@@ -9,7 +9,7 @@ changed: a statement that is not a query over these tables and views is refused 
 
 Names are answered in this process where the warehouse is a folder of this machine, or a URI of object
 storage (s3://, gs://, abfss://), and its tables are small enough, with the rows and the order of Spark; a
-SELECT of your own is in Spark's SQL, or with --engine local in DuckDB's.
+SELECT of your own is in Spark's SQL, or in DuckDB's with --engine local and where pyspark is missing.
 """
 
 from __future__ import annotations

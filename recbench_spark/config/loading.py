@@ -12,7 +12,10 @@ from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.documents import load_yaml
 from recbench_spark.errors import ConfigError, nearest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "conf" / "benchmarks"
+CONF = Path(__file__).resolve().parents[1] / "conf"
+"""Named files; in a checkout links to folders of `conf/`, in a wheel copies of them."""
+
+BENCHMARKS = CONF / "benchmarks"
 
 
 def load_benchmark(source: str, overrides: Sequence[str] = ()) -> Benchmark:

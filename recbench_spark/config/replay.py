@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, Field, field_validator, model_validator
@@ -20,11 +19,11 @@ from recbench_spark.config.base import (
     require_day_text,
 )
 from recbench_spark.config.evaluation import Bootstrap
-from recbench_spark.config.loading import find_file, read_yaml
+from recbench_spark.config.loading import CONF, find_file, read_yaml
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint
 
-REPLAYS = Path(__file__).resolve().parents[2] / "conf" / "replays"
+REPLAYS = CONF / "replays"
 
 AUCTION_COLUMNS = (
     "auction_id", "query_id", "ad_id", "event_time", "bid", "block", "position", "clicked", "quality",

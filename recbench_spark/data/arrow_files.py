@@ -24,11 +24,16 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
-from recbench_spark.data.readers.ids import IN_UTF8, TEXT_FILE, TEXT_NOTES
-from recbench_spark.data.readers.movielens import LAYOUTS
-from recbench_spark.data.readers.paths import check_path, exists, may_be_table
-from recbench_spark.data.readers.tables import NUMBER_COLUMNS, OPTIONAL_COLUMNS
-from recbench_spark.data.readers.values import BELOW_2_53
+from recbench_spark.data.paths import check_path, exists, may_be_table
+from recbench_spark.data.text_layouts import (
+    BELOW_2_53,
+    IN_UTF8,
+    LAYOUTS,
+    NUMBER_COLUMNS,
+    OPTIONAL_COLUMNS,
+    TEXT_FILE,
+    TEXT_NOTES,
+)
 from recbench_spark.data.text_lines import StoredTable, open_bytes, read_text, split_header
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
-from recbench_spark.data.external_inputs import (
+from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
     check_width,
     refuse_different_widths,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.readers.movielens import LAYOUTS, MOVIELENS, SOURCE_COLUMNS, name_layout
+from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS, SOURCE_COLUMNS, name_layout
 from recbench_spark.data.times import (
     HAS_DATE,
     LATEST,

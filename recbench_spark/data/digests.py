@@ -28,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.text_layouts import LAYOUTS
 from recbench_spark.errors import DataError
 from recbench_spark.inputs import change_error
 from recbench_spark.storage.ages import read_clock_ns

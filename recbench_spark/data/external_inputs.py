@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,16 +11,20 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.checks import Check
-from recbench_spark.data.readers import read_table
+from recbench_spark.data.input_rules import (
+    EXACT_LIMIT,
+    VALUE_TYPES,
+    check_width,
+    refuse_different_widths,
+    refuse_unusable,
+    report_common_ids,
+)
 from recbench_spark.data.readers.ids import IdColumn, convert_ids
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.ids import CANONICAL_INTEGER, FEW, IdArray, IdOverlap
-from recbench_spark.schemas import ID_TYPE, IDS, cast_ids_to_text, require, require_names
-
-VALUE_TYPES = {"rank": "long", "score": "double"}
-
-EXACT_LIMIT = float(1 << 53)
-"""First whole number from which on float64 cannot represent every whole number."""
+from recbench_spark.kernels.ids import CANONICAL_INTEGER, IdArray, IdOverlap
+from recbench_spark.schemas import ID_TYPE, IDS
+from recbench_spark.storage.spark_types import cast_ids_to_text, require
 
 
 def read_scored_rows(spark: SparkSession, path: str, kind: str) -> DataFrame:
@@ -31,18 +35,6 @@ def read_scored_rows(spark: SparkSession, path: str, kind: str) -> DataFrame:
     if kind == "scores" or not types:
         require(rows, ["score"], what)
     return convert_rows(rows, types, what)
-
-
-def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the value columns of lists (rank, score, or both) or of scores: column -> type.
-
-    Raises:
-        SchemaError: neither a rank nor a score.
-    """
-    types = {name: data_type for name, data_type in VALUE_TYPES.items() if name in names}
-    if kind == "scores" or not types:
-        require_names(names, ["user_id", "item_id", "score"], kind)
-    return types if kind == "lists" else {"score": "double"}
 
 
 @dataclass(frozen=True)
@@ -179,25 +171,9 @@ def _refuse_rows(
     return row
 
 
-def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
-    """Raise DataError for the first column with a value that cannot be used."""
-    for name, n in wrong.items():
-        if n:
-            raise DataError(
-                f"{what}: {n} rows whose {name} is {_describe_unusable(name)}",
-                "leave these rows out, or mend the system that wrote them",
-            )
-
-
 def _is_unchecked(rows: DataFrame, name: str) -> bool:
     """Check whether the column does not come from our readers, which have checked it."""
     return ID_TYPE not in rows.schema[name].metadata
-
-
-def _describe_unusable(name: str) -> str:
-    if name == "rank":
-        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
-    return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
 
 
 def read_embeddings(spark: SparkSession, users: str, items: str) -> tuple[DataFrame, DataFrame]:
@@ -237,14 +213,6 @@ def _convert_side(rows: DataFrame, side: str, where: str) -> DataFrame:
     require(rows, [f"{side}_id", "vector"], where)
     bias = F.col("bias").cast("double") if "bias" in rows.columns else F.lit(0.0)
     return _convert_vectors(rows, f"{side}_id", bias, where)
-
-
-def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
-    """Raise DataError where two tables of vectors have different widths."""
-    if dims[0] != dims[1]:
-        raise DataError(
-            f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
-        )
 
 
 def convert_features(rows: DataFrame, what: str) -> DataFrame:
@@ -300,19 +268,6 @@ def count_dimensions(vectors: DataFrame, what: str) -> int:
     return check_width(*row, what=what)
 
 
-def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
-    """Return the common length of vectors from their counts; it raises the errors of `count_dimensions`."""
-    if not rows:
-        raise DataError(f"{what}: no vectors", "check the path and the ids")
-    if not_null < rows:
-        raise DataError(f"{what}: {rows - not_null} of {rows} vectors are NULL", "leave these rows out")
-    if shortest != longest:
-        raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
-    if distinct < rows:
-        raise DataError(f"{what}: {rows - distinct} ids occur more than once", "keep one vector per id")
-    return int(longest)
-
-
 # ----------------------------------------------------------------------------- ids without a match
 
 
@@ -335,23 +290,6 @@ def check_common_ids(
     overlap = _count_common_ids(left, right, name)
     sides = partial(describe_sides, left, right, name, what)
     return report_common_ids(overlap, sides, name, what, must=must)
-
-
-def report_common_ids(
-    overlap: IdOverlap,
-    sides: Callable[[], tuple[IdArray, IdArray]],
-    name: str,
-    what: tuple[str, str],
-    *,
-    must: bool,
-) -> list[Check]:
-    """Report the result of `check_common_ids`; `sides` reads example ids where they are needed."""
-    if not (overlap.fails(must) or overlap.few):
-        return []
-    left, right = sides()
-    overlap.refuse(left, right, must)
-    apart, detail = 1 - overlap.share, overlap.describe(left, right)
-    return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]
 
 
 def describe_sides(

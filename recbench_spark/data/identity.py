@@ -33,7 +33,8 @@ from recbench_spark.data.digests import (
     make_content,
 )
 from recbench_spark.data.object_digests import object_identity
-from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table, qualify_path
+from recbench_spark.data.paths import check_path, exists
+from recbench_spark.data.readers.paths import explain_errors, is_table, qualify_path
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.storage.local_files import has_delta_log

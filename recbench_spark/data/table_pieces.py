@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from recbench_spark.data.arrow_files import detect_kind, open_dataset
-from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.data.text_layouts import TEXT_NOTES
 from recbench_spark.data.text_lines import StoredTable, cut_lines, open_bytes, split_header
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import COMPRESSED, DAMAGED

@@ -13,7 +13,7 @@ from typing import IO, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.data.readers.files import open_quote_error
+from recbench_spark.data.text_layouts import open_quote_error
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.storage.local_files import DAMAGED, separator
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from recbench_spark.checks import Check
+
+if TYPE_CHECKING:  # results of this process need no Spark
+    from pyspark.sql import DataFrame
 
 PART = "test"
 """Name of the held-out part of evaluations without a split."""

@@ -41,6 +41,7 @@ from recbench_spark.storage.block_arrays import has_parts, read_parts
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders
 from recbench_spark.storage.paths import resolve_path
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
 
@@ -192,6 +193,6 @@ def report_drift(
     rows = [
         (name, side, fact, float(np.float64(value)), f"since {previous}") for side, fact, value in facts
     ]
-    frame = store.spark.createDataFrame(rows, MANIFESTS.schema)
+    frame = store.spark.createDataFrame(rows, spark_schema(MANIFESTS))
     store.append(frame, MANIFESTS, once=f"drift/{name}/{previous}")
     return facts

@@ -17,11 +17,12 @@ import numpy as np
 from pydantic import Field
 
 from recbench_spark.errors import ConfigError, MissingError, nearest
+from recbench_spark.extras import install_command
 from recbench_spark.models.rating.interface import Floats, Indices, Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
 
-INSTALL = "pip install 'recbench-spark[zoo]', on the driver and on the workers"
+INSTALL = f"{install_command('zoo')}, on the driver and on the workers"
 
 MAX_CELLS = 1 << 25
 """Most scores that are stored of a model without vectors: 256 MB."""

@@ -46,7 +46,7 @@ from recbench_spark.nightly.exposure import (
 )
 from recbench_spark.nightly.model_evaluation import select_users
 from recbench_spark.nightly.night import BenchmarkNight, check_model_gates, check_night_gates
-from recbench_spark.nightly.results import check_rows
+from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE, RANKINGS, USER_METRICS
 from recbench_spark.storage import shared_rows

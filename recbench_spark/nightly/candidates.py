@@ -6,7 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.data.external_inputs import group_candidates
-from recbench_spark.data.readers import read_negatives, read_table
+from recbench_spark.data.readers.published import read_negatives
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.ranking.candidates import Candidates
 from recbench_spark.evaluation.ranking.negatives import draw_candidates, weight_rows

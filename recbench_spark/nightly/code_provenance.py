@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark import revisions
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, parse
@@ -14,7 +14,9 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.inputs import OLD_IDENTITY
 from recbench_spark.schemas import RUNS
-from recbench_spark.storage.store import Store
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
 """Parts of the code that evaluations without a night can use."""

@@ -20,7 +20,8 @@ from recbench_spark.evaluation.estimators.rating_matrix import compute_matrix_me
 from recbench_spark.evaluation.metrics.predictions import MetricRow
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.estimators.exposure import EstimatorSettings
-from recbench_spark.schemas import METRICS, USER_METRICS, require
+from recbench_spark.schemas import METRICS, USER_METRICS
+from recbench_spark.storage.spark_types import require, spark_schema
 
 CELL = ("user_id", "item_id")
 
@@ -231,10 +232,10 @@ def _string_column(name: str) -> Column:
 def _make_result(
     rows: DataFrame, numbers: Sequence[Mapping[str, object] | MetricRow], checks: list[Check]
 ) -> Result:
-    spark, schema = rows.sparkSession, METRICS.schema
+    spark, schema = rows.sparkSession, spark_schema(METRICS)
     full_rows = [{"run_id": "", "part": PART, **number} for number in numbers]
     metrics = spark.createDataFrame(
         [tuple(row[name] for name in schema.names) for row in full_rows], schema
     )
-    no_users = spark.createDataFrame([], USER_METRICS.schema)
+    no_users = spark.createDataFrame([], spark_schema(USER_METRICS))
     return Result(metrics.drop("run_id"), no_users.drop("run_id"), None, checks, (rows,))

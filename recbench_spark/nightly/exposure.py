@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check, warn_above_zero
 from recbench_spark.config import Evaluation, Exposure
-from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.estimators import debiased

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from recbench_spark.config import (
     ModelConfig,
 )
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import VERSION, Definition
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
@@ -52,6 +51,7 @@ from recbench_spark.nightly.split import (
     identify_split,
     read_split,
 )
+from recbench_spark.nightly.standalone_runs import STAMP_FORMAT
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.delta_files import Filters
@@ -61,9 +61,6 @@ from recbench_spark.storage.store import Store
 from recbench_spark.storage.warehouse import require_jars
 from recbench_spark.training.item_features import share_features
 from recbench_spark.training.model_adapter import SplitData, make_adapter
-
-STAMP_FORMAT = "%Y%m%dT%H%M%S"
-"""First part of a run id: the start of the attempt in UTC."""
 
 
 @dataclass(frozen=True)
@@ -298,9 +295,3 @@ def yesterday_stamp(store: Store) -> str:
     """
     seconds = store.read_clock()
     return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)
-
-
-def new_run_id(logical_date: date, model: str) -> str:
-    """Make a run id. It starts with the start time, so that it shows the age of the run."""
-    started = datetime.now(UTC).strftime(STAMP_FORMAT)
-    return f"{started}-{logical_date:%Y%m%d}-{model}-{uuid.uuid4().hex[:8]}"

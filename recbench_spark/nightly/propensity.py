@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from recbench_spark.config import Propensities, digest
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.estimators.power_law import PowerLaw, goodness
 from recbench_spark.protocol import logistic
@@ -24,6 +24,7 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     Table,
 )
+from recbench_spark.storage.spark_types import spark_type
 from recbench_spark.storage.store import Store
 
 SEED = 42
@@ -140,6 +141,6 @@ def _law_row(
         "raised": fitted.raised,
         "lowered": fitted.lowered,
     }
-    kinds = {column.name: column.type for column in POWER_LAWS.columns if column.name in facts}
+    kinds = {column.name: spark_type(column.type) for column in POWER_LAWS.columns if column.name in facts}
     schema = T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
     return exposed.store.spark.createDataFrame([tuple(facts[name] for name in kinds)], schema)

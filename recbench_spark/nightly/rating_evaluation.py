@@ -12,7 +12,8 @@ from recbench_spark.evaluation.ranking.rank import select_part_users
 from recbench_spark.nightly.night import BenchmarkNight, check_night_gates
 from recbench_spark.nightly.results import write_checks
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import METRICS, USER_BLOCKS, USER_METRICS, conform
+from recbench_spark.schemas import METRICS, USER_BLOCKS, USER_METRICS
+from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.training.model_adapter import make_adapter
 
 
@@ -40,7 +41,7 @@ def _write_errors(night: BenchmarkNight, predicted: DataFrame, part: str, run_id
     settings = night.benchmark.evaluation
     rows = rating_metrics(predicted, settings.metrics, settings.bootstrap)
     full_rows = [{"run_id": run_id, "part": part, **row} for row in rows]
-    schema = METRICS.schema
+    schema = spark_schema(METRICS)
     frame = night.spark.createDataFrame(
         [tuple(row[name] for name in schema.names) for row in full_rows], schema
     )

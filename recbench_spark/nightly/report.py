@@ -24,6 +24,7 @@ from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headli
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.query.answers import make_query_runner
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store
@@ -187,8 +188,8 @@ def sql_lines(store: Store, benchmark: Benchmark, day: date) -> list[str]:
     columns = "part, estimator, definition, position, model, value"
     sql = f"SELECT {columns} FROM leaderboard WHERE {conditions} ORDER BY part, position, model"
     return [
-        f"make sql WAREHOUSE={shlex.quote(store.root)} Q=leaderboard",
-        shlex.join([sys.executable, "jobs/query.py", "--warehouse", store.root, sql]),
+        query_command(store.root, "leaderboard"),
+        query_command(store.root, sql),
         shlex.join([sys.executable, "-c", _pandas_command(store.root, chosen, k, day)]),
     ]
 

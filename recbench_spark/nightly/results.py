@@ -6,48 +6,45 @@ Files in `results/` repeat the outcomes, since some cluster modes lose the exit 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark import __version__, revisions
 from recbench_spark.checks import Check
-from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel, digest
+from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import measure_multiverse
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
-from recbench_spark.evaluation.result import LocalResult, Result, to_arrow
-from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.night import (
     BenchmarkNight,
     find_newest_runs,
     identify_model_inputs,
     make_run_key,
-    new_run_id,
 )
 from recbench_spark.nightly.night_status import NightOutcome, hash_following, night_file
+from recbench_spark.nightly.standalone_runs import (
+    check_rows,
+    count_users,
+    make_run_row,
+    new_run_id,
+    user_name,
+)
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import (
     CHECKS,
     METRICS,
     MULTIVERSE,
-    RANKINGS,
-    REJECTS,
-    REPLAYS,
     RUNS,
     USER_METRICS,
 )
-from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
@@ -92,22 +89,6 @@ def write_metrics(
 def write_checks(store: Store, run_id: str, checks: Sequence[Check]) -> None:
     """Append to `checks`."""
     store.append_rows(check_rows(run_id, checks), CHECKS)
-
-
-def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """Return rows of `checks`; a check that has passed gets the severity `info`."""
-    return [
-        {
-            "run_id": run_id,
-            "check": c.check,
-            "severity": c.severity if not c.passed else "info",
-            "observed": float(c.observed),
-            "threshold": c.threshold,
-            "passed": c.passed,
-            "detail": c.detail,
-        }
-        for c in checks
-    ]
 
 
 @dataclass
@@ -183,7 +164,7 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "revisions": code_provenance.format_revisions(
             code_provenance.run_revisions(benchmark, night.definition, model)
         ),
-        "n_users": _count_users(attempt.checks),
+        "n_users": count_users(attempt.checks),
         **_provenance_columns(model, model.provenance, benchmark.ran_by),
     }
     if attempt.budget is not None:
@@ -200,162 +181,10 @@ def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
     return dataset
 
 
-def publish_standalone(store: Store | ArrowStore, result: Result | LocalResult, run: dict[str, Any]) -> str:
-    """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
-
-    Store and result are of one engine.
-    """
-    run_id = new_run_id(run["logical_date"], run["model"])
-    store.note_run(run_id)
-    checks = [*result.checks, *check_base_rates(store, run["suite"], result)]
-    frames = [(result.user_metrics, USER_METRICS), (result.metrics, METRICS)]
-    if result.rankings is not None:
-        frames.append((result.rankings, RANKINGS))
-    store.append_all([(_add_run_id(rows, run_id), table) for rows, table in frames])
-    store.append_rows(check_rows(run_id, checks), CHECKS)
-    row = _standalone_row(run, result.truth, result.checks)
-    require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
-    store.append_rows([make_run_row(row, run_id, run["started_at"])], RUNS)
-    store.end_runs()
-    return run_id
-
-
-def publish_replays(
-    store: ArrowStore,
-    rows: Sequence[dict[str, Any]],
-    checks: Sequence[Check],
-    rejects: Sequence[tuple[str, str]],
-    run: dict[str, Any],
-) -> list[str]:
-    """Write a replay: a run for each model, whose rows of `runs` come last in one commit.
-
-    Args:
-        store: the warehouse.
-        rows: rows of `replays` without run ids.
-        checks: checks of the log; they are written for each run.
-        rejects: rows of the log that were left out, and the reason of each.
-        run: columns of `runs` that the models share; `models`: identity of the input of each model.
-    """
-    run_ids = {model: new_run_id(run["logical_date"], model) for model in run["models"]}
-    for run_id in run_ids.values():
-        store.note_run(run_id)
-    truth = digest(run["inputs"]["truth"])
-    store.append_rows([{**row, "run_id": run_ids[row["model"]]} for row in rows], REPLAYS)
-    store.append_rows([row for run_id in run_ids.values() for row in check_rows(run_id, checks)], CHECKS)
-    rejected = [
-        {"split_id": truth, "file": run["dataset"], "line": line, "reason": why} for line, why in rejects
-    ]
-    store.append_rows(rejected, REJECTS)
-    published = [
-        make_run_row(_replay_row(run, model, checks), run_ids[model], run["started_at"])
-        for model in run["models"]
-    ]
-    store.append_rows(published, RUNS)
-    store.end_runs()
-    return list(run_ids.values())
-
-
-def find_finished_replay(store: ArrowStore, run: dict[str, Any]) -> list[str]:
-    """Return the runs of a replay that has succeeded on its day; empty if a model lacks one.
-
-    Args:
-        store: the warehouse.
-        run: as in `publish_replays`.
-    """
-    wanted = {_replay_row(run, model, ())["run_key"] for model in run["models"]}
-    day = ("logical_date", "=", run["logical_date"])
-    filters = [("suite", "=", run["suite"]), ("status", "=", "succeeded"), day]
-    rows = store.rows(RUNS, filters, ["run_id", "run_key"])
-    newest = {row["run_key"]: row["run_id"] for row in sorted(rows, key=lambda row: row["run_id"])}
-    return [newest[key] for key in sorted(wanted)] if wanted <= newest.keys() else []
-
-
-def _replay_row(run: dict[str, Any], model: str, checks: Sequence[Check]) -> dict[str, Any]:
-    own = {**run, "model": model, "model_kind": "replay"}
-    own["inputs"] = {**run["inputs"], "model": run["models"][model]}
-    return _standalone_row(own, digest(run["inputs"]["truth"]), checks, ("replays",))
-
-
-def _add_run_id(rows: Any, run_id: str) -> Any:
-    if isinstance(rows, DataFrame):
-        return rows.withColumn("run_id", F.lit(run_id))
-    return rows.append_column("run_id", pa.repeat(run_id, len(rows)))
-
-
-def _standalone_row(
-    run: dict[str, Any], truth: str | None, checks: Sequence[Check], parts: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return the row of an evaluation without a night; `truth`: a hash of the truth.
-
-    `parts` are parts of the code that it uses beside those of all such evaluations.
-    """
-    used_revisions = revisions.select_revisions(*code_provenance.STANDALONE, *parts)
-    identity = digest(run["inputs"], run["settings"], run["model"], __version__, used_revisions)
-    facts = {name: run[name] for name in ("suite", "logical_date", "model", "model_kind", "dataset")}
-    split = truth or digest({"truth": run["inputs"]["truth"]})
-    row = {**facts, "run_key": identity, "attempt": 1, "split": "given", "split_id": split}
-    row |= {"inputs": run["inputs"], "settings": run["settings"], "source": "own", "ran_by": _user_name()}
-    return row | {
-        "revisions": code_provenance.format_revisions(used_revisions),
-        "n_users": _count_users(checks),
-    }
-
-
-def check_base_rates(store: Store | ArrowStore, suite: str, result: Result | LocalResult) -> list[Check]:
-    """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
-    if result.truth is None:
-        return []
-    (base_rate,) = _base_rates(to_arrow(result.metrics).to_pylist())
-    filters = [("suite", "=", suite), ("status", "=", "succeeded")]
-    runs = {row["run_id"] for row in store.rows(RUNS, filters, ["run_id"])}
-    columns = ["run_id", "metric", "slice_key", "value"]
-    known = store.rows(METRICS, [("metric", "=", "mean_outcome")], columns)
-    values = _base_rates([row for row in known if row["run_id"] in runs])
-    return [_base_rate_check(sum(value not in (None, base_rate) for value in values), base_rate)]
-
-
-def _base_rates(metrics: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return [row["value"] for row in metrics if row["metric"] == "mean_outcome" and row["slice_key"] is None]
-
-
-def _base_rate_check(others: int, base_rate: float) -> Check:
-    detail = f"base rate here {base_rate:g}: do not compare RIG, log-loss, NMSE or PE with theirs"
-    return Check("runs of another base rate", others, 0.0, "warning", detail)
-
-
-def make_run_row(
-    row: dict[str, Any], run_id: str, started: datetime, seconds: float | None = None
-) -> dict[str, Any]:
-    """Return a row of `runs` with the values that every run has."""
-    now, settings = datetime.now(UTC), json.dumps(row["settings"], default=str)
-    full = {
-        "status": "succeeded",
-        **row,
-        "run_id": run_id,
-        "config_json": settings,
-        "config_hash": digest(settings),
-        "inputs_json": json.dumps(row["inputs"]),
-        "code_version": __version__,
-        "started_at": started,
-        "finished_at": now,
-        "seconds": (now - started).total_seconds() if seconds is None else seconds,
-    }
-    return {name: full.get(name) for name in RUNS.names}
-
-
-def _count_users(checks: Sequence[Check]) -> int:
-    """Return the number of users of the largest held-out part."""
-    return int(max((check.observed for check in checks if check.check.endswith(": users")), default=0))
-
-
-def _user_name() -> str:
-    return os.environ.get("USER", "unknown")
-
-
 def _provenance_columns(model: ModelConfig, provenance: Provenance, ran_by: str | None) -> dict[str, Any]:
     return {
         "source": provenance.source,
-        "ran_by": provenance.ran_by or ran_by or _user_name(),
+        "ran_by": provenance.ran_by or ran_by or user_name(),
         "source_year": provenance.year,
         "search_space": json.dumps(provenance.search_space) if provenance.search_space else None,
         "budget": provenance.budget,

@@ -16,8 +16,10 @@ from recbench_spark.config import Benchmark, Dataset, Slice, Split
 from recbench_spark.data import worlds
 from recbench_spark.data.columnar import COLUMNAR_READERS, COLUMNS, open_columnar_log
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import id_order, open_log, read_table
-from recbench_spark.data.readers.paths import refuse_empty
+from recbench_spark.data.paths import refuse_empty
+from recbench_spark.data.readers.ids import id_order
+from recbench_spark.data.readers.logs import open_log
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, StoreError
 from recbench_spark.evaluation.ranking.user_blocks import Labels, build_user_blocks
@@ -47,13 +49,16 @@ from recbench_spark.schemas import (
     Table,
 )
 from recbench_spark.storage.blocks import Blocks, count_tasks
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
 """Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
 
 
-LABELLED_SCHEMA = T.StructType([field for field in SPLITS.schema if field.name in (*COLUMNS, "part")])
+LABELLED_SCHEMA = T.StructType(
+    [field for field in spark_schema(SPLITS) if field.name in (*COLUMNS, "part")]
+)
 """Schema of labelled rows that Python tasks write: such a log has no attributes."""
 
 DROPPED_FACT = "dropped"

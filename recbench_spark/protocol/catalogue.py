@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import accumulate
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.indexing import add_dense_index
+from recbench_spark.protocol.popularity import COLD, class_bounds
 from recbench_spark.runtime.session import cache_frame
-
-COLD = "cold"
 
 
 def id_sort_key(numeric: bool) -> Column:
@@ -48,17 +43,6 @@ def find_class_bounds(items: DataFrame) -> tuple[int, int]:
     """
     histogram = items.where("n_train > 0").groupBy("n_train").count().orderBy("n_train").collect()
     return class_bounds([row["n_train"] for row in histogram], [row["count"] for row in histogram])
-
-
-def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
-    """Return the bounds from distinct training counts above 0, ascending, and their numbers of items."""
-    sizes = [count * n for count, n in zip(counts, items, strict=True)]
-    ends = list(accumulate(sizes))
-    # The middle is multiplied by six to compare whole numbers.
-    middles = [6 * end - 3 * size for end, size in zip(ends, sizes, strict=True)]
-    starts = [*counts, max(counts, default=0) + 1]
-    torso, head = (starts[bisect_left(middles, 2 * share * sum(sizes))] for share in (1, 2))
-    return torso, head
 
 
 def _popularity_class(bounds: tuple[int, int]) -> Column:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.randomness import uniform
-from recbench_spark.schemas import require
+from recbench_spark.storage.spark_types import require
 
 STEP = 2.0**-12
 """Step to which the users' part of the log-odds is rounded: an error of at most 0.013 % of a propensity."""

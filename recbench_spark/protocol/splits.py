@@ -32,8 +32,9 @@ from recbench_spark.protocol.labels import (
 )
 from recbench_spark.protocol.positions import DuplicateRule
 from recbench_spark.protocol.windows import find_instants
-from recbench_spark.schemas import ABSENT, COMPLETE, cast_ids_to_text
+from recbench_spark.schemas import ABSENT, COMPLETE
 from recbench_spark.storage.blocks import Blocks, count_tasks, shuffle_blocks, unpack_batches
+from recbench_spark.storage.spark_types import cast_ids_to_text
 
 JOINED = OpenLoop()
 """The open loop is a part of the log like any other: a pair is in one row."""

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from recbench_spark.extras import explain_missing, has_module, install_command
 from recbench_spark.leaderboard.fold_statistics import summarise_folds
+
+if TYPE_CHECKING:  # pages without drawings need no matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SIZE = (7.2, 4.2)
 SPREAD = "bars and bands: standard deviation over folds"
@@ -138,7 +141,9 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
 
 def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
     """Return title and SVG of each figure that the fits are sufficient for."""
-    figures = []
+    figures: list[tuple[str, str]] = []
+    if not can_draw():
+        return figures
     varied = fits.groupby("model").dims.nunique().max() if len(fits) else 0
     for name, draw in FIGURES.items():
         if len(fits) and (name != "dimensions" or varied > 1):
@@ -148,14 +153,36 @@ def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
 
 def render_svg(figure: Figure) -> str:
     """Return the figure as text; the same fits give the same text."""
+    from matplotlib import rc_context  # noqa: PLC0415
+
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": "recbench-spark"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2]
 
 
+def can_draw() -> bool:
+    """Return whether matplotlib is installed; where it is not, say on standard error how to install it."""
+    if has_module("matplotlib"):
+        return True
+    print(f"note: a page without drawings: {install_command('plots')} brings matplotlib", file=sys.stderr)
+    return False
+
+
+def make_figure(size: tuple[float, float]) -> Figure:
+    """Return an empty figure of this size in inches.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    with explain_missing():
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+    return Figure(figsize=size, layout="constrained")
+
+
 def _axes(label: str, title: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = make_figure(SIZE)
     axes = figure.add_subplot()
     axes.set_xlabel(f"{label}\n{SPREAD}")
     axes.set_ylabel("RMSE")

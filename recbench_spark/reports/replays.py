@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from recbench_spark.reports.fits import render_svg
+from recbench_spark.reports.fits import can_draw, make_figure, render_svg
+
+if TYPE_CHECKING:  # pages without drawings need no matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SIZE = (8.6, 6.4)
 SETTINGS = ("exponent", "main_floor", "main_slots", "reserve", "side_slots")
@@ -22,6 +25,11 @@ CASES = {
     "share_other_slot": "another slot: moved along the curve",
     "share_unseen": "unseen pair: the slot's reference rate",
 }
+YIELDS = {
+    "click_yield": "Ad clicks a page view",
+    "main_line_yield": "Main-line clicks a page view",
+}
+"""Metrics of the drawings, and their titles."""
 TABLE = ("model", "other", "point", "metric", "unseen", "value", "ci_low", "ci_high")
 
 
@@ -46,12 +54,10 @@ class ReplayFacts:
 
 def make_replay_facts(name: str, rows: pd.DataFrame, notes: Sequence[str]) -> ReplayFacts:
     """Make the content of a page from rows of `replays`."""
+    drawn = YIELDS.items() if can_draw() else ()
     figures = [
         (title, render_svg(plot_yields(rows, metric)))
-        for metric, title in (
-            ("click_yield", "Ad clicks a page view"),
-            ("main_line_yield", "Main-line clicks a page view"),
-        )
+        for metric, title in drawn
         if ((rows.metric == metric) & rows.point.notna()).any()
     ]
     table = rows[rows.slot.isna()].reindex(columns=list(TABLE))
@@ -69,7 +75,7 @@ def plot_yields(rows: pd.DataFrame, metric: str) -> Figure:
     own = rows[rows.other.isna() & (rows.unseen.isna() | (rows.unseen == "reference"))]
     points = own[own.point.notna()].drop_duplicates("point").sort_values(list(SETTINGS))
     place = {point: n for n, point in enumerate(points.point)}
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = make_figure(SIZE)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_curves(above, own[own.metric == metric], place)
     unit = "users" if own.definition.str.contains("resample=user").any() else "queries"

@@ -19,13 +19,14 @@ import numpy as np
 
 from recbench_spark.config.retrieval import FlatIndexSettings, GraphIndexSettings, InvertedIndexSettings
 from recbench_spark.errors import ConfigError, MissingError
+from recbench_spark.extras import install_command
 from recbench_spark.kernels.arrays import Floats32, Ints
 from recbench_spark.kernels.hashing import hash_longs, start
 from recbench_spark.kernels.ranking.products import error_bounds, lengths
 from recbench_spark.kernels.retrieval.candidates import ItemSets
 from recbench_spark.retrieval.interface import IndexedItems
 
-INSTALL = "pip install 'recbench-spark[retrieval]', on the driver and on the workers"
+INSTALL = f"{install_command('retrieval')}, on the driver and on the workers"
 INDEX_FILE, ITEMS_FILE = "index.faiss", "items.npy"
 NEVER = 2**31 - 1
 """Queries from which on faiss multiplies matrices, whose sums depend on the block's shape."""

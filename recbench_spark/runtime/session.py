@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from recbench_spark.config.loading import CONF
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import java
 
@@ -62,7 +63,7 @@ def local_properties() -> Path:
     Raises:
         ConfigError: there is no such file.
     """
-    default = Path(__file__).resolve().parents[2] / "conf" / "spark" / "local.conf"
+    default = CONF / "spark" / "local.conf"
     path = Path(os.environ.get(PROPERTIES, default))
     if not path.is_file():
         raise ConfigError(

@@ -33,9 +33,6 @@ from recbench_spark.schemas.base import (
     TableColumn,
     array_type,
     arrow_rows,
-    cast_ids_to_text,
-    conform,
-    require,
     require_names,
 )
 from recbench_spark.schemas.comparisons import (
@@ -162,8 +159,5 @@ __all__ = [
     "TableColumn",
     "array_type",
     "arrow_rows",
-    "cast_ids_to_text",
-    "conform",
-    "require",
     "require_names",
 ]

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from recbench_spark.errors import SchemaError, nearest
+from recbench_spark.schemas.delta_types import NOTES, field_json
 
 SCHEMA_VERSION = 5
 """Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
 
-STRING: T.DataType = T.StringType()
-INT: T.DataType = T.IntegerType()
-LONG: T.DataType = T.LongType()
-DOUBLE: T.DataType = T.DoubleType()
-BOOLEAN: T.DataType = T.BooleanType()
-TIMESTAMP: T.DataType = T.TimestampType()
-DATE: T.DataType = T.DateType()
+STRING: pa.DataType = pa.string()
+INT: pa.DataType = pa.int32()
+LONG: pa.DataType = pa.int64()
+FLOAT: pa.DataType = pa.float32()
+DOUBLE: pa.DataType = pa.float64()
+BOOLEAN: pa.DataType = pa.bool_()
+BINARY: pa.DataType = pa.binary()
+TIMESTAMP: pa.DataType = pa.timestamp("us", "UTC")
+DATE: pa.DataType = pa.date32()
 
 
-def array_type(element: T.DataType) -> T.ArrayType:
-    """Return an array type; Delta has no NOT NULL inside arrays and maps, so elements are nullable."""
-    return T.ArrayType(element)
+def array_type(element: pa.DataType) -> pa.DataType:
+    """Return a list type; Delta has no NOT NULL inside arrays and maps, so elements are nullable."""
+    return pa.list_(pa.field("element", element))
+
+
+def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """Return a map type, whose values are nullable."""
+    return pa.map_(key, value)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class TableColumn:
     """A column: name, type, and its meaning for the person who queries it."""
 
     name: str
-    type: T.DataType
+    type: pa.DataType
     comment: str
     nullable: bool = True
 
@@ -52,16 +57,20 @@ class Table:
     constraints: dict[str, str] = field(default_factory=dict)
 
     @property
-    def schema(self) -> T.StructType:
-        """The Spark schema, with comments."""
-        return T.StructType(
-            [T.StructField(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
-        )
+    def schema_json(self) -> str:
+        """The schema with comments, as a log of Delta holds it; `storage.spark_types` reads it."""
+        fields = [field_json(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
+        return json.dumps({"fields": fields, "type": "struct"}, separators=(",", ":"), sort_keys=True)
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema, without comments."""
-        return to_arrow_schema(self.schema, timezone="UTC")
+        """The Arrow schema; each field carries its comment as Spark notes it."""
+        return pa.schema(
+            [
+                pa.field(c.name, c.type, c.nullable, {NOTES: json.dumps({"comment": c.comment})})
+                for c in self.columns
+            ]
+        )
 
     @property
     def names(self) -> list[str]:
@@ -101,20 +110,11 @@ COMPLETE = "recbench.complete"
 IDS = ("user_id", "item_id")
 
 
-def require(frame: DataFrame, columns: list[str], what: str) -> None:
-    """Check that a frame has columns.
-
-    Raises:
-        SchemaError: a column is missing; the message names the existing columns and the nearest one.
-    """
-    require_names(frame.columns, columns, what)
-
-
 def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> None:
-    """Check names of columns as `require`.
+    """Check that names of columns hold the required ones.
 
     Raises:
-        SchemaError: a name is missing.
+        SchemaError: a name is missing; the message has the existing names and the nearest one.
     """
     missing = [name for name in columns if name not in names]
     if missing:
@@ -122,27 +122,6 @@ def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> No
             f"{what} has no column {', '.join(missing)}; it has {', '.join(names)}",
             nearest(missing[0], names),
         )
-
-
-def cast_ids_to_text(log: DataFrame) -> DataFrame:
-    """Return the log with its ids as text; the metadata of its columns stays."""
-    text = {
-        name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
-        for name in IDS
-        if log.schema[name].dataType != STRING
-    }
-    return log.select(*(text.get(name, name) for name in log.columns)) if text else log
-
-
-def conform(frame: DataFrame, table: Table) -> DataFrame:
-    """Return the frame with the table's columns, in its order and types; missing nullable ones are NULL."""
-    require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
-    return frame.select(
-        *(
-            (F.col(c.name) if c.name in frame.columns else F.lit(None)).cast(c.type).alias(c.name)
-            for c in table.columns
-        )
-    )
 
 
 def arrow_rows(rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table) -> pa.Table:

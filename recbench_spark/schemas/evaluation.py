@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql import types as T
-
 from recbench_spark.schemas.base import (
     DEFINITION,
     DOUBLE,
@@ -19,6 +17,7 @@ from recbench_spark.schemas.base import (
     Table,
     TableColumn,
     array_type,
+    map_type,
 )
 
 RANK_COLUMNS = (
@@ -87,7 +86,7 @@ CURVE_VALUES = Table(
         TableColumn("ks", array_type(INT), "Cut-offs; NULL element: over the whole ranking.", False),
         TableColumn(
             "values",
-            T.ArrayType(array_type(DOUBLE)),
+            array_type(array_type(DOUBLE)),
             "For each cut-off the values by `given`, means over draws; NULL: user left out.",
             False,
         ),
@@ -174,7 +173,7 @@ RANKINGS = Table(
         TableColumn("top_items", array_type(STRING), "The first max(k) items, if lists are requested."),
         TableColumn(
             "slices",
-            T.MapType(STRING, array_type(STRING)),
+            map_type(STRING, array_type(STRING)),
             "Per slice key the label of each truth item.",
         ),
         TableColumn(

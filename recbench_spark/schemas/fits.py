@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import types as T
-
 from recbench_spark.schemas.base import (
     BOOLEAN,
     DOUBLE,
+    FLOAT,
     INT,
     ITEM_ID,
     LONG,
@@ -17,6 +16,7 @@ from recbench_spark.schemas.base import (
     Table,
     TableColumn,
     array_type,
+    map_type,
     text_column,
 )
 
@@ -50,7 +50,7 @@ FITS = Table(
         TableColumn("error", STRING, "Why it diverged or failed."),
         TableColumn("rmse", DOUBLE, "Root mean squared error over all rows predicted."),
         TableColumn("mae", DOUBLE, "Mean absolute error over the same."),
-        TableColumn("rmse_by_part", T.MapType(STRING, DOUBLE), "RMSE of each part predicted."),
+        TableColumn("rmse_by_part", map_type(STRING, DOUBLE), "RMSE of each part predicted."),
         TableColumn(
             "rmse_by_step", array_type(DOUBLE), "RMSE after each epoch, sweep or sample, on these rows."
         ),
@@ -89,9 +89,7 @@ TRIALS = Table(
         text_column("kind", "Learner."),
         TableColumn("number", INT, "Place in the sequence of the search, from 0.", False),
         SETTINGS_JSON,
-        TableColumn(
-            "searched", T.MapType(STRING, DOUBLE), "The settings searched; of a choice, its place."
-        ),
+        TableColumn("searched", map_type(STRING, DOUBLE), "The settings searched; of a choice, its place."),
         TableColumn("space_json", STRING, "The declared space of each setting, as JSON."),
         text_column("method", "sobol (low discrepancy) or random."),
         TableColumn("budget", INT, "Settings that every method of this search is given.", False),
@@ -150,7 +148,7 @@ BOARDS = Table(
         TableColumn("evidence", STRING, "Fits, or the bundle by its digest, that the number comes from."),
         TableColumn("entered_at", TIMESTAMP, "When the row was written, UTC.", False),
         TableColumn(
-            "fold_values", T.MapType(INT, DOUBLE), "Value of each fold, mean over seeds, where known."
+            "fold_values", map_type(INT, DOUBLE), "Value of each fold, mean over seeds, where known."
         ),
     ),
     constraints={"origin_known": "origin IN ('published', 'ours', 'bundle')"},
@@ -218,7 +216,7 @@ EMBEDDINGS = Table(
         text_column("model_id", "Hash of the split and the model's settings."),
         text_column("side", "user or item."),
         text_column("id", "Original user or item id."),
-        TableColumn("vector", array_type(T.FloatType()), "Embedding, float32.", False),
+        TableColumn("vector", array_type(FLOAT), "Embedding, float32.", False),
         TableColumn("bias", DOUBLE, "Added to the score; 0 where the model has none.", False),
     ),
     partition_by=("model_id", "side"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql import types as T
-
 from recbench_spark.schemas.base import (
+    BINARY,
     BOOLEAN,
     DOUBLE,
+    FLOAT,
     INT,
     LONG,
     STRING,
@@ -71,7 +71,7 @@ GRAPH_VECTORS = Table(
         TableColumn("nodes", INT, "Nodes of the row, by node_index.", False),
         TableColumn("dims", INT, "Dimensions of a vector.", False),
         text_column("dtype", "float16 or float32, little-endian."),
-        TableColumn("vectors", T.BinaryType(), "The vectors, end to end.", False),
+        TableColumn("vectors", BINARY, "The vectors, end to end.", False),
     ),
     partition_by=("model_id", "layer"),
 )
@@ -113,9 +113,7 @@ NEIGHBOURHOODS = Table(
         TableColumn(
             "neighbours", array_type(STRING), "Original ids, most visited first; never the node itself."
         ),
-        TableColumn(
-            "weights", array_type(T.FloatType()), "Visits over the visits of all kept: they sum to 1."
-        ),
+        TableColumn("weights", array_type(FLOAT), "Visits over the visits of all kept: they sum to 1."),
         TableColumn("visits", array_type(INT), "Visits of each."),
         TableColumn("visited", INT, "Different nodes visited, kept or not."),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import types as T
+import pyarrow as pa
 
 from recbench_spark.schemas.base import (
     DOUBLE,
@@ -16,6 +16,7 @@ from recbench_spark.schemas.base import (
     Table,
     TableColumn,
     array_type,
+    map_type,
     text_column,
 )
 
@@ -53,7 +54,7 @@ SPLITS = Table(
         TableColumn("rating", DOUBLE, "Rating or relevance; 1 where the log has none.", False),
         TableColumn("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
         text_column("part", "train, given, valid, test, open_loop, later, or a part named in split.parts."),
-        TableColumn("attributes", T.MapType(STRING, STRING), "Further columns kept as slices."),
+        TableColumn("attributes", map_type(STRING, STRING), "Further columns kept as slices."),
     ),
     partition_by=("split_id",),
 )
@@ -67,17 +68,17 @@ ITEMS = Table(
         TableColumn("item_index", INT, "Dense position in item id order: ties fall to the smaller.", False),
         TableColumn("n_train", LONG, "Training interactions of the item.", False),
         text_column("popularity", "head, torso, tail (a third of the training rows each) or cold."),
-        TableColumn("attributes", T.MapType(STRING, STRING), "Columns of the items table kept as slices."),
+        TableColumn("attributes", map_type(STRING, STRING), "Columns of the items table kept as slices."),
     ),
     partition_by=("split_id",),
 )
 
-HELD_OUT = T.StructType(
+HELD_OUT = pa.struct(
     [
-        T.StructField("item_ids", array_type(STRING)),
-        T.StructField("items", array_type(INT)),
-        T.StructField("relevance", array_type(DOUBLE)),
-        T.StructField("slices", T.MapType(STRING, array_type(STRING))),
+        pa.field("item_ids", array_type(STRING)),
+        pa.field("items", array_type(INT)),
+        pa.field("relevance", array_type(DOUBLE)),
+        pa.field("slices", map_type(STRING, array_type(STRING))),
     ]
 )
 
@@ -92,7 +93,7 @@ USER_BLOCKS = Table(
             "train_items", array_type(INT), "item_index of training and given items, ascending.", False
         ),
         TableColumn("train_ratings", array_type(DOUBLE), "Their ratings, in the same order.", False),
-        TableColumn("held_out", T.MapType(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
+        TableColumn("held_out", map_type(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
     ),
     partition_by=("split_id",),
 )
@@ -177,14 +178,14 @@ POWER_LAWS = Table(
     partition_by=("split_id",),
 )
 
-INTERACTIONS = T.StructType(
+INTERACTIONS = pa.schema(
     [
-        T.StructField("user_id", STRING),
-        T.StructField("item_id", STRING),
-        T.StructField("rating", DOUBLE),
-        T.StructField("event_time", LONG),
-        T.StructField("part", STRING),
-        T.StructField("attributes", T.MapType(STRING, STRING)),
+        pa.field("user_id", STRING),
+        pa.field("item_id", STRING),
+        pa.field("rating", DOUBLE),
+        pa.field("event_time", LONG),
+        pa.field("part", STRING),
+        pa.field("attributes", map_type(STRING, STRING)),
     ]
 )
 """Schema of every reader's result; `part` is NULL unless the log itself names the part of a row."""

@@ -24,7 +24,7 @@ from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import open_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.table_folders import (
     check_writable,
     create_local_table,
@@ -176,7 +176,7 @@ class ArrowStore:
         # Each attempt has the same name, so that an append whose answer was lost is not repeated.
         name = f"{table.name}/{uuid.uuid4().hex}"
         commit = partial(delta_files.append_rows, self.location(table.name), arrow_rows(rows, table), name)
-        retry_conflicts(f"write {table.name}", commit, RETRY_SECONDS)
+        retry_while(is_delta_conflict, f"write {table.name}", commit, RETRY_SECONDS)
 
     def create(self, table: Table) -> None:
         """Create a table that does not exist yet, with the first commit that Spark would write."""

@@ -24,13 +24,14 @@ import pyarrow.parquet as pq
 from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.blocks import Blocks
 from recbench_spark.storage.delta_tables import list_table_files, open_for_write, open_table, read_dataset
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+
+    from recbench_spark.storage.blocks import Blocks
 
 WRITER_VERSION = 2
 """Highest writer version for `can_commit`: tables of a later one may require what this module does not do

@@ -25,6 +25,7 @@ from recbench_spark.schemas import Table, arrow_rows
 from recbench_spark.storage.blocks import chunks
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
 from recbench_spark.storage.objects import open_output
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.uris import join_uri
 
 BUFFER_BYTES = 1 << 26
@@ -63,7 +64,7 @@ def _raise_breaches(frame: DataFrame, table: Table) -> DataFrame:
     for name, condition in table.constraints.items():
         message = F.lit(f"cannot write {table.name}: a row breaks the constraint {name}: {condition}")
         holds = F.coalesce(F.expr(condition), F.lit(False))
-        kind = table.schema[first].dataType
+        kind = spark_schema(table)[first].dataType
         frame = frame.withColumn(
             first, F.when(holds, F.col(first)).otherwise(F.raise_error(message).cast(kind))
         )

@@ -9,14 +9,17 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from recbench_spark.errors import StoreError
-from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, conform
+from recbench_spark.schemas import RESULT_TABLES, TABLES, Table
 from recbench_spark.storage.delta_files import can_append
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.leases import take_turns
 from recbench_spark.storage.marks import list_others_at_work
 from recbench_spark.storage.publish import remove_tree
-from recbench_spark.storage.spark_errors import ATTEMPTS, retry_conflicts
-from recbench_spark.storage.table_sql import create_statement, migration_statements, quote_folder
+from recbench_spark.storage.retries import ATTEMPTS
+from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.spark_types import conform
+from recbench_spark.storage.table_sql import quote_folder
+from recbench_spark.storage.table_statements import create_statement, migration_statements
 from recbench_spark.storage.table_upkeep import change_table
 from recbench_spark.storage.uris import LOG, is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables

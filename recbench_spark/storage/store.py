@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark import schemas
-from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows, conform
+from recbench_spark.schemas import RESULT_TABLES, TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files, migration, table_upkeep
 from recbench_spark.storage.ages import read_clock
 from recbench_spark.storage.blocks import Blocks
@@ -31,6 +31,7 @@ from recbench_spark.storage.frame_files import write_frame
 from recbench_spark.storage.marks import end_runs, note_run, oldest_work, runs_at_work
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.spark_types import conform
 from recbench_spark.storage.table_sql import equality_condition, quote_text, timestamp_literal
 from recbench_spark.storage.uris import is_object_storage
 from recbench_spark.storage.warehouse import WarehouseTables

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
@@ -23,6 +21,9 @@ from recbench_spark.storage.objects import list_objects, put_if_absent, require_
 from recbench_spark.storage.publish import NO_LINKS
 from recbench_spark.storage.table_sql import table_properties
 from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def is_catalog_schema(root: str) -> bool:
@@ -219,7 +220,7 @@ def first_commit(table: Table) -> list[dict[str, Any]]:
         "id": str(uuid.uuid4()),
         "description": table.comment,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": table.schema.json(),
+        "schemaString": table.schema_json,
         "partitionColumns": list(table.partition_by),
         "configuration": table_properties(table),
         "createdTime": now,

@@ -106,7 +106,7 @@ def _change_actions(opened: DeltaTable, table: Table) -> list[dict[str, Any]]:
     metadata, protocol, now = opened.metadata(), opened.protocol(), int(time.time() * 1000)
     fields = json.loads(opened.schema().to_json())["fields"]
     names = {field["name"] for field in fields}
-    added = [field for field in json.loads(table.schema.json())["fields"] if field["name"] not in names]
+    added = [field for field in json.loads(table.schema_json)["fields"] if field["name"] not in names]
     change = {"timestamp": now, "operation": "CHANGE COLUMNS", "operationParameters": {}}
     actions: list[dict[str, Any]] = [{"commitInfo": change}]
     if table.constraints and protocol.min_writer_version < CHECKED_VERSION:

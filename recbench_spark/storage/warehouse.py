@@ -27,7 +27,9 @@ from recbench_spark.storage.object_access import (
 )
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
-from recbench_spark.storage.spark_errors import first_line, retry_conflicts
+from recbench_spark.storage.retries import first_line
+from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_folders import (
     HINT_RESTORE,
     check_writable,
@@ -38,13 +40,8 @@ from recbench_spark.storage.table_folders import (
     remote_files_in,
     try_create_local,
 )
-from recbench_spark.storage.table_sql import (
-    check_version,
-    create_statement,
-    filter_condition,
-    quote_folder,
-    view_files,
-)
+from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
+from recbench_spark.storage.table_statements import create_statement, filter_condition
 from recbench_spark.storage.uris import LOG, is_object_storage, read_scheme
 
 MAX_DRIVER_BYTES = 1 << 28
@@ -216,7 +213,7 @@ class WarehouseTables:
         """Return all rows of a table, visible or not; an empty frame if it does not exist yet."""
         self._renew_access()
         if not self.exists(table.name):
-            return self.spark.createDataFrame([], table.schema)
+            return self.spark.createDataFrame([], spark_schema(table))
         if self.in_catalog:
             return self.spark.read.table(self.location(table.name))
         require_jars(self.spark, self.root)

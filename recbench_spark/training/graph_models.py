@@ -26,6 +26,7 @@ from recbench_spark.graph.stored_graphs import split_source
 from recbench_spark.models.graph import SIDES, GraphNet
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, MANIFESTS
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 
@@ -112,7 +113,7 @@ def record_edges(store: Store, prepared: PreparedGraphModel, split_id: str) -> N
     graph = prepared.graph
     detail = f"of graph {graph.graph_id}: rows of part train alone, no held-out row was read"
     row = (split_id, "train", "graph_edges", float(graph.checks["edges"]), detail)
-    frame = store.spark.createDataFrame([row], MANIFESTS.schema)
+    frame = store.spark.createDataFrame([row], spark_schema(MANIFESTS))
     store.append(frame, MANIFESTS, once=f"edges/{graph.graph_id}")
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from recbench_spark.config import FOLD_HOLDOUTS, Benchmark, digest
-from recbench_spark.data.readers import id_order, open_log
+from recbench_spark.data.readers.ids import id_order
+from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, ProtocolError, StoreError
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.nightly.split import choose_open_loop, drop_later_rows, identify_split

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from recbench_spark import __version__
 from recbench_spark.config import Benchmark, Bootstrap, ListsModel, digest, parse
 from recbench_spark.config.bundle import Bundle
-from recbench_spark.data.readers import read_table
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.metrics.predictions import group_by_user, rating_metrics
 from recbench_spark.kernels.metrics.about import ABOUT
@@ -29,12 +29,8 @@ from recbench_spark.randomness import hash_keys
 from recbench_spark.schemas import FITS, METRICS, SUBMISSIONS
 from recbench_spark.storage.objects import holds_files, open_parquet
 from recbench_spark.storage.publish import private_path, rename_folder
-from recbench_spark.storage.shared_rows import (
-    drop_folder,
-    load_parquet,
-    scratch_folder,
-    write_parquet,
-)
+from recbench_spark.storage.shared_rows import drop_folder, load_parquet, scratch_folder, write_parquet
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.table import find_place
 from recbench_spark.training.fits.tasks import PREDICTIONS
@@ -485,7 +481,7 @@ def _count_look(
         by_part.get("quiz"), by_part.get("test", entry.value), now, entry.entry_id,
         "; ".join(notes) or None,
     )  # fmt: skip
-    store.append(store.spark.createDataFrame([row], SUBMISSIONS.schema), SUBMISSIONS)
+    store.append(store.spark.createDataFrame([row], spark_schema(SUBMISSIONS)), SUBMISSIONS)
 
 
 def make_facts(benchmark: Benchmark, log: FoldedLog, row: Any, who: str) -> dict[str, Any]:

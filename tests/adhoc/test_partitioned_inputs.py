@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.adhoc import local_engine, spark_engine
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.data.text_layouts import TEXT_NOTES
 from recbench_spark.errors import DataError
 from tests.adhoc.test_engines import answer, frames
 

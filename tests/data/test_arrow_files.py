@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.data import arrow_files
-from recbench_spark.data.readers.paths import refuse_empty
+from recbench_spark.data.paths import refuse_empty
 from recbench_spark.errors import DataError
 
 BEYOND = [

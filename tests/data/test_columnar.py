@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from recbench_spark.config import Dataset, Split
 from recbench_spark.data import columnar
 from recbench_spark.data.columnar import COLUMNS, open_columnar_log
-from recbench_spark.data.readers import open_log
+from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.nightly import split
 from recbench_spark.nightly.split import write_labelled_log

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 
 import recbench_spark
 from recbench_spark.config import Bootstrap, CandidateDraw, Dataset
-from recbench_spark.data.readers import open_log, read_table
+from recbench_spark.data.readers.logs import open_log
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from tests import id_rule
 

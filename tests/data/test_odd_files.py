@@ -19,7 +19,10 @@ import pytest
 
 from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files, columnar
-from recbench_spark.data.readers import files, id_order, open_log, read_table
+from recbench_spark.data.readers import files
+from recbench_spark.data.readers.ids import id_order
+from recbench_spark.data.readers.logs import open_log
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import FallbackToSpark, RecbenchError
 from recbench_spark.graph.edges import open_rows
 from recbench_spark.storage.local_files import HEAD_BYTES, parquet_error

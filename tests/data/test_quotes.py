@@ -8,7 +8,8 @@ import pytest
 
 from recbench_spark.config import Dataset
 from recbench_spark.data import arrow_files
-from recbench_spark.data.readers import read_log, read_table
+from recbench_spark.data.readers.logs import read_log
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import DataError
 
 HEADER = "user_id\titem_id\trating\n"

@@ -13,9 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Dataset, WorldSettings, parse
-from recbench_spark.data.readers import PARTS, id_order, open_log, read_log, read_table
+from recbench_spark.data.readers.ids import id_order
+from recbench_spark.data.readers.logs import open_log, read_log
+from recbench_spark.data.readers.tables import read_table
+from recbench_spark.data.readers.values import PARTS
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.storage.spark_types import spark_fields
+
+LOG_SCHEMA = spark_fields(INTERACTIONS)
 
 SECOND = 1_000_000
 
@@ -47,7 +53,7 @@ def log(user: str, item: str, rating: float = 1.0, time=None, part=None, attribu
 def test_world_through_the_registry(spark):
     world = WorldSettings(users=50, items=100, interactions=1000, open_loop=100, periods=1)
     frame = read_log(spark, Dataset(name="w", reader="world", world=world))
-    assert frame.columns == INTERACTIONS.names
+    assert frame.columns == LOG_SCHEMA.names
     assert id_order([frame]) == "bytes"
     assert frame.where("part = 'open_loop'").count() == 100
 
@@ -59,7 +65,7 @@ def test_movielens_100k(spark, tmp_path, name):
     for path in (tmp_path, tmp_path / name):
         frame = read_log(spark, dataset("movielens_100k", path))
         assert rows(frame) == expected
-        assert frame.schema.simpleString() == INTERACTIONS.simpleString()
+        assert frame.schema.simpleString() == LOG_SCHEMA.simpleString()
     assert id_order([frame]) == "numeric"
 
 

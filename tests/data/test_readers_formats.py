@@ -10,20 +10,19 @@ import pytest
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Benchmark, load_benchmark, parse
-from recbench_spark.data.readers import (
-    id_order,
-    read_log,
-    read_negatives,
-    read_propensities,
-    read_rounds,
-    read_table,
-)
-from recbench_spark.data.readers.bandit_feedback import ROUNDS
+from recbench_spark.data.readers.bandit_feedback import ROUNDS, read_rounds
+from recbench_spark.data.readers.ids import id_order
+from recbench_spark.data.readers.logs import read_log
+from recbench_spark.data.readers.published import read_negatives, read_propensities
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.schemas import INTERACTIONS, ITEMS, MANIFESTS, RANKINGS, REJECTS
+from recbench_spark.storage.spark_types import spark_fields
 from recbench_spark.storage.store import Store
 from tests.data.test_readers import SECOND, dataset, log, rows, write
 from tests.nights import run
+
+LOG_SCHEMA = spark_fields(INTERACTIONS)
 
 # --- MovieLens ---
 
@@ -331,7 +330,7 @@ def test_missing_files(spark, tmp_path, reader, there, missing):
 def test_real_splits(spark, shared_data, reader, folder, held_out, counts):
     """Rows of both parts; ids are 0, 1, 2 ..., so the largest tells how many there are."""
     frame = read_log(spark, dataset(reader, shared_data / folder))
-    assert frame.schema.simpleString() == INTERACTIONS.simpleString()
+    assert frame.schema.simpleString() == LOG_SCHEMA.simpleString()
     sizes = frame.agg(
         F.count_if(F.col("part") == "train"),
         F.count_if(F.col("part") == held_out),

@@ -16,7 +16,7 @@ from recbench_spark.commands.dry_runs import check_log
 from recbench_spark.config import Dataset, parse
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.columnar import _convert_times
-from recbench_spark.data.readers import open_log, read_log
+from recbench_spark.data.readers.logs import open_log, read_log
 from recbench_spark.data.times import CHECKED, coarser_unit, guess_unit, time_hint
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 

@@ -15,6 +15,9 @@ from recbench_spark.protocol.labels import OpenLoop
 from recbench_spark.protocol.manifests import build_manifest
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.storage.spark_types import spark_fields
+
+LOG_SCHEMA = spark_fields(INTERACTIONS)
 
 WORLD = WorldSettings(users=400, items=60, interactions=5000, open_loop=2000, periods=3)
 PINNED = (6990, 18370, 39753365, 3511145)
@@ -50,9 +53,9 @@ def test_hash_is_sparks(spark):
 
 def test_schema_and_ids(spark, log):
     frame = read_world(spark, WORLD)
-    assert [f.name for f in frame.schema] == INTERACTIONS.names
+    assert [f.name for f in frame.schema] == LOG_SCHEMA.names
     assert [f.dataType.simpleString() for f in frame.schema] == [
-        f.dataType.simpleString() for f in INTERACTIONS
+        f.dataType.simpleString() for f in LOG_SCHEMA
     ]
     assert log.user_id.min() == "u000000" and log.user_id.max() == "u000399"
     assert log.item_id.min() == "i00000" and log.item_id.max() == "i00059"

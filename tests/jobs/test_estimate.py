@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from recbench_spark.commands import estimate as job
 from recbench_spark.config import Bootstrap
-from recbench_spark.data.readers import read_propensities
+from recbench_spark.data.readers.published import read_propensities
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.evaluation.estimators.rating_matrix import (
     LOSSES,

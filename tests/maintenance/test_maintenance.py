@@ -33,6 +33,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage import migration
 from recbench_spark.storage.shared_rows import SETTING, local_scratch
+from recbench_spark.storage.spark_types import spark_schema, spark_type
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import remove_uncommitted
 from recbench_spark.storage.table_sql import VERSION_PROPERTY
@@ -144,7 +145,7 @@ def older_runs(spark, folder: Path) -> Store:
     """A table `runs` as an earlier schema had it: without three columns and one constraint."""
     kept = [c for c in RUNS.columns if c.name not in OLDER]
     columns = ", ".join(
-        f"`{c.name}` {c.type.simpleString()}{'' if c.nullable else ' NOT NULL'}" for c in kept
+        f"`{c.name}` {spark_type(c.type).simpleString()}{'' if c.nullable else ' NOT NULL'}" for c in kept
     )
     spark.sql(
         f"CREATE TABLE delta.`{folder}/runs` ({columns}) USING delta "
@@ -152,7 +153,7 @@ def older_runs(spark, folder: Path) -> Store:
     )
     values = {"run_id": "r1", "run_key": "k", "attempt": 1, "suite": "s", "model": "m", "split_id": "x",
               "status": "succeeded", "source": "own", "logical_date": DAYS[0]}  # fmt: skip
-    schema = RUNS.schema
+    schema = spark_schema(RUNS)
     rows = [tuple(values.get(c.name) for c in kept)]
     types = type(schema)([schema[c.name] for c in kept])
     spark.createDataFrame(rows, types).write.format("delta").mode("append").save(f"{folder}/runs")
@@ -178,7 +179,8 @@ def test_an_older_warehouse_is_migrated(spark, tmp_path: Path, capsys: pytest.Ca
         if "constraints" in name
     }
     assert names == set(RUNS.constraints)
-    store.append(spark.createDataFrame([old.asDict() | {"run_id": "r2", "n_users": 7}], RUNS.schema), RUNS)
+    newer = old.asDict() | {"run_id": "r2", "n_users": 7}
+    store.append(spark.createDataFrame([newer], spark_schema(RUNS)), RUNS)
     assert {row.run_id: row.n_users for row in store.read(RUNS).collect()} == {"r1": None, "r2": 7}
     assert store.migrate() == []
 
@@ -187,7 +189,7 @@ def make_schema_3(spark, folder: Path) -> list[str]:
     """The two tables of rows of users as schema 3 laid them out; returns the rows of one, as text."""
     older_runs(spark, folder)
     for name, keys in (("rankings", "run_id"), ("user_metrics", "run_id, user_id")):
-        columns = ", ".join(f"`{c.name}` {c.type.simpleString()}" for c in TABLES[name].columns)
+        columns = ", ".join(f"`{c.name}` {spark_type(c.type).simpleString()}" for c in TABLES[name].columns)
         place = f"delta.`{folder}/{name}`"
         spark.sql(
             f"CREATE TABLE {place} ({columns}) USING delta CLUSTER BY ({keys}) "
@@ -320,7 +322,7 @@ def test_a_table_whose_creation_was_killed_is_created(spark, tmp_path: Path) -> 
     store, row = Store(spark, str(tmp_path / "w")), ("s", "log", "rows", 1.0, None)
     long_ago = time.time() - 60
     os.utime(log, (long_ago, long_ago))
-    store.append(spark.createDataFrame([row], MANIFESTS.schema), MANIFESTS)
+    store.append(spark.createDataFrame([row], spark_schema(MANIFESTS)), MANIFESTS)
     assert store.read(MANIFESTS).count() == 1
 
 
@@ -379,7 +381,7 @@ def test_a_table_whose_log_is_gone_is_an_error_everywhere(
 ) -> None:
     """Neither an empty leaderboard with exit 0 nor a new table over the old rows."""
     root, row = f"{scheme}{tmp_path}/w", ("s", "log", "rows", 1.0, None)
-    Store(spark, root).append(spark.createDataFrame([row], MANIFESTS.schema), MANIFESTS)
+    Store(spark, root).append(spark.createDataFrame([row], spark_schema(MANIFESTS)), MANIFESTS)
     log = tmp_path / "w" / "manifests" / "_delta_log"
     files = sorted(log.parent.rglob("*.parquet"))
     log.rename(tmp_path / "log")

@@ -12,7 +12,7 @@ from recbench_spark.config import Gate
 from recbench_spark.errors import GATE, GateError
 from recbench_spark.nightly.gates import gate_checks, gate_error
 from recbench_spark.nightly.night import check_night_gates, open_night
-from recbench_spark.nightly.results import check_rows
+from recbench_spark.nightly.standalone_runs import check_rows
 from recbench_spark.schemas import RUNS
 from tests.nights import DATE, Ran, models, run, small
 

@@ -21,6 +21,7 @@ from recbench_spark.schemas import (
     RATING_PROPENSITIES,
     SPLITS,
 )
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 
 # a is shown to 4 users, b and c to 2, d to 1, e only in the test part; ratings 5 where the user is odd.
@@ -41,9 +42,9 @@ def store(spark, tmp_path_factory: pytest.TempPathFactory) -> Store:
         (SPLIT, f"u{n % 4 + 1}", "abcde"[n % 5], 5.0 if n < 2 else 1.0, None, "open_loop", None)
         for n in range(10)
     ]
-    made.append(spark.createDataFrame(rows, SPLITS.schema), SPLITS)
+    made.append(spark.createDataFrame(rows, spark_schema(SPLITS)), SPLITS)
     items = [(SPLIT, item, n, 0, "tail", None) for n, item in enumerate("abcde")]
-    made.append(spark.createDataFrame(items, ITEMS.schema), ITEMS)
+    made.append(spark.createDataFrame(items, spark_schema(ITEMS)), ITEMS)
     return made
 
 
@@ -117,7 +118,7 @@ def test_logistic_regression_against_sklearn_and_with_cells_drawn(spark, tmp_pat
     shown[:, 7] = False
     store = Store(spark, str(tmp_path / "w"))
     cells = [(SPLIT, f"u{u}", f"i{i}", 1.0, None, "train", None) for u, i in np.argwhere(shown)]
-    rows = spark.createDataFrame(cells, SPLITS.schema)
+    rows = spark.createDataFrame(cells, spark_schema(SPLITS))
     tables = {"user_features": features(tmp_path / "users.csv", "user_id", of_users),
               "item_features": features(tmp_path / "items.csv", "item_id", of_items)}  # fmt: skip
     propensities = {}

@@ -22,6 +22,9 @@ from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.protocol.windows import find_time
 from recbench_spark.randomness import hash_keys, uniform
 from recbench_spark.schemas import ABSENT, ID_KIND, INTERACTIONS
+from recbench_spark.storage.spark_types import spark_fields
+
+LOG_SCHEMA = spark_fields(INTERACTIONS)
 
 Row = tuple[str, str, float, int | None, str | None, dict[str, str] | None]
 
@@ -58,7 +61,7 @@ def partitions(spark, n: int) -> Iterator[None]:
 
 def test_temporal_by_hand(spark) -> None:
     """Ten rows of one user in time order: eight train, one valid, one test; the last is test."""
-    log = spark.createDataFrame([row("u", f"i{n}", time=100 + n) for n in range(10)], INTERACTIONS)
+    log = spark.createDataFrame([row("u", f"i{n}", time=100 + n) for n in range(10)], LOG_SCHEMA)
     parts = read_parts(label_log(log, Split(protocol="TO_RS", ratio=(0.8, 0.1, 0.1))))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["valid", "test"]
     parts = read_parts(label_log(log, Split(protocol="TO_LS", valid=True)))
@@ -69,7 +72,7 @@ def test_temporal_by_hand(spark) -> None:
 
 def test_equal_times_go_by_item_id(spark) -> None:
     """All at once: the largest item id counts as the last one, by bytes ("9" after "10")."""
-    log = spark.createDataFrame([row("u", item, time=5) for item in ("10", "9", "a", "2")], INTERACTIONS)
+    log = spark.createDataFrame([row("u", item, time=5) for item in ("10", "9", "a", "2")], LOG_SCHEMA)
     assert read_parts(label_log(log, Split(protocol="TO_LS", valid=True))) == {
         ("u", "a"): "test",
         ("u", "9"): "valid",
@@ -81,7 +84,7 @@ def test_equal_times_go_by_item_id(spark) -> None:
 def test_few_rows(spark) -> None:
     """One row stays in train; two give one test row; three, where valid is asked for, one each."""
     rows = [row(f"u{n}", f"i{i}", time=i) for n in (1, 2, 3) for i in range(n)]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     wanted = {1: ["train"], 2: ["train", "test"], 3: ["train", "valid", "test"]}
     for protocol in ("TO_RS", "TO_LS", "RO_RS", "RO_LS"):
         parts = read_parts(label_log(log, Split(protocol=protocol, ratio=(0.8, 0.1, 0.1), valid=True)))
@@ -93,7 +96,7 @@ def test_few_rows(spark) -> None:
 def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
     """0.1 * 30, 0.7 * 10, 0.29 * 100: floor of the decimal product, not of the binary one."""
     rows = [row(f"u{n}", f"i{i:03}", time=i) for n in (10, 30, 100) for i in range(n)]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     for test in (0.1, 0.29, 0.7, 0.3):
         parts = read_parts(label_log(log, Split(protocol="TO_RS", ratio=(1 - test, 0.0, test))))
         for n in (10, 30, 100):
@@ -104,30 +107,28 @@ def test_shares_are_exact_where_binary_fractions_are_not(spark) -> None:
 def test_rows_with_a_part_keep_it_and_count_for_nothing(spark) -> None:
     rows = [row("u", f"i{n}", time=n) for n in range(4)]
     rows += [row("u", f"o{n}", time=1000 + n, part="open_loop") for n in range(6)]
-    parts = read_parts(label_log(spark.createDataFrame(rows, INTERACTIONS), Split(protocol="TO_LS")))
+    parts = read_parts(label_log(spark.createDataFrame(rows, LOG_SCHEMA), Split(protocol="TO_LS")))
     assert [parts["u", f"i{n}"] for n in range(4)] == ["train"] * 3 + ["test"]
     assert {parts["u", f"o{n}"] for n in range(6)} == {"open_loop"}
 
 
 def test_a_temporal_split_needs_times_of_the_rows_it_orders(spark) -> None:
     without = [row("u", "a"), row("u", "b", time=1)]
-    log = spark.createDataFrame(without, INTERACTIONS)
+    log = spark.createDataFrame(without, LOG_SCHEMA)
     for protocol in ("TO_RS", "TO_LS"):
         with pytest.raises(ProtocolError, match="time in every row"):
             label_log(log, Split(protocol=protocol))
     assert set(read_parts(label_log(log, Split(protocol="RO_LS"))).values()) == {"train", "test"}
-    open_loop = spark.createDataFrame(
-        [row("u", "a", time=1), row("u", "b", part="open_loop")], INTERACTIONS
-    )
+    open_loop = spark.createDataFrame([row("u", "a", time=1), row("u", "b", part="open_loop")], LOG_SCHEMA)
     assert read_parts(label_log(open_loop, Split(protocol="TO_LS")))["u", "b"] == "open_loop"
 
 
 def test_given_parts_stay_and_must_all_be_there(spark) -> None:
     rows = [row("u", "a", part="train"), row("u", "b", part="test")]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     assert read_parts(label_log(log, Split(protocol="given"))) == {("u", "a"): "train", ("u", "b"): "test"}
     with pytest.raises(ProtocolError, match="without a part"):
-        label_log(spark.createDataFrame([*rows, row("u", "c")], INTERACTIONS), Split(protocol="given"))
+        label_log(spark.createDataFrame([*rows, row("u", "c")], LOG_SCHEMA), Split(protocol="given"))
 
 
 # ---------------------------------------------------------------------------- against an oracle
@@ -158,7 +159,7 @@ class Hashes:
 def compute_hashes(spark, rows: list[Row], seed: int) -> Hashes:
     pair = ("user_id", "item_id")
     hashed = (
-        spark.createDataFrame(rows, INTERACTIONS)
+        spark.createDataFrame(rows, LOG_SCHEMA)
         .select(
             *pair,
             hash_keys(*pair, seed=seed).alias("pair"),
@@ -316,7 +317,7 @@ def test_labels_equal_the_oracle_whatever_the_partitioning(spark, n: int, every:
     random.Random(n).shuffle(rows)
     chosen = SPLITS[1::every] if every > 1 else SPLITS
     with partitions(spark, n):
-        log = spark.createDataFrame(rows, INTERACTIONS).repartition(n)
+        log = spark.createDataFrame(rows, LOG_SCHEMA).repartition(n)
         for split, labels in zip(chosen, label_by_all(log, chosen), strict=True):
             assert labels == oracle(rows, split, hashes), split.describe()
 
@@ -324,7 +325,7 @@ def test_labels_equal_the_oracle_whatever_the_partitioning(spark, n: int, every:
 def test_folds_do_not_overlap_and_leave_nothing_out(spark) -> None:
     """Each row is in the test part of exactly one fold; per user, folds differ by one row at most."""
     rows = [r for r in random_log(seed=3, users=12) if r[4] is None]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     for group in ("global", "user"):
         splits = [Split(holdout="folds", group=group, folds=4, fold=fold) for fold in range(4)]
         folds = label_by_all(log, splits)
@@ -340,7 +341,7 @@ def test_netflix_by_hand(spark) -> None:
     """Twenty ratings: the last nine are dealt to probe, quiz and test; of five, the first one stays."""
     rows = [row("u", f"i{n:02}", time=n) for n in range(20)]
     rows += [row("v", f"i{n}", time=n) for n in range(5)]
-    (parts,) = label_by_all(spark.createDataFrame(rows, INTERACTIONS), [Split(protocol="netflix")])
+    (parts,) = label_by_all(spark.createDataFrame(rows, LOG_SCHEMA), [Split(protocol="netflix")])
     assert {parts["u", f"i{n:02}"] for n in range(11)} == {"train"}
     assert {parts["u", f"i{n:02}"] for n in range(11, 20)} == {"probe", "quiz", "test"}
     assert [parts["v", f"i{n}"] == "train" for n in range(5)] == [True] + [False] * 4
@@ -355,7 +356,7 @@ def test_cuts_in_time_by_hand(spark) -> None:
         Split(holdout="period", start="1970-01-01T00:00:05", length="2s"),
         Split(holdout="period", length="2s", step="3s", window=1),
     ]
-    cuts = label_by_all(spark.createDataFrame(rows, INTERACTIONS), splits)
+    cuts = label_by_all(spark.createDataFrame(rows, LOG_SCHEMA), splits)
     by_ratio, by_start, rolling = ([parts[f"u{n}", "i"] for n in range(10)] for parts in cuts)
     assert by_ratio == ["train"] * 7 + ["test"] * 3
     assert by_start == ["train"] * 5 + ["test"] * 2 + ["later"] * 3
@@ -364,7 +365,7 @@ def test_cuts_in_time_by_hand(spark) -> None:
 
 
 def test_cuts_that_leave_nothing_to_train_on_are_refused(spark) -> None:
-    log = spark.createDataFrame([row("u", f"i{n}", time=5) for n in range(5)], INTERACTIONS)
+    log = spark.createDataFrame([row("u", f"i{n}", time=5) for n in range(5)], LOG_SCHEMA)
     with pytest.raises(ProtocolError, match="no training rows"):
         label_log(log, Split(order="temporal", group="global"))
     sizes = r"no training rows and no test rows \(train 0, valid 0, test 0, later 5\)"
@@ -389,7 +390,7 @@ def test_the_time_at_a_place_is_that_of_the_sorted_list(spark) -> None:
 
 
 def test_another_seed_is_another_split(spark) -> None:
-    log = spark.createDataFrame(random_log(seed=2), INTERACTIONS)
+    log = spark.createDataFrame(random_log(seed=2), LOG_SCHEMA)
     one, other = (read_parts(label_log(log, Split(seed=seed))) for seed in (1, 2))
     assert one.keys() == other.keys()
     moved = sum(one[pair] != other[pair] for pair in one)
@@ -402,7 +403,7 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
         row(user.removeprefix("user"), item, time, None, rating)
         for user, item, rating, time, _, _ in random_log(seed=4, users=12)
     ]
-    plain = spark.createDataFrame([*rows, *rows[:9]], INTERACTIONS)
+    plain = spark.createDataFrame([*rows, *rows[:9]], LOG_SCHEMA)
     note = {ID_KIND: "integer"}
     ids = [F.col(name).cast("bigint").alias(name, metadata=note) for name in ("user_id", "item_id")]
     part = F.lit(None).cast("string").alias("part", metadata={ABSENT: True})
@@ -414,8 +415,8 @@ def test_ids_stored_as_integers_and_a_log_without_parts_are_split_alike(spark) -
     ]
     for split in splits:
         as_text, as_numbers = (label_log(log, split, "keep_last") for log in (plain, noted))
-        assert as_numbers.columns == INTERACTIONS.names
-        assert [f.dataType for f in as_numbers.schema] == [f.dataType for f in INTERACTIONS]
+        assert as_numbers.columns == LOG_SCHEMA.names
+        assert [f.dataType for f in as_numbers.schema] == [f.dataType for f in LOG_SCHEMA]
         assert read_parts(as_numbers) == read_parts(as_text)
         assert len(read_parts(as_numbers)) == len(rows)
 
@@ -442,19 +443,19 @@ def test_duplicates_keep_the_last_or_the_first_then_the_highest_rating(spark) ->
         row("u", "b", rating=5.0),
         row("v", "a", time=1, rating=1.0),
     ]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     rest = {("u", "b"): (5.0, None), ("v", "a"): (1.0, 1)}
     assert remaining(without_duplicates(log, "keep_last")) == {("u", "a"): (4.0, 9), **rest}
     assert remaining(without_duplicates(log, "keep_first")) == {("u", "a"): (3.0, 1), **rest}
-    assert without_duplicates(log, "keep_last").columns == INTERACTIONS.names
+    assert without_duplicates(log, "keep_last").columns == LOG_SCHEMA.names
 
 
 def test_duplicates_are_refused_where_asked(spark) -> None:
     rows = [row("u", "a"), row("u", "a"), row("v", "a")]
     with pytest.raises(DataError, match="2 rows of user u, item a") as error:
-        without_duplicates(spark.createDataFrame(rows, INTERACTIONS), "error")
+        without_duplicates(spark.createDataFrame(rows, LOG_SCHEMA), "error")
     assert "keep_last" in error.value.hint
-    clean = spark.createDataFrame(rows[1:], INTERACTIONS)
+    clean = spark.createDataFrame(rows[1:], LOG_SCHEMA)
     assert without_duplicates(clean, "error").count() == 2
 
 
@@ -463,7 +464,7 @@ def test_the_duplicate_kept_does_not_depend_on_the_order_of_rows(spark) -> None:
     rows = [("u", f"i{n}", 1.0, 5, None, {"page": str(p)}) for n in range(30) for p in range(4)]
     for n in (1, 3):
         random.Random(n).shuffle(rows)
-        log = spark.createDataFrame(rows, INTERACTIONS).repartition(n)
+        log = spark.createDataFrame(rows, LOG_SCHEMA).repartition(n)
         pages = {r.attributes["page"] for r in without_duplicates(log, "keep_last").collect()}
         assert pages == {"3"}
 
@@ -498,11 +499,11 @@ def test_duplicates_are_dropped_in_the_shuffle_of_the_split_by_the_same_rule(spa
         )
         for _ in range(150)
     ]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     for keep, split in (("keep_last", Split(protocol="TO_RS")), ("keep_first", Split(group="global"))):
-        survivors = spark.createDataFrame(drop_duplicates(rows, keep), INTERACTIONS)
+        survivors = spark.createDataFrame(drop_duplicates(rows, keep), LOG_SCHEMA)
         frames = (label_log(log.repartition(3), split, keep), label_log(survivors, split))
-        as_text = [F.to_json(F.struct(*INTERACTIONS.names)).alias("row")]
+        as_text = [F.to_json(F.struct(*LOG_SCHEMA.names)).alias("row")]
         kept_rows, wanted = (sorted(r.row for r in f.select(as_text).collect()) for f in frames)
         assert kept_rows == wanted and len(kept_rows) < len(rows)
     with pytest.raises(DataError, match="rows of user"):
@@ -513,6 +514,6 @@ def test_shares_of_a_cut_in_time_are_shares_of_the_rows_that_stay(spark) -> None
     """Ten pairs, the first of them forty times more at the end: two of the ten are test."""
     rows = [row("u", f"i{n}", time=n) for n in range(10)]
     rows += [row("u", "i0", time=100 + n) for n in range(40)]
-    log = spark.createDataFrame(rows, INTERACTIONS)
+    log = spark.createDataFrame(rows, LOG_SCHEMA)
     parts = read_parts(label_log(log, Split(group="global", order="temporal"), "keep_first"))
     assert [parts["u", f"i{n}"] for n in range(10)] == ["train"] * 8 + ["test"] * 2

@@ -24,9 +24,9 @@ from recbench_spark.schemas import (
     SCHEMA_VERSION,
     TABLES,
     USER_METRICS,
-    conform,
 )
 from recbench_spark.storage.spark_errors import explain_spark_error
+from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.table_sql import VERSION_PROPERTY, query_files, view_files
@@ -46,12 +46,12 @@ def catalog_store(spark) -> Iterator[Store]:
 
 def facts(store: Store, split: str, n: int = 3):
     rows = [(split, "log", f"fact{i}", float(i), None) for i in range(n)]
-    return store.spark.createDataFrame(rows, MANIFESTS.schema)
+    return store.spark.createDataFrame(rows, spark_schema(MANIFESTS))
 
 
 def metric(store: Store, run_id: str, k: int | None = 10, n: int = 5):
     row = (run_id, "test", "ndcg", "v1", k, "holdout", None, None, 0.5, None, None, None, n)
-    return store.spark.createDataFrame([row], METRICS.schema)
+    return store.spark.createDataFrame([row], spark_schema(METRICS))
 
 
 def run_row(store: Store, run_id: str, status: str = "succeeded", source: str = "baseline"):
@@ -60,7 +60,7 @@ def run_row(store: Store, run_id: str, status: str = "succeeded", source: str = 
         "logical_date": date(2026, 1, 1), "source": source,
     }  # fmt: skip
     row = tuple(values.get(name) for name in RUNS.names)
-    return store.spark.createDataFrame([row], RUNS.schema)
+    return store.spark.createDataFrame([row], spark_schema(RUNS))
 
 
 # ----------------------------------------------------------------------------------- appending
@@ -313,7 +313,7 @@ def refuse(*_args: object) -> None:
         lambda s: (run_row(s, "r", status="done"), RUNS),
         lambda s: (run_row(s, "r", source="hearsay"), RUNS),
         lambda s: (
-            s.spark.createDataFrame([("r", "c", "fatal", 1.0, None, True, None)], CHECKS.schema),
+            s.spark.createDataFrame([("r", "c", "fatal", 1.0, None, True, None)], spark_schema(CHECKS)),
             CHECKS,
         ),
     ],

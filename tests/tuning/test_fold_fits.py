@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.commands.actions.benchmark import format_table, select_models
 from recbench_spark.config import make_benchmark
-from recbench_spark.data.readers import open_log
+from recbench_spark.data.readers.logs import open_log
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.protocol.splits import label_blocks
 from recbench_spark.runtime.journal import Journal

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
-import sys
 from collections.abc import Sequence
 
 from recbench_spark import cli
@@ -18,6 +16,7 @@ from recbench_spark.leaderboard.fold_statistics import FoldSummary
 from recbench_spark.models.rating.registry import FAMILIES
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
@@ -53,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     rows = run_plan(store, plan, journal)
     rows += run_distributed(fits, spread, args.seeds, args.folds, journal)
     print(format_table(rows))
-    command = [sys.executable, "jobs/query.py", "--warehouse", store.root, "fits_over_folds"]
-    print(f"one row per fit: {shlex.join(command)}")
+    print(f"one row per fit: {query_command(store.root, 'fits_over_folds')}")
     return FAILED if any(row["status"] == "failed" for row in rows) else OK
 
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from recbench_spark.benchmark import run_night
-from recbench_spark.commands.dry_runs import describe_table
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
-from recbench_spark.data.readers import read_table
-from recbench_spark.data.readers.paths import check_path
+from recbench_spark.data.paths import check_path
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_benchmark

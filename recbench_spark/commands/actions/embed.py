@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from recbench_spark import cli
 from recbench_spark.commands.warehouses import check_journal_path, require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
-from recbench_spark.data.readers.paths import check_path
+from recbench_spark.data.paths import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.build import NodeFinder, read_ids
 from recbench_spark.graph.build_inputs import open_inputs
@@ -30,6 +29,7 @@ from recbench_spark.graph.stored_graphs import FOLDER, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
 from recbench_spark.nightly.gates import gate_checks, gate_error
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
@@ -355,4 +355,4 @@ def print_location(store: Store, prepared: PreparedGraphModel) -> None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
     print(f"model {name}: table {table} in {store.root}; ask in SQL:")
-    print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
+    print(f"  {query_command(store.root, query)}")

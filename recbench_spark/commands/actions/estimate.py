@@ -9,11 +9,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.dry_runs import describe_table
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import NAME, Bootstrap, parse
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import read_propensities, read_rounds, read_table
+from recbench_spark.data.readers.bandit_feedback import read_rounds
+from recbench_spark.data.readers.published import read_propensities
+from recbench_spark.data.readers.tables import read_table
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.evaluation.result import Result
 from recbench_spark.inputs import pin_inputs
@@ -24,7 +26,7 @@ from recbench_spark.nightly.estimates import (
     estimate_rounds,
     join_policy,
 )
-from recbench_spark.nightly.results import publish_standalone
+from recbench_spark.nightly.standalone_runs import publish_standalone
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store

@@ -84,7 +84,7 @@ def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) 
 def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
     # Here: none of this is needed for small tables.
     from recbench_spark.data.identity import identity  # noqa: PLC0415
-    from recbench_spark.data.readers import read_table  # noqa: PLC0415
+    from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.storage.shared_rows import drop_scratch  # noqa: PLC0415
     from recbench_spark.storage.store import Store  # noqa: PLC0415
@@ -103,7 +103,7 @@ def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any])
 
 def _publish(store: Store | ArrowStore, result: Any, run: dict[str, Any]) -> None:
     """Write the result, and print what was written."""
-    from recbench_spark.nightly.results import publish_standalone  # noqa: PLC0415
+    from recbench_spark.nightly.standalone_runs import publish_standalone  # noqa: PLC0415
 
     run_id = publish_standalone(store, result, run)
     metrics, checks = (to_arrow(store.read_run(name, run_id)) for name in ("metrics", "checks"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 
 from recbench_spark import cli
 from recbench_spark.commands.dry_runs import check_inputs
@@ -13,6 +12,7 @@ from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri, link_place
@@ -74,4 +74,4 @@ def print_shares(store: Store, name: str, protocols: list[Benchmark]) -> None:
         page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
         place = join_uri(store.root, "reports", f"{name}-multiverse.html")
         print(f"page: {link_place(reports.write_page(page, place))}")
-    print(f"make sql WAREHOUSE={shlex.quote(store.root)} Q=how_much_is_the_protocols_doing")
+    print(query_command(store.root, "how_much_is_the_protocols_doing"))

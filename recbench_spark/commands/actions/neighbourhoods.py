@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from recbench_spark.commands.actions.embed import (
@@ -19,6 +18,7 @@ from recbench_spark.errors import OK, ConfigError
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, make_walks
 from recbench_spark.graph.stored_graphs import split_source
 from recbench_spark.inputs import pin_inputs
+from recbench_spark.query.command_lines import command_line, query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import SPLITS
@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     name = ensure_neighbourhoods(store, settings, journal)
     print(f"neighbourhoods {name}: table neighbourhoods in {store.root}")
     query = f"SELECT * FROM neighbourhoods WHERE neighbourhood_id = '{name}' LIMIT 10"
-    print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
-    print(f"  {sys.executable} jobs/embed.py --warehouse {store.root} --neighbourhoods {name} ...")
+    print(f"  {query_command(store.root, query)}")
+    words = ("--warehouse", store.root, "--neighbourhoods", name)
+    print(f"  {command_line('embed', *words)} ...")
     return OK
 
 

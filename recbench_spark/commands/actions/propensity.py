@@ -7,12 +7,14 @@ import argparse
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.commands.dry_runs import REQUIRED_COLUMNS, check_log, describe_table
+from recbench_spark.commands.dry_runs import REQUIRED_COLUMNS, check_log
 from recbench_spark.commands.logs import log_settings
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse, require_partition
 from recbench_spark.config import Dataset, Propensities, digest, parse
 from recbench_spark.data.identity import identity
-from recbench_spark.data.readers import PARTS, read_log
+from recbench_spark.data.readers.logs import read_log
+from recbench_spark.data.readers.values import PARTS
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.estimators.power_law import PowerLaw

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from recbench_spark import cli
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
+from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
 from recbench_spark.schemas import TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
@@ -40,8 +42,11 @@ def _is_local(args: argparse.Namespace, sql: str) -> bool:
     """Return whether this process answers the query, without Spark."""
     if args.engine == "auto":
         name = args.sql.strip()
-        named = len(name.split()) == 1 and local_engine.is_portable(name, sql)
-        return named and needs_no_java(args.warehouse)
+        in_process = len(name.split()) == 1 and local_engine.is_portable(name, sql)
+        if not in_process and not has_module("pyspark"):
+            print("engine local: pyspark is not installed, so this is SQL of DuckDB", file=sys.stderr)
+            in_process = True
+        return in_process and needs_no_java(args.warehouse)
     if args.engine == "local" and not needs_no_java(args.warehouse):
         raise FallbackToSpark(f"warehouse {args.warehouse} is no folder and no object storage")
     return bool(args.engine == "local")
@@ -107,10 +112,8 @@ def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
     """Print on stderr which empty tables the query reads, and which job fills them."""
     for name in local_engine.find_tables(sql):
         if name in TABLE_SOURCES and is_empty(name):
-            print(
-                f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}",
-                file=sys.stderr,
-            )
+            reason = f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}"
+            print(cli.name_commands(reason) if cli.is_subcommand() else reason, file=sys.stderr)
 
 
 def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:

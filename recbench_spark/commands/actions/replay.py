@@ -11,7 +11,7 @@ from typing import Any
 
 from recbench_spark.adhoc import replays
 from recbench_spark.adhoc.engines import EngineChoice
-from recbench_spark.commands.dry_runs import describe_table
+from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import digest
 from recbench_spark.config.replay import ReplayFile, load_replay
@@ -21,7 +21,7 @@ from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 from recbench_spark.inputs import pin_inputs, require_unchanged
 from recbench_spark.kernels.compiling import compile_notice
 from recbench_spark.kernels.hashing import splitmix64
-from recbench_spark.nightly.results import find_finished_replay, publish_replays
+from recbench_spark.nightly.standalone_runs import find_finished_replay, publish_replays
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import REPLAYS, arrow_rows
 from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from typing import Any
 
 from recbench_spark.commands.dry_runs import check_log, check_slice_tables
@@ -18,6 +17,7 @@ from recbench_spark.nightly.gates import gate_checks, gate_error
 from recbench_spark.nightly.split import identify_split, prepare_split, read_split
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.protocol.manifests import format_manifest
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal, write_json
 from recbench_spark.runtime.session import get_session
 from recbench_spark.schemas import MANIFESTS
@@ -125,5 +125,5 @@ def print_audit(store: Store, benchmark: Benchmark, split_id: str, journal: Jour
         raise error
     query = f"SELECT part, count(*) AS n FROM splits WHERE split_id = '{split_id}' GROUP BY part"
     print(f"tables splits, items, user_blocks, manifests in {store.root}; ask in SQL:")
-    print(f'  {sys.executable} jobs/query.py --warehouse {store.root} "{query}"')
+    print(f"  {query_command(store.root, query)}")
     return OK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -21,6 +20,7 @@ from recbench_spark.leaderboard.search_spaces import Setting
 from recbench_spark.leaderboard.searches import expected_best, late_gain
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
+from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import get_session
 from recbench_spark.storage.store import Store
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         extra = extend_searches(benchmark, search, trials, known)
         results |= run_searches(trials, search, extra, journal) if extra else {}
     print("\n\n".join(describe_result(one) for one in results.values()))
-    print(f"\none row per trial: {sys.executable} jobs/query.py --warehouse {store.root} trials")
+    print(f"\none row per trial: {query_command(store.root, 'trials')}")
     return OK
 
 

@@ -14,21 +14,3 @@ is dropped silently, and no problem appears later as a Java stack trace.
     files            lines and fields of text
     paths            local and remote paths, errors of Spark
 """
-
-from recbench_spark.data.readers.bandit_feedback import read_rounds
-from recbench_spark.data.readers.ids import id_order
-from recbench_spark.data.readers.logs import PARTS, Log, open_log, read_log
-from recbench_spark.data.readers.published import read_negatives, read_propensities
-from recbench_spark.data.readers.tables import read_table
-
-__all__ = [
-    "PARTS",
-    "Log",
-    "id_order",
-    "open_log",
-    "read_log",
-    "read_negatives",
-    "read_propensities",
-    "read_rounds",
-    "read_table",
-]

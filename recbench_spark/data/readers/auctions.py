@@ -22,7 +22,7 @@ from recbench_spark.data.readers.auction_values import (
     pack_ids,
     read_ids,
 )
-from recbench_spark.data.readers.ids import TEXT_NOTES
+from recbench_spark.data.text_layouts import TEXT_NOTES
 from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.schemas import require_names

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.data.readers.paths import explain_errors, file_system, local_path, plain_path
+from recbench_spark.data.text_layouts import OPTION_ALIASES, REPLACEMENT, Layout, open_quote_error
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.inputs import Options, find_version, time_travel_options
 from recbench_spark.schemas import ID_KIND, ID_TYPE
@@ -33,28 +34,11 @@ from recbench_spark.storage.shared_arrays import escape_path
 BAD_LINE = "_bad_line"
 """Hidden column with the text of a line that has the wrong layout, else NULL."""
 
-REPLACEMENT = "spark.recbench.replacement"
-"""Spark setting: `keep` where U+FFFD in text files is intended and not a sign of undecodable bytes."""
 
 FILE = "_file"
 """Hidden column with the file of the row."""
 
 HIDDEN = (BAD_LINE, FILE)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Layout of a text file: separator, names of fields (None: in the first line), encoding."""
-
-    separator: str = ","
-    names: tuple[str, ...] | None = None
-    encoding: str = "UTF-8"
-
-    def options(self) -> dict[str, str]:
-        """Return options for Spark's CSV reader; files with given names are not quoted."""
-        options = {"sep": self.separator, "encoding": self.encoding}
-        # A quote within quotes is doubled (RFC 4180), while Spark expects a backslash by default.
-        return {**options, **({"escape": '"'} if self.names is None else {"quote": ""})}
 
 
 @dataclass(frozen=True)
@@ -120,9 +104,6 @@ def union_by_name(frames: Sequence[DataFrame]) -> DataFrame:
     """Return the frames under each other; a column that a frame lacks is NULL in its rows."""
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
-
-OPTION_ALIASES = {"delimiter": "sep", "charset": "encoding"}
-"""Second names of Spark's CSV options."""
 
 _READER_OPTIONS = {"sep", "encoding", "header", "escape", "quote"}
 
@@ -280,31 +261,6 @@ def _refuse_open_quotes(spark: SparkSession, path: str, separator: str, width: i
     matches = lines.where(torn).limit(1).collect()
     if matches:
         raise open_quote_error(matches[0][FILE], matches[0]["value"], separator, width)
-
-
-def open_quote_error(file: str, line: str, separator: str, width: int | None) -> DataError:
-    """Return the error for a line in which a quote is opened and not closed.
-
-    Args:
-        file: the file with the line.
-        line: the text of the line.
-        separator: the separator of fields.
-        width: number of fields in the header, None where the line is the header. A line with as many
-            fields, if
-            quotes are ignored, is a complete row; the quote would join it with other rows.
-    """
-    message = f"{file}: a quoted field continues in the next line: {line[:120]!r}"
-    if width is not None and line.count(separator) + 1 == width:
-        return DataError(
-            message,
-            "the line has all its fields, so its quotes are characters like any others: for a log set "
-            "dataset.options quote: '', else write the quotes doubled (RFC 4180), or Parquet",
-        )
-    return DataError(
-        message,
-        "write the file without line breaks in fields, or as Parquet; for a log set dataset.options "
-        "multiLine: 'true', or quote: '' where quotes are characters like any others",
-    )
 
 
 def _refuse_nested_rows(frame: DataFrame, path: str, separator: str) -> None:

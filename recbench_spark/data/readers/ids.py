@@ -13,7 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.data.readers.files import BAD_LINE, REPLACEMENT, column, keeps_replacements
+from recbench_spark.data.readers.files import BAD_LINE, column, keeps_replacements
+from recbench_spark.data.text_layouts import IN_UTF8, TEXT_FILE
 from recbench_spark.errors import SchemaError
 from recbench_spark.kernels.ids import (
     CANONICAL_INTEGER,
@@ -24,18 +25,6 @@ from recbench_spark.kernels.ids import (
     float_id_rule,
 )
 from recbench_spark.schemas import ID_KIND, ID_TYPE
-
-TEXT_FILE = "text of a file"
-"""Name of the type of a text file's fields in messages."""
-
-TEXT_NOTES = {ID_KIND: "text", ID_TYPE: TEXT_FILE}
-"""Metadata of ids that a reader extracts itself from the lines of a text file."""
-
-IN_UTF8 = (
-    "the file is in another encoding: iconv -f ISO-8859-1 -t UTF-8 FILE, or, of a log, dataset.options "
-    "encoding: ISO-8859-1; "
-    f"where U+FFFD is meant: --conf {REPLACEMENT}=keep"
-)
 
 
 @dataclass(frozen=True)

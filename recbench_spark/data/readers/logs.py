@@ -11,31 +11,26 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset
+from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers import published
-from recbench_spark.data.readers.files import (
-    BAD_LINE,
-    FILE,
-    HIDDEN,
-    Layout,
-    column,
-    open_reader,
-    read_fields,
-)
-from recbench_spark.data.readers.movielens import MOVIELENS, read_movielens
+from recbench_spark.data.readers.files import BAD_LINE, FILE, HIDDEN, column, open_reader, read_fields
+from recbench_spark.data.readers.movielens import read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
-from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table
+from recbench_spark.data.readers.paths import explain_errors, is_table
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import PARTS, Checks, Value
+from recbench_spark.data.text_layouts import MOVIELENS, Layout
 from recbench_spark.data.worlds import read_world
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS, cast_ids_to_text
+from recbench_spark.schemas import ABSENT, COMPLETE, ID_KIND, IDS, INTERACTIONS
 from recbench_spark.storage.local_files import (
     refuse_misspelt,
     require_columns,
     separator,
     text_separator,
 )
+from recbench_spark.storage.spark_types import cast_ids_to_text, spark_type
 
 __all__ = ["PARTS", "Log", "open_log", "read_log"]
 
@@ -192,7 +187,7 @@ def _select_log_columns(
     values_by_name = {name: values[name].column if name in values else absent[name] for name in LOG_COLUMNS}
     values_by_name |= {name: _whole_ids(frame, source_names[name], values[name]) for name in whole}
     columns = [
-        (column if name in whole else column.cast(INTERACTIONS[name].dataType)).alias(
+        (column if name in whole else column.cast(spark_type(INTERACTIONS.field(name).type))).alias(
             name, metadata=notes.get(name, {})
         )
         for name, column in values_by_name.items()
@@ -230,4 +225,4 @@ def _find_log_columns(raw: RawLog, dataset: Dataset) -> dict[str, str]:
 def _map_attributes(names: Sequence[str]) -> Column:
     pairs = [part for name in names for part in (F.lit(name), column(name).cast("string"))]
     attributes = F.create_map(*pairs) if pairs else F.lit(None)
-    return attributes.cast(INTERACTIONS["attributes"].dataType)
+    return attributes.cast(spark_type(INTERACTIONS.field("attributes").type))

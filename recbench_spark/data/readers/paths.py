@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,8 +13,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
-from recbench_spark.storage.local_files import DAMAGED, bare_name, is_hidden, is_text, refuse_name
+from recbench_spark.data.paths import (
+    check_path,
+    may_be_table,
+)
+from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.storage.local_files import DAMAGED, bare_name
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.shared_arrays import escape_path
 
@@ -29,54 +31,6 @@ def local_path(file: str) -> str | None:
 def plain_path(file: str) -> str:
     """Return the name of a file that Spark names by a URI, in the form that Spark's readers accept."""
     return escape_path(local_path(file) or unquote(file))
-
-
-def exists(path: str) -> bool:
-    """Check whether a local path exists; a remote one is left to Spark."""
-    local = path.removeprefix("file://")
-    return bool(re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", local)) or Path(local).exists()
-
-
-def check_path(path: str) -> None:
-    """Refuse a local path that is missing (with the nearest name), or that Spark does not read.
-
-    Raises:
-        MissingError: the path does not exist.
-        DataError: Spark does not read files of this name, or the file has 0 bytes.
-    """
-    if exists(path):
-        refuse_name(path)
-        refuse_empty(path)
-        return
-    missing = Path(path)
-    if missing.parent.is_dir():
-        hint = nearest(missing.name, [entry.name for entry in missing.parent.iterdir()][:50])
-    else:
-        hint = f"there is no folder {missing.parent} either"
-    raise MissingError(f"no such file or folder: {path}", hint)
-
-
-def refuse_empty(path: str) -> None:
-    """Refuse a local file of 0 bytes, or a folder that holds only such files.
-
-    Spark does not list such files. A folder is searched until a file has a byte.
-
-    Raises:
-        DataError: the file or the folder is empty.
-    """
-    place, hint = Path(path.removeprefix("file://")), "write it again: its writer may have been cut off"
-    if place.is_file() and not place.stat().st_size:
-        raise DataError(f"{path} is empty: a file of 0 bytes", hint)
-    sizes = _list_sizes(place)
-    if next(sizes, None) == 0 and not any(sizes):
-        raise DataError(f"{path} is empty: a folder of nothing but files of 0 bytes", hint)
-
-
-def _list_sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of each file below a folder, except hidden ones."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not is_hidden(name)]
-        yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
@@ -122,22 +76,6 @@ def find_file(spark: SparkSession, folder: str, patterns: Sequence[str]) -> str:
                 return f"{folder.rstrip('/')}/{name}"
     hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
     raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
-
-
-FILE_NAMES = re.compile(
-    r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE
-)
-"""Names of files that are no text."""
-
-
-def may_be_table(name: str) -> bool:
-    """Return whether a name has the form `schema.table` or `catalog.schema.table`, and not that of a file.
-
-    >>> may_be_table("shop.orders"), may_be_table("orders.csv")
-    (True, False)
-    """
-    is_file = is_text(name) or bare_name(name) != name or FILE_NAMES.fullmatch(name)
-    return bool(re.fullmatch(r"\w+(\.\w+){1,2}", name)) and not is_file
 
 
 def is_table(spark: SparkSession, name: str) -> bool:

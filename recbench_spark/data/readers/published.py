@@ -9,11 +9,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
-from recbench_spark.data.readers.files import BAD_LINE, FILE, Layout, read_fields, read_lines
-from recbench_spark.data.readers.ids import TEXT_NOTES
-from recbench_spark.data.readers.paths import check_path, find_file, is_folder
+from recbench_spark.data.paths import check_path
+from recbench_spark.data.readers.files import BAD_LINE, FILE, read_fields, read_lines
+from recbench_spark.data.readers.paths import find_file, is_folder
 from recbench_spark.data.readers.raw import RawLog
 from recbench_spark.data.readers.values import Checks, Value
+from recbench_spark.data.text_layouts import TEXT_NOTES, Layout
 from recbench_spark.errors import ConfigError, SchemaError
 from recbench_spark.storage.shared_arrays import escape_path
 

@@ -7,30 +7,18 @@ from collections.abc import Sequence
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from recbench_spark.data.readers.files import FILE, HIDDEN, Layout, column, open_reader, read_fields
-from recbench_spark.data.readers.movielens import LAYOUTS
+from recbench_spark.data.paths import check_path, exists
+from recbench_spark.data.readers.files import FILE, HIDDEN, column, open_reader, read_fields
 from recbench_spark.data.readers.parquet import read_parquet
-from recbench_spark.data.readers.paths import check_path, exists, explain_errors, is_table
+from recbench_spark.data.readers.paths import explain_errors, is_table
 from recbench_spark.data.readers.values import Checks, Value
+from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
 from recbench_spark.storage.local_files import (
     bare_name,
     refuse_misspelt,
     require_columns,
     text_separator,
 )
-
-NUMBER_COLUMNS = (
-    *("rating", "relevance", "score", "prediction", "outcome"),
-    *("bias", "weight", "propensity", "reward"),
-)
-"""Columns of tables that are read as float64."""
-
-OPTIONAL_COLUMNS = {
-    "lists": ("rank", "score"),
-    "truth": ("relevance",),
-    **dict.fromkeys(("items", "item embeddings"), ("bias",)),
-}
-"""Columns that a table may lack, and that change results where it has them."""
 
 
 def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], what: str) -> DataFrame:

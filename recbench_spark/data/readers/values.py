@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from recbench_spark.data.readers.files import BAD_LINE, FILE, column
-from recbench_spark.data.readers.ids import IN_UTF8, convert_ids, has_replacement
+from recbench_spark.data.readers.ids import convert_ids, has_replacement
 from recbench_spark.data.readers.paths import explain_errors
+from recbench_spark.data.text_layouts import BELOW_2_53, IN_UTF8
 from recbench_spark.data.times import (
     CHECKED,
     HAS_DATE,
@@ -199,9 +200,6 @@ def _first_value(frame: DataFrame, name: str) -> str | None:
     """Return a value of a column as text, for a message."""
     row = frame.where(column(name).isNotNull()).select(column(name).cast("string")).first()
     return row[0] if row else None
-
-
-BELOW_2_53 = "a number below 2^53, where float64 tells whole numbers apart"
 
 
 def _may_exceed_float64(kind: T.DataType) -> bool:

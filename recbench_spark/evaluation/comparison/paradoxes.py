@@ -42,6 +42,7 @@ from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import PARADOXES
 from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.spark_types import spark_schema
 
 SIZE_UNIT = 2.0**-20
 """Unit in which truth items are added up, beside values of about 1."""
@@ -98,7 +99,7 @@ def model_pairs(m: int, against: Mapping[MetricKey, int] | None, key: MetricKey)
 DISAGREEMENT_SCHEMA = T.StructType(
     [
         field
-        for field in PARADOXES.schema
+        for field in spark_schema(PARADOXES)
         if field.name not in ("paradox_id", "suite", "logical_date", "split_id", "found_at")
     ]
 )

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats
 from recbench_spark.kernels.metrics import roc
 from recbench_spark.kernels.streams import Batches
+
+if TYPE_CHECKING:  # the engine of this process loads no Spark
+    from pyspark.sql import DataFrame, Row
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def count_ranges(each: RangeRunner, binary: bool) -> list[PredictionRange]:
 
 
 def _each_range(ordered: DataFrame, measure: RangeMeasure, schema: pa.Schema) -> list[Row]:
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
     def rows(batches: Batches) -> Batches:
         filled = [batch for batch in batches if batch.num_rows]
         if filled:

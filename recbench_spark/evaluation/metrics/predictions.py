@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, Views
@@ -32,6 +31,9 @@ from recbench_spark.kernels.streams import Batches
 from recbench_spark.kernels.sums import Sums
 from recbench_spark.storage.shared_arrays import flatten_lists
 
+if TYPE_CHECKING:  # the engine of this process loads no Spark
+    from pyspark.sql import DataFrame
+
 MetricRow = dict[str, str | float | int | None]
 
 PER_USER = ("mse", "mae", "auc")
@@ -51,6 +53,8 @@ def group_by_user(predictions: DataFrame) -> DataFrame:
     Args:
         predictions: user_id, prediction, outcome.
     """
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
     entry = F.struct("prediction", "outcome")
     grouped = predictions.groupBy("user_id").agg(F.collect_list(entry).alias("rows"))
     return grouped.select(

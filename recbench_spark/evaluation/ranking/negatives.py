@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import CandidateDraw
-from recbench_spark.evaluation.ranking.batches import read_item_lists
-from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ranking.negatives import draw
-from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.evaluation.ranking.drawn_batches import (
+    draw_batches,
+)
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -54,43 +53,6 @@ def _draw_with_weights(
 ) -> Iterator[pa.RecordBatch]:
     arrays = weights.arrays(lambda rows, folder: _running_sum(rows, folder, n_items))
     yield from draw_batches(arrays["running"], settings, batches)
-
-
-def draw_batches(
-    running_i: Ints, settings: CandidateDraw, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Draw items for each user of rows of `USERS`: user_id, part, items.
-
-    Args:
-        running_i: (i + 1,) running sum of the items' weights, from 0.
-        settings: number of items, per user or per held-out item, and seed.
-        batches: the users.
-    """
-    for batch in batches:
-        truth = read_item_lists(batch, "items")
-        counts = np.diff(truth.offsets_u)
-        n_draws = settings.n * (counts if settings.per == "positive" else np.ones_like(counts))
-        excluded = _join_lists(truth, read_item_lists(batch, "masked"))
-        keys = batch.column("user_key").to_numpy()
-        yield _to_batch(batch, draw(keys, excluded, n_draws, running_i, settings.seed))
-
-
-def _join_lists(one: ItemLists, other: ItemLists) -> ItemLists:
-    """Concatenate both lists of each user."""
-    user_p = np.concatenate([_read_users(one), _read_users(other)])
-    order = np.argsort(user_p, kind="stable")
-    items = np.concatenate([one.items_p, other.items_p])[order]
-    return ItemLists(one.offsets_u + other.offsets_u, items)
-
-
-def _read_users(lists: ItemLists) -> Ints:
-    return np.repeat(np.arange(lists.users), np.diff(lists.offsets_u))
-
-
-def _to_batch(batch: pa.RecordBatch, drawn: ItemLists) -> pa.RecordBatch:
-    bounds, items = pa.array(drawn.offsets_u, pa.int32()), pa.array(drawn.items_p, pa.int32())
-    columns = [batch.column("user_id"), batch.column("part"), pa.ListArray.from_arrays(bounds, items)]
-    return pa.RecordBatch.from_arrays(columns, ["user_id", "part", "items"])
 
 
 def _running_sum(rows: ds.Dataset, folder: Path, n_items: int) -> None:

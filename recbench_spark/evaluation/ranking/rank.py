@@ -24,8 +24,9 @@ from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.schemas import RANKINGS
+from recbench_spark.storage.spark_types import spark_schema
 
-RANKING = T.StructType([column for column in RANKINGS.schema if column.name != "run_id"])
+RANKING = T.StructType([column for column in spark_schema(RANKINGS) if column.name != "run_id"])
 """Schema of the table `rankings` without the run."""
 
 

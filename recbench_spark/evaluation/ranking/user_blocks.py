@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.schemas import HELD_OUT
+from recbench_spark.storage.spark_types import spark_type
 
 Labels = dict[str, Column | None]
 """Slice key -> label of a row of the log joined with its item; None: warm or cold, by training rows."""
@@ -79,7 +80,7 @@ def _truth(part: str, labels: Labels, cold: Column) -> Column:
         F.transform(rows, lambda r: r["item"]).alias("items"),
         F.transform(rows, lambda r: r["rating"]).alias("relevance"),
         F.map_from_arrays(keys, F.array(*values).cast("array<array<string>>")).alias("slices"),
-    ).cast(HELD_OUT)
+    ).cast(spark_type(HELD_OUT))
 
 
 def _labels(rows: Column, n: int) -> Column:

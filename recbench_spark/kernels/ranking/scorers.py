@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from recbench_spark.errors import DataError
+from recbench_spark.extras import explain_missing, has_module
 from recbench_spark.kernels.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.kernels.compiling import compile_kernel
 from recbench_spark.kernels.hashing import splitmix64
@@ -104,17 +105,18 @@ def count_ranks(
 ) -> RankCounts:
     """Count ranks of the truth items among all scored items that are not masked.
 
-    "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64; any other torch device, also
-    "cpu:0", is one of `devices`. A truth item that is masked, unscored or unknown (-1) stays unranked:
-    `above_p` is -1. The bits are equal for every tile, block of users, number of threads and device.
-    Raises DataError for numbers that are not finite, and for lists that do not fit the catalogue or each
-    other.
+    "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64, and so does "cpu" where torch is
+    not installed; any other torch device, also "cpu:0", is one of `devices`. A truth item that is masked,
+    unscored or unknown (-1) stays unranked: `above_p` is -1. The bits are equal for every tile, block of
+    users, number of threads and device. Raises DataError for numbers that are not finite, and for lists
+    that do not fit the catalogue or each other.
     """
     settings = settings or CountingSettings()
-    if scorer.products is None or device == WHOLE_ROWS:
+    no_torch = device == "cpu" and not has_module("torch")
+    if scorer.products is None or device == WHOLE_ROWS or no_torch:
         return _count_whole_rows(scorer, users, truth, masked, settings)
-    # Imported here, because they load torch.
-    from recbench_spark.kernels.ranking import cutoff, devices  # noqa: PLC0415
+    with explain_missing():  # they load torch
+        from recbench_spark.kernels.ranking import cutoff, devices  # noqa: PLC0415
 
     vectors_ud = users.vectors(scorer.products.dims)
     prepared = counting.prepare_products(scorer.products, vectors_ud, truth, masked)

@@ -21,6 +21,7 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.nightly.report import make_report
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, METRICS, RANKINGS, RUNS, USER_METRICS, Table
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
@@ -80,7 +81,7 @@ def test_without_a_rest_and_against_pandas(spark) -> None:
     rows += [row(USER_METRICS, run_id="x1", user_id="u1", part="test", metric="ndcg", definition="v2",
                  estimator="holdout", ks=[10], values=[1.0], n_relevant=1)]  # fmt: skip
     pairs = tuple((ComparedRun(f"{m}0", m, NIGHTS[0]), ComparedRun(f"{m}1", m, NIGHTS[1])) for m in "xy")
-    frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
+    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).repartition(3)
     changes = compute_changes(frame, frame, ChangePlan(pairs, ("ndcg",), (10, None))).toPandas()
     assert set(changes.definition) == {"v1"} and set(changes.model) == {"x", "y"}
     for (model, k, key), groups in changes.fillna({"k": 0}).groupby(["model", "k", "group_key"]):
@@ -147,7 +148,7 @@ def test_a_night_by_hand_in_table_view_question_and_report(spark, tmp_path: Path
     users = [one for run_id, table in of_runs.items() for one in user_rows(run_id, table)]
     ranked = [one for run_id, table in of_runs.items() for one in ranking_rows(run_id, table)]
     store.append_all([
-        (spark.createDataFrame(rows, table.schema), table)
+        (spark.createDataFrame(rows, spark_schema(table)), table)
         for rows, table in (([*runs, row(RUNS, **new)], RUNS), (metrics, METRICS),
                             (users, USER_METRICS), (ranked, RANKINGS))
     ])  # fmt: skip

@@ -38,6 +38,7 @@ from recbench_spark.nightly.night import BenchmarkNight
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import SMALL, models, small
@@ -104,8 +105,8 @@ def results(spark) -> pd.DataFrame:
         for place, run in enumerate(RUNS_)
         for row in user_rows(run.run_id, draw_values(place % 3, 1 - place // 3))
     ]
-    frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
-    earlier = spark.createDataFrame([], COMPARISONS.schema)
+    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).repartition(3)
+    earlier = spark.createDataFrame([], spark_schema(COMPARISONS))
     return compare(frame, PLAN, earlier).toPandas()
 
 
@@ -179,8 +180,8 @@ def test_the_partitioning_changes_no_bit(spark, results: pd.DataFrame) -> None:
         for place, run in reversed(list(enumerate(RUNS_)))
         for row in user_rows(run.run_id, draw_values(place % 3, 1 - place // 3))
     ]
-    frame = spark.createDataFrame(rows, USER_METRICS.schema).coalesce(1)
-    earlier = spark.createDataFrame([], COMPARISONS.schema)
+    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).coalesce(1)
+    earlier = spark.createDataFrame([], spark_schema(COMPARISONS))
     again = compare(frame, PLAN, earlier).toPandas()
     order = ["kind", "model", "other", "k"]
     pd.testing.assert_frame_equal(
@@ -194,11 +195,11 @@ def test_signed_values_far_below_zero_are_compared(spark: Any) -> None:
     runs, rows = RUNS_[:2], []
     for run, values_uc in zip(runs, values, strict=True):
         rows += user_rows(run.run_id, values_uc)
-    frame = spark.createDataFrame(rows, USER_METRICS.schema).repartition(3)
+    frame = spark.createDataFrame(rows, spark_schema(USER_METRICS)).repartition(3)
     signed = Definition(gain="linear", negative_grades="signed", grade_origin=3.0)
     scales = metric_scales(frame, list_metrics_beyond_one(["ndcg"], signed))
     plan = replace(PLAN, runs=runs, groups=(ComparisonGroup("pair", (0, 1)),), rules=(), scales=scales)
-    row = at(compare(frame, plan, spark.createDataFrame([], COMPARISONS.schema)).toPandas(), 10)
+    row = at(compare(frame, plan, spark.createDataFrame([], spark_schema(COMPARISONS))).toPandas(), 10)
     place = [run.model for run in runs].index(row.model)
     x, y = values[place][:, 1], values[1 - place][:, 1]
     assert np.abs(x).max() > 16
@@ -246,9 +247,9 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     runs += [run_row("f", "popular", NIGHTS[1], status="failed", attempt=2),
              run_row("s", "popular", NIGHTS[1], suite="other")]  # fmt: skip
     store.append_all([
-        (spark.createDataFrame(users, USER_METRICS.schema), USER_METRICS),
-        (spark.createDataFrame(metrics, METRICS.schema), METRICS),
-        (spark.createDataFrame(runs, RUNS.schema), RUNS),
+        (spark.createDataFrame(users, spark_schema(USER_METRICS)), USER_METRICS),
+        (spark.createDataFrame(metrics, spark_schema(METRICS)), METRICS),
+        (spark.createDataFrame(runs, spark_schema(RUNS)), RUNS),
     ])  # fmt: skip
     said = {}
     for night in (0, 1, 1):
@@ -379,7 +380,7 @@ def write_pieces(
                          None, None, 40) for k, x in zip(ks, columns.T, strict=True)
                     ]  # fmt: skip
     tables = ((users, USER_METRICS), (metrics, METRICS), (runs, RUNS))
-    store.append_all([(spark.createDataFrame(rows, table.schema), table) for rows, table in tables])
+    store.append_all([(spark.createDataFrame(rows, spark_schema(table)), table) for rows, table in tables])
     night = BenchmarkNight(store, benchmark, Definition(), "split1", {}, NIGHTS[1])
     for _ in range(2):  # the second time nothing is done again
         compare_night(night, Journal())

@@ -28,6 +28,7 @@ from recbench_spark.nightly.paradoxes import find_paradoxes
 from recbench_spark.reports import make_disagreements
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, RANKED, SMALL, Ran, small
 from tests.oracles import smallest_flip
@@ -71,7 +72,7 @@ PLAN = paradoxes.ParadoxPlan(
 @pytest.fixture(scope="module")
 def hospital(spark):
     rows = patients("test", KIDNEYS) + patients("open_loop", CLEAR)
-    return spark.createDataFrame(rows, RANKINGS.schema).cache()
+    return spark.createDataFrame(rows, spark_schema(RANKINGS)).cache()
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from recbench_spark.evaluation.metrics.measuring import (
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
 from recbench_spark.evaluation.ranking.request import RankingRequest
 from recbench_spark.schemas import RANKINGS
+from recbench_spark.storage.spark_types import spark_schema
 from tests import oracles
 
 KEY = ["part", "slice_key", "slice_value", "metric", "k"]
@@ -46,7 +47,7 @@ def hash_user(user: str) -> int:
 
 
 def frame(spark, rows: list[tuple[Any, ...]]):
-    return spark.createDataFrame(rows, RANKINGS.schema)
+    return spark.createDataFrame(rows, spark_schema(RANKINGS))
 
 
 def items(spark, *ids: str) -> SplitCatalogue:

@@ -21,7 +21,8 @@ from recbench_spark.evaluation.metrics.accuracy import (
 )
 from recbench_spark.evaluation.metrics.measuring import compute_all_metrics, compute_all_user_metrics
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
-from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS, conform
+from recbench_spark.schemas import METRICS, RANKINGS, USER_METRICS
+from recbench_spark.storage.spark_types import conform, spark_schema
 from tests.oracles import gini_from_counts
 
 NAMES = ("novelty", "mean_popularity", "coverage", "gini")
@@ -59,7 +60,7 @@ def rankings(spark) -> Any:
         row("x", None),
         row("u", ["c", "?"], part="open_loop"),
     ]
-    return spark.createDataFrame(rows, RANKINGS.schema)
+    return spark.createDataFrame(rows, spark_schema(RANKINGS))
 
 
 def test_overall_by_hand(rankings, catalogue) -> None:
@@ -123,7 +124,7 @@ def test_the_same_bits_for_any_partitioning_and_batch_size(spark) -> None:
     for partitions, batch in ((1, 1000), (7, 5)):
         draw.shuffle(rows)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch))
-        spread = spark.createDataFrame(rows, RANKINGS.schema).repartition(partitions)
+        spread = spark.createDataFrame(rows, spark_schema(RANKINGS)).repartition(partitions)
         pdf = compute_all_metrics(spread, metric_plan, world).toPandas()
         results.append(pdf.sort_values(["metric", "k"], ignore_index=True))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)

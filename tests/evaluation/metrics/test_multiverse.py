@@ -22,6 +22,7 @@ from recbench_spark.evaluation.metrics.multiverse import (
 from recbench_spark.evaluation.ranking.batches import to_rankings
 from recbench_spark.kernels.metrics.accuracy import cutoffs, measure
 from recbench_spark.schemas import MULTIVERSE, RUNS
+from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, Ran
@@ -111,8 +112,8 @@ def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
     ]
     rows = [tuple(map(run.get, RUNS.names)) for run in runs]
     store.append_all([
-        (spark.createDataFrame(worlds, MULTIVERSE.schema), MULTIVERSE),
-        (spark.createDataFrame(rows, RUNS.schema), RUNS),
+        (spark.createDataFrame(worlds, spark_schema(MULTIVERSE)), MULTIVERSE),
+        (spark.createDataFrame(rows, spark_schema(RUNS)), RUNS),
     ])  # fmt: skip
     store.install_views()
     (row,) = spark.sql(query_files()["how_much_is_the_protocols_doing"]).collect()

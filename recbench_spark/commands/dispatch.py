@@ -1,0 +1,120 @@
+"""The command `recbench`: each job is a subcommand, and its help is printed before anything loads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata, resources
+from pathlib import Path
+from typing import NoReturn
+
+from recbench_spark import __version__
+from recbench_spark.errors import OK, USAGE, cut_middle, nearest
+from recbench_spark.extras import CORE, EXTRAS, install_command
+
+PROGRAM = "recbench"
+PARSER = re.compile(r"^def parser\(", re.MULTILINE)
+"""What the module of a command has, and other modules of its folder have not."""
+
+
+def main() -> NoReturn:
+    """Run `recbench` with the words of the command line, and exit with its code."""
+    sys.exit(_answer(sys.argv[1:]))
+
+
+def _answer(words: Sequence[str]) -> int:
+    """Print the help or the versions, or start a command, which ends the process itself."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(describe_commands())
+        return OK if words else USAGE
+    if words[0] in ("-V", "--version"):
+        print(describe_versions())
+        return OK
+    name, known = words[0], list_commands()
+    if name not in known:
+        print(
+            f"error: no command '{cut_middle(name, 100)}'\n  hint: {nearest(name, known)}", file=sys.stderr
+        )
+        return USAGE
+    return start_command(name, words[1:])
+
+
+def start_command(name: str, words: Sequence[str]) -> NoReturn:
+    """Run a command as `python jobs/NAME.py` does."""
+    from recbench_spark import cli  # noqa: PLC0415
+
+    command = import_module(f"{__package__}.{name}")
+    sys.argv = [f"{PROGRAM} {name}", *words]
+    parser = command.parser()
+    parser.description = cli.name_commands(parser.description)
+    cli.run(command.main, parser)
+
+
+def list_commands() -> dict[str, str]:
+    """Return the first sentence of each command by its name; nothing is imported."""
+    files = resources.files(__package__ or "")
+    texts = {
+        Path(file.name).stem: file.read_text("utf-8") for file in files.iterdir() if _is_python(file.name)
+    }
+    return {name: _read_summary(text) for name, text in sorted(texts.items()) if PARSER.search(text)}
+
+
+def _is_python(name: str) -> bool:
+    return name.endswith(".py") and name != Path(__file__).name
+
+
+def _read_summary(text: str) -> str:
+    return text.removeprefix('"""').partition("\n")[0].removesuffix('"""').rstrip(".")
+
+
+def describe_commands() -> str:
+    """Return the help of `recbench`."""
+    commands = list_commands()
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {summary}" for name, summary in commands.items()]
+    return "\n".join(
+        [
+            f"usage: {PROGRAM} COMMAND [FLAGS]",
+            "",
+            "Exact, leak-free, reproducible evaluation of recommender systems.",
+            "",
+            *lines,
+            "",
+            f"{PROGRAM} COMMAND --help lists the flags of a command.",
+            f"{PROGRAM} --version prints the versions of all parts.",
+        ]
+    )
+
+
+def describe_versions() -> str:
+    """Return the version of each part, and of each missing one the command that installs it."""
+    rows = [("recbench-spark", __version__), ("Python", sys.version.split()[0]), ("Java", find_java())]
+    rows += [(name, find_version(name, "")) for name in CORE]
+    rows += [(name, find_version(name, extra)) for extra, names in EXTRAS.items() for name in names]
+    return "\n".join(f"{name:15} {version}" for name, version in rows)
+
+
+def find_version(package: str, extra: str) -> str:
+    """Return the version of a package, or how to install it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return f"not installed: {install_command(extra) if extra else f'pip install {package}'}"
+
+
+def find_java() -> str:
+    """Return the version of Java that Spark would start."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        return "not installed; Spark needs Java 17"
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{java} does not start: {error}"
+    version = re.search(r'version "([^"]+)"', done.stderr)
+    return version[1] if version else f"{java} gives no version"

@@ -1,0 +1,81 @@
+"""Rules for tables of other systems, which both engines apply to names of columns and to counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from recbench_spark.checks import Check
+from recbench_spark.errors import DataError
+from recbench_spark.kernels.ids import FEW, IdArray, IdOverlap
+from recbench_spark.schemas import require_names
+
+VALUE_TYPES = {"rank": "long", "score": "double"}
+
+EXACT_LIMIT = float(1 << 53)
+"""First whole number from which on float64 cannot represent every whole number."""
+
+
+def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
+    """Return the value columns of lists (rank, score, or both) or of scores: column -> type.
+
+    Raises:
+        SchemaError: neither a rank nor a score.
+    """
+    types = {name: data_type for name, data_type in VALUE_TYPES.items() if name in names}
+    if kind == "scores" or not types:
+        require_names(names, ["user_id", "item_id", "score"], kind)
+    return types if kind == "lists" else {"score": "double"}
+
+
+def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
+    """Raise DataError for the first column with a value that cannot be used."""
+    for name, n in wrong.items():
+        if n:
+            raise DataError(
+                f"{what}: {n} rows whose {name} is {_describe_unusable(name)}",
+                "leave these rows out, or mend the system that wrote them",
+            )
+
+
+def _describe_unusable(name: str) -> str:
+    if name == "rank":
+        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
+    return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
+
+
+def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
+    """Raise DataError where two tables of vectors have different widths."""
+    if dims[0] != dims[1]:
+        raise DataError(
+            f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
+        )
+
+
+def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
+    """Return the common length of vectors from their counts; it raises the errors of `count_dimensions`."""
+    if not rows:
+        raise DataError(f"{what}: no vectors", "check the path and the ids")
+    if not_null < rows:
+        raise DataError(f"{what}: {rows - not_null} of {rows} vectors are NULL", "leave these rows out")
+    if shortest != longest:
+        raise DataError(f"{what}: vectors of {shortest} to {longest} dimensions", "give one length")
+    if distinct < rows:
+        raise DataError(f"{what}: {rows - distinct} ids occur more than once", "keep one vector per id")
+    return int(longest)
+
+
+def report_common_ids(
+    overlap: IdOverlap,
+    sides: Callable[[], tuple[IdArray, IdArray]],
+    name: str,
+    what: tuple[str, str],
+    *,
+    must: bool,
+) -> list[Check]:
+    """Report the result of `check_common_ids`; `sides` reads example ids where they are needed."""
+    if not (overlap.fails(must) or overlap.few):
+        return []
+    left, right = sides()
+    overlap.refuse(left, right, must)
+    apart, detail = 1 - overlap.share, overlap.describe(left, right)
+    return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]

@@ -1,0 +1,51 @@
+"""Repeated attempts of writes after conflicts with other writers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.delta_files import ConflictError
+
+ATTEMPTS = 6
+T = TypeVar("T")
+
+
+def is_delta_conflict(error: Exception) -> bool:
+    """Return whether another writer without Spark was first."""
+    return isinstance(error, ConflictError)
+
+
+def retry_while(
+    is_conflict: Callable[[Exception], bool], what: str, action: Callable[[], T], wait: float = 0.4
+) -> T:
+    """Run an action, and run it again while another writer is first; return its result.
+
+    Args:
+        is_conflict: whether an error says that another writer was first; other errors are raised.
+        what: name of the action, for the error.
+        action: succeeds as a whole or not at all.
+        wait: seconds before the second attempt; the time doubles before each further one.
+
+    Raises:
+        StoreError: another writer was first each time.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return action()
+        except Exception as error:
+            if not is_conflict(error):
+                raise
+            if attempt == ATTEMPTS - 1:
+                raise StoreError(f"cannot {what}: {first_line(error)}", "run again") from None
+            # Jitter without a random number: two processes differ in their ids.
+            time.sleep(wait * 2**attempt * (1 + os.getpid() % 97 / 97))
+    raise AssertionError("unreachable")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its class if it has none."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,62 @@
+"""Spark types, derived from the Arrow types of `schemas`, and frames in the form of a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from recbench_spark.schemas import IDS, Table, require_names
+from recbench_spark.schemas.delta_types import field_json
+
+
+def spark_schema(table: Table) -> T.StructType:
+    """Return the Spark schema of a table, with comments."""
+    return T.StructType.fromJson(json.loads(table.schema_json))
+
+
+def spark_type(kind: pa.DataType) -> T.DataType:
+    """Return the Spark type of a column of our tables."""
+    return T.StructField.fromJson(field_json("column", kind, True, {})).dataType
+
+
+def spark_fields(fields: Iterable[pa.Field]) -> T.StructType:
+    """Return the Spark schema of some Arrow fields, such as INTERACTIONS."""
+    return T.StructType([T.StructField(one.name, spark_type(one.type), one.nullable) for one in fields])
+
+
+def require(frame: DataFrame, columns: list[str], what: str) -> None:
+    """Check that a frame has columns.
+
+    Raises:
+        SchemaError: a column is missing; the message names the existing columns and the nearest one.
+    """
+    require_names(frame.columns, columns, what)
+
+
+def cast_ids_to_text(log: DataFrame) -> DataFrame:
+    """Return the log with its ids as text; the metadata of its columns stays."""
+    text = {
+        name: F.col(name).cast("string").alias(name, metadata=log.schema[name].metadata)
+        for name in IDS
+        if not isinstance(log.schema[name].dataType, T.StringType)
+    }
+    return log.select(*(text.get(name, name) for name in log.columns)) if text else log
+
+
+def conform(frame: DataFrame, table: Table) -> DataFrame:
+    """Return the frame with the table's columns, in its order and types; missing nullable ones are NULL."""
+    require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
+    existing = frame.columns
+    return frame.select(
+        *(
+            (F.col(field.name) if field.name in existing else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in spark_schema(table)
+        )
+    )

@@ -1,0 +1,189 @@
+"""The core alone: numbers, tables, queries and a page in a process that can import no extra."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import recbench_spark
+from recbench_spark import extras
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WITHOUT = f"""
+import sys
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(extras.MODULES)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+"""
+COMMAND = WITHOUT + "from recbench_spark.commands.dispatch import main\nmain()\n"
+
+
+def run_python(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def run_command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run `recbench` without the extras."""
+    return run_python(COMMAND, *words)
+
+
+FRAMES = """
+import json
+import numpy as np, pandas as pd, pyarrow as pa
+import recbench_spark
+
+def make_frames():
+    truth = pd.DataFrame({"user_id": [1, 1, 2, 3], "item_id": [10, 11, 12, 13]})
+    lists = pd.DataFrame({"user_id": [1, 1, 2, 3], "item_id": [10, 12, 12, 11], "rank": [1, 2, 1, 1]})
+    cells = [(u, i, (7 * u + 3 * i) % 5) for u in (1, 2, 3) for i in (10, 11, 12, 13)]
+    scores = pd.DataFrame(cells, columns=["user_id", "item_id", "score"]).astype({"score": float})
+    predictions = scores.rename(columns={"score": "prediction"}).assign(
+        prediction=scores.score / 5 + 0.1, outcome=(scores.score > 1).astype(float)
+    )
+    vectors = np.random.default_rng(3).normal(size=(7, 5)).astype(np.float32).tolist()
+    users = pa.table({"user_id": [1, 2, 3], "vector": vectors[:3]})
+    items = pa.table({"item_id": [10, 11, 12, 13], "vector": vectors[3:]})
+    return truth, lists, scores, predictions, (users, items)
+
+def read_values(result):
+    return [[row["metric"], row["k"], repr(row["value"])] for row in result.metrics.to_pylist()]
+
+def measure():
+    truth, lists, scores, predictions, embeddings = make_frames()
+    frame = recbench_spark.evaluate_frames(truth, lists, k=(1, 2))
+    values = [[name, repr(value)] for name, value in zip(frame.metric, frame.value)]
+    values += read_values(recbench_spark.evaluate(truth, scores=scores, k=(1, 2)))
+    values += read_values(recbench_spark.evaluate(truth, embeddings=embeddings, k=(1, 2)))
+    values += read_values(recbench_spark.evaluate_predictions(predictions))
+    return values
+"""
+"""Functions that both processes run: with every extra, and with none."""
+
+
+def test_lists_scores_embeddings_and_predictions_have_the_numbers_of_a_whole_installation() -> None:
+    done = run_python(WITHOUT + FRAMES + "print(json.dumps(measure()))")
+    assert done.returncode == 0, done.stderr
+    names: dict[str, Any] = {"json": json, "np": np, "pd": pd, "pa": pa, "recbench_spark": recbench_spark}
+    exec(FRAMES, names)
+    values = names["measure"]()
+    assert json.loads(done.stdout.splitlines()[-1]) == values and len(values) > 40
+
+
+REPORT = """
+from datetime import date
+from recbench_spark import reports
+from recbench_spark.query.local_engine import run_query
+from recbench_spark.storage.arrow_store import ArrowStore
+folder, page = sys.argv[1:]
+store = ArrowStore(folder, read_only=True)
+frames = [
+    run_query(store, f"SELECT * FROM {name}", 10_000).to_pandas()
+    for name in ("latest_metrics", "runs", "checks", "manifests")
+]
+report = reports.make_report(*frames, "ndcg@2", sql_lines=["recbench query leaderboard"])
+print(reports.leaderboard_text(report))
+print(reports.write_report(report, page))
+"""
+
+
+def test_a_warehouse_is_filled_queried_and_shown(tmp_path: Path) -> None:
+    (tmp_path / "truth.csv").write_text("user_id,item_id\n1,10\n2,12\n3,13\n")
+    (tmp_path / "lists.csv").write_text("user_id,item_id,rank\n1,10,1\n1,12,2\n2,11,1\n2,12,2\n3,11,1\n")
+    warehouse = tmp_path / "w"
+    tables = ["--lists", tmp_path / "lists.csv", "--truth", tmp_path / "truth.csv", "--k", "1,2"]
+    done = run_command("evaluate", "--warehouse", warehouse, "--model", "mine", *tables)
+    assert done.returncode == 0, done.stderr
+    by_hand = "SELECT value FROM metrics WHERE metric = 'recall' AND k = 2 AND slice_key IS NULL"
+    done = run_command("query", "--warehouse", warehouse, "--format", "csv", by_hand)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["value", str(2 / 3)]
+    assert done.stderr == "engine local: pyspark is not installed, so this is SQL of DuckDB\n"
+    done = run_command("query", "--warehouse", warehouse, "leaderboard")
+    assert done.returncode == 0 and "mine" in done.stdout, done.stderr
+    done = run_python(WITHOUT + REPORT, warehouse, tmp_path / "report.html")
+    assert done.returncode == 0 and "mine" in done.stdout, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert "<html" in page and "mine" in page
+
+
+def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
+    done = run_command("replay", "--config", "demo", "--warehouse", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    assert "note: a page without drawings: pip install 'recbench-spark[plots]' brings" in done.stderr
+    (file,) = (tmp_path / "w" / "reports").glob("*.html")
+    page = file.read_text()
+    assert "click_yield" in page and "Ad clicks a page view" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        (("nightly", "--config", "demo", "--logical-date", "2026-01-01"), "pyspark", "spark"),
+        (("split", "--config", "demo"), "pyspark", "spark"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_an_extra_lacks_is_one_sentence_with_the_command(
+    words: tuple[str, ...], package: str, extra: str, tmp_path: Path
+) -> None:
+    done = run_command(*words, "--warehouse", tmp_path / "w")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == (
+        f"error: this needs {package}, which is not installed\n"
+        f"  hint: pip install 'recbench-spark[{extra}]'\n"
+    )
+
+
+def test_a_call_of_python_lacks_spark_with_the_same_sentence() -> None:
+    code = "from recbench_spark.adhoc.engines import load_engine\nload_engine('spark')"
+    done = run_python(WITHOUT + code)
+    assert done.stderr.splitlines()[-2:] == [
+        "recbench_spark.extras.MissingPackageError: this needs pyspark, which is not installed",
+        "  hint: pip install 'recbench-spark[spark]'",
+    ]
+
+
+def test_other_missing_modules_are_left_as_they_are() -> None:
+    error = ModuleNotFoundError("No module named 'mine'", name="mine")
+    assert extras.explain(error) is error
+
+
+def name_packages(lines: list[str]) -> list[str]:
+    return [line.partition("=")[0].rstrip("<>!~").partition(">")[0] for line in lines]
+
+
+def test_pyproject_has_the_packages_that_messages_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    assert sorted(name_packages(project["dependencies"])) == sorted(extras.CORE)
+    assert {name: tuple(name_packages(optional[name])) for name in extras.EXTRAS} == extras.EXTRAS
+    assert {extra for extra, _ in extras.MODULES.values()} == set(extras.EXTRAS)
+    assert project["scripts"] == {"recbench": "recbench_spark.commands.dispatch:main"}
+    assert optional["all"] == [f"recbench-spark[{','.join(extras.EXTRAS)}]"]
+
+
+def test_the_wheel_takes_every_file_that_is_no_code() -> None:
+    package = ROOT / "recbench_spark"
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    patterns = tool["setuptools"]["package-data"]["recbench_spark"]
+    taken = {path for pattern in patterns for path in package.glob(pattern) if path.is_file()}
+    walked = os.walk(package, followlinks=True)
+    files = {Path(folder, name) for folder, _, names in walked for name in names}
+    assert {path for path in files if path.suffix not in (".py", ".pyc", ".nbi", ".nbc")} == taken
+    assert package / "conf" / "benchmarks" / "demo.yaml" in taken

@@ -1,0 +1,117 @@
+"""The command `recbench`: every job, its help, the nearest name, versions and completion. No JVM."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from recbench_spark import __version__, cli
+from recbench_spark.commands import completion, dispatch
+from recbench_spark.extras import CORE, EXTRAS
+
+ROOT = Path(__file__).resolve().parent.parent
+JOBS = {path.stem for path in (ROOT / "jobs").glob("*.py")}
+
+
+def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    start = ["-c", code] if code else ["-m", "recbench_spark"]
+    return subprocess.run(
+        [sys.executable, *start, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_every_job_is_a_command_with_a_summary() -> None:
+    commands = dispatch.list_commands()
+    assert commands.keys() >= JOBS | {"completion"}
+    assert all(commands.values()) and "dispatch" not in commands and "actions" not in commands
+    lines = dispatch.describe_commands().splitlines()
+    assert [line.split() for line in lines if line.startswith("  evaluate ")] == [
+        ["evaluate", *commands["evaluate"].split()]
+    ]
+
+
+def test_help_of_all_and_of_one_and_wrong_names() -> None:
+    done = run("--help")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout == dispatch.describe_commands() + "\n"
+    assert run().returncode == 2
+    done = run("nightli")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no command 'nightli'\n  hint: did you mean 'nightly'?")
+    done = run("evaluate", "--help")
+    assert done.stdout.startswith("usage: recbench evaluate [-h]")
+    assert "    recbench evaluate --warehouse DIR --model NAME --lists PATH" in done.stdout
+    assert "jobs/" not in done.stdout
+
+
+LOADED = """
+import atexit, sys
+from recbench_spark.commands import dispatch
+heavy = {"numpy", "pandas", "pyarrow", "pyspark", "torch", "numba", "duckdb", "matplotlib"}
+try:
+    dispatch.main()
+except SystemExit:
+    loaded = sorted(heavy & set(sys.modules))
+    assert not loaded, loaded
+"""
+
+
+@pytest.mark.parametrize("words", [("--help",), ("evaluate", "--help"), ("nightly", "--help")])
+def test_help_loads_nothing_that_takes_long(words: tuple[str, ...]) -> None:
+    done = run(*words, code=LOADED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: recbench")
+
+
+def test_errors_name_the_command_that_runs_and_not_a_file_of_jobs(tmp_path: Path) -> None:
+    done = run("query", "--warehouse", str(tmp_path), "leaderboard")
+    assert done.returncode == 2 and done.stderr.endswith("  hint: run recbench nightly first\n")
+    text = "spark-submit jobs/nightly.py\npython jobs/nightly.py --config demo"
+    assert cli.name_commands(text) == "spark-submit jobs/nightly.py\nrecbench nightly --config demo"
+
+
+def test_versions_of_all_parts() -> None:
+    lines = dict(line.split(maxsplit=1) for line in dispatch.describe_versions().splitlines())
+    assert lines["recbench-spark"] == __version__ and lines["Python"] == sys.version.split()[0]
+    assert lines["pyspark"] == version("pyspark") and lines["numpy"] == version("numpy")
+    assert lines.keys() >= {"Java", *CORE, *(name for names in EXTRAS.values() for name in names)}
+    missing = dispatch.find_version("no-such-package", "zoo")
+    assert missing == "not installed: pip install 'recbench-spark[zoo]'"
+
+
+def complete(shell: str, *words: str) -> list[str]:
+    """Answers of the script for bash after these words, the last of which is unfinished."""
+    script = run("completion", shell).stdout
+    setting = f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}"
+    code = f'{script}\n{setting}\n_recbench\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_completion_of_names_flags_and_paths() -> None:
+    assert complete("bash", "recbench", "night") == ["nightly"]
+    assert "--split-seeds" in complete("bash", "recbench", "nightly", "--")
+    assert complete("bash", "recbench", "evaluate", "--emb") == ["--embeddings"]
+    assert complete("bash", "recbench", "evaluate", f"{ROOT}/README") == [f"{ROOT}/README.md"]
+
+
+def test_scripts_for_zsh_and_fish() -> None:
+    flags = {"nightly": completion.list_flags("nightly")}
+    assert 'complete -c recbench -n "__fish_seen_subcommand_from nightly" -l split-seeds\n' in (
+        completion.write_fish(flags)
+    )
+    assert run("completion", "zsh").stdout.startswith(completion.ZSH)
+    for shell in ("zsh", "fish"):
+        if shutil.which(shell):
+            done = subprocess.run(
+                [shell, "-n"], input=run("completion", shell).stdout, text=True, check=False,
+                env={**os.environ},
+            )  # fmt: skip
+            assert done.returncode == 0
