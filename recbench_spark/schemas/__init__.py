@@ -67,7 +67,14 @@ from recbench_spark.schemas.fits import (
     TRIALS,
     VERDICTS,
 )
-from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
+from recbench_spark.schemas.graphs import (
+    GRAPH_NODES,
+    GRAPH_RUNS,
+    GRAPH_VECTORS,
+    GRAPHS,
+    NEAREST_NODES,
+    NEIGHBOURHOODS,
+)
 from recbench_spark.schemas.replays import REPLAYS
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -128,6 +135,7 @@ __all__ = [
     "METRIC",
     "METRICS",
     "MULTIVERSE",
+    "NEAREST_NODES",
     "NEIGHBOURHOODS",
     "PARADOXES",
     "PARADOX_ID",
