@@ -110,15 +110,15 @@ def open_faiss(folders: list[Path], settings: dict[str, Any]) -> Search:
     (index,) = (one for one in (faiss.read_index(str(file)) for file in files) if isinstance(one, kind))
 
     def search(queries: np.ndarray, depth_u: np.ndarray) -> Sets:
-        found = []
+        sets_u = []
         for query, depth in zip(np.hstack([queries, np.ones((len(queries), 1))]), depth_u, strict=True):
             if settings["kind"] == "ivf":
                 more = faiss.SearchParametersIVF(nprobe=settings["probes"])
             else:
                 more = faiss.SearchParametersHNSW(efSearch=max(settings["candidates"], int(depth)))
             rows = index.search(query[None].astype(np.float32), int(depth), params=more)[1][0]
-            found.append(rows[rows >= 0])
-        return found
+            sets_u.append(rows[rows >= 0])
+        return sets_u
 
     return search
 
@@ -139,12 +139,12 @@ def open_tokens(folder: Path, items: np.ndarray, settings: dict[str, Any]) -> Se
     always = np.argsort(-length, kind="stable")[: round(settings["always"] * len(items))]
 
     def search(queries: np.ndarray, _: np.ndarray) -> Sets:
-        found = []
+        sets_u = []
         for own in make_tokens(queries, 1.0):
             counts = (tokens == own[:, None]).sum(axis=0, dtype=np.int16)
             counts[always] = settings["bands"]
-            found.append(np.flatnonzero(counts >= settings["theta"]))
-        return found
+            sets_u.append(np.flatnonzero(counts >= settings["theta"]))
+        return sets_u
 
     return search
 
@@ -189,9 +189,9 @@ def measure_night(warehouse: Path, data: Path) -> dict[tuple[Any, ...], float]:
         depths = np.array([LENGTH + (2 ** math.ceil(math.log2(len(h))) if len(h) else 0) for h in hidden])
         exact: list[np.ndarray] = []
         for model, search in searches.items():
-            found = search(vectors[block], depths)
+            sets_u = search(vectors[block], depths)
             for n, u in enumerate(block):
-                left = found[n][~np.isin(found[n], hidden[n])]
+                left = sets_u[n][~np.isin(sets_u[n], hidden[n])]
                 listed, scores = sort_items(vectors[u].astype(np.float64), left, wide)
                 if model == "als.exact":
                     exact.append(scores)

@@ -321,7 +321,7 @@ print((measure() - before) / vectors.nbytes)
 @FAISS
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
 def test_a_build_holds_the_items_of_a_part_twice_beside_the_mapped_file(tmp_path, kind) -> None:
-    """As the docstrings of tasks say. Sums for each item, such as lengths, are a quarter of 32 numbers."""
+    """Docstrings of tasks say so. Sums for each item, such as lengths, are a quarter of 32 numbers."""
     np.save(tmp_path / "v.npy", np.random.default_rng(1).normal(size=(400_000, 64)).astype(np.float32))
     command = [sys.executable, "-c", BUILD, str(tmp_path / "v.npy"), str(tmp_path), kind]
     more = {"PYTHONPATH": os.pathsep.join(sys.path)}
