@@ -375,22 +375,24 @@ def parse_names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, .
     return parts
 
 
-def parse_columns(text: str, example: str) -> dict[str, str]:
+def parse_columns(text: str, example: str, flag: str = "--columns") -> dict[str, str]:
     """Parse a list of columns, `standard=source,...`, into standard name -> column of the file.
 
     Args:
         text: the list.
         example: a correct list, for the hint.
+        flag: the flag of the list, for the message.
 
     Raises:
         ConfigError: the text is not such a list, or a standard name stands in it twice.
     """
     columns: dict[str, str] = {}
+    word = "NAME=COLUMN" if flag == "--columns" else "SETTING=VALUE"
     for standard, equals, source in (pair.partition("=") for pair in text.split(",") if pair):
         if not (standard and equals and source):
-            raise ConfigError(f"--columns {text}: expected NAME=COLUMN,...", f"e.g. {example}")
+            raise ConfigError(f"{flag} {text}: expected {word},...", f"e.g. {example}")
         if standard in columns:
-            message = f"--columns {text}: {standard} is given twice, as {columns[standard]} and as {source}"
+            message = f"{flag} {text}: {standard} is given twice, as {columns[standard]} and as {source}"
             raise ConfigError(message, "give each standard name one column")
         columns[standard] = source
     return columns

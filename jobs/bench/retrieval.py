@@ -4,9 +4,10 @@
     python jobs/bench/retrieval.py --items 1000000 --kinds flat ivf lsh
     python jobs/bench/retrieval.py --vectors items.npy --queries users.npy      vectors of a model
 
-Each setting takes its turn beside the bare product of the block (numpy, no lists) and exact lists of this
-package. One thread works. Rates are of CPU seconds of this process: others may share the machine.
-Recall is measured at 10 and 100 against the exact lists, with no item left out.
+Each setting takes its turn beside the bare product of the block (numpy, no lists), exact lists of this
+package, and a search of the same file of faiss by hand, without exact scores. One thread works (set
+OMP_NUM_THREADS=1). Rates are of CPU seconds of this process: others may share the machine. Recall is
+measured at 10 and 100 against the exact lists, with no item left out.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.products import Products, make_products
 from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_ranks
 from recbench_spark.kernels.retrieval.candidates import ItemSets, RetrievedLists, measure_recall
+from recbench_spark.retrieval.faiss_indexes import INDEX_FILE, load_faiss, multiply_matrices
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
-from recbench_spark.retrieval.search import make_builder, search_lists, write_parts
+from recbench_spark.retrieval.search import IndexLists, make_builder, search_lists, write_parts
 
+Search = Callable[[Floats32], object]
+"""A search of a block of queries."""
 K = 100
 SWEEPS: dict[str, list[dict[str, Any]]] = {
     "flat": [{}],
@@ -47,6 +51,12 @@ SWEEPS: dict[str, list[dict[str, Any]]] = {
         {"bands": 20, "bits": bits, "theta": theta} for bits, theta in ((16, 2), (12, 3), (12, 2), (8, 3))
     ],
 }
+TILE = 1 << 16
+"""Items of a tile of the bare product, so that its result stays small."""
+DRAWN = 1 << 20
+"""Vectors that are drawn at once."""
+SINGLE_QUERIES = 64
+"""Queries that are also searched one by one."""
 BUILT = {"ivf": ("probes",), "hnsw": ("candidates",), "lsh": ("theta",), "flat": ()}
 """Settings of a search: an index is built once for all of their values."""
 
@@ -69,6 +79,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--vectors", type=Path, help="float32 .npy of items, instead of drawn ones")
     flags.add_argument("--queries", type=Path, help="float32 .npy of users, with --vectors")
     flags.add_argument("--kinds", nargs="+", choices=[*SWEEPS], default=[*SWEEPS])
+    flags.add_argument("--cells", type=cli.parse_count, help="of ivf (default: 4 sqrt(items))")
     flags.add_argument("--always", type=float, default=0.05, help="share of the longest items, of lsh")
     flags.add_argument("--rounds", type=cli.parse_count, default=3)
     add_output_flag(flags)
@@ -85,8 +96,12 @@ def make_world(args: argparse.Namespace) -> World:
     centres = draw.normal(size=(args.clusters, args.dims))
 
     def draw_vectors(rows: int, spread: float) -> Floats32:
-        near = centres[draw.integers(0, args.clusters, rows)]
-        return (near + spread * draw.normal(size=near.shape)).astype(np.float32)
+        near_n = draw.integers(0, args.clusters, rows)
+        vectors_nd = np.empty((rows, args.dims), np.float32)
+        for start in range(0, rows, DRAWN):  # the draws of one block of all rows
+            near = centres[near_n[start : start + DRAWN]]
+            vectors_nd[start : start + DRAWN] = near + spread * draw.normal(size=near.shape)
+        return vectors_nd
 
     return World(
         make_products(draw_vectors(args.items, args.spread)), draw_vectors(args.users, args.spread)
@@ -106,41 +121,69 @@ def list_exactly(world: World) -> RetrievedLists:
 
 def make_settings(kind: str, values: dict[str, Any], args: argparse.Namespace) -> AnyIndexSettings:
     """Return the settings of an index of the sweep."""
-    always = {"always": args.always} if kind == "lsh" else {}
+    always: dict[str, Any] = {"always": args.always} if kind == "lsh" else {}
+    if kind == "ivf" and args.cells:
+        always["cells"] = args.cells
     adapter: TypeAdapter[AnyIndexSettings] = TypeAdapter(AnyIndexSettings)
     return adapter.validate_python({"name": kind, "kind": kind, **always, **values})
 
 
 def measure_setting(
-    world: World, exact: RetrievedLists, readers: list[IndexReader], rounds: int
+    world: World, exact: RetrievedLists, readers: list[IndexReader], hand: Search | None, rounds: int
 ) -> dict[str, float]:
-    """Return recall and rates of one setting, in turns with the bare product and exact lists."""
-    nobody = ItemSets(np.zeros(len(world.queries_ud) + 1, np.int64), np.zeros(0, np.int32))
-    search = partial(search_lists, readers, world.products, world.queries_ud, nobody, K)
-    lists = search()
-    operand = world.products.item_operand(0, len(world.products.scored_i))
+    """Return recall and rates of one setting, in turns with the bare product, exact lists and faiss."""
+    queries_ud, queries = world.queries_ud, len(world.queries_ud)
+
+    def search(queries_ud: Floats32) -> IndexLists:
+        nobody = ItemSets(np.zeros(len(queries_ud) + 1, np.int64), np.zeros(0, np.int32))
+        return search_lists(readers, world.products, queries_ud, nobody, K)
+
+    lists = search(queries_ud)
     systems: dict[str, Callable[[], object]] = {
-        "product": lambda: multiply_blocks(world.queries_ud, operand),
+        "product": lambda: multiply_blocks(queries_ud, world.products.vectors_id),
         "exact": lambda: list_exactly(world),
-        "index": search,
+        "index": lambda: search(queries_ud),
+        "single": lambda: [search(queries_ud[u : u + 1]) for u in range(min(queries, SINGLE_QUERIES))],
     }
+    if hand is not None:
+        systems["hand"] = partial(hand, queries_ud)
     timed = {name: partial(measure_own_cpu, work) for name, work in systems.items()}
     turns = take_turns(timed, rounds)
-    queries = len(world.queries_ud)
-    rates = {f"{name}_per_s": queries / statistics.median(turns[name]) for name in systems}
-    candidates = sum(
-        len(reader.search(world.products.user_operand(world.queries_ud), K).items_p) for reader in readers
-    )
+    counts = dict.fromkeys(systems, queries) | {"single": min(queries, SINGLE_QUERIES)}
+    rates = {f"{name}_per_s": counts[name] / statistics.median(turns[name]) for name in systems}
     recalls = {
         f"recall_{k}": float(measure_recall(lists.scores_uk, exact.scores_uk, k).mean()) for k in (10, K)
     }
-    return recalls | rates | {"candidates": candidates / queries}
+    return recalls | rates | {"candidates": float(lists.proposed_u.mean())}
 
 
-def multiply_blocks(queries_ud: Floats32, operand_id: Floats32) -> None:
-    """Multiply all queries with all items, 256 queries at a time."""
+def multiply_blocks(queries_ud: Floats32, vectors_id: Floats32) -> None:
+    """Multiply all queries with all items, 256 queries and `TILE` items at a time."""
+    out = np.empty((256, TILE), np.float32)
     for start in range(0, len(queries_ud), 256):
-        queries_ud[start : start + 256] @ operand_id.T
+        block = queries_ud[start : start + 256]
+        for first in range(0, len(vectors_id), TILE):
+            tile = vectors_id[first : first + TILE]
+            np.matmul(block, tile.T, out=out[: len(block), : len(tile)])
+
+
+def open_by_hand(settings: AnyIndexSettings, folder: Path) -> Search | None:
+    """Return a search of an index's file by faiss alone; None for `lsh`, which is no file of faiss."""
+    if settings.kind == "lsh":
+        return None
+    faiss = load_faiss()
+    index, more = faiss.read_index(str(folder / INDEX_FILE)), None
+    if settings.kind == "ivf":
+        more = faiss.SearchParametersIVF(nprobe=settings.probes)
+    if settings.kind == "hnsw":
+        more = faiss.SearchParametersHNSW(efSearch=max(settings.candidates, K))
+
+    def search(queries_ud: Floats32) -> object:
+        with multiply_matrices(faiss):
+            return index.search(queries_ud, K, params=more)
+
+    search(np.ones((1, index.d), np.float32))  # opens what faiss opens at first use
+    return search
 
 
 def main(args: argparse.Namespace) -> int:
@@ -163,8 +206,9 @@ def main(args: argparse.Namespace) -> int:
                     work = lambda: write_parts(settings, world.products, folder)  # noqa: B023, E731
                     folders[shared] = folder, measure_own_cpu(work)
                 folder, built_s = folders[shared]
-                readers = [make_builder(settings).read(part) for part in sorted(folder.iterdir())]
-                row = measure_setting(world, exact, readers, args.rounds)
+                parts = sorted(folder.iterdir())
+                readers = [make_builder(settings).read(part) for part in parts]
+                row = measure_setting(world, exact, readers, open_by_hand(settings, parts[0]), args.rounds)
                 row |= {"build_s": built_s, "bytes": count_bytes(folder)}
                 print(describe_row(kind, values, row), flush=True)
                 append_rows(args.output, [{"kind": kind, **values, "items": items, **row}])
@@ -175,16 +219,19 @@ def describe_row(kind: str, values: dict[str, Any], row: dict[str, float]) -> st
     """Return one line of the table.
 
     >>> row = {"recall_10": 1.0, "recall_100": 0.5, "index_per_s": 2e3, "product_per_s": 1e3,
-    ...        "exact_per_s": 900.0, "candidates": 120.0, "build_s": 2.0, "bytes": 5e6}
+    ...        "exact_per_s": 900.0, "single_per_s": 800.0, "hand_per_s": 2100.0,
+    ...        "candidates": 120.0, "build_s": 2.0, "bytes": 5e6}
     >>> describe_row("ivf", {"probes": 8}, row)
-    'ivf probes=8: recall@10 1.000 recall@100 0.500, 2,000 queries/s (product 1,000, exact lists 900), \
-120 candidates, built in 2.0 s, 5.0 MB'
+    'ivf probes=8: recall@10 1.000 recall@100 0.500, 2,000 queries/s, singly 800 (product 1,000, \
+exact lists 900, by hand 2,100), 120 candidates, built in 2.0 s, 5.0 MB'
     """
     name = " ".join([kind, *(f"{key}={value}" for key, value in values.items())])
+    hand = f", by hand {row['hand_per_s']:,.0f}" if "hand_per_s" in row else ""
     return (
         f"{name}: recall@10 {row['recall_10']:.3f} recall@100 {row['recall_100']:.3f}, "
-        f"{row['index_per_s']:,.0f} queries/s (product {row['product_per_s']:,.0f}, "
-        f"exact lists {row['exact_per_s']:,.0f}), {row['candidates']:,.0f} candidates, "
+        f"{row['index_per_s']:,.0f} queries/s, singly {row['single_per_s']:,.0f} "
+        f"(product {row['product_per_s']:,.0f}, exact lists {row['exact_per_s']:,.0f}{hand}), "
+        f"{row['candidates']:,.0f} candidates, "
         f"built in {row['build_s']:.1f} s, {row['bytes'] / 1e6:.1f} MB"
     )
 

@@ -7,6 +7,8 @@
     python jobs/embed.py --warehouse DIR --split SPLIT_ID --weights model.safetensors --model model.yaml
     python jobs/embed.py ... --explain           what it will cost, with an interval, before any layer runs
     python jobs/embed.py ... --nodes 17,42       these nodes alone, the bits of the whole run
+    python jobs/embed.py ... --nearest 20        also the table of the 20 nearest nodes of every node
+    python jobs/embed.py ... --nearest 20 --nearest-index ivf:cells=4000,probes=16
 
 Edges: CSV, Parquet or Delta, one row an edge (src, dst[, weight]); a CSV file without names in its first
 line has these columns in this order. With --lists one row a node (node, neighbours[, weights]). Features:
@@ -40,6 +42,7 @@ def parser() -> cli.Parser:
     source.add_argument("--neighbourhoods", metavar="ID", help="neighbourhoods by jobs/neighbourhoods.py")
     add_graph_flags(flags)
     _add_model_flags(flags)
+    _add_nearest_flags(flags)
     _add_run_flags(flags)
     return flags
 
@@ -88,6 +91,16 @@ def _add_model_flags(flags: cli.Parser) -> None:
     model.add_argument("--weights", metavar="FILE", help="safetensors (default: random ones by --seed)")
     model.add_argument("--seed", type=int, help="seed of random weights, hashed features, LSTM order")
     model.add_argument("--wire", choices=["float16", "float32"], help="type of stored vectors")
+
+
+def _add_nearest_flags(flags: cli.Parser) -> None:
+    """Add the flags of the table of nearest nodes."""
+    near = flags.add_argument_group("nearest nodes, when all vectors are there; see docs/retrieval.md")
+    near.add_argument("--nearest", type=cli.parse_count, metavar="K", help="nodes of a list")
+    near.add_argument("--nearest-index", metavar="KIND[:SETTING=VALUE,...]",
+                      help="flat (exact, the default), ivf, hnsw or lsh, e.g. ivf:probes=16")  # fmt: skip
+    near.add_argument("--nearest-similarity", choices=["cosine", "dot"], help="default: cosine")
+    near.add_argument("--nearest-side", metavar="SIDE", help="lists for this side alone (default: all)")
 
 
 def _add_run_flags(flags: cli.Parser) -> None:

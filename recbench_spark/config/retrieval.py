@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.base import Count, Name, Seed, Strict
+from recbench_spark.config.base import Count, Name, Seed, Strict, digest
 
 MOST_CELLS = 2**20
 
@@ -14,10 +14,9 @@ MOST_CELLS = 2**20
 class IndexSettings(Strict):
     """Settings that all kinds share.
 
-    `name`: the index in tables and reports; a model's run is `model.name`. `similarity`: scores of the
-    index are products, or products of vectors of length 1. `index_parts`: the catalogue is cut into so many
-    indexes, whose candidates are joined; it changes what an approximate index finds, and enters its name.
-    `seed`: draws of the index.
+    `name`: the index in tables and reports; a model's run is `model.name`. `index_parts`: the catalogue is
+    cut into so many indexes, whose candidates are joined; it changes what an approximate index finds, and
+    enters its name. `seed`: draws of the index.
     """
 
     name: Name
@@ -87,6 +86,25 @@ AnyIndexSettings = Annotated[
     FlatIndexSettings | InvertedIndexSettings | GraphIndexSettings | HashIndexSettings,
     Field(discriminator="kind"),
 ]
+
+
+class NearestNodes(Strict):
+    """The nearest nodes of every node of a graph, as `jobs/embed.py --nearest` finds them.
+
+    `count`: nodes of a list. `index`: the index that finds them; `flat` gives the exact lists.
+    `similarity`: cosine, or the product of the vectors. `side`: the side whose nodes get lists, of nodes of
+    the same side; by default each side.
+    """
+
+    count: Annotated[int, Field(ge=1, le=10_000)]
+    index: AnyIndexSettings = FlatIndexSettings(name="flat", kind="flat")
+    similarity: Literal["cosine", "dot"] = "cosine"
+    side: Name | None = None
+
+    def key(self, model_id: str) -> str:
+        """Return a hash of everything that the lists depend on."""
+        index = self.index.model_dump(exclude={"name", "first_level"})
+        return digest("nearest", model_id, self.count, index, self.similarity, self.side)
 
 
 class Retrieval(Strict):

@@ -187,7 +187,7 @@ def list_split_tables() -> list[tuple[Table, str]]:
     `splits` shows which splits exist.
     """
     columns = {"split_id": "split_id"}
-    name_columns = ("model_id", "graph_id", "neighbourhood_id")
+    name_columns = ("model_id", "graph_id", "neighbourhood_id", "nearest_id")
     columns |= {name: f"substring_index({name}, '-', 1)" for name in name_columns}
     tables = [
         (table, columns[table.partition_by[0]])

@@ -19,7 +19,7 @@ from recbench_spark.reports.phrases import (
     level_in_words,
 )
 from recbench_spark.reports.replays import ReplayFacts
-from recbench_spark.reports.scales import Axis, axis_for, spread_labels
+from recbench_spark.reports.scales import Axis, axis_for, find_log_ticks, spread_labels
 from recbench_spark.storage.objects import write_text
 
 Place = TypeVar("Place", str, Path)
@@ -75,6 +75,7 @@ def _template(name: str) -> jinja2.Template:
         "axis_for": axis_for,
         "spread": spread_labels,
         "log": math.log,
+        "log_ticks": find_log_ticks,
         "isfinite": math.isfinite,
         "zip": zip,
     }

@@ -37,12 +37,66 @@ class IndexFacts:
 
 
 @dataclass(frozen=True)
+class SweepPoint:
+    """An index on a curve: its recall, and what stands on the horizontal axis."""
+
+    model: str
+    recall: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A curve: indexes of one kind over one model, which differ in their settings, the fewest first."""
+
+    name: str
+    points: tuple[SweepPoint, ...]
+
+
+@dataclass(frozen=True)
+class TradeFacts:
+    """Curves of a figure: recall against users a second, or against proposed items."""
+
+    part: str
+    k: int
+    axis: str
+    sweeps: tuple[Sweep, ...]
+
+    @property
+    def points(self) -> tuple[SweepPoint, ...]:
+        """Points of all curves."""
+        return tuple(point for sweep in self.sweeps for point in sweep.points)
+
+
+AXES = {"users a second, in blocks": "rate", "items proposed": "candidates"}
+"""Horizontal axes of the figures, and the fact that stands there."""
+
+
+@dataclass(frozen=True)
 class RetrievalFacts:
     """The indexes of a part at a length of lists."""
 
     part: str
     k: int
     indexes: tuple[IndexFacts, ...]
+
+    @property
+    def trades(self) -> tuple[TradeFacts, ...]:
+        """Figures that have two points or more."""
+        made = (TradeFacts(self.part, self.k, axis, self._make_sweeps(AXES[axis])) for axis in AXES)
+        return tuple(facts for facts in made if len(facts.points) > 1)
+
+    def _make_sweeps(self, fact: str) -> tuple[Sweep, ...]:
+        points: dict[str, list[SweepPoint]] = {}
+        for one in self.indexes:
+            at = getattr(one, fact)
+            if one.recall is not None and at:
+                point = SweepPoint(one.model, one.recall, at)
+                points.setdefault(f"{one.base} {one.kind}", []).append(point)
+        return tuple(
+            Sweep(name, tuple(sorted(own, key=lambda point: (point.at, point.recall, point.model))))
+            for name, own in sorted(points.items())
+        )
 
 
 def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str, ...]:

@@ -45,6 +45,17 @@ def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: floa
     return Axis(low if low == 0 else low - margin, high + margin, start, end)
 
 
+def find_log_ticks(low: float, high: float) -> list[float]:
+    """Return the numbers 1, 2 and 5 times a power of ten from `low` to `high`, both above 0.
+
+    >>> find_log_ticks(4.0, 60.0)
+    [5.0, 10.0, 20.0, 50.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = (step * 10.0**power for power in powers for step in (1, 2, 5))
+    return [tick for tick in ticks if low <= tick <= high]
+
+
 def spread_labels(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
     """Return positions of labels at least `gap` apart, in the same order, in top..bottom.
 

@@ -45,7 +45,8 @@ def cut_items(products: Products, parts: int, part: int) -> IndexedItems:
         raise DataError(f"{parts} parts of an index for {len(items_t)} items", "give fewer index_parts")
     piece = np.array_split(items_t, parts)[part]
     operand = products.item_operand(int(piece[0]), int(piece[-1]) + 1)
-    return IndexedItems(operand[piece - piece[0]], piece)
+    whole = len(operand) == len(piece)  # then the rows need no second copy
+    return IndexedItems(operand if whole else operand[piece - piece[0]], piece)
 
 
 def write_parts(settings: AnyIndexSettings, products: Products, folder: Path) -> list[Path]:

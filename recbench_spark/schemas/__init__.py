@@ -64,7 +64,14 @@ from recbench_spark.schemas.fits import (
     TRIALS,
     VERDICTS,
 )
-from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
+from recbench_spark.schemas.graphs import (
+    GRAPH_NODES,
+    GRAPH_RUNS,
+    GRAPH_VECTORS,
+    GRAPHS,
+    NEAREST_NODES,
+    NEIGHBOURHOODS,
+)
 from recbench_spark.schemas.replays import REPLAYS
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -125,6 +132,7 @@ __all__ = [
     "METRIC",
     "METRICS",
     "MULTIVERSE",
+    "NEAREST_NODES",
     "NEIGHBOURHOODS",
     "PARADOXES",
     "PARADOX_ID",

@@ -119,3 +119,21 @@ NEIGHBOURHOODS = Table(
     ),
     partition_by=("neighbourhood_id",),
 )
+
+NEAREST_NODES = Table(
+    "nearest_nodes",
+    "One row per node: the nodes of its side whose vectors are nearest (`jobs/embed.py --nearest`).",
+    (
+        text_column("nearest_id", "Hash of model, length, index and similarity: same name, same rows."),
+        text_column("model_id", "Model of the vectors."),
+        text_column("side", "Side of the nodes; node where there is one."),
+        text_column("node", "Original id of the node, as text."),
+        TableColumn(
+            "neighbours",
+            array_type(STRING),
+            "Original ids, nearest first, ties by smaller node_index; never the node itself.",
+        ),
+        TableColumn("scores", array_type(DOUBLE), "Cosine or product of each, in float64."),
+    ),
+    partition_by=("nearest_id",),
+)

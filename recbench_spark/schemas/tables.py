@@ -24,7 +24,14 @@ from recbench_spark.schemas.fits import (
     TRIALS,
     VERDICTS,
 )
-from recbench_spark.schemas.graphs import GRAPH_NODES, GRAPH_RUNS, GRAPH_VECTORS, GRAPHS, NEIGHBOURHOODS
+from recbench_spark.schemas.graphs import (
+    GRAPH_NODES,
+    GRAPH_RUNS,
+    GRAPH_VECTORS,
+    GRAPHS,
+    NEAREST_NODES,
+    NEIGHBOURHOODS,
+)
 from recbench_spark.schemas.replays import REPLAYS
 from recbench_spark.schemas.runs import CHECKS, RUNS, SPEED
 from recbench_spark.schemas.splits import (
@@ -77,6 +84,7 @@ TABLES: dict[str, Table] = {
         SUBMISSIONS,
         BOARD_DECISIONS,
         NEIGHBOURHOODS,
+        NEAREST_NODES,
         REPLAYS,
         LEARNING_CURVES,
         RETRIEVAL_RUNS,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, MissingError
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.nightly.run_keys import identify_model_inputs, list_unkeyed
+from recbench_spark.retrieval import faiss_indexes
 from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.store import Store
 from tests.nights import run
@@ -111,6 +113,17 @@ def test_definitions_that_a_list_cannot_have_are_refused(axis, value) -> None:
     evaluation = DOCUMENT["evaluation"] | {"definition": {axis: value}}
     with pytest.raises(ConfigError, match=f"definition.{axis} is '{value}'"):
         check_benchmark(parse(Benchmark, DOCUMENT | {"evaluation": evaluation}, "test"))
+
+
+def test_an_index_without_its_library_is_refused_before_spark(monkeypatch) -> None:
+    """Only kinds of faiss need it."""
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    faiss_indexes._import_faiss.cache_clear()
+    with pytest.raises(MissingError, match="needs the library faiss") as caught:
+        check_benchmark(parse(Benchmark, DOCUMENT, "test"))
+    assert "recbench-spark[retrieval]" in caught.value.hint
+    hashes = {**DOCUMENT["retrieval"], "indexes": DOCUMENT["retrieval"]["indexes"][2:]}
+    check_benchmark(parse(Benchmark, DOCUMENT | {"retrieval": hashes}, "test"))
 
 
 def test_a_document_written_from_a_benchmark_gives_the_same_models() -> None:

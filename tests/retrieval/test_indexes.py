@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +223,107 @@ def test_proposed_items_of_a_user_do_not_depend_on_the_block(tmp_path, settings)
     for u in range(40):
         alone = ItemSets(np.array([0, len(rows[u])]), rows[u].astype(np.int32))
         assert search_lists(readers, products, vectors[u : u + 1], alone, 10).proposed_u == whole[u]
+
+
+@FAISS
+@pytest.mark.parametrize("settings", KINDS, ids=lambda one: one["kind"])
+@pytest.mark.parametrize("kind", ["dot", "cosine"])
+def test_vectors_of_zeros_have_places_like_others(tmp_path, settings, kind) -> None:
+    """Items and queries of zeros are indexed and searched; what a list holds has its exact score."""
+    products, vectors, masked = make_world(items=200, users=30)
+    rows = products.vectors_id.copy()
+    rows[::3] = 0.0
+    products = make_products(rows, kind=kind)
+    vectors[::4] = 0.0
+    lists = search_lists(
+        open_index(make_settings(**settings), products, tmp_path), products, vectors, masked, 10
+    )
+    pairing = make_pairing(products, vectors)
+    for u in range(30):
+        listed = lists.items_uk[u][lists.items_uk[u] >= 0]
+        hidden = masked.items_p[masked.offsets_u[u] : masked.offsets_u[u + 1]]
+        assert len(set(listed)) == len(listed) and not set(listed) & set(hidden)
+        scores = exact_scores(pairing, np.full(len(listed), u), listed)
+        assert lists.scores_uk[u, : len(listed)].tolist() == scores.tolist()
+        assert sorted(scores, reverse=True) == scores.tolist() and not np.isnan(scores).any()
+    if settings["kind"] == "flat":
+        wanted = make_exact_lists(products, vectors, masked, 10)
+        np.testing.assert_array_equal(lists.items_uk, wanted.items_uk)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_vectors_that_are_not_finite_are_refused_with_their_number(tmp_path, wrong) -> None:
+    products, vectors, masked = make_world()
+    rows = products.vectors_id.copy()
+    rows[[3, 5]] = wrong
+    with pytest.raises(DataError, match="2 item vectors hold NaN or infinite numbers"):
+        make_products(rows)
+    readers = open_index(make_settings(kind="lsh"), products, tmp_path)
+    vectors[7] = wrong
+    with pytest.raises(DataError, match="1 user vectors hold NaN or infinite numbers"):
+        search_lists(readers, products, vectors, masked, 10)
+
+
+def test_an_index_without_postings_proposes_what_is_always_in(tmp_path) -> None:
+    """All items are always candidates: no bucket has one, and the lists are exact. Or no item is one."""
+    products, vectors, masked = make_world(users=20)
+    wanted = make_exact_lists(products, vectors, masked, 10)
+    for share, first_level in ((1.0, "counting"), (1.0, "pivots"), (0.0, "counting"), (0.0, "pivots")):
+        folder = tmp_path / f"{share}{first_level}"
+        folder.mkdir()
+        settings = make_settings(
+            kind="lsh", always=share, bits=63, bands=1, theta=1, first_level=first_level
+        )
+        (reader,) = open_index(settings, products, folder)
+        lists = search_lists([reader], products, vectors, masked, 10)
+        if share:
+            assert not len(reader.postings.items_p)
+            np.testing.assert_array_equal(lists.items_uk, wanted.items_uk)
+        else:
+            assert (lists.items_uk == -1).all() and not lists.proposed_u.any()
+
+
+@FAISS
+def test_a_search_of_cells_starts_no_thread(tmp_path) -> None:
+    """The default of faiss is 32 threads for each search of a mapped file."""
+    faiss = importlib.import_module("faiss")
+    products, _, _ = make_world()
+    (reader,) = open_index(make_settings(kind="ivf"), products, tmp_path)
+    assert faiss.downcast_InvertedLists(reader.index.invlists).prefetch_nthread == 0
+    assert faiss.omp_get_max_threads() == 1
+
+
+BUILD = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from recbench_spark.kernels.ranking.products import make_products
+from recbench_spark.retrieval.search import write_parts
+from tests.retrieval.test_indexes import make_settings
+
+def build(vectors, name):
+    products = make_products(vectors)
+    (Path(sys.argv[2]) / name).mkdir()
+    write_parts(make_settings(kind=sys.argv[3], **({"cells": 64} if sys.argv[3] == "ivf" else {})),
+                products, Path(sys.argv[2]) / name)
+
+def measure():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+vectors = np.load(sys.argv[1], mmap_mode="r")
+build(vectors[:1000], "small")
+before = measure()
+build(vectors, "large")
+print((measure() - before) / vectors.nbytes)
+"""
+
+
+@FAISS
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_a_build_holds_the_items_of_a_part_twice_beside_the_mapped_file(tmp_path, kind) -> None:
+    """Docstrings of tasks say so. Sums for each item, such as lengths, are a quarter of 32 numbers."""
+    np.save(tmp_path / "v.npy", np.random.default_rng(1).normal(size=(400_000, 64)).astype(np.float32))
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "v.npy"), str(tmp_path), kind]
+    more = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, check=True)
+    assert 1.0 < float(ended.stdout) < 1 + 2 + 0.5

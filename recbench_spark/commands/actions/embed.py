@@ -13,6 +13,7 @@ from recbench_spark import cli
 from recbench_spark.commands.warehouses import check_journal_path, require_partition
 from recbench_spark.config import parse
 from recbench_spark.config.graph import GraphModel, GraphSource, load_model, merge_documents
+from recbench_spark.config.retrieval import NearestNodes
 from recbench_spark.data.paths import check_path
 from recbench_spark.errors import OK, ConfigError, DataError, nearest
 from recbench_spark.graph.build import NodeFinder, read_ids
@@ -38,6 +39,7 @@ from recbench_spark.storage.objects import list_folders, require_storage
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
+from recbench_spark.training.nearest_nodes import check_nearest, ensure_nearest_nodes
 
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
 
@@ -57,11 +59,11 @@ def run_embedding(args: argparse.Namespace) -> int:
     require_folder(args.warehouse)
     check_journal_path(args.journal, "--journal")
     check_names(args)
+    near = make_nearest_settings(args)
     settings = None if in_warehouse else make_settings(args, make_document(args))
-    if settings is not None:
-        check_graph_source(settings.graph)
+    check_settings(settings, near)
     if args.dry_run:
-        print(describe_run(args, settings))
+        print(describe_run(args, settings) + describe_nearest(near))
         return OK
     journal = Journal()
     journal.say("embed: starting Spark")
@@ -81,7 +83,7 @@ def run_embedding(args: argparse.Namespace) -> int:
         journal.write_beside(store.root, f"embed-{prepared.model.model_id}")
     if args.nodes:
         return print_nodes(prepared, args.nodes)
-    return compute_embeddings(args, store, prepared, journal)
+    return compute_embeddings(args, store, prepared, journal, near)
 
 
 def check_names(args: argparse.Namespace) -> None:
@@ -103,6 +105,14 @@ def check_names(args: argparse.Namespace) -> None:
         parse_ids(args.nodes)
 
 
+def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> None:
+    """Check, before Spark starts, the source of the graph where it is known, and the lists' index."""
+    if settings is not None:
+        check_graph_source(settings.graph)
+    if near is not None:
+        check_nearest(near, None if settings is None else settings.graph.sides)
+
+
 def check_graph_source(source: GraphSource) -> None:
     """Check, before Spark starts, that edges and node tables can be read. Only their heads are read.
 
@@ -116,9 +126,13 @@ def check_graph_source(source: GraphSource) -> None:
 
 
 def compute_embeddings(
-    args: argparse.Namespace, store: Store, prepared: PreparedGraphModel, journal: Journal
+    args: argparse.Namespace,
+    store: Store,
+    prepared: PreparedGraphModel,
+    journal: Journal,
+    near: NearestNodes | None,
 ) -> int:
-    """Print the costs, compute the layers, report the drift and apply the gates."""
+    """Print the costs, compute the layers and nearest nodes, report the drift and apply the gates."""
     if args.explain:  # needs no lock, and leaves no files
         with hold_private_folder(prepared.model.folder) as folder:
             model = replace(prepared.model, folder=folder)
@@ -128,6 +142,8 @@ def compute_embeddings(
         embed(store, print_costs(args, store, working, journal), journal)
     facts = report_drift(store, prepared, args.previous, journal) if args.previous else []
     print_location(store, prepared)
+    if near is not None:
+        print_nearest_location(store, ensure_nearest_nodes(store, prepared, near, journal))
     held = [{"part": side, "fact": fact, "value": value} for side, fact, value in facts]
     if (error := gate_error(gate_checks(args.gate, held))) is not None:
         raise error
@@ -183,6 +199,27 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
         "output": args.output,
     }
     return drop_missing(document)
+
+
+def make_nearest_settings(args: argparse.Namespace) -> NearestNodes | None:
+    """Return the settings of nearest nodes, or None without --nearest.
+
+    Raises:
+        ConfigError: a flag of the lists without --nearest, or a setting that the index does not have.
+    """
+    more = drop_missing({"similarity": args.nearest_similarity, "side": args.nearest_side})
+    if args.nearest is None:
+        if more or args.nearest_index:
+            raise ConfigError("lists of nearest nodes have no length", "--nearest K")
+        return None
+    if args.nodes:
+        raise ConfigError("--nearest is for all nodes, and --nodes prints some", "give one of them")
+    if args.nearest_index:
+        kind, _, text = args.nearest_index.partition(":")
+        usual = {"always": 0.0} if kind == "lsh" and args.nearest_similarity != "dot" else {}
+        given = cli.parse_columns(text, "ivf:probes=16,cells=4000", "--nearest-index")
+        more["index"] = {"name": kind, "kind": kind, **usual, **given}
+    return parse(NearestNodes, {"count": args.nearest, **more}, "--nearest")
 
 
 def make_graph_document(args: argparse.Namespace) -> dict[str, Any]:
@@ -267,6 +304,13 @@ def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
         f"weights    {settings.weights or f'random, seed {settings.seed}'}\nwarehouse  {args.warehouse}\n"
         f"checked    {describe_files(settings)}"
     )
+
+
+def describe_nearest(near: NearestNodes | None) -> str:
+    """Return a line on the lists of nearest nodes; an empty text without lists."""
+    if near is None:
+        return ""
+    return f"\nnearest    {near.count} of each node through {near.index.kind}, {near.similarity}"
 
 
 def print_nodes(prepared: PreparedGraphModel, text: str) -> int:
@@ -355,4 +399,11 @@ def print_location(store: Store, prepared: PreparedGraphModel) -> None:
         table = "graph_vectors"
     query = f"SELECT * FROM {table} WHERE model_id = '{name}' LIMIT 10"
     print(f"model {name}: table {table} in {store.root}; ask in SQL:")
+    print(f"  {query_command(store.root, query)}")
+
+
+def print_nearest_location(store: Store, name: str) -> None:
+    """Print the table of nearest nodes and a query for it."""
+    query = f"SELECT * FROM nearest_nodes WHERE nearest_id = '{name}' LIMIT 10"
+    print(f"nearest nodes {name}: table nearest_nodes in {store.root}; ask in SQL:")
     print(f"  {query_command(store.root, query)}")

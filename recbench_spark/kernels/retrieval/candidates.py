@@ -58,6 +58,31 @@ def remove_items(items_c: Ints32, masked_m: Ints32, out_c: Ints32) -> int:
 
 
 @compile_kernel
+def score_items(pairing: Pairing, u: int, items_c: Ints32) -> Floats:
+    """Return `exact_score` of each item. Four sums go on side by side, each in its own order."""
+    scores, four = np.empty(len(items_c)), len(items_c) // 4 * 4
+    user_d = pairing.vectors_ud[u]
+    for c in range(0, four, 4):
+        i, j, k, m = items_c[c], items_c[c + 1], items_c[c + 2], items_c[c + 3]
+        a, b, e, f = 0.0, 0.0, 0.0, 0.0
+        for d in range(len(user_d)):
+            x = np.float64(user_d[d])
+            a += x * np.float64(pairing.vectors_id[i, d])
+            b += x * np.float64(pairing.vectors_id[j, d])
+            e += x * np.float64(pairing.vectors_id[k, d])
+            f += x * np.float64(pairing.vectors_id[m, d])
+        scores[c], scores[c + 1], scores[c + 2], scores[c + 3] = a, b, e, f
+        for n in range(c, c + 4):
+            i = items_c[n]
+            if not (pairing.length_u[u] > 0.0 and pairing.length_i[i] > 0.0):
+                scores[n] = 0.0
+            scores[n] = scores[n] / pairing.divisor_i[i] + pairing.bias_i[i]
+    for c in range(four, len(items_c)):
+        scores[c] = exact_score(pairing, u, items_c[c])
+    return scores
+
+
+@compile_kernel
 def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, top_k: int) -> RetrievedLists:
     """Return the first K of each user's candidates by exact score, then smaller index.
 
@@ -81,9 +106,7 @@ def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, to
         size = remove_items(row, hidden, items_c)
         if size > 2 * top_k:
             size = _drop_beaten(u, pairing, items_c, size, top_k)
-        scores = np.empty(size)
-        for c in range(size):
-            scores[c] = exact_score(pairing, u, items_c[c])
+        scores = score_items(pairing, u, items_c[:size])
         order = np.argsort(-scores, kind="mergesort")[:top_k]
         for k in range(len(order)):
             top.items_uk[u, k], top.scores_uk[u, k] = items_c[order[k]], scores[order[k]]

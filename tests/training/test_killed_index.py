@@ -1,0 +1,149 @@
+"""A process that builds an index is killed in the midst: the next one completes the same files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import TypeAdapter
+
+from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.evaluation.ranking.sources import DotSource
+from recbench_spark.kernels.ranking.positives import ItemLists
+from recbench_spark.kernels.ranking.scorers import UserBlock
+from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.training import retrieved
+from recbench_spark.training.retrieved import SECONDS_FILE, RetrievedScorer, RetrievedSource
+
+SETTINGS = TypeAdapter(AnyIndexSettings)
+DIMS, ITEMS = 8, 300
+MEASURED = {SECONDS_FILE, "seal.json", "files.json"}
+"""Files of measured seconds, and of their digest."""
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.training import test_killed_index as test
+from recbench_spark.training import retrieved
+
+def die_after(name):
+    whole = getattr(retrieved, name)
+    def die(*given, **more):
+        whole(*given, **more)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(retrieved, name, die)
+
+class Dying:
+    def __init__(self, builder):
+        self.builder = builder
+    def build(self, items, folder):
+        self.builder.build(items, folder)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+rows, place, settings, moment = sys.argv[1:]
+if moment == "files":
+    make = retrieved.make_builder
+    retrieved.make_builder = lambda settings: Dying(make(settings))
+else:
+    die_after(moment)
+test.open_scorer(rows, place, test.SETTINGS.validate_json(settings))
+"""
+
+
+def write_rows(folder: Path) -> str:
+    rng = np.random.default_rng(4)
+    columns = {
+        "item_index": pa.array(np.arange(ITEMS), pa.int32()),
+        "item_id": [f"i{n}" for n in range(ITEMS)],
+        "vector": pa.array(list(rng.normal(size=(ITEMS, DIMS)).astype(np.float32)), pa.list_(pa.float32())),
+        "bias": rng.normal(size=ITEMS),
+    }
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    return str(folder / "rows.parquet")
+
+
+def open_scorer(rows: str, place: str, settings: AnyIndexSettings) -> RetrievedScorer:
+    """Open the model behind its index, as a task of a new process does."""
+    retrieved._open_scorer.cache_clear()
+    source = RetrievedSource(DotSource(SharedRows("rows", (rows,)), ITEMS, DIMS), settings, 10, place)
+    scorer = source.scorer()
+    assert isinstance(scorer, RetrievedScorer)
+    return scorer
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Bytes of the files of all indexes in a folder, by name; no file of anything else."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.name not in MEASURED}
+
+
+def search(scorer: RetrievedScorer) -> list[list[int]]:
+    vectors = np.random.default_rng(5).normal(size=(20, DIMS)).astype(np.float32)
+    return scorer.retrieve(UserBlock(np.arange(20), vectors), ItemLists.empty(20)).items_uk.tolist()
+
+
+@pytest.mark.parametrize("where", ["warehouse", "host"])
+@pytest.mark.parametrize("moment", ["files", "write_seal"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        {"kind": "ivf", "cells": 9, "probes": 2, "index_parts": 2},
+        {"kind": "hnsw", "candidates": 20},
+        {"kind": "lsh", "bits": 3, "bands": 6},
+    ],
+    ids=lambda one: one["kind"],
+)
+def test_a_killed_build_is_completed_by_the_next_process(
+    tmp_path, monkeypatch, index, moment, where
+) -> None:
+    if index["kind"] != "lsh":
+        pytest.importorskip("faiss")
+    rows, settings = write_rows(tmp_path), {"name": "x", **index}
+    places = {}
+    for name in ("killed", "whole"):
+        (tmp_path / name / "host").mkdir(parents=True)
+        places[name] = "" if where == "host" else str(tmp_path / name / "index-")
+    begun = start_and_kill(tmp_path / "killed" / "host", rows, places["killed"], settings, moment)
+    assert begun, "files lie there, and no index"
+    results = []
+    for name in ("killed", "whole"):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / name / "host"))
+        started = time.monotonic()
+        results.append(search(open_scorer(rows, places[name], SETTINGS.validate_python(settings))))
+        assert time.monotonic() - started < 50, "nobody waits for a process that has ended"
+    assert results[0] == results[1]
+    made = [find_indexes(tmp_path / name) for name in ("killed", "whole")]
+    assert [path.name for path in made[0]] == [path.name for path in made[1]]
+    assert len(made[0]) == index.get("index_parts", 1)
+    assert list(map(read_files, made[0])) == list(map(read_files, made[1]))
+    if where == "warehouse":
+        left = sorted(path.name for path in (tmp_path / "killed").iterdir())
+        assert left == ["host", *(path.name for path in made[0])], "no lease and no work is left"
+
+
+def find_indexes(place: Path) -> list[Path]:
+    """Folders of complete indexes, by name."""
+    marks = [*place.rglob("whole"), *place.glob("host/*/index-*/files.json")]
+    return sorted({path.parent for path in marks})
+
+
+def start_and_kill(host: Path, rows: str, place: str, settings: dict[str, Any], moment: str) -> bool:
+    """Run a process that is killed in the midst of its build; return whether it has left anything."""
+    more = {"SPARK_LOCAL_DIRS": str(host), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", KILLED, rows, place, json.dumps(settings), moment]
+    ended = subprocess.run(
+        command, env=os.environ | more, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not find_indexes(host.parent)
+    return any("index" in str(path.relative_to(host.parent)) for path in host.parent.rglob("*"))
