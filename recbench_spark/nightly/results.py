@@ -25,7 +25,7 @@ from recbench_spark.evaluation.metrics import measuring
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import measure_multiverse
 from recbench_spark.evaluation.metrics.top_lists import SplitCatalogue
-from recbench_spark.evaluation.result import LocalResult, Result, to_arrow
+from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
 from recbench_spark.nightly.night import (
@@ -200,7 +200,7 @@ def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
     return dataset
 
 
-def publish_standalone(store: Store | ArrowStore, result: Result | LocalResult, run: dict[str, Any]) -> str:
+def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str, Any]) -> str:
     """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
 
     Store and result are of one engine.
@@ -301,7 +301,7 @@ def _standalone_row(
     }
 
 
-def check_base_rates(store: Store | ArrowStore, suite: str, result: Result | LocalResult) -> list[Check]:
+def check_base_rates(store: Store | ArrowStore, suite: str, result: Result) -> list[Check]:
     """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []
