@@ -10,8 +10,10 @@ be compared is refused: other definitions, other parts, other held-out items.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from os import PathLike
 from typing import Any
 
@@ -45,7 +47,7 @@ from recbench_spark.evaluation.comparison.local_comparisons import (
 from recbench_spark.evaluation.result import ShownTable
 from recbench_spark.evaluation.result_views import name_figure
 from recbench_spark.kernels.metrics.about import best_when
-from recbench_spark.metric_names import read_figures
+from recbench_spark.metric_names import Figures, read_figures, translate_name
 
 
 def compare(  # noqa: PLR0913
@@ -100,7 +102,7 @@ def compare(  # noqa: PLR0913
     rows = pa.concat_tables([run.select(figures) for run in chosen], promote_options="permissive")
     scales = find_scales(largest or find_largest(rows))
     numbers = wanted.choose(rows)
-    plan = _make_plan(chosen, figures, numbers.ks, boot=boot, minimum=float(minimum), scales=scales)
+    plan = _make_plan(chosen, figures, numbers.ks, boot=boot, minimum=_read_minimum(minimum), scales=scales)
     compared = compare_tables(rows, plan, make_slices(rows, _read_labels(slices)), numbers.has)
     return _finish(compared, plan, checks)
 
@@ -110,11 +112,15 @@ def compare(  # noqa: PLR0913
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """Metrics and cut-offs to compare; figures: metrics that were named with a cut-off."""
+    """Metrics and cut-offs to compare.
+
+    figures: metrics that were named with a cut-off; whole: those that were named without one.
+    """
 
     metrics: tuple[str, ...] | None
     ks: tuple[int | None, ...] | None
-    figures: tuple[tuple[str, int], ...] = ()
+    figures: Figures = ()
+    whole: frozenset[str] = frozenset()
 
     def make_options(self) -> dict[str, Any]:
         """Return the options of `evaluate` that give these numbers."""
@@ -146,7 +152,7 @@ class ComparisonRequest:
 
     def _takes(self, metric: str, k: int | None, known: set[int | None]) -> bool:
         """Return whether a number is compared; of metrics named with a cut-off only those at it."""
-        if any(metric == name for name, _ in self.figures):
+        if metric not in self.whole and any(metric == name for name, _ in self.figures):
             return (metric, k) in self.figures
         return self.ks is None or k in self.ks or known == {None}
 
@@ -176,15 +182,35 @@ def _sort_cutoffs(k: int | None) -> tuple[bool, int]:
 
 
 def _read_request(metrics: Any, k: Any) -> ComparisonRequest:
-    ks = (
-        None
-        if k is None
-        else tuple(None if one is None else int(one) for one in ([k] if is_single(k) else k))
-    )
+    """Return the request of a call.
+
+    Raises:
+        ConfigError: metrics that are no names; cut-offs that are neither whole numbers from 1 on nor None.
+    """
+    ks = None if k is None else tuple(map(_read_cutoff, [k] if is_single(k) else k))
     if metrics is None:
         return ComparisonRequest(None, ks)
-    names, figures = read_figures([metrics] if isinstance(metrics, str) else tuple(metrics))
-    return ComparisonRequest(tuple(map(str, names)), ks, figures)
+    single = (metrics,) if isinstance(metrics, str) else ()
+    listed = single if is_single(metrics) else tuple(metrics)
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise ConfigError(f"metrics is {show_value(metrics)}", "give names, such as metrics='ndcg@10'")
+    names, figures = read_figures(listed)
+    whole = frozenset(translate_name(name) for name in listed if "@" not in name)
+    return ComparisonRequest(tuple(map(str, names)), ks, figures, whole)
+
+
+def _read_cutoff(k: Any) -> int | None:
+    if k is None:
+        return None
+    if not isinstance(k, Integral) or isinstance(k, bool) or k < 1:
+        raise ConfigError(f"k: {show_value(k)} is no cut-off", "give whole numbers from 1 on, or None")
+    return int(k)
+
+
+def _read_minimum(minimum: Any) -> float:
+    if not isinstance(minimum, Real) or isinstance(minimum, bool) or not 0 <= minimum < math.inf:
+        raise ConfigError(f"minimum is {show_value(minimum)}", "give the smallest difference that matters")
+    return float(minimum)
 
 
 def _require_replicates(boot: Bootstrap) -> Bootstrap:
@@ -205,11 +231,14 @@ def _order_runs(runs: Sequence[ModelRun], baseline: str | None) -> list[ModelRun
     """Return the runs with the baseline last.
 
     Raises:
-        ConfigError: fewer than two runs, or none with the name of the baseline.
+        ConfigError: fewer than two runs, one run twice, or none with the name of the baseline.
     """
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} models to compare", "give two or more, each with a name")
-    names = [run.name for run in runs]
+    names, run_ids = ([getattr(run, name) for run in runs] for name in ("name", "run_id"))
+    twice = [run.name for run in runs if run_ids.count(run.run_id) > 1]
+    if twice:
+        raise ConfigError(f"{' and '.join(twice)} are one run", "name different runs")
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline is {show_value(baseline)}", nearest(str(baseline), names))
     place = len(runs) - 1 if baseline is None else names.index(baseline)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.adhoc.evaluate import evaluate
 from recbench_spark.adhoc.many_models import is_several
+from recbench_spark.adhoc.options import is_single
 from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import ConfigError, nearest, show_value
@@ -170,8 +171,8 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
     Raises:
         ConfigError: a model without a run; models of several suites; a run without values of users.
     """
+    texts = _name_runs(models)
     store = _open_store(root)
-    texts = dict(models) if isinstance(models, Mapping) else {str(text): str(text) for text in models}
     rows = choose_runs(store, texts, suite)
     runs = []
     for name, row in rows.items():
@@ -183,6 +184,20 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
         split = str(row["split_id"]).partition(".")[0]
         runs.append(ModelRun(name, row["run_id"], row["logical_date"], values, None, split))
     return runs, _find_largest(store, runs)
+
+
+def _name_runs(models: Any) -> dict[str, str]:
+    """Return the name of each run and the text that says which it is."""
+    listed = () if is_single(models) else models
+    texts = dict(listed) if isinstance(listed, Mapping) else {text: text for text in map(_as_text, listed)}
+    if not texts or not all(isinstance(text, str) for pair in texts.items() for text in pair):
+        hint = "give two or more: ['als', 'popular'], run ids, or MODEL@NIGHT"
+        raise ConfigError(f"models is {show_value(models)}", hint)
+    return texts
+
+
+def _as_text(name: Any) -> str:
+    return name if isinstance(name, str) else show_value(name)
 
 
 def _open_store(root: str) -> Store | ArrowStore:

@@ -75,7 +75,7 @@ def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
     listed = tuple(ordered)
     metrics, figures = read_figures(listed)
     # The default is compared by identity: a caller may name the same cut-offs.
-    named = () if figures and request.k is EvaluationRequest.k else tuple(request.k)
+    named = () if figures and request.k is EvaluationRequest.k else tuple(cast(Sequence[int], request.k))
     ks = (*named, *(k for _, k in figures if k not in named))
     whole = {translate_name(name) for name in listed if isinstance(name, str) and "@" not in name}
     alone = tuple(figure for figure in figures if figure[0] not in whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
 from recbench_spark.checks import Check, warn_above_zero
@@ -70,8 +70,8 @@ def check_request(
     request = normalize_types(request)
     definition, name = make_definition(request.preset, request.definition), request.features_name
     plan = MetricPlan.checked(
-        request.metrics,
-        request.k,
+        cast(tuple[str, ...], request.metrics),
+        cast(tuple[int, ...], request.k),
         definition,
         make_bootstrap(request.bootstrap),
         None if features is None else name,

@@ -41,17 +41,18 @@ class Result:
     methods below do the same with both.
 
     Attributes:
-        metrics, user_metrics: rows of the tables of these names without a run, with `show`. With several
-            models a column `model` comes first.
-        rankings: one row per user (`schemas.RANKINGS`), None for predictions.
+        metrics, user_metrics: rows of the tables of these names without a run, as frames of Spark or
+            `ShownTable`, both with `show`. With several models a column `model` comes first.
+        rankings: one row per user (`schemas.RANKINGS`), as a frame of Spark or a table of Arrow; None for
+            predictions.
         checks: checks of the inputs and rankings.
         kept: frames that Spark caches.
         truth: for predictions, a hash of the outcomes.
     """
 
-    metrics: DataFrame | ShownTable
-    user_metrics: DataFrame | ShownTable
-    rankings: DataFrame | pa.Table | None
+    metrics: Any
+    user_metrics: Any
+    rankings: Any
     checks: list[Check]
     kept: tuple[DataFrame, ...] = ()
     truth: str | None = None

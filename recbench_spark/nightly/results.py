@@ -397,14 +397,13 @@ def write_results(store: Store, benchmark: Benchmark, attempts: Sequence[Attempt
     done = {one.run_id: one.model.name for one in attempts if not one.error}
     metrics = read_metrics(store, done, benchmark)
     for attempt in attempts:
-        record = RunRecord(
-            **attempt.facts,
-            status="failed" if attempt.error else "succeeded",
-            exit_code=attempt.exit_code,
-            error=attempt.error,
-            metrics=[one for one in metrics if one.run_id == attempt.run_id],
-            **describe_code(),
-        )
+        own = [one for one in metrics if one.run_id == attempt.run_id]
+        outcome = {
+            "status": "failed" if attempt.error else "succeeded",
+            "exit_code": attempt.exit_code,
+            "error": attempt.error,
+        }
+        record = RunRecord.model_validate({**attempt.facts, **outcome, **describe_code(), "metrics": own})
         place = join_uri(store.root, "results", f"{attempt.run_id}.json")
         write_json(place, record.model_dump(mode="json"))
 

@@ -6,6 +6,8 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,12 @@ from scipy import stats
 
 import recbench_spark
 from recbench_spark.config import Bootstrap, Comparisons
-from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.errors import ConfigError, DataError, RecbenchError
 from recbench_spark.evaluation.comparison.comparison import Comparison
 from recbench_spark.evaluation.comparison.comparisons import compare as compare_on_spark
 from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.nightly.comparisons import make_plan
-from recbench_spark.schemas import COMPARISONS, USER_METRICS
+from recbench_spark.schemas import COMPARISONS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import RANKED, Ran
 
@@ -155,6 +157,7 @@ def test_all_numbers_are_compared_where_none_is_named() -> None:
     at_five = {("ndcg", 5), ("recall", 5), ("auc", None)}
     assert list_pairs() == {*at_five, ("ndcg", 10), ("ndcg", None), ("recall", 10)}
     assert list_pairs(k=5) == at_five
+    assert list_pairs(metrics=["recall", "recall@10"], k=5) == {("recall", 5)}
     assert list_pairs(metrics=["recall@10", "auc"]) == {("recall", 10), ("auc", None)}
     assert list_pairs(metrics=["recall", "ndcg"], k=[None, 10]) == {
         ("recall", 10),
@@ -303,11 +306,18 @@ def test_another_truth_is_refused() -> None:
         ({"baseline": "thre"}, "baseline is 'thre'", "known: one, two"),
         ({"part": "valid"}, "part 'valid' is not in all of the runs", "one: test; two: test"),
         ({"bootstrap": 0}, "bootstrap is 0", "1000"),
+        ({"k": "x"}, "k: 'x' is no cut-off", "whole numbers"),
+        ({"k": [0]}, "k: 0 is no cut-off", "whole numbers"),
+        ({"metrics": 5}, "metrics is 5", "ndcg@10"),
+        ({"metrics": [None]}, "metrics is [None]", "ndcg@10"),
+        ({"minimum": -1}, "minimum is -1", "smallest difference"),
+        ({"minimum": math.nan}, "minimum is nan", "smallest difference"),
+        ({"slices": 5}, "slices: int is not a table", "pandas"),
         ({"preset": "recbole"}, "preset is not used with results", "definitions"),
     ],
 )
 def test_what_is_not_there_is_refused(options: dict[str, Any], message: str, hint: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(RecbenchError) as error:
         recbench_spark.compare(evaluate_pair(), **options)
     assert message in error.value.message and hint in error.value.hint
 
@@ -401,42 +411,83 @@ def test_runs_are_named_by_id_model_and_night(small_night: Ran) -> None:
         (["random", "populr"], "no run 'populr' in suite small"),
         (["random", "popular@2026-02-01"], "no run 'popular@2026-02-01'"),
         (["random", "paper"], "has no values of users"),
+        ("random", "models is 'random'"),
+        (5, "models is 5"),
+        ([], r"models is \[\]"),
+        ({"a": "random", "b": 5}, "models is"),
+        (["random"], "1 models to compare"),
+        (["random", "random@2026-01-01"], "random and random@2026-01-01 are one run"),
     ):
         with pytest.raises(ConfigError, match=message):
             recbench_spark.compare(models, **options)
 
 
-def test_runs_of_two_splits_are_refused(tmp_path: Path) -> None:
-    store = ArrowStore(str(tmp_path / "warehouse"))
-    publish_pair(store, ("one", "two"))
-    with pytest.raises(
-        ConfigError, match=r"one \(2026-01-01\) is of split s1 and two .* of split s2"
-    ) as error:
-        recbench_spark.compare(["one", "two"], warehouse=store.root)
-    assert "MODEL@YYYY-MM-DD" in error.value.hint
+@dataclass(frozen=True)
+class Published:
+    """A run of one user, with what decides whether it compares."""
+
+    model: str
+    split: str = "s1"
+    part: str = "test"
+    definition: str = "v1"
+    suite: str = "small"
+    day: int = 1
 
 
-def publish_pair(store: ArrowStore, models: tuple[str, str]) -> None:
-    """Two runs of one suite, each on a split of its own."""
-    from datetime import UTC, date, datetime
-
-    from recbench_spark.schemas import RUNS
-
-    for number, model in enumerate(models, 1):
-        facts = {"run_id": f"r{number}", "run_key": "key", "attempt": 1, "suite": "small", "model": model}
-        facts |= {"model_kind": "lists", "status": "succeeded", "logical_date": date(2026, 1, number)}
-        facts |= {"split_id": f"s{number}", "source": "own", "dataset": "small"}
-        facts |= {"finished_at": datetime(2026, 1, number, tzinfo=UTC)}
+def publish(store: ArrowStore, *runs: Published) -> None:
+    for number, run in enumerate(runs, 1):
+        run_id = f"r{number}"
+        facts = {"run_id": run_id, "run_key": "key", "attempt": 1, "suite": run.suite, "model": run.model}
+        facts |= {"model_kind": "lists", "status": "succeeded", "logical_date": date(2026, 1, run.day)}
+        facts |= {"split_id": run.split, "source": "own", "dataset": "small"}
+        facts |= {"finished_at": datetime(2026, 1, run.day, tzinfo=UTC)}
         store.append_rows([{name: facts.get(name) for name in RUNS.names}], RUNS)
-        values = {
-            "run_id": f"r{number}",
-            "user_id": "u",
-            "part": "test",
-            "metric": "ndcg",
-            "definition": "v1",
-        }
-        values |= {"estimator": "holdout", "ks": [5], "values": [0.5], "n_relevant": 1}
+        values = {"run_id": run_id, "user_id": "u", "part": run.part, "metric": "ndcg", "n_relevant": 1}
+        values |= {"definition": run.definition, "estimator": "holdout", "ks": [5], "values": [0.5]}
         store.append_rows([values], USER_METRICS)
+
+
+@pytest.mark.parametrize(
+    ("runs", "names", "message", "hint"),
+    [
+        (
+            (Published("one"), Published("two", split="s2", day=2)), ["one", "two"],
+            r"one \(2026-01-01\) is of split s1 and two \(2026-01-02\) of split s2", "MODEL@YYYY-MM-DD",
+        ),
+        (
+            (Published("one"), Published("two", part="valid")), ["one", "two"],
+            "other parts of their split", "one: test; two: valid",
+        ),
+        (
+            (Published("one"), Published("two", definition="v1;gain=linear")), ["one", "two"],
+            "ndcg of one is of the definition v1 and that of two of v1;gain=linear", "one definition",
+        ),
+        (
+            (Published("one"), Published("one", suite="large"), Published("two")), ["one", "two"],
+            "'one' is a model of the suites large, small", "--suite",
+        ),
+    ],
+)  # fmt: skip
+def test_runs_that_do_not_compare_are_refused(
+    runs: tuple[Published, ...], names: list[str], message: str, hint: str, tmp_path: Path
+) -> None:
+    store = ArrowStore(str(tmp_path / "warehouse"))
+    publish(store, *runs)
+    with pytest.raises(ConfigError, match=message) as error:
+        recbench_spark.compare(names, warehouse=store.root)
+    assert hint in error.value.hint
+
+
+def test_runs_of_the_newest_common_split_are_taken(tmp_path: Path) -> None:
+    """`two` was run again on a newer split, where `one` was not; `s1.1` is `s1`, made again."""
+    store = ArrowStore(str(tmp_path / "warehouse"))
+    runs = (Published("one"), Published("two", day=2, split="s1.1"), Published("two", day=3, split="s2"))
+    publish(store, *runs)
+    row = recbench_spark.compare(
+        ["one", "two"], warehouse=store.root, bootstrap=10
+    ).differences.to_pylist()[0]
+    assert (row["run_id"], row["other_run_id"], row["difference"]) == ("r1", "r2", 0.0)
+    assert row["p_t"] is None and row["verdict"] == "equivalent"
 
 
 def test_the_tests_need_neither_torch_nor_spark() -> None:

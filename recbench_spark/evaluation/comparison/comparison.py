@@ -91,7 +91,8 @@ class Comparison:
         sign = np.where(frame.metric.isin(self.lower), -1.0, 1.0)
         better = frame.difference * sign > 0
         marks = np.where(better, BETTER, WORSE)
-        return np.where(self.is_certain(), marks, "").tolist()
+        shown: list[str] = np.where(self.is_certain(), marks, "").tolist()
+        return shown
 
     def describe_test(self) -> str:
         """Return the test, its family and the number of users in one sentence."""
@@ -217,7 +218,7 @@ class Comparison:
             *("verdict", "users", "wins", "ties", "losses"),
         ]
         frame = self.to_pandas()[names]
-        frame["k"] = frame["k"].astype("string").fillna("")
+        frame = frame.assign(k=frame["k"].astype("string").fillna(""))
         text = frame.to_string(index=False, na_rep="", float_format="{:.4g}".format)
         marks = [("", "warning: ")[not check.passed] + check.summary_line() for check in self.checks]
         return [text, self.describe_test(), *marks]
@@ -228,8 +229,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return the differences, their family, the checks and the slices, as a notebook shows them."""
-        shown = self.to_pandas()
-        shown["k"] = shown["k"].astype("string").fillna("")
+        frame = self.to_pandas()
+        shown = frame.assign(k=frame["k"].astype("string").fillna(""))
         number = "{:.4g}".format
         slices = self.slices.table.filter(pc.is_valid(self.slices.column("slice_key"))).to_pandas()
         notes = [self.describe_test(), *(check.summary_line() for check in self.checks)]
