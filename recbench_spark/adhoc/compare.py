@@ -208,7 +208,8 @@ def _read_cutoff(k: Any) -> int | None:
 
 
 def _read_minimum(minimum: Any) -> float:
-    if not isinstance(minimum, Real) or isinstance(minimum, bool) or not 0 <= minimum < math.inf:
+    is_number = isinstance(minimum, Real) and not isinstance(minimum, bool)
+    if not is_number or not 0 <= float(minimum) < math.inf:
         raise ConfigError(f"minimum is {show_value(minimum)}", "give the smallest difference that matters")
     return float(minimum)
 

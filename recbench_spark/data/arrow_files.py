@@ -82,13 +82,13 @@ def read_table(
     refuse_misspelt(names, OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), where)
     problems = _Problems(where)
     problems.lines(stored.bad_lines, stored.line)
-    fields, columns = [], []
+    fields, arrays = [], []
     for name in names:
         field, column = _convert_column(stored, name, where, problems, plain=name in columns_required)
         fields.append(field)
-        columns.append(column)
+        arrays.append(column)
     problems.refuse()
-    return pa.table(columns, schema=pa.schema(fields))
+    return pa.table(arrays, schema=pa.schema(fields))
 
 
 def read_column_names(path: str) -> list[str]:

@@ -22,7 +22,7 @@ from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.schemas import COMPARISONS, METRICS
 from recbench_spark.storage.store import Store
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "numba", "deltalake", "duckdb", "pyspark", "torch")
 """Packages whose versions stand in a file."""

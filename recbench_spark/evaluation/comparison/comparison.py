@@ -83,7 +83,8 @@ class Comparison:
 
     def is_certain(self) -> pd.Series[bool]:
         """Return for each difference whether its p by Holm is below 1 - level."""
-        return self.to_pandas().p_holm < 1 - self.settings["level"]
+        certain: pd.Series[bool] = self.to_pandas()["p_holm"] < 1 - self.settings["level"]
+        return certain
 
     def find_marks(self) -> list[str]:
         """Return the mark of each difference: + better, - worse than the baseline, or none."""
@@ -137,9 +138,8 @@ class Comparison:
     def _add_cells(self, digits: int) -> pd.DataFrame:
         frame = self.to_pandas()
         parts = frame.part.nunique() > 1
-        figures = [
-            name_figure(row.metric, row.k) + (f" {row.part}" if parts else "") for row in frame.itertuples()
-        ]
+        keys = zip(frame["metric"], frame["k"], frame["part"], strict=True)
+        figures = [name_figure(metric, k) + (f" {part}" if parts else "") for metric, k, part in keys]
         marks = self.find_marks()
         cells = [
             f"{value:.{digits}f}" + (f"$^{{{mark}}}$" if mark else "")

@@ -63,7 +63,7 @@ class UserSlices(NamedTuple):
     def find(self, keys_u: Ints) -> Iterator[tuple[str, str, np.ndarray[Any, Any]]]:
         """Yield key, label and a mask (u,) of the users with this label."""
         at = np.searchsorted(self.keys_u, keys_u).clip(max=max(len(self.keys_u) - 1, 0))
-        known = self.keys_u[at] == keys_u if len(self.keys_u) else np.zeros(len(keys_u), bool)
+        known = np.equal(self.keys_u[at], keys_u) if len(self.keys_u) else np.zeros(len(keys_u), bool)
         for key, label_u in self.labels.items():
             own = np.where(known, label_u[at] if len(label_u) else "", "")
             for label in np.unique(own[own != ""]).tolist():
@@ -81,7 +81,7 @@ class OutcomeTally:
     def add(self, raw_u2: Floats, sign: float) -> None:
         """Add users: their values in both runs, NaN where one has none; sign -1: small values are best."""
         valid = ~np.isnan(raw_u2)
-        both = valid.all(axis=1)
+        both = np.asarray(valid.all(axis=1))
         difference = (raw_u2[both, 0] - raw_u2[both, 1]) * sign
         self.sums = self.sums + kernel.pair_sums(raw_u2[both])
         outcomes = [(difference > 0).sum(), (difference == 0).sum(), (difference < 0).sum()]
