@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "evaluate", "evaluate_frames", "evaluate_predictions"]
+__all__ = ["__version__", "compare", "evaluate", "evaluate_frames", "evaluate_predictions"]
 
 if TYPE_CHECKING:
+    from recbench_spark.adhoc.compare import compare
     from recbench_spark.adhoc.evaluate import evaluate, evaluate_predictions
     from recbench_spark.adhoc.in_process import evaluate_frames
 
@@ -16,6 +17,10 @@ def __getattr__(name: str) -> Any:
         from recbench_spark.adhoc import evaluate as evaluator  # noqa: PLC0415
 
         return getattr(evaluator, name)
+    if name == "compare":
+        from recbench_spark.adhoc import compare as comparer  # noqa: PLC0415
+
+        return comparer.compare
     if name == "evaluate_frames":
         from recbench_spark.adhoc import in_process  # noqa: PLC0415
 

@@ -50,7 +50,7 @@ from recbench_spark.nightly.results import (
     publish_runs,
     write_night,
     write_published_figures,
-    write_result,
+    write_results,
 )
 from recbench_spark.nightly.retrieval import measure_retrieval
 from recbench_spark.nightly.split import prepare_split
@@ -298,5 +298,4 @@ def report_run_states(night: BenchmarkNight, runs: Sequence[Attempt], journal: J
     for run in runs:
         error = {"error": run.error} if run.error else {}
         journal.record("publish", **run.facts, **error)
-        status = "failed" if run.error else "succeeded"
-        write_result(night.store, run.facts, status, run.exit_code, run.error)
+    write_results(night.store, night.benchmark, runs)

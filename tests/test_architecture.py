@@ -20,7 +20,7 @@ PACKAGE = "recbench_spark"
 
 LEVELS = (
     {"errors", "randomness", "revisions"},
-    {"definitions", "checks", "inputs", "extras"},
+    {"definitions", "checks", "inputs", "extras", "metric_names"},
     {"kernels"},
     {"kernels.ranking", "kernels.splits", "kernels.graph", "kernels.simulation"},
     {"kernels.metrics", "kernels.retrieval"},
@@ -244,6 +244,7 @@ ENGINES = {
 LAZY_ROOMS = {"commands", "jobs"}
 LAZY_FILES = {
     "recbench_spark/__init__.py": "workers that import a kernel do not load the public functions",
+    "recbench_spark/adhoc/compared_runs.py": "loads Spark for a warehouse that only Spark reads",
     "recbench_spark/adhoc/engines.py": "loads the engine that a call chooses",
     "recbench_spark/adhoc/evaluate.py": "the call chooses its engine, and loads no other",
     "recbench_spark/config/models.py": "figures of metrics need numba and scipy, other settings do not",

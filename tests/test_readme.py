@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from nbformat import read as read_notebook
 
 from recbench_spark import cli
-from recbench_spark.commands import benchmark, board, embed, evaluate, nightly, query, tune
+from recbench_spark.commands import benchmark, board, compare, embed, evaluate, nightly, query, tune
 from recbench_spark.config import load_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +42,7 @@ NOT_RUN = {
 
 JOBS = {
     job.__name__.rpartition(".")[2]: job
-    for job in (benchmark, board, embed, evaluate, nightly, query, tune)
+    for job in (benchmark, board, compare, embed, evaluate, nightly, query, tune)
 }
 SMALL = ["users=150", "items=80", "interactions=4000", "open_loop=1200"]
 QUICK = [f"--set=dataset.world.{one}" for one in SMALL] + ["--set=evaluation.bootstrap.replicates=20"]
@@ -71,6 +71,7 @@ RUN = (
     "python jobs/evaluate.py", "jobs/nightly.py --config demo",
     "python jobs/nightly.py --config movielens_1m ", "python jobs/benchmark.py",
     "python jobs/tune.py", "python jobs/board.py", "python jobs/embed.py", "make sql Q=",
+    "python jobs/compare.py",
 )  # fmt: skip
 """Parts of the lines that tests of this file run."""
 
@@ -133,7 +134,7 @@ def test_the_python_block_runs_with_frames_of_pandas(
     tables: dict[str, pd.DataFrame], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (block,) = [text for kind, text in FENCED if kind == "python"]
-    exec(block, dict(tables))
+    exec(block, {**tables, "als": tables["lists"], "popular": tables["lists"].assign(rank=1)})
     printed = capsys.readouterr().out
     assert "ci_low" in printed and "user_id" in printed and "only the first 20 of" in printed
 
@@ -198,6 +199,18 @@ def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys
         assert run(line) == 0
         errors = capsys.readouterr().err
         assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
+        assert (
+            "`recbench compare`" in errors and f"jobs/compare.py --warehouse {demo} --suite demo" in errors
+        )
+
+
+def test_two_models_of_the_demo_are_compared(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(line_with("jobs/compare.py").replace("DIR", str(demo)), "--bootstrap=20") == 0
+    assert "als_32 with popular on ndcg@10" in capsys.readouterr().out
+    assert (tmp_path / "table.tex").is_file() and (tmp_path / "differences.pdf").is_file()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)

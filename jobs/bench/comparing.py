@@ -24,11 +24,11 @@ from jobs.bench.harness import add_output_flag, append_rows, time_call
 from recbench_spark import cli
 from recbench_spark.config import Bootstrap
 from recbench_spark.errors import OK
-from recbench_spark.evaluation.comparison.comparisons import (
+from recbench_spark.evaluation.comparison.comparisons import compare
+from recbench_spark.evaluation.comparison.differences import (
     ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
-    compare,
 )
 from recbench_spark.randomness import uniform
 from recbench_spark.runtime.session import get_session

@@ -3,6 +3,7 @@
     import recbench_spark
     result = recbench_spark.evaluate(truth, lists=lists, k=(1, 3, 10))
     result.metrics.show()
+    result.pivot()
 
 Spark frames are evaluated by Spark (`spark_engine`), all other tables in this process (`local_engine`),
 with the same bits. For paths the size of the files decides (`engines`). `jobs/evaluate.py` adds a
@@ -11,19 +12,26 @@ warehouse.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Literal
 
+from recbench_spark.adhoc import many_models
 from recbench_spark.adhoc.options import ENGINES, EvaluationRequest, require_choice, table_columns
+from recbench_spark.checks import Check
 from recbench_spark.config import Bootstrap, CandidateDraw, Views
+from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.errors import ConfigError, FallbackToSpark, show_value
+from recbench_spark.evaluation.result import Result
 
 if TYPE_CHECKING:
     from recbench_spark.adhoc.engines import EngineCalls
 
-SIDES = ("user embeddings", "item embeddings")
-"""Names of the two tables of embeddings."""
+COLUMNS_TAKEN = "columns taken"
+"""Name of the check that tells which columns were taken under their usual names in other libraries."""
 
 
 def evaluate(  # noqa: PLR0913
@@ -36,8 +44,9 @@ def evaluate(  # noqa: PLR0913
     candidates: Any = None,
     features: Any = None,
     features_name: str = EvaluationRequest.features_name,
-    k: Sequence[int] = EvaluationRequest.k,
-    metrics: Sequence[str] = EvaluationRequest.metrics,
+    columns: Mapping[str, Any] | None = None,
+    k: Sequence[int] | int = EvaluationRequest.k,
+    metrics: Sequence[str] | str = EvaluationRequest.metrics,
     preset: str | None = EvaluationRequest.preset,
     definition: Mapping[str, Any] | None = EvaluationRequest.definition,
     similarity: Literal["dot", "cosine"] = EvaluationRequest.similarity,
@@ -46,15 +55,17 @@ def evaluate(  # noqa: PLR0913
     draw: CandidateDraw | Mapping[str, Any] | None = EvaluationRequest.draw,
     scratch: str | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
-) -> Any:
+) -> Result:
     """Evaluate recommendation lists, scores, or embeddings against a ground truth.
 
-    A table is a frame of Spark, pandas, polars (also lazy), Arrow (also a dataset) or DuckDB, or a path
-    (Parquet, CSV, Delta). Either all tables of a call are Spark frames, or none is.
+    A table is a frame of Spark, pandas, polars (also lazy), Arrow (also a dataset) or DuckDB, a dict of
+    users and the scores of their items, or a path (Parquet, CSV, Delta, a run or judgements of TREC).
+    Either all tables of a call are Spark frames, or none is.
 
     Args:
         truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
-        lists: user_id, item_id, and rank (from 1) or score.
+        lists: user_id, item_id, and rank (from 1) or score; with both, the rank decides and the score is
+            not read. Several models are a dict of their names and lists, and so for scores and embeddings.
         scores: user_id, item_id, score; training items are taken out before the ranking.
         embeddings: (user_id, vector) and (item_id, vector[, bias]); every item is a candidate.
         train: user_id, item_id. These items are no candidates of scores and embeddings; in lists they are
@@ -62,9 +73,13 @@ def evaluate(  # noqa: PLR0913
         candidates: user_id, item_id, for the definition candidates=given.
         features: item_id, vector: features of the items, for the metric diversity.
         features_name: name of the features in the definition of diversity, since the values depend on them.
-        k: cut-offs.
+        columns: our names of columns and those of the tables, such as {"user_id": "userId"}; or by table,
+            such as {"truth": {"item_id": "movieId"}}. A column that is not named here is also taken under
+            its usual name in other libraries (`data.column_names`); a line on stderr and a check tell it.
+        k: cut-offs, or one.
         metrics: names of `kernels.metrics.accuracy.METRICS` and
-            `evaluation.metrics.beyond_accuracy.LIST_METRICS`.
+            `evaluation.metrics.beyond_accuracy.LIST_METRICS`, or one. `ndcg@10` also names a cut-off; names
+            such as `hit_rate` are understood (`metric_names.ALIASES`).
         preset: another library's definition.
         definition: single axes (`definitions.Definition`) that replace those of the preset.
         similarity: similarity of two embeddings.
@@ -79,7 +94,7 @@ def evaluate(  # noqa: PLR0913
             `engines.choose_engine` for paths.
 
     Returns:
-        A `Result` with Spark frames, or a `LocalResult` with Arrow tables.
+        A `Result`, with Spark frames or with Arrow tables.
 
     Raises:
         ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1; Spark
@@ -89,35 +104,35 @@ def evaluate(  # noqa: PLR0913
     """
     if scratch is not None and not isinstance(scratch, str | PathLike):
         raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
-    tables = {"truth": truth, "lists": lists, "scores": scores, "train": train, "candidates": candidates}
-    tables |= {"features": features, **_check_pair(embeddings)}
+    systems = {"lists": lists, "scores": scores, "embeddings": embeddings}
+    tables, models = many_models.name_tables(systems, _check_pair)
+    tables |= {"truth": truth, "train": train, "candidates": candidates, "features": features}
     options: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap,
         "uncut": uncut, "draw": draw,
     }  # fmt: skip
 
-    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Any:
+    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Result:
         place = {"scratch": scratch} if calls.name == "spark" else {}
-        return calls.evaluate(**_pair_embeddings(tables), **options, **place)
+        evaluate_one = partial(calls.evaluate, **options, **place)
+        return many_models.evaluate_each(evaluate_one, tables, models)
 
-    return _call_engine(tables, engine, call)
+    return _call_engine(tables, engine, call, ColumnNames(columns or {}))
 
 
-def _check_pair(embeddings: object) -> dict[str, Any]:
-    """Return the two sides of embeddings by name; no entries where the call has no embeddings.
+def _check_pair(embeddings: object) -> tuple[Any, Any]:
+    """Return the two sides of embeddings.
 
     Raises:
         ConfigError: embeddings are not exactly two tables.
     """
-    if embeddings is None:
-        return {}
     # A frame is iterable too: it yields the names of its columns.
     sides = embeddings if isinstance(embeddings, tuple | list) else None
     if sides is None or len(sides) != 2 or any(side is None for side in sides):
         what = show_value(embeddings) if sides is None else f"{len(sides)} tables or None"
         raise ConfigError(f"embeddings is {what}", "give two tables: embeddings=(users, items)")
-    return dict(zip(SIDES, sides, strict=True))
+    return sides[0], sides[1]
 
 
 def evaluate_predictions(
@@ -126,7 +141,9 @@ def evaluate_predictions(
     views: Views | None = None,
     engine: Literal["auto", "local", "spark"] = "auto",
     slice_by: str | None = None,
-) -> Any:
+    *,
+    columns: Mapping[str, Any] | None = None,
+) -> Result:
     """Compute RMSE, log-loss, RIG, AUC and others of predictions: see `spark_engine.evaluate_predictions`.
 
     Args:
@@ -135,14 +152,16 @@ def evaluate_predictions(
         views: bins, thresholds and false-positive rates.
         engine: as in `evaluate`.
         slice_by: a column of few values; all numbers are computed again for the rows of each value.
+        columns: as in `evaluate`.
     """
 
     checked = make_views(views)
 
-    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Any:
-        return calls.evaluate_predictions(tables["predictions"], bootstrap, checked, slice_by)
+    def call(calls: EngineCalls, tables: Mapping[str, Any]) -> Result:
+        result: Result = calls.evaluate_predictions(tables["predictions"], bootstrap, checked, slice_by)
+        return result
 
-    return _call_engine({"predictions": predictions}, engine, call)
+    return _call_engine({"predictions": predictions}, engine, call, ColumnNames(columns or {}))
 
 
 def make_views(views: object) -> Views:
@@ -158,22 +177,27 @@ def make_views(views: object) -> Views:
     return views
 
 
-def _pair_embeddings(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables as both engines expect them, with the two sides of embeddings as a pair."""
-    sides = tuple(tables[name] for name in SIDES if name in tables)
-    others = {name: table for name, table in tables.items() if name not in SIDES}
-    return {**others, "embeddings": sides or None}
-
-
 # ------------------------------------------------------------------------------------ choice of the engine
 
-EngineCall = Callable[["EngineCalls", Mapping[str, Any]], Any]
+EngineCall = Callable[["EngineCalls", Mapping[str, Any]], Result]
 """A function that evaluates tables with the functions of an engine."""
 
 
-def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall) -> Any:
+def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames) -> Result:
+    """Evaluate with the engine of the tables, and tell which columns were taken under usual names."""
+    result = _choose_and_call(tables, engine, call, columns)
+    notes = list(dict.fromkeys(columns.notes))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    check = Check(COLUMNS_TAKEN, len(notes), None, "info", "; ".join(notes))
+    return replace(result, checks=[*result.checks, check]) if notes else result
+
+
+def _choose_and_call(
+    tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames
+) -> Result:
     require_choice("engine", engine, ENGINES)
-    present = {name: table for name, table in tables.items() if table is not None}
+    present = {name: _read_trec(table) for name, table in tables.items() if table is not None}
     spark_names = [name for name, table in present.items() if is_spark_frame(table)]
     path_names = [name for name, table in present.items() if isinstance(table, str | PathLike)]
     if spark_names and len(spark_names) < len(present):
@@ -183,20 +207,36 @@ def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall) -> An
             "give frames of Spark alone, or none",
         )
     if path_names and len(path_names) == len(present):
-        return _evaluate_paths(tables, engine, call)
+        return _evaluate_paths(present, engine, call, columns)
     from recbench_spark.adhoc.engines import load_engine  # noqa: PLC0415
 
     if spark_names:
         if engine == "local":
             hint = "convert them to tables of Arrow: frame.toArrow()"
             raise ConfigError("engine local does not read frames of Spark", hint)
-        return call(load_engine("spark"), tables)
+        frames = {name: columns.rename_frame(frame, name) for name, frame in present.items()}
+        return call(load_engine("spark"), frames)
     if engine == "spark":
         raise ConfigError(
             "engine spark does not read frames of this process",
             "convert them: spark.createDataFrame(frame)",
         )
-    return call(load_engine("local"), {**tables, **_read_frames({x: present[x] for x in path_names})})
+    frames = {name: table for name, table in present.items() if name not in path_names}
+    read = {
+        **_convert_frames(frames, columns),
+        **_read_frames({x: present[x] for x in path_names}, columns),
+    }
+    return call(load_engine("local"), read)
+
+
+def _read_trec(table: Any) -> Any:
+    """Return the rows of a run or of judgements of TREC by path; other tables as they are."""
+    if not isinstance(table, str | PathLike):
+        return table
+    from recbench_spark.data.trec_files import find_format, read_trec  # noqa: PLC0415
+
+    kind = find_format(fspath(table))
+    return table if kind is None else read_trec(fspath(table), kind)
 
 
 def is_spark_frame(table: object) -> bool:
@@ -204,25 +244,41 @@ def is_spark_frame(table: object) -> bool:
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
 
 
-def _evaluate_paths(tables: Mapping[str, Any], engine: str, call: EngineCall) -> Any:
+def _evaluate_paths(
+    tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames
+) -> Result:
     from recbench_spark.adhoc import engines  # noqa: PLC0415
 
-    paths = {name: fspath(path) for name, path in tables.items() if path is not None}
-    sides = [paths[name] for name in SIDES if name in paths]
+    paths = {name: fspath(path) for name, path in tables.items()}
+    sides = [path for name, path in paths.items() if name.startswith(many_models.SIDES)]
     if engines.choose_engine(engine, list(paths.values()), sides).engine == "local":
         try:
-            return call(engines.load_engine("local"), {**tables, **_read_frames(paths)})
+            return call(engines.load_engine("local"), _read_frames(paths, columns))
         except FallbackToSpark as error:
             engines.require_spark(engine, error)
     from recbench_spark.data.readers.tables import read_table  # noqa: PLC0415
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
 
     spark = get_session("recbench-spark evaluate")
-    frames = {name: read_table(spark, path, table_columns(name), name) for name, path in paths.items()}
-    return call(engines.load_engine("spark"), {**tables, **frames})
+    frames = {
+        name: read_table(spark, path, table_columns(name), name, columns) for name, path in paths.items()
+    }
+    return call(engines.load_engine("spark"), frames)
 
 
-def _read_frames(paths: Mapping[str, Any]) -> dict[str, Any]:
+def _read_frames(paths: Mapping[str, Any], columns: ColumnNames) -> dict[str, Any]:
     from recbench_spark.data.arrow_files import read_table  # noqa: PLC0415
 
-    return {name: read_table(fspath(path), table_columns(name), name) for name, path in paths.items()}
+    return {
+        name: read_table(fspath(path), table_columns(name), name, columns) for name, path in paths.items()
+    }
+
+
+def _convert_frames(frames: Mapping[str, Any], columns: ColumnNames) -> dict[str, Any]:
+    """Convert frames of this process to Arrow, with our names of columns."""
+    from recbench_spark.data.arrow_rows import as_table  # noqa: PLC0415
+
+    return {
+        name: columns.rename(as_table(many_models.unfold_run(frame, name), name), name)
+        for name, frame in frames.items()
+    }

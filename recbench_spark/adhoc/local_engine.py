@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recbench_spark.adhoc import ground_truth
@@ -48,10 +49,11 @@ from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
 from recbench_spark.evaluation.ranking.request import SAMPLED, RankingRequest
 from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
-from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
+from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.arrays import Ints
 from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.metric_names import Figures
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -69,7 +71,7 @@ def evaluate(
     candidates: Any = None,
     features: Any = None,
     **options: Any,
-) -> LocalResult:
+) -> Result:
     """Evaluate tables of this process; arguments and errors as in `evaluate.evaluate`.
 
     Memory: a few times the tables; with embeddings also a block of 16 MB of scores.
@@ -90,7 +92,19 @@ def evaluate(
         )
         users = _add_candidates(tables, candidates, plan)
         ranked = _rank_rows(tables, users, system, plan, folder)
-        return _result(tables, ranked, plan.metric_plan, source, lists=plan.lists)
+        result = _result(tables, ranked, plan.metric_plan, source, lists=plan.lists)
+    return replace(result, metrics=_select_figures(result.metrics, plan.figures))
+
+
+def _select_figures(metrics: ShownTable, figures: Figures) -> ShownTable:
+    """Return the numbers; of metrics that were named with a cut-off only those at these cut-offs."""
+    for name in {metric for metric, _ in figures}:
+        ks = pa.array([k for metric, k in figures if metric == name], pa.int32())
+        other = pc.not_equal(metrics.column("metric"), name)
+        metrics = ShownTable(
+            metrics.table.filter(pc.or_(other, pc.is_in(metrics.column("k"), value_set=ks)))
+        )
+    return metrics
 
 
 @contextmanager
@@ -294,7 +308,7 @@ def _count_known_items(tables: ArrowTruth) -> Ints:
 
 def _result(
     tables: ArrowTruth, rankings: pa.Table, plan: MetricPlan, features: DotSource | None, *, lists: bool
-) -> LocalResult:
+) -> Result:
     counts = ranking_counts.count_batches(plan.definition.threshold, to_batches(rankings))
     checks = [*tables.checks, *ranking_counts.checks_from_counts(counts, (PART,), lists=lists)]
     facts = beyond_accuracy.Facts(tables.catalogue.n_users, features)
@@ -311,7 +325,7 @@ def _result(
         histograms = listed.listing_histograms(len(plan.ks), listing_counts)
         metrics.append(listed.overall_rows(plan, len(tables.catalogue.ids), histograms))
     per_user = pa.concat_tables([to_table(batches, USER_VALUES) for batches in values])
-    return LocalResult(ShownTable(pa.concat_tables(metrics)), ShownTable(per_user), rankings, checks)
+    return Result(ShownTable(pa.concat_tables(metrics)), ShownTable(per_user), rankings, checks)
 
 
 def _metrics(totals: Batches, plan: MetricPlan, names: Sequence[str]) -> pa.Table:

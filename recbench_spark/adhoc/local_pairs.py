@@ -14,7 +14,7 @@ from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_table, combine_column, distinct_ids, find_indices, read_column
 from recbench_spark.evaluation.batch_schemas import USER_VALUES
 from recbench_spark.evaluation.metrics import pairs as measures
-from recbench_spark.evaluation.result import LocalResult, ShownTable
+from recbench_spark.evaluation.result import Result, ShownTable
 from recbench_spark.schemas import require_names
 
 
@@ -24,7 +24,7 @@ def evaluate_pairs(
     *,
     k: Sequence[int] = (10, 100, 500),
     similarity: Literal["dot", "cosine"] = "dot",
-) -> LocalResult:
+) -> Result:
     """Compute hit rates and scaled MRR of labelled pairs: see `spark_pairs.evaluate_pairs`."""
     pair_table, vectors = as_table(pairs, "pairs"), as_table(items, "items")
     require_names(pair_table.column_names, ["query_id", "item_id"], "pairs")
@@ -54,7 +54,7 @@ def evaluate_pairs(
     totals = pa.Table.from_batches(measures.total_batches(ks, to_batches(result.rankings)))
     per_query = to_table(measures.value_batches(ks, to_batches(result.rankings)), USER_VALUES)
     checks = [*result.checks, lost_queries_check(lost)]
-    return LocalResult(
+    return Result(
         ShownTable(measures.metric_rows(ks, totals)), ShownTable(per_query), result.rankings, checks
     )
 

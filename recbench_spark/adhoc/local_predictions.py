@@ -28,7 +28,7 @@ from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.evaluation.metrics import predictions as values
 from recbench_spark.evaluation.metrics.prediction_ranges import local_ranges
 from recbench_spark.evaluation.metrics.predictions import MetricRow, PredictionOrder, PredictionTotals
-from recbench_spark.evaluation.result import PART, LocalResult, ShownTable
+from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs, start
 from recbench_spark.schemas import require_names
@@ -41,7 +41,7 @@ def evaluate_predictions(
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None,
     views: Views | None = None,
     slice_by: str | None = None,
-) -> LocalResult:
+) -> Result:
     """Compute RMSE, log-loss, RIG, AUC and others: see `spark_engine.evaluate_predictions`."""
     table, boot, wanted_views = (
         as_table(predictions, "predictions"),
@@ -63,9 +63,8 @@ def evaluate_predictions(
             part_numbers, _ = _measure_rows(part, _group_by_user(part), boot, wanted_views)
             numbers += values.label_slice(part_numbers, slice_by, label)
     metrics = pa.Table.from_pylist([{"part": PART, **row} for row in numbers], schema=METRIC_ROWS)
-    return LocalResult(
-        ShownTable(metrics), ShownTable(_user_metrics(users)), None, checks, outcomes_hash(rows)
-    )
+    per_user, truth = ShownTable(_user_metrics(users)), outcomes_hash(rows)
+    return Result(ShownTable(metrics), per_user, None, checks, truth=truth)
 
 
 def _measure_rows(

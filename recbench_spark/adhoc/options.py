@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from recbench_spark.config import DEFAULT_METRICS, Bootstrap, CandidateDraw, parse
 from recbench_spark.errors import ConfigError, nearest, show_value
+from recbench_spark.metric_names import Figures, read_figures, translate_name
 
 ENGINES = ("auto", "local", "spark")
 
@@ -33,8 +34,8 @@ TABLE_COLUMNS = {
 
 
 def table_columns(name: str) -> tuple[str, ...]:
-    """Return the columns that a table must have."""
-    return TABLE_COLUMNS.get(name, PAIR_COLUMNS)
+    """Return the columns that a table must have, such as `lists` or `lists of als`."""
+    return TABLE_COLUMNS.get(name.partition(" of ")[0], PAIR_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,51 @@ class EvaluationRequest:
     """The options of `evaluate.evaluate`, which documents each of them."""
 
     features_name: str = "given"
-    k: Sequence[int] = (1, 3, 5, 10, 20)
-    metrics: Sequence[str] = DEFAULT_METRICS
+    k: Sequence[int] | int = (1, 3, 5, 10, 20)
+    metrics: Sequence[str] | str = DEFAULT_METRICS
     preset: str | None = None
     definition: Mapping[str, Any] | None = None
     similarity: Literal["dot", "cosine"] = "dot"
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = None
     uncut: bool = True
     draw: CandidateDraw | Mapping[str, Any] | None = None
+    figures: Figures = ()
+    """Metrics that were named with a cut-off; of these metrics nothing else is reported."""
 
 
 def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
     """Return the options with cut-offs and metrics as tuples, so that iterators are read only once.
 
+    A single cut-off or metric is a collection of one. Metrics get our names, and cut-offs such as that of
+    `ndcg@10` are in `figures` and among the cut-offs; they are all cut-offs where the caller names none.
+
     Raises:
         ConfigError: an option is of a type that it cannot have.
     """
+    request = _widen_single_values(request)
     check_plural(request)
     for name, choices in (("uncut", (False, True)), ("similarity", SIMILARITIES)):
         require_choice(name, getattr(request, name), choices)
     if not isinstance(request.features_name, str):
         raise ConfigError(f"features_name is {show_value(request.features_name)}", "give a string")
     # The order of a set is chance.
-    metrics = sorted(request.metrics, key=str) if isinstance(request.metrics, Set) else request.metrics
-    return replace(request, k=tuple(request.k), metrics=tuple(metrics))
+    ordered = sorted(request.metrics, key=str) if isinstance(request.metrics, Set) else request.metrics
+    listed = tuple(ordered)
+    metrics, figures = read_figures(listed)
+    # The default is compared by identity: a caller may name the same cut-offs.
+    named = () if figures and request.k is EvaluationRequest.k else tuple(cast(Sequence[int], request.k))
+    ks = (*named, *(k for _, k in figures if k not in named))
+    whole = {translate_name(name) for name in listed if isinstance(name, str) and "@" not in name}
+    alone = tuple(figure for figure in figures if figure[0] not in whole)
+    return replace(request, k=ks, metrics=cast(tuple[str, ...], metrics), figures=alone)
+
+
+def _widen_single_values(request: EvaluationRequest) -> EvaluationRequest:
+    """Return the options with one cut-off, or one metric by name, as a collection of one."""
+    is_count = isinstance(request.k, Integral) and not isinstance(request.k, bool)
+    k = (int(cast(int, request.k)),) if is_count else request.k
+    metrics = (request.metrics,) if isinstance(request.metrics, str) else request.metrics
+    return replace(request, k=cast(Sequence[int], k), metrics=metrics)
 
 
 def check_plural(request: EvaluationRequest) -> None:
@@ -75,12 +97,9 @@ def check_plural(request: EvaluationRequest) -> None:
         ConfigError: k or metrics is a single value, or definition is no mapping.
     """
     if is_single(request.k):
-        raise ConfigError(f"k is {show_value(request.k)}", "give several cut-offs, such as k=(5, 10)")
+        raise ConfigError(f"k is {show_value(request.k)}", "give cut-offs, such as k=10 or k=(5, 10)")
     if is_single(request.metrics):
-        text = isinstance(request.metrics, str) and request.metrics
-        name, _, k = (text or "ndcg").partition("@")
-        at = f" and k=({k},)" if k else ""
-        hint = f"give several names, such as metrics=[{name!r}]{at}"
+        hint = "give names, such as metrics='ndcg@10' or metrics=['ndcg', 'recall']"
         raise ConfigError(f"metrics is {show_value(request.metrics)}", hint)
     if request.definition is not None and not isinstance(request.definition, Mapping):
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from recbench_spark.adhoc.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
 from recbench_spark.checks import Check, warn_above_zero
@@ -15,6 +15,7 @@ from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.evaluation.ranking.request import SAMPLED
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
+from recbench_spark.metric_names import Figures
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class EvaluationPlan:
     """A checked evaluation: the output of a system, and how it is evaluated.
 
     kind: lists, scores or embeddings; system: the tables of that kind; metric_plan: metrics and definition;
-    has_explicit_gain: the caller chose the gain of a relevance.
+    has_explicit_gain: the caller chose the gain of a relevance; figures: metrics that were named with a
+    cut-off, of which nothing else is reported.
     """
 
     kind: str
@@ -31,6 +33,7 @@ class EvaluationPlan:
     similarity: Literal["dot", "cosine"]
     draw: CandidateDraw
     has_explicit_gain: bool = True
+    figures: Figures = ()
 
     @property
     def definition(self) -> Definition:
@@ -67,8 +70,8 @@ def check_request(
     request = normalize_types(request)
     definition, name = make_definition(request.preset, request.definition), request.features_name
     plan = MetricPlan.checked(
-        request.metrics,
-        request.k,
+        cast(tuple[str, ...], request.metrics),
+        cast(tuple[int, ...], request.k),
         definition,
         make_bootstrap(request.bootstrap),
         None if features is None else name,
@@ -76,10 +79,22 @@ def check_request(
     )
     check_candidates(definition, kind == "embeddings", candidates is not None, train is not None)
     check_needs(plan.metrics, train is not None, features is not None)
+    check_figures(plan, request.figures)
     gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
-    return EvaluationPlan(
-        kind, system, plan, request.similarity, make_draw(request.draw) or CandidateDraw(), gain_is_explicit
-    )
+    draw = make_draw(request.draw) or CandidateDraw()
+    return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
+
+
+def check_figures(plan: MetricPlan, figures: Figures) -> None:
+    """Check that each metric that was named with a cut-off has values at cut-offs.
+
+    Raises:
+        ConfigError: it only has a value over the whole ranking.
+    """
+    for metric, k in figures:
+        if k not in plan.columns(metric):
+            hint = f"name it without a cut-off: '{metric}'"
+            raise ConfigError(f"{metric}@{k}: {metric} is over the whole ranking", hint)
 
 
 GRADES_WITHOUT_GAIN = "relevance without a gain"

@@ -54,6 +54,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.ranking_counts import finish_row_checks, row_checks
 from recbench_spark.evaluation.result import PART, Result
 from recbench_spark.kernels.metrics.chunk import check_gains
+from recbench_spark.metric_names import Figures
 from recbench_spark.protocol.catalogue import find_class_bounds, index_items
 from recbench_spark.runtime.session import collect_cached
 from recbench_spark.schemas import IDS, METRICS, USER_METRICS, Table
@@ -340,12 +341,20 @@ def _result(
     rows = measuring.compute_all_metrics(rankings, plan, catalogue)
     per_user = measuring.compute_all_user_metrics(rankings, plan, catalogue)
     return Result(
-        conform_result(rows, METRICS),
+        _select_figures(conform_result(rows, METRICS), evaluation.figures),
         conform_result(per_user, USER_METRICS),
         rankings,
         checks,
         (rankings, *tables.frames_in_cache),
     )
+
+
+def _select_figures(metrics: DataFrame, figures: Figures) -> DataFrame:
+    """Return the numbers; of metrics that were named with a cut-off only those at these cut-offs."""
+    for name in {metric for metric, _ in figures}:
+        ks = [k for metric, k in figures if metric == name]
+        metrics = metrics.where((F.col("metric") != name) | F.coalesce(F.col("k").isin(ks), F.lit(False)))
+    return metrics
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:
@@ -397,7 +406,8 @@ def evaluate_predictions(
         [tuple(row[name] for name in schema.names) for row in records], schema
     )
     per_user = conform_result(values.user_values(users).withColumn("part", F.lit(PART)), USER_METRICS)
-    return Result(metrics.drop("run_id"), per_user, None, checks, (rows, users), outcomes_hash(rows))
+    truth = outcomes_hash(rows)
+    return Result(metrics.drop("run_id"), per_user, None, checks, (rows, users), truth)
 
 
 def _measure_rows(

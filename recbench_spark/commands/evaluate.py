@@ -6,7 +6,8 @@
     python jobs/evaluate.py ... --embeddings ITEMS       --pairs PATH
     python jobs/evaluate.py ... --predictions PATH
 
-Parquet, CSV or Delta. lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
+Parquet, CSV or Delta. Columns may have the usual names of other libraries; a line tells which were taken.
+lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
 [, relevance]; a user with an empty truth has one row with item NULL. scores: user_id, item_id, score.
 embeddings: user_id, vector and item_id, vector[, bias]. predictions: user_id, item_id, prediction,
 outcome. The metrics are printed and written to WAREHOUSE/metrics, WAREHOUSE/user_metrics ...
@@ -48,6 +49,11 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--train", metavar="PATH", help="training items, which are left out of rankings by scores"
     )
+    flags.add_argument(
+        "--columns",
+        default="",
+        help="names of columns: user_id=userId,item_id=movieId; usual names need no flag",
+    )
     flags.add_argument("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     flags.add_argument("--features", metavar="PATH", help="features of items (item_id, vector)")
     flags.add_argument(
@@ -81,7 +87,8 @@ def _add_metric_flags(flags: cli.Parser) -> None:
     flags.add_argument(
         "--k", type=cli.parse_cutoffs, default=EvaluationRequest.k, help="cut-offs, e.g. 1,3,10"
     )
-    flags.add_argument("--metrics", help=f"comma-separated; default {','.join(DEFAULT_METRICS)}")
+    default = ",".join(DEFAULT_METRICS)
+    flags.add_argument("--metrics", help=f"comma-separated, such as ndcg@10; default {default}")
     flags.add_argument("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
     flags.add_argument(
         "--cut", action="store_true", help="rank only up to the largest k: faster, no uncut values"

@@ -13,6 +13,7 @@ from recbench_spark.config.base import INT, MAX_CURVE, Count, Location, Name, Se
 from recbench_spark.config.learning_curves import LearningCurve
 from recbench_spark.definitions import Definition, DrawEstimator, ExposureEstimator, make_definition
 from recbench_spark.errors import ConfigError, show_value
+from recbench_spark.metric_names import read_figures
 
 
 class Slice(Strict):
@@ -181,6 +182,7 @@ RANKING_ONLY = (
 class Evaluation(Strict):
     """Settings of the measurement: metrics, cut-offs, definition, slices.
 
+    `metrics`: names, or names with a cut-off such as `ndcg@10`, which is then one of `k`.
     `features`: a table (item_id, vector) of item features, for the metric `diversity`.
     `multiverse`: also measure under every defensible definition (`evaluation.multiverse`).
     `exposure`: estimates that correct for what was shown, by propensities of the items.
@@ -217,6 +219,19 @@ class Evaluation(Strict):
         if not isinstance(document, dict) or document.get("task") != "rating":
             return document
         return {"metrics": RATING_METRICS, "slices": (), **document}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_metric_names(cls, document: Any) -> Any:
+        """Give metrics our names, and take cut-offs such as that of `ndcg@10` into `k`."""
+        names = document.get("metrics") if isinstance(document, dict) else None
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            return document
+        metrics, figures = read_figures(names)
+        cuts, named = [k for _, k in figures], document.get("k", ())
+        if not cuts or not isinstance(named, list | tuple):
+            return {**document, "metrics": metrics}
+        return {**document, "metrics": metrics, "k": (*named, *cuts)}
 
     @model_validator(mode="after")
     def _check_task(self) -> Evaluation:

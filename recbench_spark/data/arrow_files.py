@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import pyarrow.dataset as ds
 
 from recbench_spark.data import arrow_rows
 from recbench_spark.data.arrow_rows import as_double, combine_column, encode_ids, read_column
+from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.delta_snapshots import read_snapshot
 from recbench_spark.data.digests import content_identity
 from recbench_spark.data.paths import check_path, exists, may_be_table
@@ -67,7 +69,9 @@ SPARK_NAMES = {
 """Spark's names of Arrow types. Types that are not listed have the same name in both."""
 
 
-def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Table:
+def read_table(
+    path: str, columns_required: Sequence[str], what: str, columns: ColumnNames | None = None
+) -> pa.Table:
     """Read a table at a path by the rules of `readers.read_table`.
 
     The metadata of id columns say how the ids were stored.
@@ -76,18 +80,20 @@ def read_table(path: str, columns_required: Sequence[str], what: str) -> pa.Tabl
         FallbackToSpark: only Spark reads it. ConfigError, SchemaError, DataError: as there.
     """
     stored, where = open_path(path), f"{what} {path}"
+    if columns is not None:
+        stored = replace(stored, table=columns.rename(stored.table, what))
     names = stored.table.column_names
     require_columns(names, columns_required, where, path)
-    refuse_misspelt(names, OPTIONAL_COLUMNS.get(what, ()), where)
+    refuse_misspelt(names, OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), where)
     problems = _Problems(where)
     problems.lines(stored.bad_lines, stored.line)
-    fields, columns = [], []
+    fields, arrays = [], []
     for name in names:
         field, column = _convert_column(stored, name, where, problems, plain=name in columns_required)
         fields.append(field)
-        columns.append(column)
+        arrays.append(column)
     problems.refuse()
-    return pa.table(columns, schema=pa.schema(fields))
+    return pa.table(arrays, schema=pa.schema(fields))
 
 
 def read_column_names(path: str) -> list[str]:

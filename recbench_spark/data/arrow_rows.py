@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.checks import Check
+from recbench_spark.data.column_names import names_ids
 from recbench_spark.data.input_rules import (
     EXACT_LIMIT,
     check_width,
@@ -48,10 +49,10 @@ def as_table(frame: Any, what: str) -> pa.Table:
     try:
         # A lazy frame is computed and a dataset is read.
         table = next(
-            (call() for call in map(partial(_find_converter, frame), ("collect", "to_table")) if call),
+            (call() for call in map(partial(_find_converter, frame), CONVERTERS) if call),
             frame,
         )
-        if isinstance(table, Mapping) and not {"user_id", "item_id"} & table.keys():
+        if isinstance(table, Mapping) and not names_ids(table):
             raise TypeError("its keys are not names of columns such as user_id and item_id")
         return pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -60,6 +61,10 @@ def as_table(frame: Any, what: str) -> pa.Table:
             f"{what}: {type(frame).__name__} is not a table that Arrow can read: {message[:300]}",
             _frame_hint(frame),
         ) from None
+
+
+CONVERTERS = ("collect", "to_table", "to_df", "to_dataframe")
+"""Methods that make a table: of lazy frames, datasets, LensKit's lists, and ranx's runs and judgements."""
 
 
 def _frame_hint(frame: Any) -> str:

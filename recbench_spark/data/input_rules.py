@@ -16,15 +16,15 @@ EXACT_LIMIT = float(1 << 53)
 
 
 def value_columns(names: Sequence[str], kind: str) -> dict[str, str]:
-    """Return the value columns of lists (rank, score, or both) or of scores: column -> type.
+    """Return the value column of lists (rank, or else score) or of scores: column -> type.
 
     Raises:
         SchemaError: neither a rank nor a score.
     """
-    types = {name: data_type for name, data_type in VALUE_TYPES.items() if name in names}
-    if kind == "scores" or not types:
-        require_names(names, ["user_id", "item_id", "score"], kind)
-    return types if kind == "lists" else {"score": "double"}
+    if kind == "lists" and "rank" in names:
+        return {"rank": VALUE_TYPES["rank"]}
+    require_names(names, ["user_id", "item_id", "score"], kind)
+    return {"score": VALUE_TYPES["score"]}
 
 
 def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:

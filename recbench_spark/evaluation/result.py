@@ -1,37 +1,58 @@
-"""Result of one evaluation, before it is written."""
+"""Result of one evaluation, of one model or of several, before it is written to a warehouse."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from recbench_spark import __version__
 from recbench_spark.checks import Check
+from recbench_spark.evaluation import result_views
 
-if TYPE_CHECKING:  # results of this process need no Spark
+if TYPE_CHECKING:  # results of this process need neither
+    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
 PART = "test"
 """Name of the held-out part of evaluations without a split."""
 
+MODEL = "model"
+"""Column of the name of a model, where a result has several."""
 
-@dataclass(frozen=True)
+COLUMNS = ("metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition")
+"""Columns of the numbers of a result as it is shown."""
+
+
+@dataclass(frozen=True, repr=False)
 class Result:
-    """Result of an evaluation on Spark. Frames are lazy; Spark caches rankings until `release`.
+    """Result of an evaluation by either engine.
+
+    Spark's frames are lazy, and Spark caches rankings until `release`; this process gives Arrow tables. The
+    methods below do the same with both.
 
     Attributes:
-        metrics, user_metrics: rows of the tables of these names.
-        rankings: one row per user (`schemas.RANKINGS`), None for predictions.
+        metrics, user_metrics: rows of the tables of these names without a run, as frames of Spark or
+            `ShownTable`, both with `show`. With several models a column `model` comes first.
+        rankings: one row per user (`schemas.RANKINGS`), as a frame of Spark or a table of Arrow; None for
+            predictions.
         checks: checks of the inputs and rankings.
         kept: frames that Spark caches.
         truth: for predictions, a hash of the outcomes.
     """
 
-    metrics: DataFrame
-    user_metrics: DataFrame
-    rankings: DataFrame | None
+    metrics: Any
+    user_metrics: Any
+    rankings: Any
     checks: list[Check]
     kept: tuple[DataFrame, ...] = ()
     truth: str | None = None
@@ -40,6 +61,79 @@ class Result:
         """Drop the frames that Spark caches."""
         for frame in self.kept:
             frame.unpersist()
+
+    def to_pandas(self, *, slices: bool = False) -> pd.DataFrame:
+        """Return the numbers, one row each: metric, k, value, stderr, interval, n, definition.
+
+        Args:
+            slices: also those of slices, with their key and value.
+        """
+        rows = to_arrow(self.metrics)
+        more = [name for name in (MODEL,) if name in rows.column_names]
+        if slices:
+            more += ["slice_key", "slice_value"]
+        else:
+            rows = rows.filter(pc.is_null(rows.column("slice_key")))
+        frame: pd.DataFrame = rows.select([*more, *COLUMNS]).to_pandas().astype({"k": "Int64"})
+        return frame
+
+    def pivot(self) -> pd.DataFrame:
+        """Return one row for each model and one column for each number, such as `ndcg@10`."""
+        return result_views.pivot(self.to_pandas())
+
+    def to_latex(self, path: str | PathLike[str] | None = None, digits: int = 4) -> str:
+        """Return a table of the values with their intervals for a paper, which needs booktabs.
+
+        Args:
+            path: file that the text is also written to.
+            digits: digits behind the point.
+        """
+        return result_views.write_text(result_views.to_latex(self.to_pandas(), digits), path)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the values with their intervals, one panel for each metric.
+
+        Args:
+            path: file that the picture is also written to; its ending decides the format.
+        """
+        return result_views.save_figure(result_views.plot(self.to_pandas()), path)
+
+    def save(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write the tables as Parquet, and numbers, checks and version as JSON; return the files.
+
+        Args:
+            folder: it is made where it does not exist; files of these names are replaced.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        tables = {"metrics": self.metrics, "user_metrics": self.user_metrics, "rankings": self.rankings}
+        files = []
+        for name, rows in tables.items():
+            if rows is not None:
+                pq.write_table(to_arrow(rows), place / f"{name}.parquet")
+                files.append(place / f"{name}.parquet")
+        record = {
+            "version": __version__,
+            "metrics": json.loads(
+                self.to_pandas(slices=True).to_json(orient="records", double_precision=15)
+            ),
+            "checks": [{**asdict(check), "passed": check.passed} for check in self.checks],
+        }
+        files.append(place / "result.json")
+        files[-1].write_text(json.dumps(record, indent=2), encoding="utf-8")
+        return files
+
+    def __repr__(self) -> str:
+        """Return the numbers of this process as text; Spark computes nothing for it."""
+        failed = sum(not check.passed for check in self.checks)
+        state = f"{len(self.checks)} checks, {failed} did not pass"
+        if not isinstance(self.metrics, ShownTable):
+            return f"Result of Spark ({state}); to_pandas() computes it"
+        return f"{self.to_pandas().to_string(index=False, na_rep='')}\n{state}"
+
+    def _repr_html_(self) -> str:
+        """Return the numbers and the checks that did not pass, as a notebook shows them."""
+        return result_views.to_html(self.to_pandas(), self.checks)
 
 
 class ShownTable:
@@ -112,22 +206,35 @@ def to_arrow(rows: DataFrame | ShownTable | pa.Table) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else rows.toArrow()
 
 
-@dataclass(frozen=True)
-class LocalResult:
-    """Result of an evaluation in this process, as Arrow tables (`to_pandas()` converts them).
+def combine_results(results: Mapping[str, Result]) -> Result:
+    """Combine the results of several models, by one engine, into one with a column `model`."""
+    names = ("metrics", "user_metrics", "rankings")
+    tables = {name: _stack({model: getattr(one, name) for model, one in results.items()}) for name in names}
+    checks = [
+        replace(check, check=f"{model}: {check.check}")
+        for model, one in results.items()
+        for check in one.checks
+    ]
+    kept = tuple(frame for one in results.values() for frame in one.kept)
+    return Result(**tables, checks=checks, kept=kept)
 
-    Attributes:
-        metrics, user_metrics: rows of the tables of these names, without a run; they have `show`.
-        rankings: one row per user, None for predictions.
-        checks: checks of the inputs and rankings.
-        truth: for predictions, a hash of the outcomes.
-    """
 
-    metrics: ShownTable
-    user_metrics: ShownTable
-    rankings: pa.Table | None
-    checks: list[Check]
-    truth: str | None = None
+def _stack(parts: Mapping[str, Any]) -> Any:
+    """Stack tables below one another, with the name of each in the first column; None where one is None."""
+    if any(part is None for part in parts.values()):
+        return None
+    first = next(iter(parts.values()))
+    if isinstance(first, pa.Table | ShownTable):
+        tables = [
+            to_arrow(part).add_column(0, MODEL, pa.repeat(model, len(part)))
+            for model, part in parts.items()
+        ]
+        return (
+            type(first)(pa.concat_tables(tables))
+            if isinstance(first, ShownTable)
+            else pa.concat_tables(tables)
+        )
+    from pyspark.sql import functions as F  # noqa: PLC0415
 
-    def release(self) -> None:
-        """Do nothing: this result caches no frames."""
+    frames = [part.select(F.lit(model).alias(MODEL), "*") for model, part in parts.items()]
+    return reduce(lambda above, below: above.unionByName(below), frames)

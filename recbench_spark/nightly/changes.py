@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from recbench_spark import revisions
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.evaluation.comparison.changes import ChangePlan, compute_changes
-from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
+from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL
 from recbench_spark.nightly.code_provenance import code_changes
 from recbench_spark.nightly.comparisons import (

@@ -14,14 +14,13 @@ from recbench_spark import revisions
 from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.config.models import MODELS
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.comparison.comparisons import (
+from recbench_spark.evaluation.comparison.comparisons import compare, metric_scales
+from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber
+from recbench_spark.evaluation.comparison.differences import (
     ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
-    compare,
-    metric_scales,
 )
-from recbench_spark.evaluation.comparison.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.evaluation.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.nightly.code_provenance import CodeChange, code_changes

@@ -10,8 +10,8 @@ import numpy as np
 
 from recbench_spark import revisions
 from recbench_spark.config import CURVE_METRIC, digest
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.evaluation.comparison.curve_crossings import CrossingPlan, find_crossings
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import MOST_AT_ENDS
 from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.nightly.night import BenchmarkNight, find_newest_runs

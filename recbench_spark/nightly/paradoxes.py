@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from recbench_spark import revisions
 from recbench_spark.config import Paradoxes, digest
 from recbench_spark.evaluation.comparison import flips, paradoxes
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.flips import FlipVerdict, ModelPair
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.kernels.metrics.about import best_when

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark import reports
 from recbench_spark.config import CURVE_METRIC, Benchmark
-from recbench_spark.evaluation.comparison.comparisons import HOLDOUT
+from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.benchmark_checks import parse_headline

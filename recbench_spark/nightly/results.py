@@ -6,7 +6,7 @@ Files in `results/` repeat the outcomes, since some cluster modes lose the exit 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
-from recbench_spark.config import Evaluation, ModelConfig, Provenance, PublishedModel
+from recbench_spark.config import Benchmark, Evaluation, ModelConfig, Provenance, PublishedModel
 from recbench_spark.errors import OK
 from recbench_spark.evaluation.estimators import sampled
 from recbench_spark.evaluation.metrics import measuring
@@ -30,6 +30,13 @@ from recbench_spark.nightly.night import (
     make_run_key,
 )
 from recbench_spark.nightly.night_status import NightOutcome, hash_following, night_file
+from recbench_spark.nightly.result_files import (
+    NightRecord,
+    RunRecord,
+    describe_code,
+    read_differences,
+    read_metrics,
+)
 from recbench_spark.nightly.standalone_runs import (
     check_rows,
     count_users,
@@ -212,17 +219,26 @@ def write_published_figures(night: BenchmarkNight, model: PublishedModel, run_id
     night.store.append_rows(rows, METRICS)
 
 
-def write_result(
-    store: Store, facts: Mapping[str, str], status: str, exit_code: int, error: str | None = None
-) -> None:
-    """Write `results/<run_id>.json`, the outcome of one run; `facts` identify it and hold its `run_id`."""
-    if store.is_file_storage:
-        result = {**facts, "status": status, "exit_code": exit_code, "error": error}
-        write_json(join_uri(store.root, "results", f"{facts['run_id']}.json"), result)
+def write_results(store: Store, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
+    """Write `results/<run_id>.json` for each run: its outcome and its numbers over all users."""
+    if not store.is_file_storage:
+        return
+    done = {one.run_id: one.model.name for one in attempts if not one.error}
+    metrics = read_metrics(store, done, benchmark)
+    for attempt in attempts:
+        own = [one for one in metrics if one.run_id == attempt.run_id]
+        outcome = {
+            "status": "failed" if attempt.error else "succeeded",
+            "exit_code": attempt.exit_code,
+            "error": attempt.error,
+        }
+        record = RunRecord.model_validate({**attempt.facts, **outcome, **describe_code(), "metrics": own})
+        place = join_uri(store.root, "results", f"{attempt.run_id}.json")
+        write_json(place, record.model_dump(mode="json"))
 
 
 def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
-    """Write `results/night-SUITE-DATE.json`: the outcome of the night, and the run of each model.
+    """Write `results/night-SUITE-DATE.json`: the outcome of the night, its numbers and comparisons.
 
     The file of a run is written before the runs are compared, so it has no regressions.
     `night_status.find_finished_night` reads this file to see if the same night is complete.
@@ -231,15 +247,23 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
         return
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
-    content = {
-        "suite": suite,
-        "logical_date": day,
-        "exit_code": outcome.exit_code,
-        "regressions": outcome.regressions,
-        "failed": outcome.failed,
-        "leaderboard": outcome.leaderboard,
-        "sql_lines": outcome.sql_lines,
-        "follows": hash_following(night.store, night.benchmark, day),
-        "run_ids": {model: row["run_id"] for model, row in sorted(newest.items())},
-    }
-    write_json(night_file(night.store.root, suite, day), content)
+    run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
+    compared = night.benchmark.comparisons is not None or night.benchmark.regressions
+    differences = read_differences(night.store, suite, day) if compared else []
+    record = NightRecord(
+        suite=suite,
+        logical_date=day,
+        exit_code=outcome.exit_code,
+        run_ids=run_ids,
+        failed=outcome.failed,
+        regressions=list(outcome.regressions),
+        regressed=[one for one in differences if one.regressed],
+        metrics=read_metrics(night.store, {run_ids[model]: model for model in run_ids}, night.benchmark),
+        comparisons=differences,
+        report=f"reports/{suite}-{day}.html" if outcome.report_path else None,
+        leaderboard=outcome.leaderboard,
+        sql_lines=list(outcome.sql_lines),
+        follows=hash_following(night.store, night.benchmark, day),
+        **describe_code(),
+    )
+    write_json(night_file(night.store.root, suite, day), record.model_dump(mode="json"))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from recbench_spark import __version__, revisions
 from recbench_spark.checks import Check
 from recbench_spark.config import digest
-from recbench_spark.evaluation.result import LocalResult, Result, to_arrow
+from recbench_spark.evaluation.result import Result, to_arrow
 from recbench_spark.inputs import require_unchanged
 from recbench_spark.nightly import code_provenance
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, REJECTS, REPLAYS, RUNS, USER_METRICS
@@ -40,7 +40,7 @@ def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
     ]
 
 
-def publish_standalone(store: Store | ArrowStore, result: Result | LocalResult, run: dict[str, Any]) -> str:
+def publish_standalone(store: Store | ArrowStore, result: Result, run: dict[str, Any]) -> str:
     """Write the result of `adhoc.evaluate.evaluate`, with the row of `runs` last; return the run's id.
 
     Store and result are of one engine.
@@ -143,7 +143,7 @@ def _standalone_row(
     }
 
 
-def check_base_rates(store: Store | ArrowStore, suite: str, result: Result | LocalResult) -> list[Check]:
+def check_base_rates(store: Store | ArrowStore, suite: str, result: Result) -> list[Check]:
     """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
     if result.truth is None:
         return []

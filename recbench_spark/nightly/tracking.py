@@ -6,9 +6,9 @@ warning and never fails a night.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import functions as F
 
@@ -17,10 +17,16 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import METRICS, RUNS
 from recbench_spark.storage.store import Store
 
+Entry = TypeVar("Entry", str, float)
+
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One run in the form that MLflow stores."""
+    """One run in the form that MLflow stores.
+
+    Beside each metric stand its interval (`_ci_low`, `_ci_high`) and the number of averaged users (`_n`).
+    The tag `recbench.definition.METRIC` says what the number means.
+    """
 
     name: str
     params: dict[str, Any]
@@ -53,10 +59,24 @@ def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
     mlflow.set_tracking_uri(uri)
     mlflow.set_experiment(experiment)
     for run in runs:
-        with mlflow.start_run(run_name=run.name, tags=run.tags):
+        with mlflow.start_run(run_name=run.name):
             mlflow.log_params(run.params)
-            mlflow.log_metrics(run.metrics)
+            for tags in _split(run.tags):
+                mlflow.set_tags(tags)
+            for metrics in _split(run.metrics):
+                mlflow.log_metrics(metrics)
     return len(runs)
+
+
+MOST_AT_ONCE = 100
+"""Most entries of one request: a server refuses more than 100 tags, and more than 1,000 metrics."""
+
+
+def _split(entries: Mapping[str, Entry]) -> Iterator[dict[str, Entry]]:
+    """Yield the entries in requests that a server accepts."""
+    listed = list(entries.items())
+    for start in range(0, len(listed), MOST_AT_ONCE):
+        yield dict(listed[start : start + MOST_AT_ONCE])
 
 
 def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]:
@@ -64,20 +84,29 @@ def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]
     selected = F.col("run_id").isin(list(run_ids.values()))
     overall = selected & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
     rows = store.read(METRICS).where(overall & F.col("value").isNotNull()).collect()
-    metrics: dict[str, dict[str, float]] = {}
+    numbers: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        metrics.setdefault(row.run_id, {})[mlflow_metric_name(row.part, row.metric, row.k)] = row.value
+        numbers.setdefault(row.run_id, []).append(row.asDict())
     runs = store.read(RUNS).where(selected).collect()
-    return [_make_tracked_run(row.asDict(), metrics.get(row.run_id, {})) for row in runs]
+    return [make_tracked_run(row.asDict(), numbers.get(row.run_id, [])) for row in runs]
 
 
-def _make_tracked_run(run: dict[str, Any], metrics: dict[str, float]) -> TrackedRun:
+def make_tracked_run(run: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> TrackedRun:
+    """Return what is logged of a run: its row of `runs`, and its rows of `metrics` without slices."""
     params = ("suite", "model", "model_kind", "model_version", "dataset", "split", "config_hash")
     tags = ("run_id", "run_key", "split_id", "code_version", "logical_date", "attempt")
+    metrics: dict[str, float] = {}
+    definitions = {}
+    for row in numbers:
+        name = mlflow_metric_name(row["part"], row["metric"], row["k"])
+        beside = {name: row["value"], f"{name}_ci_low": row["ci_low"], f"{name}_ci_high": row["ci_high"]}
+        beside[f"{name}_n"] = row["n"]
+        metrics |= {key: float(value) for key, value in beside.items() if value is not None}
+        definitions[f"recbench.definition.{name}"] = row["definition"]
     return TrackedRun(
         f"{run['model']} {run['logical_date']}",
         {name: run[name] for name in params},
-        {f"recbench.{name}": str(run[name]) for name in tags},
+        {f"recbench.{name}": str(run[name]) for name in tags} | definitions,
         metrics,
     )
 

@@ -14,7 +14,7 @@ from recbench_spark.adhoc.spark_pairs import evaluate_pairs
 from recbench_spark.config import Bootstrap, CandidateDraw
 from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation.metrics.predictions import Views
-from recbench_spark.evaluation.result import LocalResult, Result
+from recbench_spark.evaluation.result import Result
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_ENGINE_SEEDS", "0,12").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -127,7 +127,7 @@ def definition(
 # ---------------------------------------------------------------------------------- both engines
 
 
-def comparable(result: Result | LocalResult) -> dict[str, Any]:
+def comparable(result: Result) -> dict[str, Any]:
     """Everything that an engine found, rows in an order of their own, floats by their bits."""
     frames = {"metrics": result.metrics, "user_metrics": result.user_metrics, "rankings": result.rankings}
     values: dict[str, Any] = {}

@@ -36,12 +36,17 @@ both = pytest.mark.parametrize("call", [by_frames, by_call])
 @pytest.mark.parametrize(
     ("options", "report", "hint"),
     [
-        ({"k": 10}, "k is 10", "k=(5, 10)"),
         ({"k": None}, "k is None", "k=(5, 10)"),
         ({"k": "10"}, "k is '10'", "k=(5, 10)"),
-        ({"metrics": "ndcg@10"}, "metrics is 'ndcg@10'", "metrics=['ndcg'] and k=(10,)"),
-        ({"metrics": "ndcg"}, "metrics is 'ndcg'", "metrics=['ndcg']"),
-        ({"metrics": None}, "metrics is None", "metrics=['ndcg']"),
+        ({"k": True}, "k is True", "k=(5, 10)"),
+        ({"metrics": None}, "metrics is None", "metrics='ndcg@10'"),
+        ({"metrics": "ndgc@10"}, "unknown metric 'ndgc'", "did you mean 'ndcg'?"),
+        ({"metrics": "hit_rat"}, "unknown metric 'hit_rat'", "did you mean 'hit'?"),
+        ({"metrics": "ndcg@ten"}, "metric 'ndcg@ten': 'ten' is no cut-off", "ndcg@10"),
+        ({"metrics": ["r_precision@5"]}, "r_precision@5", "without a cut-off: 'r_precision'"),
+        ({"metrics": ["hr@5", "hit@5"]}, "'hit' is given twice", "once"),
+        ({"columns": {"user": "userId"}}, "columns: unknown 'user'", "did you mean 'user_id'?"),
+        ({"columns": ["userId"]}, "columns is ['userId']", "columns={'user_id': 'userId'}"),
         ({"definition": "gain=linear"}, "definition is 'gain=linear'", "definition={'gain': 'linear'}"),
         ({"definition": ["gain"]}, "definition is ['gain']", "definition={'gain': 'linear'}"),
         ({"bootstrap": "none"}, "bootstrap is 'none'", "or 0"),
@@ -172,5 +177,5 @@ def test_spark_tells_the_same_of_grades(spark) -> None:
         check for check in ours if check.check == GRADES_WITHOUT_GAIN
     }
     assert result.metrics.where("ci_low IS NOT NULL").isEmpty()
-    with pytest.raises(ConfigError, match="k is 10"):
-        recbench_spark.evaluate(spark.createDataFrame(graded), lists=spark.createDataFrame(LISTS), k=10)
+    with pytest.raises(ConfigError, match="k is None"):
+        recbench_spark.evaluate(spark.createDataFrame(graded), lists=spark.createDataFrame(LISTS), k=None)

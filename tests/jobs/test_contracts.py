@@ -5,6 +5,7 @@ Other entries have their contract test in test_odd_folder.py and beside the test
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from recbench_spark import cli
-from recbench_spark.commands import maintain, multiverse, nightly, query, report
+from recbench_spark.commands import compare, maintain, multiverse, nightly, query, report
 from recbench_spark.storage import delta_files
 from tests.nights import SMALL, Ran, models
 
@@ -77,3 +78,51 @@ def test_a_benchmark_under_a_protocol(small_night: Ran, place: list[str], capsys
     assert worlds[0] == worlds[1] and len(worlds[0]) > 1
     assert "worlds a pair in which the row wins" in capsys.readouterr().out
     assert (Path(small_night.store.root) / "reports" / "contract-multiverse.html").is_file()
+
+
+@pytest.mark.contract("compare")
+def test_two_models_of_a_night_and_two_files(small_night: Ran, tmp_path: Path, capsys: Printed) -> None:
+    flags = [
+        f"--warehouse={small_night.store.root}",
+        "--suite=small",
+        "--metrics=ndcg@10",
+        "--bootstrap=50",
+    ]
+    out = tmp_path / "out"
+    more = ["--baseline=random", f"--plot={tmp_path / 'p.png'}", f"--latex={tmp_path / 't.tex'}"]
+    assert run(compare, *flags, *more, f"--out={out}", "random", "popular", "truth") == 0
+    said = capsys.readouterr().out
+    assert "2 t-tests of popular, truth with random on ndcg@10 of open_loop" in said
+    assert "detectable" in said.splitlines()[0] and (tmp_path / "p.png").is_file()
+    record = json.loads((out / "comparison.json").read_text())
+    assert {row["other"] for row in record["differences"]} == {"random"}
+    assert r"\toprule" in (tmp_path / "t.tex").read_text()
+
+    files = {"truth": "user,item\na,1\nb,2\n", "als": "user,item,rank\na,1,1\nb,2,1\n"}
+    files |= {"pop": "user,item,rank\na,1,1\nb,1,1\n"}
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    lists = [f"--lists={name}={tmp_path / name}.csv" for name in ("als", "pop")]
+    assert run(compare, *lists, f"--truth={tmp_path / 'truth.csv'}", "--metrics=HR@1", "--format=json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["differences"]
+    assert (row["value"], row["other_value"], row["wins"], row["ties"]) == (1.0, 0.5, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "give either --warehouse with runs, or --lists"),
+        (["--lists=als=a.csv", "--lists=als=b.csv", "--truth=t.csv"], "als is given twice"),
+        (["--lists=als"], "--truth is missing"),
+        (["--lists=als", "--truth=t.csv"], "expected NAME=PATH"),
+        (["--lists=als=a.csv", "--truth=t.csv", "als"], "RUN has no effect without --warehouse"),
+        (
+            ["--lists=als=a.csv", "--truth=t.csv", "--plot=nowhere/p.png"],
+            "--plot: there is no folder nowhere",
+        ),
+        (["--warehouse=nowhere", "als", "popular"], "there is no such folder"),
+    ],
+)
+def test_wrong_flags_of_a_comparison_are_refused(flags: list[str], message: str, capsys: Printed) -> None:
+    assert run(compare, *flags) == 2
+    assert message in capsys.readouterr().err

@@ -835,7 +835,7 @@ def test_missing_truth_flag(files, capsys):
 
 
 SPOILT: dict[str, tuple[str, str, str, list[tuple[Any, ...]], int, tuple[str, ...]]] = {
-    "missing column": ("lists", "truth.csv", "user_id,item", [("u", 1)], 1, ("truth.csv", "item_id")),
+    "missing column": ("lists", "truth.csv", "user_id,thing", [("u", 1)], 1, ("truth.csv", "item_id")),
     "no score": ("lists", "lists.csv", "user_id,item_id", [("u", 1)], 1, ("lists", "score")),
     "NaN": ("scores", "lists.csv", "user_id,item_id,score", [("u", 1, "NaN")], 1, ("lists.csv", "score")),
     "NULL": ("scores", "lists.csv", "user_id,item_id,score", [("u", 1, None)], 1, ("scores", "score")),

@@ -106,7 +106,7 @@ def test_a_path_that_is_not_there_yet_may_be_tried_again(files: Path, capsys) ->
 
 
 def test_a_dry_run_looks_at_headers(files: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "t.csv").write_text("user_id,item\n1,2\n")
+    (tmp_path / "t.csv").write_text("user_id,thing\n1,2\n")
     for flag, output in (("--truth", "item_id"), ("--lists", "item_id")):
         assert run(job, *argv(files, files / "never", flag, str(tmp_path / "t.csv"), "--dry-run")) == 1
         said = capsys.readouterr().err

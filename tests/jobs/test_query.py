@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recbench_spark import cli
-from recbench_spark.commands import query
+from recbench_spark.commands import compare, query
 from recbench_spark.commands.actions import query as asking
 from recbench_spark.errors import ConfigError
 from recbench_spark.query import local_engine
@@ -49,6 +50,20 @@ def test_a_statement_prints_rows(small_night: Ran, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "model,value"
     assert {line.split(",")[0] for line in lines[1:] if line} == set(RANKED)
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_suite_without_comparisons_is_told_how_to_get_them(
+    small_night: Ran, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask("--warehouse", small_night.store.root, "which_differences_hold", f"--engine={engine}") == 0
+    said = capsys.readouterr().err
+    assert "suite small has no comparisons" in said and "  comparisons: {baseline: popular}\n" in said
+    (line,) = [line for line in said.splitlines() if "jobs/compare.py" in line and "--suite small " in line]
+    words = shlex.split(line)
+    assert words[:2] == ["python", "jobs/compare.py"] and words[-1] == "popular"
+    assert compare.main(compare.parser().parse_args([*words[2:], "--bootstrap=20"])) == 0
+    assert "with popular on" in capsys.readouterr().out
 
 
 def test_a_question_prints_a_table_no_longer_than_asked(

@@ -578,6 +578,12 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(
         assert (result["exit_code"], result["suite"], result["logical_date"]) == (code, "fallen", str(day))
         assert result["run_ids"] == ran.outcome.run_ids and ran.outcome.exit_code == code
         assert result["regressions"] == list(ran.outcome.regressions)
+        fallen = [(one["model"], one["metric"], one["k"], one["kind"]) for one in result["regressed"]]
+        assert fallen == ([("shipped", "ndcg", 10, "previous")] if code == 4 else [])
+        assert all(one["difference"] < -0.01 == -one["allowed_drop"] for one in result["regressed"])
+        assert {(one["kind"], one["model"], one["other"]) for one in result["comparisons"]} >= {
+            ("pair", "shipped", "truth")
+        }
         page = Path(ran.outcome.report_path or "").read_text()
         summary = page[page.index('<div class="summary">') :]
         first = summary[summary.index("<p") : summary.index("</p>")]

@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from recbench_spark import cli
 from recbench_spark.adhoc import engines
-from recbench_spark.adhoc.evaluate import SIDES
+from recbench_spark.adhoc.many_models import SIDES
 from recbench_spark.adhoc.options import KINDS, EvaluationRequest, make_bootstrap, table_columns
 from recbench_spark.adhoc.request_checks import check_request
 from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import DEFAULT_METRICS, NAME, Views
 from recbench_spark.data import arrow_files
+from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import OK, ConfigError, FallbackToSpark
 from recbench_spark.evaluation.metrics.beyond_accuracy import LIST_METRICS
@@ -123,6 +124,7 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
         raise ConfigError("--truth is missing", "give a table of user_id, item_id[, relevance]")
     request = make_request(args, kind)
     read_views(args)
+    read_columns(args)
     if kind == "predictions":
         return make_definition(request.preset, request.definition)
     tables = {name: getattr(args, name) for name in (*KINDS[:3], "train", "candidates", "features")}
@@ -184,6 +186,11 @@ def read_cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
     return cli.expand_curve(args.k) if args.curve else tuple(args.k)
 
 
+def read_columns(args: argparse.Namespace) -> ColumnNames:
+    """Return the names of columns that the flag gives."""
+    return ColumnNames(cli.parse_columns(args.columns, "user_id=userId,item_id=movieId"))
+
+
 def read_views(args: argparse.Namespace) -> Views:
     """Return the bins, thresholds and false-positive rates of predictions."""
     if len(args.fpr) != 2:
@@ -205,8 +212,10 @@ def evaluate_tables(
         read: function of a path, the needed columns and a name for messages; returns the table.
         place: `scratch`, a folder for files that workers map, if the engine needs one.
     """
-    request, inputs = make_request(args, kind), _name_tables(args)
-    tables = {name: read(path, table_columns(name), name) for name, path in inputs.items()}
+    request, inputs, columns = make_request(args, kind), _name_tables(args), read_columns(args)
+    tables = {name: read(path, table_columns(name), name, columns) for name, path in inputs.items()}
+    for note in columns.notes:
+        print(f"note: {note}", file=sys.stderr)
     if kind == "predictions":
         return engine.evaluate_predictions(tables[kind], request.bootstrap, read_views(args), args.slice)
     if args.pairs:
@@ -249,7 +258,7 @@ def check_headers(args: argparse.Namespace) -> None:
     }
     for name, path in _name_tables(args).items():
         with suppress(FallbackToSpark):
-            names = arrow_files.read_column_names(path)
+            names = read_columns(args).rename_names(arrow_files.read_column_names(path), name)
             where = f"{name} {path}"
             require_columns(names, (*table_columns(name), *values.get(name, ())), where, path)
             if name == "lists" and "rank" not in names:
@@ -280,6 +289,7 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
             "definition": definition.to_settings(),
             "paths": input_paths(args),
             **({"slice": args.slice} if args.slice else {}),
+            **({"columns": args.columns} if args.columns else {}),
         },
     }
 

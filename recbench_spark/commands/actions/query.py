@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,9 +15,12 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
-from recbench_spark.schemas import TABLES
+from recbench_spark.schemas import COMPARISONS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.table_sql import query_files, view_files
+
+if TYPE_CHECKING:
+    from recbench_spark.storage.store import Store
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,6 +66,7 @@ def _answer_locally(args: argparse.Namespace, sql: str) -> int:
         report_empty_tables(
             sql, lambda name: not store.exists(name) or not store.dataset(TABLES[name]).count_rows()
         )
+    suggest_comparisons(args, store)
     return OK
 
 
@@ -77,6 +83,7 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
     print_rows(rows, args.format)
     if not rows.num_rows:
         report_empty_tables(sql, lambda name: store.read(TABLES[name]).isEmpty())
+    suggest_comparisons(args, store)
     return OK
 
 
@@ -114,6 +121,42 @@ def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
         if name in TABLE_SOURCES and is_empty(name):
             reason = f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}"
             print(cli.name_commands(reason) if cli.is_subcommand() else reason, file=sys.stderr)
+
+
+COMPARING = "which_differences_hold"
+"""The question whose rows only suites with comparisons have."""
+
+
+def suggest_comparisons(args: argparse.Namespace, store: Store | ArrowStore) -> None:
+    """Print on stderr, for each suite without comparisons, the lines to add and the command to compare now.
+
+    Args:
+        args: the flags; nothing is printed for another question than COMPARING.
+        store: the warehouse.
+    """
+    if args.sql.strip() != COMPARING:
+        return
+    compared = {row["suite"] for row in store.rows(COMPARISONS, [], ["suite"])}
+    models: dict[str, set[str]] = {}
+    for row in store.rows(RUNS, [("status", "=", "succeeded")], ["suite", "model", "model_kind"]):
+        if row["suite"] not in compared and row["model_kind"] != "published":
+            models.setdefault(row["suite"], set()).add(row["model"])
+    for suite, names in sorted(models.items()):
+        if len(names) > 1:
+            print(describe_missing(suite, sorted(names), args.warehouse), file=sys.stderr)
+
+
+def describe_missing(suite: str, models: Sequence[str], warehouse: str) -> str:
+    """Return how a suite gets comparisons: lines of its benchmark file, or the command for two models."""
+    baseline = "popular" if "popular" in models else models[0]
+    other = next(name for name in models if name != baseline)
+    place = shlex.quote(warehouse)
+    return (
+        f"suite {suite} has no comparisons. Add these lines to its benchmark file:\n"
+        f"  comparisons: {{baseline: {baseline}}}\n"
+        "or compare two of its models now, as `recbench compare` does:\n"
+        f"  python jobs/compare.py --warehouse {place} --suite {suite} {other} {baseline}"
+    )
 
 
 def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:

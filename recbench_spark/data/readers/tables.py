@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers.files import FILE, HIDDEN, column, open_reader, read_fields
 from recbench_spark.data.readers.parquet import read_parquet
@@ -21,13 +22,20 @@ from recbench_spark.storage.local_files import (
 )
 
 
-def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], what: str) -> DataFrame:
+def read_table(
+    spark: SparkSession,
+    path: str,
+    columns_required: Sequence[str],
+    what: str,
+    columns: ColumnNames | None = None,
+) -> DataFrame:
     """Read a table at a path, or `catalog.schema.table` where the path does not exist.
 
     A folder with `_delta_log` is Delta; `.csv`, `.tsv` (`.gz`, `.bz2`), or a folder of them, is CSV with a
     header; MovieLens' user and item files are recognised by name; everything else is Parquet. Ids become
     text, the columns of NUMBERS float64, `rank` int64, `vector` an array of float32 (in CSV a JSON
-    array); other columns stay as they are. NULL stays NULL.
+    array); other columns stay as they are. NULL stays NULL. With `columns` the table may have the caller's
+    names of columns, or the usual ones of other libraries.
 
     Raises:
         ConfigError: there is no such path or table.
@@ -38,9 +46,11 @@ def read_table(spark: SparkSession, path: str, columns_required: Sequence[str], 
         spark, path, [*columns_required, *NUMBER_COLUMNS, "user_id", "item_id", "rank", "vector"]
     )
     where = f"{what} {path}"
+    if columns is not None:
+        frame = columns.rename_frame(frame, what)
     visible = frame.drop(*HIDDEN)
     require_columns(visible.columns, columns_required, where, path)
-    refuse_misspelt(visible.columns, OPTIONAL_COLUMNS.get(what, ()), where)
+    refuse_misspelt(visible.columns, OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), where)
     values = {name: _convert_column(frame, name, where, text_file=bool(line)) for name in visible.columns}
     if line:
         plain = [name for name in columns_required if not values[name].expected]

@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.evaluation.comparison.comparisons import HOLDOUT, ComparedRun
 from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
+from recbench_spark.evaluation.comparison.differences import HOLDOUT, ComparedRun
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison.decomposition import UNIT, Change, Group, split, whole_number
 from recbench_spark.kernels.resampling import exact_sums

@@ -9,97 +9,35 @@ Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.config import Bootstrap, Regression
-from recbench_spark.evaluation.comparison.counted import CountedNumber, gather_rows, name_owners
-from recbench_spark.evaluation.comparison.paired_values import (
-    PairedValues,
-    read_paired_values,
-    repartition_by_user,
+from recbench_spark.evaluation.comparison.counted import gather_rows, name_owners
+from recbench_spark.evaluation.comparison.differences import (
+    ADJUSTED_COLUMNS,
+    CELL,
+    HOLDOUT,
+    RESULTS,
+    ComparisonPlan,
+    PairSums,
+    add_users,
+    count_steps,
+    finish_cell,
+    finish_family,
+    group_values,
+    make_scalar,
+    scale_values,
 )
+from recbench_spark.evaluation.comparison.paired_values import read_paired_values, repartition_by_user
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.comparison import significance as kernel
-from recbench_spark.kernels.ratios import scaling
-from recbench_spark.kernels.resampling import bootstrap_sums
 from recbench_spark.kernels.streams import Batches
-
-HOLDOUT = "holdout"
-PAYLOAD = 1 << 30
-"""Largest number of bytes of partial sums that one group of the last step receives."""
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """A run in a comparison: one model on one night."""
-
-    run_id: str
-    model: str
-    logical_date: date
-
-
-@dataclass(frozen=True)
-class ComparisonGroup:
-    """Runs that are compared with one another, by their index in `ComparisonPlan.runs`.
-
-    kind: pair (all models of a night), previous or baseline (a model and an earlier run of it).
-    """
-
-    kind: str
-    runs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ComparisonPlan:
-    """Plan of a comparison: runs, groups, metrics, cut-offs and settings of the tests.
-
-    Attributes:
-        baselines: (part, metric, k) -> index in `runs` of the model that all others are compared with.
-        scales: metric -> power of two that brings its values below 1, for metrics that exceed 1.
-        lower: metrics that are best when small.
-        numbers: for models and nights with several runs, the numbers that count. `runs` has one of these
-            runs.
-    """
-
-    runs: tuple[ComparedRun, ...]
-    groups: tuple[ComparisonGroup, ...]
-    metrics: tuple[str, ...]
-    ks: tuple[int | None, ...]
-    baselines: Mapping[tuple[str, str, int | None], int]
-    bootstrap: Bootstrap
-    min_users: float = 0.0
-    planned_looks: int = 10_000
-    lower: tuple[str, ...] = ()
-    rules: tuple[Regression, ...] = ()
-    scales: Mapping[str, float] | None = None
-    numbers: tuple[CountedNumber, ...] = ()
-
-    def scale(self, metric: str) -> float:
-        """Return the factor by which values of a metric are multiplied before they are added up."""
-        return (self.scales or {}).get(metric, 1.0)
-
-    def baseline(self, group: ComparisonGroup, part: str, metric: str, k: int | None) -> int | None:
-        """Return the index within the group of the run that the others are compared with, or None."""
-        if group.kind != "pair":
-            return 1
-        place = self.baselines.get((part, metric, k))
-        return group.runs.index(place) if place in group.runs else None
-
-    def tasks(self, requested: int) -> int:
-        """Return the number of partitions: as requested, or fewer where partial sums would be too large."""
-        m = max(len(group.runs) for group in self.groups)
-        group_bytes = 8 * m * (kernel.PLANES * m + 3 * self.bootstrap.replicates)
-        return max(1, min(requested, PAYLOAD // group_bytes))
 
 
 def metric_scales(user_metrics: DataFrame, metrics: Sequence[str]) -> dict[str, float]:
@@ -110,7 +48,7 @@ def metric_scales(user_metrics: DataFrame, metrics: Sequence[str]) -> dict[str, 
     size = F.array_max(F.transform("values", F.abs))
     rows = user_metrics.where(F.col("metric").isin(list(metrics))).groupBy("metric")
     largest_values = {row.metric: row.largest for row in rows.agg(F.max(size).alias("largest")).collect()}
-    return {name: min(1.0, scaling(value) / 1024) for name, value in largest_values.items() if value}
+    return scale_values(largest_values)
 
 
 def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -> DataFrame:
@@ -137,13 +75,9 @@ def compare(user_metrics: DataFrame, plan: ComparisonPlan, earlier: DataFrame) -
 
 # ------------------------------------------------------------------------------- sums of a task
 
-_CELL = ("part", "metric", "definition", "k", "group")
-_TYPES = "part STRING, metric STRING, definition STRING, k INT, group INT"
+TYPES = "part STRING, metric STRING, definition STRING, k INT, group INT"
 _SUMS = ("pairs", "boots", "weights", "signs")
-_TOTALS = f"{_TYPES}, " + ", ".join(f"{name} ARRAY<LONG>" for name in _SUMS)
-
-PairSums = dict[tuple[int, int], list[Ints]]
-"""Sums of one key: (cut-off, group) -> pair sums (9, m, m), and three arrays (r, m)."""
+_TOTALS = f"{TYPES}, " + ", ".join(f"{name} ARRAY<LONG>" for name in _SUMS)
 
 
 def _task_sums(plan: ComparisonPlan, batches: Batches) -> Batches:
@@ -153,63 +87,19 @@ def _task_sums(plan: ComparisonPlan, batches: Batches) -> Batches:
         if side.key != key:
             yield from _sum_batches(plan, key, total)
             key, total = side.key, {}
-        _add_users(total, side, plan)
+        add_users(total, side, plan)
     yield from _sum_batches(plan, key, total)
-
-
-def _add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None:
-    for number, group in enumerate(plan.groups):
-        values_umc = group_values(side, group, plan)
-        for c, sums in enumerate(_sums(side.keys_u, values_umc, plan.bootstrap)):
-            if (c, number) in total:
-                summands = zip(total[c, number], sums, strict=True)
-                total[c, number] = [one + other for one, other in summands]
-            elif sums[0][0].any():
-                total[c, number] = sums
-
-
-def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
-    """Return the scaled values of the runs of a group, (u, m, c); of two nights, only users of both."""
-    values = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
-    if group.kind != "pair":
-        values[np.isnan(values).any(axis=1, keepdims=True).repeat(values.shape[1], axis=1)] = np.nan
-    return values
-
-
-def _sums(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[Ints]]:
-    """Compute the sums at each cut-off."""
-    u, m, n_cuts = values_umc.shape
-    flat_ux = values_umc.reshape(u, m * n_cuts)
-    boots, weights = bootstrap_sums(keys_u, flat_ux, boot.replicates, boot.seed)
-    signs = kernel.sign_sums(keys_u, flat_ux, boot.replicates, boot.seed)
-    at_cuts = [part.reshape(-1, m, n_cuts) for part in (boots, weights, signs)]
-    return [
-        [kernel.pair_sums(values_umc[:, :, c]), *(part[:, :, c].copy() for part in at_cuts)]
-        for c in range(n_cuts)
-    ]
 
 
 def _sum_batches(plan: ComparisonPlan, key: tuple[str, str, str] | None, total: PairSums) -> Batches:
     for (c, group), sums in total.items():
         assert key is not None
-        cell = zip(_CELL, (*key, plan.ks[c], group), strict=True)
+        cell = zip(CELL, (*key, plan.ks[c], group), strict=True)
         lists = {name: pa.array([part.ravel()]) for name, part in zip(_SUMS, sums, strict=True)}
-        yield pa.RecordBatch.from_pydict({**{n: _literal_columns(n, value) for n, value in cell}, **lists})
-
-
-def _literal_columns(name: str, value: Any) -> pa.Array:
-    return pa.array([value], pa.int32() if name in ("k", "group") else pa.string())
+        yield pa.RecordBatch.from_pydict({**{n: make_scalar(n, value) for n, value in cell}, **lists})
 
 
 # ------------------------------------------------------------------------------- tests of all pairs
-
-_RESULTS = (
-    f"{_TYPES}, kind STRING, model STRING, other STRING, run_id STRING, other_run_id STRING, "
-    "logical_date DATE, other_date DATE, member INT, users LONG, value DOUBLE, other_value DOUBLE, "
-    "difference DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE, p_t DOUBLE, "
-    "p_randomisation DOUBLE, p_bootstrap DOUBLE, effect DOUBLE, detectable DOUBLE, "
-    "with_baseline BOOLEAN, verdict STRING"
-)
 
 
 def _differences(rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
@@ -217,48 +107,10 @@ def _differences(rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
 
     # Spark reads the kind of the function from these annotations; a partial does not show them.
     def finish(table: pa.Table) -> pa.Table:
-        return _finish(plan, table)
+        key = tuple(table.column(name)[0].as_py() for name in CELL)
+        return finish_cell(plan, key, _add_up(table, len(plan.groups[key[-1]].runs)))
 
-    return totals.groupBy(*_CELL).applyInArrow(finish, _RESULTS)
-
-
-def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
-    part, metric, definition, k, number = (table.column(name)[0].as_py() for name in _CELL)
-    group = plan.groups[number]
-    baseline = plan.baseline(group, part, metric, k)
-    a, b = _pairs_with_baseline(len(group.runs), baseline)
-    cell = {"part": part, "metric": metric, "definition": definition, "k": k, "group": number}
-    numbers = _pair_columns(_add_up(table, len(group.runs)), a, b, plan, metric)
-    columns = {
-        **{name: pa.repeat(_literal_columns(name, value)[0], len(a)) for name, value in cell.items()},
-        **_names(plan, group, a, b),
-        **numbers,
-        "with_baseline": pa.array(b == (-1 if baseline is None else baseline)),
-    }
-    order = [column.split()[0] for column in _RESULTS.split(", ")]
-    has_users = np.asarray(columns["users"]) > 0
-    return pa.table({name: columns[name] for name in order}).filter(pa.array(has_users))
-
-
-def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
-    """Return every pair once, with the baseline as the second run."""
-    a, b = np.triu_indices(m, 1)
-    swap = a == (-1 if baseline is None else baseline)
-    return np.where(swap, b, a), np.where(swap, a, b)
-
-
-def _names(plan: ComparisonPlan, group: ComparisonGroup, a: Ints, b: Ints) -> dict[str, pa.Array]:
-    runs_a, runs_b = ([plan.runs[group.runs[number]] for number in side] for side in (a, b))
-    return {
-        "kind": pa.array([group.kind] * len(a), pa.string()),
-        "model": pa.array([run.model for run in runs_a], pa.string()),
-        "other": pa.array([run.model for run in runs_b], pa.string()),
-        "run_id": pa.array([run.run_id for run in runs_a], pa.string()),
-        "other_run_id": pa.array([run.run_id for run in runs_b], pa.string()),
-        "logical_date": pa.array([run.logical_date for run in runs_a], pa.date32()),
-        "other_date": pa.array([run.logical_date for run in runs_b], pa.date32()),
-        "member": pa.array(a, pa.int32()),
-    }
+    return totals.groupBy(*CELL).applyInArrow(finish, RESULTS)
 
 
 def _add_up(table: pa.Table, m: int) -> list[Ints]:
@@ -269,60 +121,15 @@ def _add_up(table: pa.Table, m: int) -> list[Ints]:
     ]
 
 
-def _pair_columns(
-    sums: list[Ints], a: Ints, b: Ints, plan: ComparisonPlan, metric: str
-) -> dict[str, pa.Array]:
-    pair_sums, boots, weights, signs = sums
-    level, scale = plan.bootstrap.level, plan.scale(metric)
-    pairs = kernel.paired_t(pair_sums)
-    means = _means(pair_sums)
-    low, high, p_bootstrap = kernel.bootstrap_pairs(boots, weights, np.diagonal(means), level)
-    student_low, student_high = pairs.interval(level)
-    same_users = kernel.same_users(pair_sums)
-    p_randomisation = kernel.randomisation_p(signs, same_users)
-    low, high = np.where(same_users, low, student_low)[a, b], np.where(same_users, high, student_high)[a, b]
-    estimates = {
-        "value": means[a, b] / scale,
-        "other_value": means[b, a] / scale,
-        "difference": pairs.mean[a, b] / scale,
-        "stderr": pairs.error[a, b] / scale,
-        "ci_low": low / scale,
-        "ci_high": high / scale,
-        "p_t": pairs.p[a, b],
-        "p_randomisation": p_randomisation[a, b],
-        "p_bootstrap": np.where(same_users, p_bootstrap, np.nan)[a, b],
-        "effect": pairs.effect[a, b],
-        "detectable": kernel.minimum_detectable(1.0, level) * pairs.error[a, b] / scale,
-    }
-    direction = -1.0 if metric in plan.lower else 1.0
-    bounds = np.sort(np.stack([low, high], axis=1) / scale * direction, axis=1)
-    verdicts = [kernel.practical_verdict(x, y, plan.min_users) for x, y in bounds.tolist()]
-    columns = {name: _nullable(numbers) for name, numbers in estimates.items()}
-    return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
-
-
-def _means(pair_sums: Ints) -> Floats:
-    """Return the mean of model a over the users whom it shares with b, (m, m)."""
-    total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]
-    means: Floats = np.full(total.shape, np.nan)
-    np.divide(total * kernel.UNIT, pair_sums[0], out=means, where=pair_sums[0] > 0)
-    return means
-
-
-def _nullable(values: npt.NDArray[Any]) -> pa.Array:
-    numbers = np.asarray(values, dtype=np.float64)
-    return pa.array(numbers, mask=np.isnan(numbers))
-
-
 # ------------------------------------------------------------------------------- Wilcoxon's test
 
-_STEPS = f"{_TYPES}, member INT, step LONG, users LONG"
-_WILCOXON = f"{_TYPES}, member INT, p_wilcoxon DOUBLE"
+_STEPS = f"{TYPES}, member INT, step LONG, users LONG"
+_WILCOXON = f"{TYPES}, member INT, p_wilcoxon DOUBLE"
 
 
 def _add_wilcoxon(results: DataFrame, rows: DataFrame, plan: ComparisonPlan) -> DataFrame:
     """Add the p-value of Wilcoxon's test against the baseline, from counts of users per difference."""
-    cell = (*_CELL, "member")
+    cell = (*CELL, "member")
     steps = rows.mapInArrow(partial(_task_steps, plan), _STEPS)
     counts = steps.groupBy(*cell, "step").agg(F.sum("users").alias("users"))
 
@@ -346,24 +153,16 @@ def _task_steps(plan: ComparisonPlan, batches: Batches) -> Batches:
 
 
 def _step_batches(values_um: Floats, baseline: int, cell: tuple[Any, ...]) -> Batches:
-    for m in range(values_um.shape[1]):
-        difference = values_um[:, m] - values_um[:, baseline]
-        steps, users = np.unique(
-            kernel.difference_steps(difference[~np.isnan(difference)]), return_counts=True
-        )
-        if m != baseline and len(steps):
-            columns = {
-                n: pa.repeat(_literal_columns(n, v)[0], len(steps))
-                for n, v in zip(_CELL, cell, strict=True)
-            }
-            columns["member"] = pa.repeat(pa.scalar(m, pa.int32()), len(steps))
-            columns |= {"step": pa.array(steps), "users": pa.array(users.astype(np.int64))}
-            yield pa.RecordBatch.from_pydict(columns)
+    for m, steps, users in count_steps(values_um, baseline):
+        columns = {n: pa.repeat(make_scalar(n, v)[0], len(steps)) for n, v in zip(CELL, cell, strict=True)}
+        columns["member"] = pa.repeat(pa.scalar(m, pa.int32()), len(steps))
+        columns |= {"step": pa.array(steps), "users": pa.array(users)}
+        yield pa.RecordBatch.from_pydict(columns)
 
 
 def _wilcoxon(table: pa.Table) -> pa.Table:
     outcome = kernel.wilcoxon(table.column("step").to_numpy(), table.column("users").to_numpy())
-    key = table.slice(0, 1).select([*_CELL, "member"])
+    key = table.slice(0, 1).select([*CELL, "member"])
     return key.append_column("p_wilcoxon", pa.array([outcome.p]))
 
 
@@ -398,92 +197,12 @@ def _add_earlier_nights(results: DataFrame, earlier: DataFrame) -> DataFrame:
     return joined.select(results["*"], "nights", "seen", "seen_total", "seen_squares")
 
 
-_ADJUSTED_COLUMNS = (
-    ("family", pa.int32(), "INT"),
-    ("p_holm", pa.float64(), "DOUBLE"),
-    ("p_bh", pa.float64(), "DOUBLE"),
-    ("looks", pa.int32(), "INT"),
-    ("sequence_users", pa.int64(), "LONG"),
-    ("sequence_low", pa.float64(), "DOUBLE"),
-    ("sequence_high", pa.float64(), "DOUBLE"),
-    ("allowed_drop", pa.float64(), "DOUBLE"),
-    ("regressed", pa.bool_(), "BOOLEAN"),
-)
-
-
 def _adjust_results(results: DataFrame, plan: ComparisonPlan) -> DataFrame:
     """Add the columns that need all results of a kind and part: models^2 x metrics x cut-offs rows."""
 
     def finish(table: pa.Table) -> pa.Table:
-        return _finish_family(plan, table)
+        return finish_family(plan, table)
 
-    new_columns = ", ".join(f"{name} {kind}" for name, _, kind in _ADJUSTED_COLUMNS)
+    new_columns = ", ".join(f"{name} {kind}" for name, _, kind in ADJUSTED_COLUMNS)
     types = ", ".join(f"{name} {kind}" for name, kind in results.dtypes)
     return results.groupBy("kind", "part").applyInArrow(finish, f"{types}, {new_columns}")
-
-
-def _finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
-    p_x = _floats(table, "p_t")
-    baseline_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
-    columns: dict[str, Any] = {
-        "family": np.where(baseline_x, np.sum(~np.isnan(p_x[baseline_x])), np.sum(~np.isnan(p_x))),
-        "p_holm": _adjust_by_family(kernel.holm, p_x, baseline_x),
-        "p_bh": _adjust_by_family(kernel.benjamini_hochberg, p_x, baseline_x),
-    }
-    rows = table.to_pylist()
-    looks = [_sequential_columns(plan, row) for row in rows]
-    columns |= dict(zip(("looks", "sequence_users", "sequence_low", "sequence_high"),
-                        zip(*looks, strict=True), strict=True))  # fmt: skip
-    regressions = [_regression_columns(plan.rules, row, plan.lower) for row in rows]
-    columns |= dict(zip(("allowed_drop", "regressed"), zip(*regressions, strict=True), strict=True))
-    for name, kind, _ in _ADJUSTED_COLUMNS:
-        values = columns[name]
-        numbers = _nullable(values) if name in ("p_holm", "p_bh") else pa.array(values, kind)
-        table = table.append_column(name, numbers.cast(kind))
-    return table
-
-
-def _floats(table: pa.Table, name: str) -> Floats:
-    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
-
-
-def _adjust_by_family(
-    adjust: Callable[[Floats], Floats], p_x: Floats, baseline_x: npt.NDArray[np.bool_]
-) -> Floats:
-    """Adjust p-values: comparisons with the baseline are their own family, all pairs are the other."""
-    adjusted = adjust(p_x)
-    adjusted[baseline_x] = adjust(p_x[baseline_x])
-    return adjusted
-
-
-def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
-    """Return the number of looks, the users at all of them, and the interval that is valid at all looks."""
-    if row["kind"] != "pair" or row["stderr"] is None:
-        return (None,) * 4
-    n, mean = row["users"], row["difference"]
-    total, squares = n * mean, row["stderr"] ** 2 * n * (n - 1) + n * mean**2
-    n += row["seen"] or 0
-    mean = (total + (row["seen_total"] or 0.0)) / n
-    variance = max((squares + (row["seen_squares"] or 0.0) - n * mean**2) / (n - 1), 0.0)
-    low, high = kernel.sequence_interval(mean, variance**0.5, n, plan.planned_looks, plan.bootstrap.level)
-    return 1 + (row["nights"] or 0), n, low, high
-
-
-def _regression_columns(
-    rules: Sequence[Regression], row: Mapping[str, Any], lower: Sequence[str]
-) -> tuple[float | None, bool]:
-    """Return the smallest drop that a rule allows, and whether the result drops by more."""
-    applicable = [rule for rule in rules if _rule_applies(rule, row)]
-    if not applicable:
-        return None, False
-    lower_is_better = row["metric"] in lower
-    drop = row["difference"] if lower_is_better else -row["difference"]
-    certain = row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
-    violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]
-    return min(rule.drop for rule in applicable), any(violations)
-
-
-def _rule_applies(rule: Regression, row: Mapping[str, Any]) -> bool:
-    scope = (rule.against, rule.part, rule.metric, rule.k)
-    row_scope = (row["kind"], row["part"], row["metric"], row["k"])
-    return scope == row_scope and rule.model in (None, row["model"])

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.evaluation.batch_schemas import to_ddl
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.paired_values import read_paired_values, repartition_by_user
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats, Ints

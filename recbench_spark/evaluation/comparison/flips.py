@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.definitions import Definition
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.paradoxes import select_runs, split_by_run
 from recbench_spark.evaluation.ranking.batches import split_by_part, to_rankings
 from recbench_spark.kernels.arrays import Ints

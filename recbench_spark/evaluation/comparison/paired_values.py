@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.storage.shared_arrays import flatten_lists
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 CHUNK_ROWS = 1 << 18
 """Rows (a user in a run) that become arrays at once: 2 MB per cut-off."""
@@ -43,6 +45,8 @@ def repartition_by_user(user_metrics: DataFrame, run_ids: Sequence[str], tasks: 
 
     One shuffle of (key, user, run, values) by user and a sort inside each of `tasks` partitions.
     """
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
     order = F.map_from_arrays(
         F.array(*map(F.lit, run_ids)), F.array(*(F.lit(n) for n in range(len(run_ids))))
     )

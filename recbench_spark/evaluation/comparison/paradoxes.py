@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics.accuracy import (
     RANKING_COLUMNS,

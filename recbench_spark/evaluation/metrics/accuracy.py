@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
-from recbench_spark.errors import ConfigError, nearest, show_value
+from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.evaluation import batch_schemas
 from recbench_spark.evaluation.batch_schemas import to_ddl
 from recbench_spark.evaluation.metrics import beyond_accuracy
@@ -35,6 +35,7 @@ from recbench_spark.kernels.metrics.accuracy import (
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.kernels.ranking.rankings import Rankings
 from recbench_spark.kernels.streams import Batches
+from recbench_spark.metric_names import suggest_metric
 
 HOLDOUT = "holdout"
 
@@ -144,7 +145,7 @@ def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
     known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
     for number, name in enumerate(metrics):
         if not isinstance(name, str) or name not in known:
-            raise ConfigError(f"unknown metric {show_value(name)}", nearest(str(name), known))
+            raise ConfigError(f"unknown metric {show_value(name)}", suggest_metric(str(name), known))
         if name in metrics[:number]:
             raise ConfigError(f"metrics: '{name}' is given twice", "name each metric once")
 

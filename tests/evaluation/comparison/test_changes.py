@@ -14,7 +14,7 @@ import pytest
 
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation.comparison.changes import ChangePlan, activity_label, compute_changes
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.resampling import mean_and_error, moments
 from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.night import BenchmarkNight

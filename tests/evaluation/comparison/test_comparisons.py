@@ -15,12 +15,11 @@ from scipy import stats
 from recbench_spark.config import Benchmark, Bootstrap, Regression, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
-from recbench_spark.evaluation.comparison.comparisons import (
+from recbench_spark.evaluation.comparison.comparisons import compare, metric_scales
+from recbench_spark.evaluation.comparison.differences import (
     ComparedRun,
     ComparisonGroup,
     ComparisonPlan,
-    compare,
-    metric_scales,
 )
 from recbench_spark.kernels.comparison.significance import (
     benjamini_hochberg,

@@ -11,7 +11,6 @@ import pytest
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.evaluation.comparison import curve_crossings, paired_values
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
 from recbench_spark.evaluation.comparison.curve_crossings import (
     CELL,
     CrossingPlan,
@@ -19,6 +18,7 @@ from recbench_spark.evaluation.comparison.curve_crossings import (
     finish_pair,
     sum_pairs,
 )
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.kernels.comparison.curve_crossings import bootstrap_crossing
 from recbench_spark.nightly.crossings import make_rows
 

@@ -20,7 +20,7 @@ from recbench_spark.config import Benchmark, Bootstrap, parse
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.comparison import flips, paradoxes
-from recbench_spark.evaluation.comparison.comparisons import ComparedRun
+from recbench_spark.evaluation.comparison.differences import ComparedRun
 from recbench_spark.evaluation.comparison.flips import ModelPair
 from recbench_spark.evaluation.metrics import accuracy
 from recbench_spark.kernels.resampling import poisson_weights

@@ -1,0 +1,118 @@
+"""Compare models: the work of `jobs/compare.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from recbench_spark import cli
+from recbench_spark.adhoc.compare import compare
+from recbench_spark.adhoc.options import table_columns
+from recbench_spark.commands.warehouses import require_warehouse
+from recbench_spark.config import NAME, Bootstrap, parse
+from recbench_spark.data import arrow_files
+from recbench_spark.errors import OK, ConfigError, FallbackToSpark
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the flags, compare, print and write the results."""
+    check_flags(args)
+    settings = {"replicates": args.bootstrap, "seed": args.seed}
+    options: dict[str, Any] = {
+        "baseline": args.baseline,
+        "metrics": cli.parse_names(args.metrics, "--metrics") if args.metrics else None,
+        "k": args.k,
+        "part": args.part,
+        "minimum": args.minimum,
+        "bootstrap": parse(Bootstrap, settings, "--bootstrap and --seed"),
+        "slices": _read_slices(args.slices),
+    }
+    if args.warehouse:
+        comparison = compare(args.runs, warehouse=args.warehouse, suite=args.suite, **options)
+    else:
+        comparison = compare(parse_models(args.lists), args.truth, **options, **_list_options(args))
+    print_comparison(comparison, args.format)
+    if args.latex:
+        comparison.to_latex(args.latex)
+    if args.plot:
+        comparison.plot(args.plot)
+    if args.out:
+        comparison.save(args.out)
+    return OK
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that do not go together.
+
+    Raises:
+        ConfigError: neither runs of a warehouse nor lists with a truth, or both.
+    """
+    if bool(args.warehouse) == bool(args.lists):
+        raise ConfigError(
+            "give either --warehouse with runs, or --lists NAME=PATH several times",
+            "jobs/compare.py --warehouse DIR als popular",
+        )
+    with_lists = {"--truth": args.truth, "--train": args.train, "--columns": args.columns}
+    with_lists |= {"--preset": args.preset, "--set": args.set}
+    if args.warehouse:
+        stray = [flag for flag, value in with_lists.items() if value]
+        require_warehouse(args.warehouse)
+    else:
+        with_runs = {"--suite": args.suite, "RUN": args.runs, "--part": args.part}
+        stray = [flag for flag, value in with_runs.items() if value]
+        if not args.truth:
+            raise ConfigError("--truth is missing", "give a table of user_id, item_id[, relevance]")
+    if stray:
+        other = "--lists" if args.warehouse else "--warehouse"
+        raise ConfigError(f"{stray[0]} has no effect without {other}", "leave it out")
+    for flag in ("latex", "plot"):
+        folder = Path(getattr(args, flag) or ".").parent
+        if not folder.is_dir():
+            raise ConfigError(f"--{flag}: there is no folder {folder}", "make it first")
+
+
+def parse_models(pairs: list[str]) -> dict[str, str]:
+    """Parse `NAME=PATH` pairs into the path of each model.
+
+    Raises:
+        ConfigError: no such pair, or a name twice.
+    """
+    models: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals or not path or not NAME.fullmatch(name):
+            raise ConfigError(f"--lists {pair}: expected NAME=PATH", "e.g. --lists als=als.parquet")
+        if name in models:
+            raise ConfigError(f"--lists: {name} is given twice", "give each model a name of its own")
+        models[name] = path
+    return models
+
+
+def _list_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `evaluate` that the flags give."""
+    options = {
+        "train": args.train,
+        "columns": cli.parse_columns(args.columns, "user_id=userId,item_id=movieId") or None,
+        "preset": args.preset,
+        "definition": cli.parse_axes(args.set) or None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _read_slices(path: str | None) -> Any:
+    if path is None:
+        return None
+    try:
+        return arrow_files.read_table(path, table_columns("slices")[:1], "slices")
+    except FallbackToSpark as error:
+        raise ConfigError(f"--slices: {error.message}", "give a file of this machine") from None
+
+
+def print_comparison(comparison: Any, style: str) -> None:
+    """Print a comparison as text or as JSON."""
+    if style == "json":
+        print(json.dumps(comparison.to_record(), indent=2))
+        return
+    print("\n".join(comparison.describe()))

@@ -1,0 +1,282 @@
+"""Comparison of runs in this process: differences, tests, wins, and slices of users, without Spark.
+
+The sums and tests are those of a night's comparisons (`differences`), so for the same users, seed and
+minimum every number has the same bits. A pair of runs is compared on the users of both; those of one side
+alone are counted.
+Axes: u users, m models of a group, c cut-offs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.evaluation.comparison.differences import (
+    HOLDOUT,
+    ComparisonPlan,
+    PairSums,
+    add_users,
+    count_steps,
+    finish_cell,
+    finish_family,
+    group_values,
+    scale_values,
+)
+from recbench_spark.evaluation.comparison.paired_values import KEY, PairedValues, read_paired_values
+from recbench_spark.evaluation.metrics.beyond_accuracy import PER_USER
+from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.comparison import significance as kernel
+from recbench_spark.kernels.hashed_ids import hash_ids
+from recbench_spark.storage.shared_arrays import flatten_lists
+
+COMMON = "common"
+"""Kind of a group of two runs that are compared on the users of both."""
+
+RELEVANT = "n_relevant"
+"""Key of the slices by the number of a user's relevant items."""
+
+OUTCOMES = pa.schema(
+    {
+        **dict.fromkeys(("part", "metric", "definition"), pa.string()),
+        "k": pa.int32(),
+        **dict.fromkeys(("model", "other", "slice_key", "slice_value"), pa.string()),
+        "users": pa.int64(),
+        **dict.fromkeys(("difference", "stderr", "ci_low", "ci_high"), pa.float64()),
+        **dict.fromkeys(("wins", "ties", "losses", "only_model", "only_other"), pa.int64()),
+    }
+)
+"""One row for each difference and slice of users. wins: users for whom the model is better; only_model,
+only_other: users with a value on one side alone. The interval is Student's. Without a slice: all users."""
+
+
+class UserSlices(NamedTuple):
+    """Labels of users: hashes of their ids in ascending order, (u,), and the label of each, by key."""
+
+    keys_u: Ints
+    labels: Mapping[str, np.ndarray[Any, Any]]
+
+    def find(self, keys_u: Ints) -> Iterator[tuple[str, str, np.ndarray[Any, Any]]]:
+        """Yield key, label and a mask (u,) of the users with this label."""
+        at = np.searchsorted(self.keys_u, keys_u).clip(max=max(len(self.keys_u) - 1, 0))
+        known = np.equal(self.keys_u[at], keys_u) if len(self.keys_u) else np.zeros(len(keys_u), bool)
+        for key, label_u in self.labels.items():
+            own = np.where(known, label_u[at] if len(label_u) else "", "")
+            for label in np.unique(own[own != ""]).tolist():
+                yield key, label, own == label
+
+
+@dataclass
+class OutcomeTally:
+    """Sums over users of one difference in one slice: pair sums (9, 2, 2), wins, ties, losses, and users of
+    one side."""
+
+    sums: Ints = field(default_factory=lambda: np.zeros((kernel.PLANES, 2, 2), np.int64))
+    counts: Ints = field(default_factory=lambda: np.zeros(5, np.int64))
+
+    def add(self, raw_u2: Floats, sign: float) -> None:
+        """Add users: their values in both runs, NaN where one has none; sign -1: small values are best."""
+        valid = ~np.isnan(raw_u2)
+        both = np.asarray(valid.all(axis=1))
+        difference = (raw_u2[both, 0] - raw_u2[both, 1]) * sign
+        self.sums = self.sums + kernel.pair_sums(raw_u2[both])
+        outcomes = [(difference > 0).sum(), (difference == 0).sum(), (difference < 0).sum()]
+        self.counts = self.counts + np.array([*outcomes, *(valid & ~both[:, None]).sum(axis=0)])
+
+
+class ComparedRows(NamedTuple):
+    """Differences with their tests (columns of `comparisons`, wins and users), and rows of `OUTCOMES`."""
+
+    differences: pa.Table
+    slices: pa.Table
+
+
+def find_scales(largest: Mapping[tuple[str, str], float | None]) -> dict[str, float]:
+    """Return `ComparisonPlan.scales` from the largest absolute value of each metric and definition.
+
+    Metrics are scaled where a night scales them, since they leave -1..1 by their definition, and where
+    values are too large for exact sums.
+    """
+    scaled: dict[str, float | None] = {}
+    for (metric, definition), value in largest.items():
+        if value and (leaves_unit(metric, definition) or value > kernel.LARGEST):
+            scaled[metric] = max(value, scaled.get(metric) or 0.0)
+    return scale_values(scaled)
+
+
+def leaves_unit(metric: str, definition: str) -> bool:
+    """Return whether values of a metric can lie outside of -1..1 under a definition.
+
+    >>> leaves_unit("novelty", "v1"), leaves_unit("hit", "v1"), leaves_unit("hit", "v1;hit=count")
+    (True, False, True)
+    """
+    axes = definition.split(";")
+    signed = metric == "ndcg" and "negative_grades=signed" in axes
+    return metric in PER_USER or signed or (metric == "hit" and "hit=count" in axes)
+
+
+def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
+    """Return the largest absolute value of each metric and definition in rows of `user_metrics`."""
+    largest: dict[tuple[str, str], float | None] = {}
+    for pair in user_metrics.select(["metric", "definition"]).group_by(["metric", "definition"]).aggregate(
+        []
+    ).to_pylist():  # fmt: skip
+        own = user_metrics.filter(
+            pc.and_(
+                pc.equal(user_metrics.column("metric"), pair["metric"]),
+                pc.equal(user_metrics.column("definition"), pair["definition"]),
+            )
+        )
+        values = flatten_lists(own.column("values").combine_chunks())[1].astype(np.float64)
+        known = np.abs(values[~np.isnan(values)])
+        largest[pair["metric"], pair["definition"]] = float(known.max()) if len(known) else None
+    return largest
+
+
+def sort_by_user(user_metrics: pa.Table, run_ids: Sequence[str]) -> pa.Table:
+    """Return the rows of these runs user by user within each key, as `repartition_by_user` does.
+
+    Args:
+        user_metrics: rows of the table.
+        run_ids: the runs, in the order of the plan.
+    """
+    run_r = pc.index_in(user_metrics.column("run_id"), value_set=pa.array(run_ids, pa.string()))
+    rows = user_metrics.append_column("run", run_r)
+    holdout = pc.equal(rows.column("estimator"), HOLDOUT)
+    rows = rows.filter(pc.and_(pc.is_valid(run_r), holdout)).select(
+        [*KEY, "user_id", "run", "ks", "values"]
+    )
+    rows = rows.sort_by([(name, "ascending") for name in (*KEY, "user_id", "run")]).combine_chunks()
+    keys = hash_ids(rows.column("user_id")) if rows.num_rows else np.zeros(0, np.uint64)
+    return rows.append_column("user_key", pa.array(keys.view(np.int64)))
+
+
+def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSlices:
+    """Return the slices of users: by the number of relevant items, and by the columns of a table.
+
+    Args:
+        user_metrics: rows of the table.
+        labels: user_id as text, and a column of labels for each key; each user once. None: no more keys.
+    """
+    rows = user_metrics.group_by("user_id").aggregate([("n_relevant", "max")])
+    numbers = rows.column("n_relevant_max").to_numpy(zero_copy_only=False).astype(np.float64)
+    columns = {RELEVANT: np.array([_relevant_range(n) for n in numbers])}
+    ids = rows.column("user_id").combine_chunks()
+    if labels is not None:
+        at = pc.index_in(ids, value_set=labels.column("user_id").combine_chunks())
+        for name in labels.column_names:
+            if name != "user_id":
+                own = labels.column(name).cast(pa.string()).combine_chunks().take(at)
+                columns[name] = np.array(pc.fill_null(own, "").to_pylist(), dtype=object).astype(str)
+    keys = hash_ids(ids).view(np.int64) if len(ids) else np.zeros(0, np.int64)
+    order = np.argsort(keys)
+    return UserSlices(keys[order], {name: column[order] for name, column in columns.items()})
+
+
+def _relevant_range(n: float) -> str:
+    """Return a range that doubles: 1, 2-3, 4-7 ...; empty without relevant items."""
+    if not n >= 1:
+        return ""
+    low = 1 << (int(n).bit_length() - 1)
+    return "1" if low == 1 else f"{low}-{2 * low - 1}"
+
+
+def compare_tables(
+    user_metrics: pa.Table,
+    plan: ComparisonPlan,
+    slices: UserSlices,
+    is_wanted: Callable[[str, int | None], bool] = lambda metric, k: True,
+) -> ComparedRows:
+    """Compare the two runs of each group of a plan on the users of both.
+
+    Args:
+        user_metrics: rows of the table, of the plan's runs.
+        plan: its groups are of kind COMMON.
+        slices: labels of users.
+        is_wanted: function of a metric and a cut-off that chooses the numbers; others enter no family.
+    """
+    wanted = pc.is_in(user_metrics.column("metric"), value_set=pa.array(plan.metrics, pa.string()))
+    rows = sort_by_user(user_metrics.filter(wanted), [run.run_id for run in plan.runs])
+    sums = _PlanSums()
+    for side in read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
+        sums.add(side, plan, slices)
+    cells = [
+        finish_cell(plan, (*key, plan.ks[c], group), parts)
+        for key, total in sums.totals.items()
+        for (c, group), parts in total.items()
+        if is_wanted(key[1], plan.ks[c])
+    ]
+    if not cells:
+        return ComparedRows(pa.table({}), OUTCOMES.empty_table())
+    outcomes = [row for row in sums.list_outcomes(plan) if is_wanted(row["metric"], row["k"])]
+    results = _add_columns(pa.concat_tables(cells), sums, plan)
+    return ComparedRows(results, pa.Table.from_pylist(outcomes, OUTCOMES))
+
+
+class _PlanSums:
+    """Sums of all keys of a plan: for the tests, for Wilcoxon's test, and of outcomes."""
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[str, str, str], PairSums] = {}
+        self.steps: dict[tuple[Any, ...], list[tuple[Ints, Ints]]] = {}
+        self.tallies: dict[tuple[Any, ...], OutcomeTally] = {}
+
+    def add(self, side: PairedValues, plan: ComparisonPlan, slices: UserSlices) -> None:
+        """Add the users of a chunk."""
+        add_users(self.totals.setdefault(side.key, {}), side, plan)
+        sign = -1.0 if side.key[1] in plan.lower else 1.0
+        masks = [(None, None, np.ones(len(side.keys_u), bool)), *slices.find(side.keys_u)]
+        for number, group in enumerate(plan.groups):
+            values = group_values(side, group, plan)
+            raw = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
+            for c, k in enumerate(plan.ks):
+                cell = (*side.key, k, number)
+                for _, steps, users in count_steps(values[:, :, c], 1):
+                    self.steps.setdefault(cell, []).append((steps, users))
+                for key, label, mask in masks:
+                    tally = self.tallies.setdefault((*cell, key, label), OutcomeTally())
+                    tally.add(raw[mask][:, :, c], sign)
+
+    def list_outcomes(self, plan: ComparisonPlan) -> list[dict[str, Any]]:
+        """Return rows of `OUTCOMES` with users in common."""
+        rows = []
+        for (*key, k, number, slice_key, label), tally in self.tallies.items():
+            tests = kernel.paired_t(tally.sums)
+            low, high = tests.interval(plan.bootstrap.level)
+            estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
+            model, other = (plan.runs[place].model for place in plan.groups[number].runs)
+            names = ("wins", "ties", "losses", "only_model", "only_other")
+            row = dict(zip(("part", "metric", "definition"), key, strict=True))
+            row |= {"k": k, "model": model, "other": other, "slice_key": slice_key, "slice_value": label}
+            row["users"] = int(tests.users[0, 1])
+            for name, numbers in estimates.items():
+                value = float(numbers[0, 1]) / plan.scale(key[1])
+                row[name] = None if np.isnan(value) else value
+            row |= dict(zip(names, tally.counts.tolist(), strict=True))
+            if row["users"]:
+                rows.append(row)
+        return rows
+
+    def test_ranks(self, cell: tuple[Any, ...]) -> float:
+        """Return the p-value of Wilcoxon's test of a cell."""
+        steps, users = (np.concatenate(parts) for parts in zip(*self.steps[cell], strict=True))
+        return kernel.wilcoxon(steps, users).p
+
+
+def _add_columns(results: pa.Table, sums: _PlanSums, plan: ComparisonPlan) -> pa.Table:
+    """Add Wilcoxon's test, the family by part, and wins, ties, losses and users of one side."""
+    rows = results.to_pylist()
+    cells = [tuple(row[name] for name in (*KEY, "k", "group")) for row in rows]
+    results = results.append_column("p_wilcoxon", pa.array([sums.test_ranks(cell) for cell in cells]))
+    tallies = [sums.tallies[(*cell, None, None)].counts.tolist() for cell in cells]
+    for n, name in enumerate(("wins", "ties", "losses", "only_model", "only_other")):
+        results = results.append_column(name, pa.array([tally[n] for tally in tallies], pa.int64()))
+    parts = [
+        finish_family(plan, results.filter(pc.equal(results.column("part"), part)))
+        for part in pc.unique(results.column("part")).to_pylist()
+    ]
+    return pa.concat_tables(parts)
