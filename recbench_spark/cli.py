@@ -34,7 +34,7 @@ from recbench_spark.errors import (
 from recbench_spark.extras import explain
 from recbench_spark.failures import describe_error, spark_errors
 
-HINTS = {USAGE: "--help lists every flag; conf/benchmarks/demo.yaml is a benchmark file"}
+HINTS = {USAGE: "--help lists every flag; --config demo is a benchmark file of this package"}
 MAX_DAYS = 3660
 """Nights of one range: ten years. A longer range is a mistyped year."""
 

@@ -56,7 +56,7 @@ def explain(error: BaseException) -> BaseException:
     if not isinstance(error, ModuleNotFoundError) or isinstance(error, RecbenchError):
         return error
     module = (error.name or "").partition(".")[0]
-    if module not in MODULES:
+    if module not in MODULES or (error.name != module and has_module(module)):
         return error
     extra, package = MODULES[module]
     return MissingPackageError(f"this needs {package}, which is not installed", install_command(extra))

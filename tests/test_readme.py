@@ -199,9 +199,7 @@ def test_a_question_without_an_answer_names_the_missing_lines(demo: Path, capsys
         assert run(line) == 0
         errors = capsys.readouterr().err
         assert "the table comparisons is empty" in errors and "comparisons: {baseline: popular}" in errors
-        assert (
-            "`recbench compare`" in errors and f"jobs/compare.py --warehouse {demo} --suite demo" in errors
-        )
+        assert f"-m recbench_spark compare --warehouse {demo} --suite demo" in errors
 
 
 def test_two_models_of_the_demo_are_compared(

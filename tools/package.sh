@@ -8,6 +8,7 @@ out=${2:-dist}
 uv=$(command -v "$venv/bin/uv" || command -v uv || true)
 mkdir -p "$out"
 rm -f "$out"/recbench_spark-*.whl
+rm -rf build
 if [ -n "$uv" ]; then
   "$uv" build --quiet --wheel --out-dir "$out" .
 else

@@ -139,14 +139,16 @@ class ComparisonRequest:
             ConfigError: no metric has values at a cut-off that is requested.
         """
         known = {
-            metric: set(pc.unique(pc.list_flatten(_select_metric(rows, metric).column("ks"))).to_pylist())
-            for metric in pc.unique(rows.column("metric")).to_pylist()
+            metric: _find_cutoffs(rows, metric) for metric in pc.unique(rows.column("metric")).to_pylist()
         }
         every = set().union(*known.values())
-        for k in (*(self.ks or ()), *(k for _, k in self.figures)):
-            if k not in every:
+        wanted = [(k, k in every) for k in self.ks or ()]
+        wanted += [(k, k in known.get(metric, ())) for metric, k in self.figures]
+        for k, is_known in wanted:
+            if not is_known:
                 names = ["the whole ranking" if one is None else str(one) for one in every]
-                raise ConfigError(f"k: no values at {show_value(k)}", f"known: {', '.join(sorted(names))}")
+                hint = f"known for every model: {', '.join(sorted(names))}"
+                raise ConfigError(f"k: no values at {show_value(k)} for every model", hint)
         pairs = [(metric, k) for metric, ks in known.items() for k in ks]
         return ChosenNumbers(frozenset(one for one in pairs if self._takes(*one, known[one[0]])))
 
@@ -171,6 +173,14 @@ class ChosenNumbers:
     def has(self, metric: str, k: int | None) -> bool:
         """Return whether a number is compared."""
         return (metric, k) in self.pairs
+
+
+def _find_cutoffs(rows: pa.Table, metric: str) -> set[int | None]:
+    """Return the cut-offs at which every run has values of a metric."""
+    own = _select_metric(rows, metric)
+    runs = pc.unique(rows.column("run_id")).to_pylist()
+    lists = (own.filter(pc.equal(own.column("run_id"), run)).column("ks") for run in runs)
+    return set.intersection(*(set(pc.unique(pc.list_flatten(one)).to_pylist()) for one in lists))
 
 
 def _select_metric(rows: pa.Table, metric: str) -> pa.Table:
@@ -291,6 +301,11 @@ def _finish(compared: ComparedRows, plan: ComparisonPlan, checks: list[Check]) -
     rows, baseline = compared.differences, plan.runs[-1].model
     if not rows.num_rows:
         raise DataError("no user has a value in two of the models", "are these runs of one truth?")
+    for run in plan.runs[:-1]:
+        if run.model not in pc.unique(rows.column("model")).to_pylist():
+            raise DataError(
+                f"{run.model} and {baseline} have no users in common", "evaluate both on one truth"
+            )
     settings = {
         **plan.bootstrap.model_dump(),
         "minimum_difference": plan.min_users,

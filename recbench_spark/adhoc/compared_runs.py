@@ -64,7 +64,9 @@ class ModelRun:
     def definitions(self) -> dict[str, set[str]]:
         """Definitions of each metric that has values of users."""
         pairs = (
-            self.values.select(["metric", "definition"]).group_by(["metric", "definition"]).aggregate([])
+            self.values.select(["metric", "definition"])
+            .group_by(["metric", "definition"], use_threads=False)
+            .aggregate([])
         )
         definitions: dict[str, set[str]] = {}
         for row in pairs.to_pylist():
@@ -221,10 +223,7 @@ def choose_runs(
         ConfigError: no run, runs of several suites.
     """
     filters = [("status", "=", "succeeded"), *([("suite", "=", suite)] if suite else [])]
-    rows = sorted(
-        store.rows(RUNS, filters, RUN_COLUMNS),
-        key=lambda row: (row["logical_date"], str(row["finished_at"]), row["run_id"]),
-    )
+    rows = sorted(store.rows(RUNS, filters, RUN_COLUMNS), key=_sort_run)
     candidates = {name: _match_runs(text, rows, suite) for name, text in texts.items()}
     splits = [{_split_name(row) for row in group} for group in candidates.values()]
     shared = set.intersection(*splits) if splits else set()
@@ -233,14 +232,17 @@ def choose_runs(
         common = [row for row in group if _split_name(row) in shared]
         chosen[name] = (common or group)[-1]
     if len(shared) > 1:
-        newest = max(
-            (row for row in rows if _split_name(row) in shared), key=lambda row: row["logical_date"]
-        )
+        common = [row for group in candidates.values() for row in group if _split_name(row) in shared]
+        newest = max(common, key=_sort_run)
         at = _split_name(newest)
         chosen = {
             name: [row for row in group if _split_name(row) == at][-1] for name, group in candidates.items()
         }
     return chosen
+
+
+def _sort_run(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["logical_date"], str(row["finished_at"]), row["run_id"]
 
 
 def _split_name(row: Mapping[str, Any]) -> str:

@@ -95,7 +95,11 @@ def unfold_run(table: Any, what: str) -> Any:
     if not is_run(table):
         return table
     value = "relevance" if what.startswith("truth") else "score"
-    rows = [(user, item, number) for user, items in table.items() for item, number in items.items()]
+    rows = [
+        (user, item, number)
+        for user, items in table.items()
+        for item, number in items.items() or [(None, None)]
+    ]
     names = ("user_id", "item_id", value)
     return {name: [row[n] for row in rows] for n, name in enumerate(names)}
 

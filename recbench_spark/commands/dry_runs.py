@@ -26,7 +26,7 @@ from recbench_spark.data import arrow_files
 from recbench_spark.data.arrow_times import check_times, read_movielens_times
 from recbench_spark.data.text_layouts import MOVIELENS, OPTION_ALIASES
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError, SchemaError
-from recbench_spark.nightly.benchmark_checks import check_benchmark, require_parts
+from recbench_spark.nightly.benchmark_checks import check_night, require_parts
 from recbench_spark.nightly.night_status import NightOutcome
 from recbench_spark.nightly.run_keys import evaluation_paths
 from recbench_spark.schemas import require_names
@@ -51,7 +51,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         ConfigError: a setting that cannot be. MissingError: a file that is not there, or not yet.
         SchemaError: a table without a column that is needed, or vectors of two widths.
     """
-    check_benchmark(benchmark)
+    check_night(benchmark)
     check_models(store_root, benchmark.models)
     storage = check_warehouse(store_root)
     inputs = check_inputs(benchmark)

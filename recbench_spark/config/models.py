@@ -15,6 +15,7 @@ from recbench_spark.config.base import INT, Count, Location, Name, Seed, Strict,
 from recbench_spark.config.fold_in import FoldInRidge
 from recbench_spark.config.retrieval import AnyIndexSettings
 from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.extras import MissingPackageError, explain
 
 MODELS_PACKAGE = "recbench_spark.models"
 """A package whose module `KIND` may hold the class of that kind, for a model in one file."""
@@ -151,6 +152,9 @@ def import_attribute(name: str, what: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except (Exception, SystemExit) as error:  # a module of a user may do anything while it is imported
+        explained = explain(error)
+        if isinstance(explained, MissingPackageError):
+            raise ConfigError(f"{what} '{name}': {explained.message}", explained.hint) from error
         reason = _explain_import_error(error, module)
         raise ConfigError(f"{what} '{name}': {reason}", IMPORTABLE) from error
 

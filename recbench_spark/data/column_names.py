@@ -39,7 +39,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 _PAIR = ("user_id", "item_id")
 
 ROLES: Mapping[str, tuple[str, ...]] = {
-    "truth": (*_PAIR, "relevance"),
+    "truth": (*_PAIR, "relevance", "rating"),
     "lists": (*_PAIR, "rank", "score"),
     "scores": (*_PAIR, "score"),
     "predictions": (*_PAIR, "prediction", "outcome"),
@@ -51,7 +51,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """The columns that are read of each table; of all others the pair of ids."""
 
-INSTEAD = {"relevance": "rating", "score": "rank"}
+INSTEAD = {"relevance": "rating", "rating": "relevance", "score": "rank"}
 """A column that is not looked for where the table has the other one: a rank wins over a score."""
 
 VECTOR_ID = "id"
@@ -158,7 +158,7 @@ class ColumnNames:
     def rename(self, table: pa.Table, what: str) -> pa.Table:
         """Return an Arrow table under our names, without columns that are not read in their place."""
         matched = self.match(table.column_names, what)
-        table = table.drop_columns([role for role in matched if role in table.column_names])
+        table = table.drop_columns(_list_replaced(matched, table.column_names))
         back = {source: role for role, source in matched.items()}
         table = table.rename_columns([back.get(name, name) for name in table.column_names])
         return table.drop_columns(self.list_unread(table.column_names, what))
@@ -166,12 +166,18 @@ class ColumnNames:
     def rename_frame(self, frame: DataFrame, what: str) -> DataFrame:
         """Return a Spark frame under our names, as `rename` does."""
         matched = self.match(frame.columns, what)
-        frame = frame.drop(*(role for role in matched if role in frame.columns))
-        frame = frame.withColumnsRenamed({source: role for role, source in matched.items()})
+        back = {source: role for role, source in matched.items()}
+        frame = frame.drop(*_list_replaced(matched, frame.columns))
+        frame = frame.toDF(*(back.get(name, name) for name in frame.columns))
         return frame.drop(*self.list_unread(frame.columns, what))
 
     def rename_names(self, names: Sequence[str], what: str) -> list[str]:
         """Return the names of a table's columns under our names."""
         matched = self.match(names, what)
         back = {source: role for role, source in matched.items()}
-        return [back.get(name, name) for name in names if name not in matched]
+        return [back.get(name, name) for name in names if name not in _list_replaced(matched, names)]
+
+
+def _list_replaced(matched: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return columns whose names go to others: those that are not read themselves."""
+    return [role for role in matched if role in names and role not in matched.values()]

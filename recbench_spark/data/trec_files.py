@@ -12,12 +12,13 @@ from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import head_lines, read_head, trec_kind
 
 FIELDS = {
-    "run": ("user_id", None, "item_id", "rank", "score", None),
+    "run": ("user_id", None, "item_id", None, "score", None),
     "qrels": ("user_id", None, "item_id", "relevance"),
 }
-"""Our names of the fields of each format; None: a field that is not read."""
+"""Our names of the fields of each format; None: a field that is not read. Scores order a run,
+as in trec_eval."""
 
-TYPES = {"rank": pa.int64(), "score": pa.float64(), "relevance": pa.float64()}
+TYPES = {"score": pa.float64(), "relevance": pa.float64()}
 
 
 def find_format(path: str) -> str | None:
@@ -28,7 +29,7 @@ def find_format(path: str) -> str | None:
 
 
 def read_trec(path: str, kind: str) -> pa.Table:
-    """Read a run (user_id, item_id, rank, score) or judgements (user_id, item_id, relevance).
+    """Read a run (user_id, item_id, score) or judgements (user_id, item_id, relevance).
 
     Raises:
         DataError: a line with another number of fields, or a value that is no number.

@@ -12,7 +12,6 @@ from recbench_spark.config import (
     TABLE_READERS,
     Benchmark,
     Evaluation,
-    PublishedModel,
 )
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
@@ -21,9 +20,8 @@ from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_ME
 from recbench_spark.kernels.metrics.about import figure_range
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
-from recbench_spark.nightly.curve_context import (
-    make_curve_plan,
-)
+from recbench_spark.models.rating.kinds import RatingModelConfig
+from recbench_spark.nightly.curve_context import make_curve_plan
 from recbench_spark.nightly.split import (
     HELD_OUT_PARTS,
     check_open_loop,
@@ -86,7 +84,7 @@ def check_night(benchmark: Benchmark) -> None:
     check_benchmark(benchmark)
     if benchmark.evaluation.task == "ranking":
         for model in benchmark.models:
-            if not isinstance(model, PublishedModel):
+            if isinstance(model, RatingModelConfig):
                 make_adapter(model).check_ranking()
 
 

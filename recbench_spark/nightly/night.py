@@ -33,7 +33,7 @@ from recbench_spark.inputs import require_unchanged
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.nightly import run_keys
 from recbench_spark.nightly.benchmark_checks import (
-    check_night,
+    check_benchmark,
     list_model_facts,
     make_metric_plan,
     parse_headline,
@@ -155,7 +155,7 @@ class BenchmarkNight:
 def open_night(store: Store, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
     """Check the settings, name the split and identify the inputs of a night."""
     benchmark = fill_placeholders(benchmark, logical_date)
-    check_night(benchmark)
+    check_benchmark(benchmark)
     _ = store.scratch  # fail now, not after hours of work, if workers cannot read it
     require_jars(store.spark, store.root)
     split_id, inputs = identify_split(store, benchmark)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -179,20 +181,19 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
 def keep_sums(folder: Path, name: str, make: Callable[[], LogArrays]) -> LogArrays:
     """Return the arrays in a file, which is made where no earlier run has.
 
-    Two runs that make it at once write equal files.
+    Two runs that make it at once write equal files. A damaged file is made again.
 
     Args:
         folder: of the arrays of the parts.
         name: digest of what the arrays depend on beside the log.
         make: makes them.
     """
-    path = folder / f"sums-{name[:24]}.npz"
-    if not path.exists():
-        arrays = make()
-        replace_file(path, partial(_write_arrays, arrays=arrays))
-        return arrays
-    with np.load(path) as stored:
+    path = folder / f"sums-{name}.npz"
+    with suppress(OSError, EOFError, ValueError, BadZipFile), np.load(path) as stored:
         return tuple(stored[one] for one in stored.files)
+    arrays = make()
+    replace_file(path, partial(_write_arrays, arrays=arrays))
+    return arrays
 
 
 def _write_arrays(path: Path, arrays: LogArrays) -> None:

@@ -41,7 +41,6 @@ FEWEST_QUERIES = 30.0
 POINTS_AT_ONCE = 16
 """Operating points of a pass: all of them share one draw of the bootstrap weights."""
 
-
 SAME_CLICKS = 1e-7
 """Largest relative difference between logged clicks and those of the logged model replayed: rounding."""
 

@@ -41,7 +41,7 @@ def write_frame(frame: DataFrame, place: str, table: Table) -> list[File]:
     repeated writes files of other names, which belong to no version of the table, and VACUUM removes them.
 
     Args:
-        frame: rows with the table's columns and types (`schemas.conform`).
+        frame: rows with the table's columns and types (`spark_types.conform`).
         place: URI of the table.
         table: its constraints are checked here, since no writer of Delta sees the rows.
 

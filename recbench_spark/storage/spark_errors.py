@@ -43,7 +43,7 @@ def _is_conflict(error: Exception) -> bool:
     return isinstance(error, CONFLICTS) or CREATE_CONFLICT in str(error)
 
 
-OWN_ERROR = r"^recbench_spark\.errors\.\w+: (.+(?:\n  hint: .+)?)$"
+OWN_ERROR = r"^recbench_spark\.(?:errors|extras)\.\w+: (.+(?:\n  hint: .+)?)$"
 """Form of an error of this package in the trace that a worker sent."""
 
 

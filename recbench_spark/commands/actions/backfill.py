@@ -22,6 +22,7 @@ from recbench_spark.commands.actions.nightly import (
 )
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, RecbenchError, is_cancelled
+from recbench_spark.extras import explain
 from recbench_spark.failures import describe_with_trace
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
@@ -83,9 +84,10 @@ class Backfill:
         try:
             outcome, summary = (self._check_night if self.args.dry_run else self._run)(day, benchmark)
             code = outcome.exit_code if outcome else OK
-        except Exception as error:
-            if is_cancelled(error):
+        except Exception as raised:
+            if is_cancelled(raised):
                 raise
+            error = explain(raised)
             outcome, summary = None, describe_with_trace(error)
             code = error.exit_code if isinstance(error, RecbenchError) else FAILED
         ended = f"exit code {code}, " if code else ""

@@ -10,7 +10,7 @@ from recbench_spark.commands.warehouses import check_warehouse
 from recbench_spark.config import Benchmark, load_benchmark
 from recbench_spark.errors import FAILED, OK, DataError
 from recbench_spark.inputs import pin_inputs
-from recbench_spark.nightly.benchmark_checks import check_benchmark
+from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         for candidates in cli.parse_names(args.candidates, "--candidates")
     ]
     for benchmark in protocols:
-        check_benchmark(benchmark)
+        check_night(benchmark)
     if args.dry_run:
         check_warehouse(args.warehouse)
         input_lines = check_inputs(fill_placeholders(protocols[0], args.logical_date))

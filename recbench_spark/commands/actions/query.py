@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, nearest
 from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
+from recbench_spark.query.command_lines import command_line
 from recbench_spark.schemas import COMPARISONS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.table_sql import query_files, view_files
@@ -150,12 +150,11 @@ def describe_missing(suite: str, models: Sequence[str], warehouse: str) -> str:
     """Return how a suite gets comparisons: lines of its benchmark file, or the command for two models."""
     baseline = "popular" if "popular" in models else models[0]
     other = next(name for name in models if name != baseline)
-    place = shlex.quote(warehouse)
     return (
         f"suite {suite} has no comparisons. Add these lines to its benchmark file:\n"
         f"  comparisons: {{baseline: {baseline}}}\n"
-        "or compare two of its models now, as `recbench compare` does:\n"
-        f"  python jobs/compare.py --warehouse {place} --suite {suite} {other} {baseline}"
+        "or compare two of its models now:\n"
+        f"  {command_line('compare', '--warehouse', warehouse, '--suite', suite, other, baseline)}"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.config import MANDCG
 from recbench_spark.evaluation.comparison.differences import (
     HOLDOUT,
     ComparisonPlan,
@@ -115,7 +116,7 @@ def leaves_unit(metric: str, definition: str) -> bool:
     (True, False, True)
     """
     axes = definition.split(";")
-    signed = metric == "ndcg" and "negative_grades=signed" in axes
+    signed = metric in ("ndcg", MANDCG) and "negative_grades=signed" in axes
     return metric in PER_USER or signed or (metric == "hit" and "hit=count" in axes)
 
 
@@ -155,7 +156,16 @@ def sort_by_user(user_metrics: pa.Table, run_ids: Sequence[str]) -> pa.Table:
     return rows.append_column("user_key", pa.array(keys.view(np.int64)))
 
 
-def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSlices:
+def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> dict[str, UserSlices]:
+    """Return the slices of the users of each part; arguments as `_make_part_slices`."""
+    parts = pc.unique(user_metrics.column("part")).to_pylist()
+    return {
+        part: _make_part_slices(user_metrics.filter(pc.equal(user_metrics.column("part"), part)), labels)
+        for part in parts
+    }
+
+
+def _make_part_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSlices:
     """Return the slices of users: by the number of relevant items, and by the columns of a table.
 
     Args:
@@ -188,7 +198,7 @@ def _relevant_range(n: float) -> str:
 def compare_tables(
     user_metrics: pa.Table,
     plan: ComparisonPlan,
-    slices: UserSlices,
+    slices: Mapping[str, UserSlices],
     is_wanted: Callable[[str, int | None], bool] = lambda metric, k: True,
 ) -> ComparedRows:
     """Compare the two runs of each group of a plan on the users of both.
@@ -196,14 +206,14 @@ def compare_tables(
     Args:
         user_metrics: rows of the table, of the plan's runs.
         plan: its groups are of kind COMMON.
-        slices: labels of users.
+        slices: labels of the users of each part.
         is_wanted: function of a metric and a cut-off that chooses the numbers; others enter no family.
     """
     wanted = pc.is_in(user_metrics.column("metric"), value_set=pa.array(plan.metrics, pa.string()))
     rows = sort_by_user(user_metrics.filter(wanted), [run.run_id for run in plan.runs])
     sums = _PlanSums()
     for side in read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
-        sums.add(side, plan, slices)
+        sums.add(side, plan, slices[side.key[0]])
     cells = [
         finish_cell(plan, (*key, plan.ks[c], group), parts)
         for key, total in sums.totals.items()

@@ -17,6 +17,7 @@ import numpy as np
 from recbench_spark.config import parse
 from recbench_spark.config.models import import_class
 from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.extras import explain_missing
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, fit_als, fit_implicit_als
 from recbench_spark.models.rating.bayesian import (
@@ -129,10 +130,11 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
 def fit(
     train: Ratings, settings: RatingSettings, seed: int, watched: Ratings | None = None, threads: int = 1
 ) -> Fit:
-    """Fit the learner of these settings."""
+    """Fit the learner of these settings. Raises MissingPackageError where it needs an extra."""
     if isinstance(settings, VectorLearner):
         return fit_vectors(train, settings, seed, watched)
-    return ALL_FAMILIES[settings.kind].fit(train, settings, seed, watched, threads)
+    with explain_missing():
+        return ALL_FAMILIES[settings.kind].fit(train, settings, seed, watched, threads)
 
 
 def save(model: RatingModel, path: str | Path) -> Path:
