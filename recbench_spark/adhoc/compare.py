@@ -147,7 +147,7 @@ class ComparisonRequest:
         for k, is_known in wanted:
             if not is_known:
                 names = ["the whole ranking" if one is None else str(one) for one in every]
-                hint = f"known for every model: {', '.join(sorted(names))}"
+                hint = f"known: {', '.join(sorted(names))}"
                 raise ConfigError(f"k: no values at {show_value(k)} for every model", hint)
         pairs = [(metric, k) for metric, ks in known.items() for k in ks]
         return ChosenNumbers(frozenset(one for one in pairs if self._takes(*one, known[one[0]])))

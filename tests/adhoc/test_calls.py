@@ -252,7 +252,8 @@ def test_runs_and_judgements_as_dicts() -> None:
 
 def test_runs_and_judgements_as_files_of_trec(tmp_path: Path) -> None:
     run, qrels = tmp_path / "system.run", tmp_path / "qrels.txt"
-    run.write_text("1 Q0 1 1 9.5 tag\n1 Q0 3 2 8 tag\n2\tQ0\t1\t1\tnan\ttag\n2 Q0 3 2 1e-3 tag\n")
+    # As in trec_eval the scores decide, and not the ranks beside them.
+    run.write_text("1 Q0 1 2 9.5 tag\n1 Q0 3 1 8 tag\n2\tQ0\t1\t1\t2\ttag\n2 Q0 3 2 1e-3 tag\n")
     qrels.write_text("1 0 1 1\n1 0 2 1\n2 0 3 1\n")
     expected = {("recall", k): float(value) for k, value in RECALL_ALS.items()}
     assert read_values(recall(qrels, run)) == expected
@@ -261,8 +262,8 @@ def test_runs_and_judgements_as_files_of_trec(tmp_path: Path) -> None:
     run.write_text("1 Q0 1 1 9.5 tag\n1 Q0 3 2 8 tag\n2 Q0 1 1\n")
     with pytest.raises(RecbenchError, match="1 lines without 6 fields"):
         recall(qrels, run)
-    run.write_text("1 Q0 1 1 9.5 tag\n1 Q0 3 2 8 tag\n2 Q0 1 first 1 tag\n")
-    with pytest.raises(RecbenchError, match="rank"):
+    run.write_text("1 Q0 1 1 9.5 tag\n1 Q0 3 2 8 tag\n2 Q0 1 1 first tag\n")
+    with pytest.raises(RecbenchError, match="score"):
         recall(qrels, run)
 
 
@@ -316,3 +317,26 @@ def test_both_engines_take_the_same_calls(spark: Any) -> None:
     assert "to_pandas()" in repr(there)
     there.metrics.show()
     there.release()
+
+
+def test_grades_of_a_truth_of_recbole_are_read() -> None:
+    """`rating:float` is the column `rating`: a grade and no mere row."""
+    grades = TRUTH.assign(rating=[3.0, 1.0, 2.0])
+    named = grades.rename(
+        columns={"user_id": "user_id:token", "item_id": "item_id:token", "rating": "rating:float"}
+    )
+    starred = grades.rename(columns={"rating": "stars"})
+    options: dict[str, Any] = {"lists": ALS, "metrics": "ndcg", "k": 2, "definition": {"gain": "linear"}}
+    expected = read_values(recbench_spark.evaluate(grades, **options))
+    assert read_values(recbench_spark.evaluate(named, **options)) == expected
+    assert (
+        read_values(recbench_spark.evaluate(starred, columns={"truth": {"rating": "stars"}}, **options))
+        == expected
+    )
+    assert read_values(recbench_spark.evaluate(TRUTH, **options)) != expected
+
+
+def test_names_of_the_caller_may_be_swapped() -> None:
+    swapped = ALS.rename(columns={"user_id": "item_id", "item_id": "user_id"})
+    columns = {"lists": {"user_id": "item_id", "item_id": "user_id"}}
+    assert read_values(recall(lists=swapped, columns=columns)) == read_values(recall())

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from scipy import stats
 
@@ -22,6 +23,7 @@ from recbench_spark.config import Bootstrap, Comparisons
 from recbench_spark.errors import ConfigError, DataError, RecbenchError
 from recbench_spark.evaluation.comparison.comparison import Comparison
 from recbench_spark.evaluation.comparison.comparisons import compare as compare_on_spark
+from recbench_spark.evaluation.comparison.local_comparisons import make_slices
 from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.nightly.comparisons import make_plan
 from recbench_spark.schemas import COMPARISONS, RUNS, USER_METRICS
@@ -498,3 +500,42 @@ def test_the_tests_need_neither_torch_nor_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0.75", "set()"]
+
+
+def test_a_cutoff_that_one_model_lacks_is_refused() -> None:
+    both = recbench_spark.evaluate(TRUTH, lists=ALS, metrics="hit", k=(1, 2))
+    one = recbench_spark.evaluate(TRUTH, lists=POPULAR, metrics="hit", k=2)
+    for request in ({"k": (1, 2)}, {"metrics": "hit@1"}):
+        with pytest.raises(ConfigError, match="no values at 1 for every model"):
+            recbench_spark.compare({"als": both, "popular": one}, bootstrap=20, **request)
+    row = read_row(recbench_spark.compare({"als": both, "popular": one}, bootstrap=20, k=2), metric="hit")
+    assert row["k"] == 2
+
+
+def test_a_model_without_common_users_is_refused() -> None:
+    def evaluate(lists: pd.DataFrame, truth: pd.DataFrame = TRUTH) -> Any:
+        return recbench_spark.evaluate(truth, lists=lists, metrics="hit", k=1)
+
+    others = {"user_id": ["w", "x", "y", "z"]}
+    pair = {"als": evaluate(ALS), "popular": evaluate(POPULAR)}
+    apart = evaluate(ALS.assign(**others), TRUTH.assign(**others))
+    with pytest.raises(DataError, match="apart and popular have no users in common"):
+        recbench_spark.compare({"apart": apart, **pair}, bootstrap=20)
+    assert len(recbench_spark.compare(pair, bootstrap=20, k=1).to_pandas()) == 1
+
+
+def test_slices_of_relevant_items_are_those_of_the_part() -> None:
+    """User a has one item in `test` and four in `valid`."""
+    rows = pa.table(
+        {
+            "part": ["test", "valid"],
+            "user_id": ["a", "a"],
+            "n_relevant": pa.array([1, 4], pa.int32()),
+        }
+    )
+    slices = make_slices(rows, None)
+    found = {
+        part: {(name, label) for name, label, mask in one.find(one.keys_u) if mask.any()}
+        for part, one in slices.items()
+    }
+    assert found == {"test": {("n_relevant", "1")}, "valid": {("n_relevant", "4-7")}}
