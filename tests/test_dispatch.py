@@ -70,7 +70,8 @@ def test_help_loads_nothing_that_takes_long(words: tuple[str, ...]) -> None:
 
 
 def test_errors_name_the_command_that_runs_and_not_a_file_of_jobs(tmp_path: Path) -> None:
-    done = run("query", "--warehouse", str(tmp_path), "leaderboard")
+    (tmp_path / "beside" / "empty").mkdir(parents=True)  # no other warehouse lies beside it
+    done = run("query", "--warehouse", str(tmp_path / "beside" / "empty"), "leaderboard")
     assert done.returncode == 2 and done.stderr.endswith("  hint: run recbench nightly first\n")
     text = "spark-submit jobs/nightly.py\npython jobs/nightly.py --config demo"
     assert cli.name_commands(text) == "spark-submit jobs/nightly.py\nrecbench nightly --config demo"

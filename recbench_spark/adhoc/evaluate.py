@@ -197,7 +197,9 @@ def _choose_and_call(
     tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames
 ) -> Result:
     require_choice("engine", engine, ENGINES)
-    present = {name: _read_trec(table) for name, table in tables.items() if table is not None}
+    present = {
+        name: _read_trec(table) for name, table in tables.items() if table is not None or name == "truth"
+    }
     spark_names = [name for name, table in present.items() if is_spark_frame(table)]
     path_names = [name for name, table in present.items() if isinstance(table, str | PathLike)]
     if spark_names and len(spark_names) < len(present):

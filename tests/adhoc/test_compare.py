@@ -28,6 +28,7 @@ from recbench_spark.kernels.comparison.significance import holm
 from recbench_spark.nightly.comparisons import make_plan
 from recbench_spark.schemas import COMPARISONS, RUNS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.spark_types import spark_schema
 from tests.nights import RANKED, Ran
 
 # Each of four users wants one item.
@@ -382,7 +383,7 @@ def test_the_bits_are_those_of_a_night(small_night: Ran) -> None:
     plan = make_plan(small_night.night, settings)
     assert plan is not None
     store = small_night.store
-    earlier = store.spark.createDataFrame([], COMPARISONS.schema)
+    earlier = store.spark.createDataFrame([], spark_schema(COMPARISONS))
     nightly = compare_on_spark(store.read(USER_METRICS), plan, earlier).where("with_baseline").toPandas()
     comparison = recbench_spark.compare(
         sorted(RANKED), warehouse=store.root, suite="small", baseline="popular", minimum=0.01,
@@ -534,8 +535,8 @@ def test_slices_of_relevant_items_are_those_of_the_part() -> None:
         }
     )
     slices = make_slices(rows, None)
-    found = {
+    labels = {
         part: {(name, label) for name, label, mask in one.find(one.keys_u) if mask.any()}
         for part, one in slices.items()
     }
-    assert found == {"test": {("n_relevant", "1")}, "valid": {("n_relevant", "4-7")}}
+    assert labels == {"test": {("n_relevant", "1")}, "valid": {("n_relevant", "4-7")}}
