@@ -13,7 +13,7 @@ import datetime
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -588,12 +588,41 @@ USED = ("user_id", "item_id", "score", "rank", "relevance", "rating")
 """Columns that an evaluation reads; other names may be there twice."""
 
 
+READ = {
+    "truth": ("user_id", "item_id", "relevance", "rating"),
+    "lists": ("user_id", "item_id", "rank", "score"),
+}
+"""Columns that are read of each table, in the order in which usual names are looked for."""
+
+OTHER_NAMES = {
+    "user_id": ("user_id", "user"),
+    "item_id": ("item_id", "item"),
+    "score": ("score", "rating", "relevance"),
+}
+"""Names, without blanks and in small letters, under which a missing column is taken."""
+
+INSTEAD = {"relevance": "rating", "rating": "relevance", "score": "rank"}
+
+
 def index_columns(columns_: Sequence[Column], what: str) -> dict[str, Column]:
+    """Return the columns by our names; a missing one may have another spelling, or a usual name."""
     by_name: dict[str, Column] = {}
     for column in columns_:
         if column.name in by_name and column.name in USED:
             raise Refused(f"{what}: two columns {column.name}")
         by_name[column.name] = column
+    taken: set[str] = set()
+    roles = READ.get(what, IDS)
+    for role in roles:
+        if role in by_name or INSTEAD.get(role) in by_name:
+            continue
+        names = OTHER_NAMES.get(role, (role,))
+        near = [c for c in columns_ if c.name.strip().lower() in names and c.name not in {*roles, *taken}]
+        if len(near) > 1:
+            raise Refused(f"{what}: two columns for {role}")
+        for column in near:
+            taken.add(column.name)
+            by_name[role] = replace(column, name=role)
     return by_name
 
 
