@@ -24,7 +24,7 @@ from recbench_spark.nightly.batched_evaluation import (
     open_model,
     read_models_per_pass,
 )
-from recbench_spark.nightly.benchmark_checks import check_night
+from recbench_spark.nightly.benchmark_checks import check_ranking
 from recbench_spark.nightly.changes import explain_changes
 from recbench_spark.nightly.comparisons import compare_night
 from recbench_spark.nightly.crossings import find_night_crossings
@@ -69,7 +69,7 @@ def run_night(
 ) -> NightOutcome:
     """Evaluate all models of a benchmark file for one night; a failing model does not stop the others."""
     night = open_night(store, benchmark, logical_date)
-    check_night(night.benchmark)
+    check_ranking(night.benchmark)  # `open_night` has checked all else
     attempts = count_attempts(night)
     todo = night.benchmark.models if force else list_missing_models(night, attempts)
     if force or not todo:

@@ -194,15 +194,15 @@ def _report_error(error: BaseException, debug: bool) -> int:
     code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     text = describe_error(error)
     default_hint = "the trace is above" if debug else HINTS.get(code, DEFAULT_HINT)
-    text = name_commands(text) if is_subcommand() else text
+    text = name_own_commands(text)
     text, _, hint = text.partition("\n  hint: ")
     print(f"error: {cut_middle(text)}\n  hint: {cut_middle(hint) or default_hint}", file=sys.stderr)
     return code
 
 
-def is_subcommand() -> bool:
-    """Return whether `recbench NAME` started this job, and not `python jobs/NAME.py`."""
-    return Path(sys.argv[0]).name.startswith("recbench ")
+def name_own_commands(text: str) -> str:
+    """Return a text that names commands in the form that started this job, as `recbench` or as files."""
+    return name_commands(text) if Path(sys.argv[0]).name.startswith("recbench ") else text
 
 
 def name_commands(text: str) -> str:

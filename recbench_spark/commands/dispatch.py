@@ -18,7 +18,7 @@ from recbench_spark.extras import CORE, EXTRAS, install_command
 
 PROGRAM = "recbench"
 PARSER = re.compile(r"^def parser\(", re.MULTILINE)
-"""What the module of a command has, and other modules of its folder have not."""
+"""Function that the modules of commands have, and other modules of their folder lack."""
 
 
 def main() -> NoReturn:

@@ -157,27 +157,25 @@ class ColumnNames:
 
     def rename(self, table: pa.Table, what: str) -> pa.Table:
         """Return an Arrow table under our names, without columns that are not read in their place."""
-        matched = self.match(table.column_names, what)
-        table = table.drop_columns(_list_replaced(matched, table.column_names))
-        back = {source: role for role, source in matched.items()}
-        table = table.rename_columns([back.get(name, name) for name in table.column_names])
+        ours, replaced = self._list_changes(table.column_names, what)
+        table = table.drop_columns(replaced)
+        table = table.rename_columns([ours.get(name, name) for name in table.column_names])
         return table.drop_columns(self.list_unread(table.column_names, what))
 
     def rename_frame(self, frame: DataFrame, what: str) -> DataFrame:
         """Return a Spark frame under our names, as `rename` does."""
-        matched = self.match(frame.columns, what)
-        back = {source: role for role, source in matched.items()}
-        frame = frame.drop(*_list_replaced(matched, frame.columns))
-        frame = frame.toDF(*(back.get(name, name) for name in frame.columns))
+        ours, replaced = self._list_changes(frame.columns, what)
+        frame = frame.drop(*replaced)
+        frame = frame.toDF(*(ours.get(name, name) for name in frame.columns))
         return frame.drop(*self.list_unread(frame.columns, what))
 
     def rename_names(self, names: Sequence[str], what: str) -> list[str]:
         """Return the names of a table's columns under our names."""
+        ours, replaced = self._list_changes(names, what)
+        return [ours.get(name, name) for name in names if name not in replaced]
+
+    def _list_changes(self, names: Sequence[str], what: str) -> tuple[dict[str, str], list[str]]:
+        """Return the table's name -> ours, and columns whose names go to others: they are not read."""
         matched = self.match(names, what)
-        back = {source: role for role, source in matched.items()}
-        return [back.get(name, name) for name in names if name not in _list_replaced(matched, names)]
-
-
-def _list_replaced(matched: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    """Return columns whose names go to others: those that are not read themselves."""
-    return [role for role in matched if role in names and role not in matched.values()]
+        ours = {source: role for role, source in matched.items()}
+        return ours, [role for role in matched if role in names and role not in ours]

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from recbench_spark.config import (
-    CURVE_METRIC,
-    MANDCG,
-    TABLE_READERS,
-    Benchmark,
-    Evaluation,
-)
+from recbench_spark.config import CURVE_METRIC, MANDCG, TABLE_READERS, Benchmark, Evaluation
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
@@ -76,12 +70,17 @@ def check_benchmark(benchmark: Benchmark) -> None:
 
 
 def check_night(benchmark: Benchmark) -> None:
-    """Check the settings of a night, which ranks by each of its models unless it predicts ratings.
+    """Check a night before Spark starts; errors as `check_benchmark` and `check_ranking`."""
+    check_benchmark(benchmark)
+    check_ranking(benchmark)
+
+
+def check_ranking(benchmark: Benchmark) -> None:
+    """Check that all models of a night rank items, unless it predicts ratings.
 
     Raises:
-        ConfigError: as `check_benchmark`; or a model that ranks nothing.
+        ConfigError: a model ranks nothing.
     """
-    check_benchmark(benchmark)
     if benchmark.evaluation.task == "ranking":
         for model in benchmark.models:
             if isinstance(model, RatingModelConfig):

@@ -30,7 +30,7 @@ Sums = tuple[Ints, ...]
 """Whole numbers of a part, in any shapes; those of all parts are added, so no order changes a bit."""
 
 LogArrays = tuple[npt.NDArray[Any], ...]
-"""What a log gives whatever models are replayed: sums, and the position curve."""
+"""Arrays of a log that no model changes: sums, and the position curve."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,7 @@ from recbench_spark.config.replay import ReplaySettings
 from recbench_spark.kernels.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.kernels.simulation import position_curve
 from recbench_spark.kernels.simulation.auction_parts import bootstrap_columns
-from recbench_spark.kernels.simulation.click_estimates import (
-    ClickModel,
-    PairTotals,
-    count_columns,
-)
+from recbench_spark.kernels.simulation.click_estimates import ClickModel, PairTotals, count_columns
 from recbench_spark.kernels.simulation.counts import SlotTotals
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint, SlotCounts
 from recbench_spark.kernels.simulation.user_bootstrap import PairShowings

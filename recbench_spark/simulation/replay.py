@@ -21,10 +21,7 @@ from recbench_spark.definitions import VERSION
 from recbench_spark.errors import ConfigError
 from recbench_spark.kernels import resampling
 from recbench_spark.kernels.arrays import Floats
-from recbench_spark.kernels.simulation.click_estimates import (
-    ClickModel,
-    EstimateRules,
-)
+from recbench_spark.kernels.simulation.click_estimates import ClickModel, EstimateRules
 from recbench_spark.kernels.simulation.counts import UNIT
 from recbench_spark.kernels.simulation.mechanism import OperatingPoint
 from recbench_spark.kernels.simulation.yields import UNSEEN, LoggedPolicy, ReplayedPolicy

@@ -109,9 +109,10 @@ def ensure_nearest_nodes(
         written = _search_graph(store, prepared, settings, folder, partition)
         files = [one.file for one in written]
         delta_files.require_visible(folder, files)
-        counts.update(_count_lists(written))
+        lists = _count_lists(written)
+        counts.update(lists)
         # The checks come first: if the run is killed in between, a second run writes both.
-        write_graph_checks(store, name, _count_lists(written))
+        write_graph_checks(store, name, lists)
         delta_files.commit(folder, files, partition, name)
     journal.say("{nodes:,} nodes, {neighbours:,} neighbours, {short_lists:,} short lists".format(**counts))
     return name

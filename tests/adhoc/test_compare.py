@@ -140,11 +140,11 @@ def test_the_family_is_named_and_adjusted(three_models: Comparison) -> None:
     assert three_models.family == (
         "8 t-tests of good, fair with poor on ndcg@5, ndcg@10, recall@5, recall@10 of test"
     )
-    some = recbench_spark.compare(MODELS, WORLD, metrics=["ndcg@5", "recall@10"], bootstrap=300)
-    numbers = some.to_pandas()
+    two_metrics = recbench_spark.compare(MODELS, WORLD, metrics=["ndcg@5", "recall@10"], bootstrap=300)
+    numbers = two_metrics.to_pandas()
     assert set(zip(numbers.metric, numbers.k, strict=True)) == {("ndcg", 5), ("recall", 10)}
     np.testing.assert_allclose(numbers.p_holm, holm(numbers.p_t.to_numpy()), rtol=1e-15)
-    assert some.family.startswith("4 t-tests")
+    assert two_metrics.family.startswith("4 t-tests")
 
 
 def test_all_numbers_are_compared_where_none_is_named() -> None:

@@ -120,7 +120,7 @@ def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
     for name in local_engine.find_tables(sql):
         if name in TABLE_SOURCES and is_empty(name):
             reason = f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}"
-            print(cli.name_commands(reason) if cli.is_subcommand() else reason, file=sys.stderr)
+            print(cli.name_own_commands(reason), file=sys.stderr)
 
 
 COMPARING = "which_differences_hold"

@@ -13,10 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from recbench_spark.data.paths import (
-    check_path,
-    may_be_table,
-)
+from recbench_spark.data.paths import check_path, may_be_table
 from recbench_spark.errors import ConfigError, DataError, nearest
 from recbench_spark.storage.local_files import DAMAGED, bare_name
 from recbench_spark.storage.paths import decode_uri

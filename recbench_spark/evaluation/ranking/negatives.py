@@ -13,9 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.config import CandidateDraw
-from recbench_spark.evaluation.ranking.drawn_batches import (
-    draw_batches,
-)
+from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.shared_arrays import SharedRows
 
