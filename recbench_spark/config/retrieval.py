@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Count, Name, Seed, Strict, digest
+from recbench_spark.revisions import select_revisions
 
 MOST_CELLS = 2**20
 
@@ -104,7 +105,8 @@ class NearestNodes(Strict):
     def key(self, model_id: str) -> str:
         """Return a hash of everything that the lists depend on."""
         index = self.index.model_dump(exclude={"name", "first_level"})
-        return digest("nearest", model_id, self.count, index, self.similarity, self.side)
+        revision = select_revisions("nearest_nodes").values()
+        return digest("nearest", model_id, self.count, index, self.similarity, self.side, *revision)
 
 
 class Retrieval(Strict):

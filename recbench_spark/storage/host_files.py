@@ -119,12 +119,17 @@ def store_object(path: Path, place: str, size: int, digest: str) -> None:
     if not is_remote(place):
         path.replace(local_path(place))
         return
-    with path.open("rb") as file, open_output(place) as stream:
-        while chunk := file.read(CHUNK_BYTES):
-            stream.write(chunk)
+    copy_file_to_object(path, place)
     _mark_used(path)
     path.replace(_copy_path(size, digest))
     make_room()
+
+
+def copy_file_to_object(path: Path, place: str) -> None:
+    """Write the bytes of a file of this host to an object: one write, in chunks."""
+    with path.open("rb") as file, open_output(place) as stream:
+        while chunk := file.read(CHUNK_BYTES):
+            stream.write(chunk)
 
 
 @contextmanager
@@ -198,7 +203,7 @@ def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
     """Copy an object to this host, check it, open it and give it its name."""
     path = copy.with_name(private_name(copy.name))
     try:
-        _download_object(place, path)
+        copy_object_to_file(place, path)
         file: BinaryIO = path.open("rb")
         _check_size(place, file, size)
         if digest_content(path) != digest:
@@ -211,7 +216,12 @@ def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
         path.unlink(missing_ok=True)
 
 
-def _download_object(place: str, path: Path) -> None:
+def copy_object_to_file(place: str, path: Path) -> None:
+    """Write the bytes of an object to a file of this host, in chunks.
+
+    Raises:
+        StoreError: the object is not there, or the storage does not answer.
+    """
     with explain_storage(place):
         system, name = open_filesystem(place)
         try:

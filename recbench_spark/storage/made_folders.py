@@ -16,10 +16,12 @@ from pathlib import Path
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.block_arrays import remove_parts
+from recbench_spark.storage.host_files import copy_file_to_object, copy_object_to_file, suggest_removal
 from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.objects import put_if_absent, read_bytes
 from recbench_spark.storage.publish import remove_tree
+from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
 
 CURRENT = "current.txt"
@@ -104,6 +106,49 @@ def _make_remote_folder(target: str, is_done: Callable[[], bool]) -> Iterator[Fo
     finally:
         if find_folder(target) != work.work:  # it was not published
             remove_parts(work.work)
+
+
+def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> None:
+    """Fill a folder of this host from a stored folder; the first caller builds the files and stores them.
+
+    The stored files serve all hosts. Two hosts that build at the same time keep their own files, and one of
+    them stores them.
+
+    Args:
+        target: URI of the stored folder on object storage.
+        folder: empty folder of this host.
+        build: writes the files and their seal (`seals.write_seal`).
+
+    Raises:
+        StoreError: a stored file is missing or damaged, or the storage does not answer.
+    """
+    with make_folder(target, lambda: find_folder(target) is not None) as work:
+        if work is not None:
+            build(folder)
+            store_files(folder, work.work)
+            work.publish()
+            return
+    fetch_files(find_folder(target) or target, folder)
+
+
+def store_files(folder: Path, place: str) -> None:
+    """Write the files of a sealed folder to an object storage; the seal comes last."""
+    for name in (*read_seal(folder), SEAL):
+        copy_file_to_object(folder / name, join_uri(place, name))
+
+
+def fetch_files(place: str, folder: Path) -> None:
+    """Copy the files of a sealed folder from an object storage, and check each byte.
+
+    Raises:
+        StoreError: a file is missing or damaged, or the storage does not answer.
+    """
+    copy_object_to_file(join_uri(place, SEAL), folder / SEAL)
+    for name in read_seal(folder):
+        copy_object_to_file(join_uri(place, name), folder / name)
+    damage = find_damage(folder, digests=True)
+    if damage:
+        raise StoreError(f"{place}: {damage}", suggest_removal(join_uri(place, SEAL)))
 
 
 @contextmanager

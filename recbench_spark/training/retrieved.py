@@ -31,8 +31,10 @@ from recbench_spark.retrieval.faiss_indexes import load_faiss
 from recbench_spark.retrieval.interface import IndexReader, count_bytes
 from recbench_spark.retrieval.search import IndexLists, choose_users, cut_items, make_builder, search_lists
 from recbench_spark.storage.leases import make_folder_once
+from recbench_spark.storage.made_folders import fill_folder
 from recbench_spark.storage.seals import find_damage, write_seal
 from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.uris import is_remote
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, make_adapter
 
@@ -96,8 +98,8 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
                 f"vectors, so no index holds its items",
                 "retrieval.models: models with vectors, such as als or embeddings",
             )
-        folder = data.store.folder
-        place = "" if folder is None else str(folder / FIT_FILES / f"{data.split_id}-index-")
+        root = data.store.files_root if data.store.is_file_storage else ""
+        place = f"{root}/{FIT_FILES}/{data.split_id}-index-" if root else ""
         source = RetrievedSource(ranked.source, self.settings.index, self.settings.length, place)
         return ScoredModel(source, ranked.vectors), checks
 
@@ -113,7 +115,7 @@ class RetrievedSource:
         base: the model that scores.
         settings: of the index.
         length: items of a list.
-        place: start of the names of index folders; empty: each host has a folder of its own.
+        place: start of the paths or URIs of index folders; empty: each host builds a folder of its own.
     """
 
     base: DotSource
@@ -159,10 +161,12 @@ class RetrievedSource:
         build = partial(_build_part, self, products, part)
         settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})
         name = digest(self.base.rows.key, self.base.kind, settings, REVISION, part, length=32)
-        if not self.place:
+        target = f"{self.place}{name}"
+        if not self.place or is_remote(self.place):
             rows = SharedRows(f"index-{name}", self.base.rows.files)
-            return rows.folder(lambda _, folder: build(folder))
-        folder = Path(f"{self.place}{name}")
+            fill = partial(fill_folder, target, build=build) if self.place else build
+            return rows.folder(lambda _, folder: fill(folder))
+        folder = Path(target)
         make_folder_once(folder, build, report=lambda _: None)
         damage = find_damage(folder)
         if damage:

@@ -15,6 +15,7 @@ from recbench_spark.commands import embed, neighbourhoods
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.objects import list_objects
 
+NEAREST = ("--nearest", "3", "--nearest-index", "lsh")
 LAYERS = ("--features", "hashed:6", "--widths", "5,4", "--wire", "float16", "--blocks", "3", "--seed", "2")
 
 
@@ -49,7 +50,20 @@ def test_embeddings_on_s3_have_the_bits_of_a_folder(
     for root in (str(tmp_path / "w"), f"{bucket}/team/w"):
         run(embed, root, "--edges", first, *LAYERS, "--plan", "G")
         (name,) = read_vectors(root)
-        run(embed, root, "--edges", first, *LAYERS, "--plan", "G")  # a second run does nothing
+        # A second run embeds nothing.
+        run(
+            embed,
+            root,
+            "--edges",
+            first,
+            *LAYERS,
+            "--plan",
+            "G",
+            "--nearest",
+            "3",
+            "--nearest-index",
+            "lsh",
+        )
         assert "already made" in capsys.readouterr().err
         run(embed, root, "--edges", again, *LAYERS, "--previous", name)
         printed.append(re.findall(r"of \d+ nodes, affected are [^;]*;", capsys.readouterr().out))
@@ -59,8 +73,10 @@ def test_embeddings_on_s3_have_the_bits_of_a_folder(
         walked = read_dataset(f"{root}/neighbourhoods").to_table()
         run(embed, root, "--neighbourhoods", walked["neighbourhood_id"][0].as_py(), *LAYERS)
         rows = walked.drop_columns(["neighbourhood_id"]).sort_by("node").to_pylist()
-        results.append((read_vectors(root), rows))
+        near = read_dataset(f"{root}/nearest_nodes").to_table().sort_by("node").to_pylist()
+        results.append((read_vectors(root), rows, near))
     assert len(results[0][0]) == 3 and results[0] == results[1]
+    assert len(results[0][2]) == 60 and any(row["neighbours"] for row in results[0][2])
     assert printed[:2] == printed[2:] and len(printed[1]) == 3 and printed[0]
     left = [name for name in list_objects(f"{bucket}/team/w/graph_files") if "partial" in name]
     assert not left, "private folders are removed"

@@ -18,15 +18,18 @@ import pytest
 from pydantic import TypeAdapter
 
 from recbench_spark.config.retrieval import AnyIndexSettings
+from recbench_spark.errors import StoreError
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.kernels.ranking.positives import ItemLists
 from recbench_spark.kernels.ranking.scorers import UserBlock
+from recbench_spark.storage.objects import list_folders, list_objects, read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.training import retrieved
 from recbench_spark.training.retrieved import SECONDS_FILE, RetrievedScorer, RetrievedSource
 
 SETTINGS = TypeAdapter(AnyIndexSettings)
 DIMS, ITEMS = 8, 300
+SMALL_INDEX = {"name": "x", "kind": "lsh", "bits": 3, "bands": 6}
 MEASURED = {SECONDS_FILE, "seal.json", "files.json"}
 """Files of measured seconds, and of their digest."""
 
@@ -147,3 +150,44 @@ def start_and_kill(host: Path, rows: str, place: str, settings: dict[str, Any], 
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not find_indexes(host.parent)
     return any("index" in str(path.relative_to(host.parent)) for path in host.parent.rglob("*"))
+
+
+def fail_to_build(*_: object) -> None:
+    raise AssertionError("this host builds")
+
+
+def test_an_index_on_object_storage_is_built_by_one_host_and_fetched_by_the_next(
+    tmp_path, monkeypatch, bucket
+) -> None:
+    settings = SETTINGS.validate_python(
+        {"name": "x", "kind": "lsh", "bits": 3, "bands": 6, "index_parts": 2}
+    )
+    rows, place, results = write_rows(tmp_path), f"{bucket}/fit_files/s-index-", []
+    for host in ("one", "two", "three"):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / host))
+        results.append(search(open_scorer(rows, place, settings)))
+        monkeypatch.setattr(retrieved, "_build_part", fail_to_build)
+    assert results[0] == results[1] == results[2]
+    folders = list_folders(f"{bucket}/fit_files")
+    assert len(folders) == 2 and all("-index-" in name for name in folders)
+    file = next(name for name in list_objects(place.rpartition("/")[0]) if name.endswith("items.parquet"))
+    content = read_bytes(f"{bucket}/fit_files/{file}")
+    assert content is not None
+    write_bytes(f"{bucket}/fit_files/{file}", content[:-1] + b"x")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "four"))
+    with pytest.raises(StoreError, match="other bytes than were written"):
+        open_scorer(rows, place, settings)
+
+
+def test_a_build_for_object_storage_is_killed_and_the_next_host_builds(
+    tmp_path, monkeypatch, bucket
+) -> None:
+    rows, place = write_rows(tmp_path), f"{bucket}/fit_files/s-index-"
+    settings = SMALL_INDEX
+    (tmp_path / "killed" / "host").mkdir(parents=True)
+    assert start_and_kill(tmp_path / "killed" / "host", rows, place, settings, "write_seal")
+    assert not any(name.endswith("current.txt") for name in list_objects(bucket))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "next"))
+    result = search(open_scorer(rows, place, SETTINGS.validate_python(settings)))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "own"))
+    assert result == search(open_scorer(rows, "", SETTINGS.validate_python(settings)))
