@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
-from recbench_spark.storage.objects import list_folders
+from recbench_spark.storage.objects import list_folders, write_bytes
 from recbench_spark.storage.paths import shorten_path
 from recbench_spark.storage.publish import remove_published
 from recbench_spark.storage.seals import (
@@ -49,6 +50,9 @@ from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 FOLDER = "graph_files"
 """Folder of the warehouse for the adjacency and features of graphs, and for the files of running models."""
+
+USE_MARK = "used.txt"
+"""Object whose time is that of the last use of a graph or model."""
 
 THIRD_COLUMN = "column_2"
 """Name of the column after src and dst of a CSV file whose first line has no names."""
@@ -69,8 +73,14 @@ def files_folder(store: Store) -> str:
 
 
 def mark_used(place: str) -> None:
-    """Refresh the time of a file on a folder, since retention keeps what was used lately."""
-    if not is_remote(place) and Path(place).is_file():
+    """Refresh the time of a file, since retention keeps what was used lately.
+
+    An object cannot be touched: on object storage an object beside it is written anew.
+    """
+    if is_remote(place):
+        with suppress(StoreError):  # a warehouse that others may only read
+            write_bytes(join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
+    elif Path(place).is_file():
         os.utime(place)
 
 

@@ -7,7 +7,6 @@ and of a model's note. Files that a run may be using stay (`maintenance/retentio
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -15,11 +14,17 @@ from pathlib import Path
 
 from pyspark.sql import functions as F
 
-from recbench_spark.graph.model_inputs import NIGHT_NOTE
+from recbench_spark.graph.model_inputs import NIGHT_NOTE, read_note
 from recbench_spark.graph.stored_graphs import FOLDER
-from recbench_spark.maintenance.retention import RetentionRule, find_old_folders, remove_folders
+from recbench_spark.maintenance.retention import (
+    RetentionRule,
+    find_old_folders,
+    find_old_objects,
+    remove_folders,
+)
 from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
 from recbench_spark.storage.store import Store
+from recbench_spark.storage.uris import join_uri
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,10 @@ def find_old_graphs(
         keep: earlier nights that are kept.
         splits: splits that will be removed.
     """
-    root = None if store.folder is None else store.folder / FOLDER
-    if root is None or not root.is_dir():
+    if store.folder is None:
+        return _find_old_graph_objects(store, RetentionRule.read(store, before, keep, splits))
+    root = store.folder / FOLDER
+    if not root.is_dir():
         return OldGraphs()
     rule = RetentionRule.read(store, before, keep, splits)
     old = find_old_folders(root, 2, rule)
@@ -63,20 +70,33 @@ def find_old_graphs(
     return OldGraphs(names, tuple(sorted(lists)), size)
 
 
+def _find_old_graph_objects(store: Store, rule: RetentionRule) -> OldGraphs:
+    """Return the old folders of an object storage; a catalog and HDFS have none."""
+    if not store.is_file_storage:
+        return OldGraphs()
+    root = join_uri(store.root, FOLDER)
+    sizes = find_old_objects(root, 2, rule)
+    names = tuple(place.removeprefix(f"{root}/") for place in sizes)
+    models = [name.removeprefix("models/") for name in names if name.startswith("models/")]
+    lists = [name for name in models if "-" not in name and read_note(join_uri(root, f"models/{name}"))]
+    return OldGraphs(names, tuple(lists), sum(sizes.values()))
+
+
 def drop_old_graphs(store: Store, old: OldGraphs) -> None:
     """Delete old graphs, rows of layers first, so that no model without files appears complete."""
-    assert store.folder is not None or not old.folders
     if old.models and store.exists(GRAPH_VECTORS.name):
         for name in old.models:
             layer = _last_layer(store, name)
             vectors = f"CASE WHEN layer < {layer} THEN model_id END"
             store.delete(GRAPH_VECTORS.name, vectors, [name])
-    remove_folders(store, [(store.folder or Path()) / FOLDER / folder for folder in old.folders])
+    places = [join_uri(str(store.folder or store.root), f"{FOLDER}/{name}") for name in old.folders]
+    remove_folders(store, places if store.folder is None else list(map(Path, places)))
 
 
 def _last_layer(store: Store, name: str) -> int:
     """Return the layer of a model whose vectors are its result and are kept like embeddings."""
-    note = json.loads(((store.folder or Path()) / FOLDER / "models" / name / NIGHT_NOTE).read_text("utf-8"))
+    note = read_note(join_uri(str(store.folder or store.root), f"{FOLDER}/models/{name}"))
+    assert note is not None
     return int(note["layers"]) + int(note["output"] == "embeddings")
 
 

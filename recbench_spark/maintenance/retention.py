@@ -20,7 +20,9 @@ from recbench_spark.simulation.log_layout import LAYOUTS
 from recbench_spark.simulation.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.simulation.part_files import FACTS
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
+from recbench_spark.storage.host_files import PRIVATE_FOLDER
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
+from recbench_spark.storage.made_folders import find_folder
 from recbench_spark.storage.marks import oldest_work
 from recbench_spark.storage.objects import remove_objects, stat_objects
 from recbench_spark.storage.publish import remove_published
@@ -135,7 +137,7 @@ def find_old_fits(
         if not store.is_file_storage:
             return ()
         rule = RetentionRule.read(store, before, keep, splits)
-        return tuple(find_old_objects(join_uri(store.root, FIT_FILES), rule))
+        return tuple(find_old_objects(join_uri(store.root, FIT_FILES), 1, rule))
     rule = RetentionRule.read(store, before, keep, splits)
     parents = [store.folder / parent for parent in SHARED_FOLDERS if parent.startswith(FIT_FILES)]
     return tuple(sorted(folder for parent in parents for folder in find_old_folders(parent, 1, rule)))
@@ -155,24 +157,36 @@ def find_old_layouts(store: Store, before: date, keep: Sequence[date] = ()) -> t
     return tuple(find_old_folders(store.folder / LAYOUTS, NO_SPLIT, rule))
 
 
-def find_old_objects(root: str, rule: RetentionRule) -> list[str]:
-    """Return the old folders of fits in object storage: URIs of places below `root`.
+def find_old_objects(root: str, dashes: int, rule: RetentionRule) -> dict[str, int]:
+    """Return the old folders of object storage below a folder: their URIs in order, and their bytes.
 
-    All objects below it are listed; one time is held for each folder.
+    All objects below it are listed; a time and a size are held for each folder.
 
     Args:
-        root: URI of `fit_files`. Its folders are fits, and its `logs` and `bundles` hold folders.
+        root: URI of `fit_files` or `graph_files`. Its folders are fits or graphs, and those of
+            SHARED_FOLDERS hold folders.
+        dashes: dashes in the name of a split's folder (`RetentionRule.is_old`); 1 in those that are held.
         rule: says which are old, by the time of the newest object in a folder.
     """
-    last_use: dict[str, float] = {}
+    last_use: dict[tuple[str, ...], float] = {}
+    size: dict[tuple[str, ...], int] = {}
     for entry in stat_objects(root):
-        names = entry.name.split("/")
-        depth = 2 if f"{FIT_FILES}/{names[0]}" in SHARED_FOLDERS else 1
-        if len(names) > depth:
-            folder = "/".join(names[:depth])
+        if folder := _shared_folder_names(root, entry.name):
             last_use[folder] = max(last_use.get(folder, 0.0), entry.written)
-    old = (name for name, time in last_use.items() if rule.is_old(name.rsplit("/", 1)[-1], time, 1))
-    return [join_uri(root, name) for name in sorted(old)]
+            size[folder] = size.get(folder, 0) + entry.size
+    old = (
+        names
+        for names, time in last_use.items()
+        if rule.is_old(names[-1], time, dashes if len(names) == 1 else 1)
+    )
+    return {join_uri(root, "/".join(names)): size[names] for names in sorted(old)}
+
+
+def _shared_folder_names(root: str, name: str) -> tuple[str, ...]:
+    """Return the parts of the name of an object's shared folder below `root`; () for a stray object."""
+    names = name.split("/")
+    depth = 2 if f"{root.rsplit('/', 1)[1]}/{names[0]}" in SHARED_FOLDERS else 1
+    return tuple(names[:depth]) if len(names) > depth else ()
 
 
 def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
@@ -201,8 +215,32 @@ def remove_unused_objects(places: Sequence[str], in_use: float) -> None:
 
 def remove_private_files(store: Store) -> int:
     """Remove private files and folders that killed processes left behind; return their number."""
-    return (
-        0
-        if store.folder is None
-        else sum(remove_leftovers(store.folder / folder) for folder in SHARED_FOLDERS)
-    )
+    if store.folder is not None:
+        return sum(remove_leftovers(store.folder / folder) for folder in SHARED_FOLDERS)
+    if not store.is_file_storage:
+        return 0
+    in_use = store.read_clock() - MAX_NIGHT_SECONDS
+    roots = (join_uri(store.root, folder) for folder in (FOLDER, FIT_FILES))
+    return sum(remove_private_objects(root, in_use) for root in roots)
+
+
+def remove_private_objects(root: str, in_use: float) -> int:
+    """Remove the private folders of object storage that no `current.txt` names; return their number.
+
+    Killed runs left them, and runs that came second.
+
+    Args:
+        root: URI of `fit_files` or `graph_files`.
+        in_use: seconds since 1970 by the storage's clock; a folder with a newer object stays.
+    """
+    newest: dict[tuple[str, str], float] = {}
+    for entry in stat_objects(root):
+        folder = "/".join(_shared_folder_names(root, entry.name))
+        name = entry.name.removeprefix(f"{folder}/").partition("/")[0]
+        if folder and PRIVATE_FOLDER.fullmatch(name):
+            newest[folder, name] = max(newest.get((folder, name), 0.0), entry.written)
+    old = [(join_uri(root, folder), name) for (folder, name), time in newest.items() if time <= in_use]
+    unnamed = [place for target, name in old if (place := join_uri(target, name)) != find_folder(target)]
+    for place in unnamed:
+        remove_objects(place)
+    return len(unnamed)

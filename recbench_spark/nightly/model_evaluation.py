@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from recbench_spark.checks import Check
-from recbench_spark.config import ModelConfig
+from recbench_spark.config import ModelConfig, digest
 from recbench_spark.config.base import shorten
 from recbench_spark.errors import is_cancelled
 from recbench_spark.evaluation import checks as check_rows
@@ -29,6 +30,7 @@ from recbench_spark.nightly.results import write_checks, write_metrics
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS
 from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, make_adapter
 from recbench_spark.training.rating_models import RatingAdapter, fit_side_by_side
@@ -109,15 +111,25 @@ def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[Sp
 
     Two nights at once fit a model once: the second one waits. A killed fit leaves its checkpoints to the
     next owner of the lease. A remote warehouse and a catalog have no leases: there both nights fit, and the
-    name of the append keeps one result.
+    name of the append keeps one result. Models with checkpoints have leases on the driver's host instead.
     """
-    folder = data.store.folder
-    if folder is None or not adapter.leased:
+    folder = find_lease_folder(adapter, data)
+    if folder is None:
         yield None if adapter.is_saved(data) else data
         return
     target, journal = folder / FIT_FILES / adapter.key(data), data.journal or Journal()
-    with hold_lease(target, partial(adapter.is_saved, data), journal.say) as lease:
+    used = () if data.store.folder else (folder,)  # others remove what nobody has touched for a day
+    with hold_lease(target, partial(adapter.is_saved, data), journal.say, used) as lease:
         yield None if lease is None else replace(data, lease=lease)
+
+
+def find_lease_folder(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Path | None:
+    """Return the folder below which the lease of a model's fit is; None if it has none."""
+    if not adapter.leased:
+        return None
+    if data.store.folder is None and data.store.is_file_storage and adapter.keeps_checkpoints:
+        return host_folder() / digest(data.store.root)
+    return data.store.folder
 
 
 def rank_model(

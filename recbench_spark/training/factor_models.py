@@ -3,7 +3,8 @@
 The fit runs in the driver's process, or in `processes` on its host or under tasks of Spark. Each process
 holds 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs
 as Parquet; vectors return as Parquet, block by block. A fit that was killed goes on from its checkpoint,
-with the same bits as one that was not.
+with the same bits as one that was not. With a warehouse on object storage checkpoints lie on the disk of
+the driver's host: a fit that is started again on another host begins anew.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.storage.block_arrays import map_file
-from recbench_spark.storage.shared_arrays import SharedRows, replace_array
-from recbench_spark.storage.shared_rows import input_files, load_parquet
+from recbench_spark.storage.objects import open_output
+from recbench_spark.storage.shared_arrays import replace_array
+from recbench_spark.storage.shared_rows import load_parquet, share_rows
+from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured, require_common_folder
 
@@ -51,7 +54,8 @@ Settings = MfBprModel | LightGcnModel
 class FactorAdapter(ModelAdapter[Any]):
     """Adapter of MF-BPR and LightGCN: vectors of users and items."""
 
-    needs_folder: ClassVar[bool] = True
+    needs_files: ClassVar[bool] = True
+    keeps_checkpoints: ClassVar[bool] = True
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
@@ -59,13 +63,13 @@ class FactorAdapter(ModelAdapter[Any]):
         settings: Settings = self.settings
         say = find_journal(data).say
         folder = fit_folder(data, settings.processes)
-        pairs, users = read_pairs(data, folder)
+        pairs, users = read_pairs(data)
         say(f"model {settings.name}: {len(pairs.item):,} pairs of {pairs.users:,} users")
-        test = read_test_pairs(data, users, pairs, folder) if settings.watch else None
+        test = read_test_pairs(data, users, pairs) if settings.watch else None
         final = fit_factors(pairs, settings, folder, lambda text: say(f"  {text}"), test)
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
-        items = with_vectors(data, "item", data.items, final[pairs.users :], folder, chosen=seen)
-        return Trained(with_vectors(data, "user", users, final[: pairs.users], folder), items)
+        items = with_vectors(data, "item", data.items, final[pairs.users :], chosen=seen)
+        return Trained(with_vectors(data, "user", users, final[: pairs.users]), items)
 
     def check_prefixes(self) -> None:
         """Check that the file says how users are folded in. Raises ConfigError."""
@@ -91,45 +95,42 @@ def fit_folder(data: SplitData, processes: int) -> Path:
         processes: number of processes; all of them must see the folder.
 
     Raises:
-        StoreError: the warehouse is no folder, or a host of the fit's processes does not see it.
+        StoreError: the warehouse is a catalog, or a host of the fit's processes does not see the folder.
     """
     if data.lease is None:
         raise StoreError(
-            f"{data.store.root} is not a folder, and a fit keeps its checkpoints there",
-            "--warehouse must be a folder that the driver and all workers see",
+            f"{data.store.root} is neither a folder nor an object storage, and a fit needs one",
+            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://",
         )
     require_common_folder(data.lease.work, processes)
     return data.lease.work
 
 
-def read_rows(data: SplitData, place: str) -> pa.Table:
-    """Read a Parquet folder in this process."""
-    files = input_files(load_parquet(data.spark, place))
-    return SharedRows(Path(place).name, files).dataset().to_table()
+def collect_rows(data: SplitData, rows: DataFrame) -> pa.Table:
+    """Return rows in this process; tasks write them to files, which it reads."""
+    return share_rows(data.store.scratch, rows).dataset().to_table()
 
 
-def read_pairs(data: SplitData, folder: Path) -> tuple[UserItemPairs, DataFrame]:
+def read_pairs(data: SplitData) -> tuple[UserItemPairs, DataFrame]:
     """Return relevant training pairs by dense index, and user_id, user_index of their users."""
     rows = keep_relevant(data.train_rows, data.threshold).select("user_id", "item_id").distinct()
     users = cache_frame(add_dense_index(rows.select("user_id").distinct(), F.col("user_id"), "user_index"))
-    user_e, item_e = index_pairs(data, rows, users, str(folder / "pairs"))
+    user_e, item_e = index_pairs(data, rows, users)
     if not len(user_e):
         raise DataError("no training rows are relevant", "lower the relevance threshold")
     return make_pairs(user_e, item_e, users.count(), data.n_items), users
 
 
-def read_test_pairs(data: SplitData, users: DataFrame, pairs: UserItemPairs, folder: Path) -> UserItemPairs:
+def read_test_pairs(data: SplitData, users: DataFrame, pairs: UserItemPairs) -> UserItemPairs:
     """Return relevant test pairs of users with training rows, for `watch` alone."""
     rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    indices = index_pairs(data, rows, users, str(folder / "test"))
-    return make_pairs(*indices, pairs.users, pairs.items)
+    return make_pairs(*index_pairs(data, rows, users), pairs.users, pairs.items)
 
 
-def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame, place: str) -> tuple[Any, Any]:
-    """Return dense indices of users and of items, read from Parquet that tasks write."""
+def index_pairs(data: SplitData, rows: DataFrame, users: DataFrame) -> tuple[Any, Any]:
+    """Return dense indices of users and of items."""
     pairs = rows.join(users, "user_id").join(data.items.select("item_id", "item_index"), "item_id")
-    pairs.select("user_index", "item_index").write.mode("overwrite").parquet(place)
-    table = read_rows(data, place)
+    table = collect_rows(data, pairs.select("user_index", "item_index"))
     return table.column("user_index").to_numpy(), table.column("item_index").to_numpy()
 
 
@@ -194,29 +195,28 @@ def load_pairs(folder: Path) -> UserItemPairs:
 
 
 def with_vectors(
-    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, folder: Path, *, chosen: Any = None
+    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, *, chosen: Any = None
 ) -> DataFrame:
-    """Return `NAME_id`, vector, bias, read from a Parquet file that all executors see.
+    """Return `NAME_id`, vector, bias, read from a Parquet file of scratch that all executors see.
 
     Args:
         data: the split.
         name: user or item.
         ids: `NAME_id`, `NAME_index`.
         rows: (n, d) vectors by index.
-        folder: for the file.
         chosen: (k,) indices that have a vector; None: all. Items without training rows have none.
     """
-    path = folder / f"{name}s.parquet"
-    write_vectors(path, rows, np.arange(len(rows)) if chosen is None else chosen)
+    place = join_uri(data.scratch_folder(), f"{name}s.parquet")
+    write_vectors(place, rows, np.arange(len(rows)) if chosen is None else chosen)
     places = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
-    vectors = load_parquet(data.spark, str(path)).join(places, "place")
+    vectors = load_parquet(data.spark, place).join(places, "place")
     return vectors.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
 
 
-def write_vectors(path: Path, rows: np.ndarray, place_k: np.ndarray) -> None:
-    """Write the place and the vector of some rows to a Parquet file."""
+def write_vectors(file: str, rows: np.ndarray, place_k: np.ndarray) -> None:
+    """Write the place and the vector of some rows to a Parquet file, given by its path or URI."""
     schema = pa.schema([("place", pa.int32()), ("vector", pa.list_(pa.float32()))])
-    with pq.ParquetWriter(path, schema) as out:
+    with open_output(file) as stream, pq.ParquetWriter(stream, schema) as out:
         for begin in range(0, len(place_k), ROWS_A_BATCH):
             chosen = place_k[begin : begin + ROWS_A_BATCH]
             vectors = np.ascontiguousarray(rows[chosen], np.float32)

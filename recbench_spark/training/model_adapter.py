@@ -190,7 +190,9 @@ class ModelAdapter(Generic[Settings]):
     items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
     its own files sets False. `needs_folder`: the fit maps files of the model, so the warehouse must be a
     folder. `needs_files`: tasks write and map files of the model, so the warehouse must be a folder or an
-    object storage. `folds_prefixes`: users can be ranked after each of their rows, for learning curves.
+    object storage. `keeps_checkpoints`: a killed fit goes on, so on object storage the fit gets a lease and
+    a folder on the driver's host. `folds_prefixes`: users can be ranked after each of their rows, for
+    learning curves.
 
     The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
     (`saved`, `told`, `ranked`), which models of other packages may define instead.
@@ -200,6 +202,7 @@ class ModelAdapter(Generic[Settings]):
     leased: ClassVar[bool] = True
     needs_folder: ClassVar[bool] = False
     needs_files: ClassVar[bool] = False
+    keeps_checkpoints: ClassVar[bool] = False
     brings_candidates: ClassVar[bool] = False
     lists: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = False

@@ -49,17 +49,19 @@ from recbench_spark.models.networks.tasks import (
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.block_arrays import map_file, map_whole
+from recbench_spark.storage.host_files import copy_file_to_object
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.shared_arrays import replace_array
-from recbench_spark.storage.uris import absolute_place
+from recbench_spark.storage.uris import absolute_place, join_uri
 from recbench_spark.training.factor_models import (
+    collect_rows,
     find_journal,
     fit_folder,
     read_pairs,
-    read_rows,
     read_test_pairs,
     with_vectors,
 )
+from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured
 
@@ -228,7 +230,8 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
 class TrainedGraphModels(ModelAdapter[Any]):
     """Common part of the adapters of PinSage and GraphSAGE."""
 
-    needs_folder = True
+    needs_files = True
+    keeps_checkpoints = True
 
     def source(self, trained: Trained, data: SplitData) -> DotSource:
         """Return the item vectors, with the similarity that the settings name."""
@@ -250,6 +253,10 @@ class TrainedGraphModels(ModelAdapter[Any]):
         """Append to `embeddings`; publish the weights and remove the fit's other files."""
         super().save(trained, data)
         assert data.lease is not None
+        if data.store.folder is None:
+            place = join_uri(data.store.root, f"{FIT_FILES}/{self.key(data)}/{WEIGHTS_FILE}")
+            copy_file_to_object(data.lease.work / WEIGHTS_FILE, place)
+            return
         for entry in data.lease.work.iterdir():
             if entry.name != WEIGHTS_FILE:
                 remove_tree(entry)
@@ -292,7 +299,7 @@ class GraphSageAdapter(TrainedGraphModels):
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
         examples = split_edges(training.graph, settings.validation, settings.seed)
         if settings.watch:
-            query, item = read_test_edges(data, training.graph, folder)
+            query, item = read_test_edges(data, training.graph)
             examples = examples._replace(test_query=query, test_item=item)
         how = PairObjective(
             "co_occurrence",
@@ -320,12 +327,10 @@ def split_edges(graph: Graph, share: float, seed: int) -> Examples:
     return Examples(query[~held], item[~held], query[held], item[held], graph.side_range(1))
 
 
-def read_test_edges(data: SplitData, graph: Graph, folder: Path) -> tuple[NodeIds, NodeIds]:
+def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
     """Return users and relevant items of the test part that are nodes of the graph, for `watch` alone."""
-    place = str(folder / "test")
     rows = keep_relevant(data.test_rows, data.threshold).select("user_id", "item_id").distinct()
-    rows.write.mode("overwrite").parquet(place)
-    table = read_rows(data, place)
+    table = collect_rows(data, rows)
     query, item = (
         find_dense_ids(graph, table.column("user_id"), 0),
         find_dense_ids(graph, table.column("item_id"), 1),
@@ -362,13 +367,11 @@ class PinSageAdapter(TrainedGraphModels):
         )
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
-        pairs, users = read_pairs(data, folder)
-        dense = find_dense_items(data, training.graph, folder)
+        pairs, users = read_pairs(data)
+        dense = find_dense_items(data, training.graph)
         examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)
         if settings.watch:
-            query, item = pair_test_items(
-                pairs, read_test_pairs(data, users, pairs, folder), dense, settings.seed
-            )
+            query, item = pair_test_items(pairs, read_test_pairs(data, users, pairs), dense, settings.seed)
             examples = examples._replace(test_query=query, test_item=item)
         band = self.band(data, over_split, training.graph) if settings.curriculum else None
         how = PairObjective(
@@ -377,10 +380,8 @@ class PinSageAdapter(TrainedGraphModels):
         )  # fmt: skip
         weights = fit_weights(data, training, examples, how, band, fit_of=(settings, folder))
         items = read_side_rows(data, self.embed_nodes(data, source, weights), "node", "item")
-        vectors = read_item_matrix(data, items, dense, training.graph.nodes, folder)
-        return Trained(
-            with_vectors(data, "user", users, mean_vectors(pairs, vectors[dense]), folder), items
-        )
+        vectors = read_item_matrix(data, items, dense, training.graph.nodes)
+        return Trained(with_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items)
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
         """Return the hard negatives of each item.
@@ -402,11 +403,9 @@ class PinSageAdapter(TrainedGraphModels):
         return bands._replace(node=bands.node - np.uint32(first))
 
 
-def find_dense_items(data: SplitData, graph: Graph, folder: Path) -> NodeIds:
+def find_dense_items(data: SplitData, graph: Graph) -> NodeIds:
     """Return (items,) each catalogue item's dense id in the graph; -1 if the graph does not have it."""
-    place = str(folder / "items")
-    data.items.select("item_index", "item_id").write.mode("overwrite").parquet(place)
-    table = read_rows(data, place)
+    table = collect_rows(data, data.items.select("item_index", "item_id"))
     out = np.full(data.n_items, -1, np.int64)
     out[table.column("item_index").to_numpy()] = find_dense_ids(graph, table.column("item_id"), 0)
     return out
@@ -441,13 +440,11 @@ def pair_test_items(
 
 
 def read_item_matrix(
-    data: SplitData, items: DataFrame, dense: NodeIds, nodes: int, folder: Path
+    data: SplitData, items: DataFrame, dense: NodeIds, nodes: int
 ) -> npt.NDArray[np.float32]:
     """Return (nodes, d) vectors by dense id; zeros for nodes that are not in the catalogue."""
-    place = str(folder / "item_vectors")
     known = items.join(data.items.select("item_id", "item_index"), "item_id")
-    known.select("item_index", "vector").write.mode("overwrite").parquet(place)
-    table = read_rows(data, place)
+    table = collect_rows(data, known.select("item_index", "vector"))
     values = table.column("vector").combine_chunks().flatten().to_numpy()
     rows = values.reshape(table.num_rows, -1)
     out = np.zeros((nodes, rows.shape[1]), np.float32)

@@ -136,14 +136,14 @@ def test_an_empty_warehouse_is_said(bucket: str, capsys) -> None:
     assert f"no results in warehouse {bucket}/nothing" in printed
 
 
-def test_jobs_that_need_a_folder_say_so_before_work(bucket: str, tmp_path, capsys) -> None:
+def test_models_with_files_are_refused_in_a_catalog_before_work(tmp_path, capsys) -> None:
     benchmark = yaml.safe_load((CONFIGS / "graph.yaml").read_text(encoding="utf-8"))
     config = tmp_path / "trained.yaml"
     sage = {"models": [{"name": "sage", "kind": "graphsage"}], "gates": []}
     config.write_text(yaml.safe_dump({**benchmark, **sage}), encoding="utf-8")
-    words = ["--config", str(config), "--warehouse", bucket, "--logical-date", "2026-01-01"]
+    words = ["--config", str(config), "--warehouse", "cat.schema", "--logical-date", "2026-01-01"]
     printed = fail(capsys, nightly, *words)
-    assert re.search(rf"model \w+: its files are mapped, and --warehouse {bucket} is no folder", printed)
+    assert "model sage: its files are mapped, and --warehouse cat.schema is no folder" in printed
 
 
 def test_graphs_on_storage_that_does_not_answer_end_before_spark(bucket: str, monkeypatch, capsys) -> None:

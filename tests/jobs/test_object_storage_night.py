@@ -38,6 +38,27 @@ SUITES: dict[str, dict[str, Any]] = {
 }
 """Two suites of one split: jobs that run at once write the same tables, and some of the same rows."""
 
+FIT = {"epochs": 2, "batch": 64, "rate": 0.02, "validation": 0.2}
+HASHED = {"features": {"kind": "hashed", "dims": 6}}
+FITTED: list[dict[str, Any]] = [
+    {"kind": "pinsage", **FIT, **HASHED, "width": 5, "hidden": 5, "top": 5, "walks": 20, "negatives": 20},
+    {"kind": "graphsage", **FIT, **HASHED, "width": 5, "samples": [4, 3]},
+    {"kind": "lightgcn", **FIT, "dims": 4, "layers": 2},
+    {"kind": "mf_bpr", **FIT, "dims": 4},
+    {"kind": "graph", **HASHED, "layers": [{"form": "sage", "aggregator": "mean", "width": 4}] * 2},
+]
+INDEX = {"name": "hash", "kind": "lsh", "bits": 2, "bands": 6, "index_parts": 2}
+GRAPH_SUITES: dict[str, dict[str, Any]] = {
+    "fitted": {
+        **TINY,
+        "name": "fitted",
+        "models": [*TINY["models"], *({"name": model["kind"], **model} for model in FITTED)],
+        "evaluation": {**TINY["evaluation"], "uncut": False},
+        "retrieval": {"models": ["mf_bpr", "graphsage"], "length": 10, "indexes": [INDEX]},
+    }
+}
+"""Models over graphs, fits with checkpoints, and indexes: their files are objects."""
+
 ON_THIS_MACHINE = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": 2,
@@ -74,7 +95,7 @@ def start_job(folder: Path, name: str, job: str, *flags: str, **variables: str) 
 def start_night(folder: Path, warehouse: str, suite: str, name: str, **variables: str) -> Any:
     """Start a night of a suite."""
     config = folder / f"{suite}.yaml"
-    config.write_text(yaml.safe_dump(SUITES[suite]))
+    config.write_text(yaml.safe_dump({**SUITES, **GRAPH_SUITES}[suite]))
     flags = ("--config", str(config), "--warehouse", warehouse, "--logical-date", DAY)
     return start_job(folder, f"{name}-{suite}", "nightly.py", *flags, **variables)
 
@@ -137,3 +158,31 @@ def test_nights_on_s3_at_once_and_after_a_kill_give_the_bits_of_a_folder(
     assert compare_warehouses.main([folder, warehouse]) == 0
     assert list_holders(s3_server.endpoint, tmp_path), "the jobs name the address nowhere"
     assert not list_holders(s3_server.secret, tmp_path, s3_server.folder)
+
+
+def run_alone(folder: Path, warehouse: str, suite: str, name: str) -> str:
+    """Run a night to its end, with a local directory of its own; return what it printed."""
+    disk = str(folder / f"disk-{name}")
+    with start_night(folder, warehouse, suite, name, SPARK_LOCAL_DIRS=disk) as job:
+        assert job.popen.wait(550) == 0, job.remarks[-4000:]
+        return job.remarks
+
+
+def test_graphs_fits_and_indexes_on_s3_give_the_bits_of_a_folder_also_after_a_kill(
+    bucket: str, tmp_path: Path
+) -> None:
+    """The killed night has fitted PinSage, whose weights lie on the driver's host."""
+    warehouse, folder, disk = f"{bucket}/team/w", str(tmp_path / "w"), tmp_path / "disk-s3"
+    with start_night(tmp_path, warehouse, "fitted", "killed", SPARK_LOCAL_DIRS=str(disk)) as killed:
+        killed.wait_for(lambda: any(disk.rglob("weights.safetensors")))
+        killed.kill()
+    run_alone(tmp_path, folder, "fitted", "folder")
+    remarks = run_alone(tmp_path, warehouse, "fitted", "s3")
+    assert not re.search(r"model pinsage: [\d,]+ pairs", remarks), "it is not fitted again"
+    delete_unpublished(warehouse)
+    assert compare_warehouses.main([folder, warehouse]) == 0
+    names = list(list_objects(warehouse))
+    assert sum(name.endswith("weights.safetensors") for name in names) == 2
+    assert sum("-index-" in name and name.endswith("seal.json") for name in names) == 2 * 2
+    assert not [name for name in names if name.startswith("_scratch")]
+    assert not list(disk.rglob("checkpoints")), "complete fits leave nothing on the driver's host"
