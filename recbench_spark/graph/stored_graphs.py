@@ -311,8 +311,9 @@ def _append_graph(store: Store, source: GraphSource, graph: Graph, edges: str) -
 
 def shorten_edges(store: Store, edges: str) -> str:
     """Return the path of a graph's edges as rows show it: a table of the warehouse by its name alone."""
+    root = None if store.in_catalog else store.root
     for table in (SPLITS, NEIGHBOURHOODS):
-        edges = shorten_path(edges, store.folder, table.name)
+        edges = shorten_path(edges, root, table.name)
     return edges
 
 

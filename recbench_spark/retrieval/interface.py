@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from recbench_spark.kernels.arrays import Floats32, Ints
 from recbench_spark.kernels.retrieval.candidates import ItemSets
+from recbench_spark.storage.shared_arrays import LIST_FILE
 
 
 class IndexedItems(NamedTuple):
@@ -49,5 +50,6 @@ class IndexBuilder(Protocol):
 
 
 def count_bytes(folder: Path) -> int:
-    """Return the bytes of an index's files."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Return the bytes of an index's files, without the list that a host keeps of its files."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LIST_FILE)
+    return sum(path.stat().st_size for path in files)

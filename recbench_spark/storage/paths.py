@@ -44,7 +44,7 @@ def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
         return path
     if is_remote(path):
         below = path.removeprefix(f"{root}/")
-        return below if below.startswith(f"{subfolder}/") else path
+        return below if f"{below}/".startswith(f"{subfolder}/") else path
     local, folder = local_path(path), Path(root)
     return relative_path(local, folder) if local.is_relative_to(folder / subfolder) else path
 

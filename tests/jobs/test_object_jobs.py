@@ -14,7 +14,7 @@ from tools import compare_warehouses
 
 pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
 
-SPLIT = ("--columns", "user=user_id,item=item_id,rating=rating", "--protocol", "RO_RS")
+SPLIT = ("--protocol", "RO_RS")
 
 
 def write_inputs(folder: Path) -> None:

@@ -118,11 +118,16 @@ def run_at_once(folder: Path, warehouse: str, name: str, profile: Path) -> None:
 
 
 def delete_unpublished(warehouse: str) -> None:
-    """Delete rows of runs that ended before their row in `runs`, as a night does a day later."""
+    """Delete rows of runs that ended before their row in `runs`, as a night does a day later.
+
+    Checks of graphs and of neighbourhoods stand under their names, which begin with that of the split.
+    """
+    splits = tuple(pc.unique(read_dataset(f"{warehouse}/splits").to_table()["split_id"]).to_pylist())
     published = set(read_dataset(f"{warehouse}/runs").to_table()["run_id"].to_pylist())
     for name in ("rankings", "user_metrics", "metrics", "checks"):
         known = set(pc.unique(read_dataset(f"{warehouse}/{name}").to_table()["run_id"]).to_pylist())
-        if lost := sorted(known - published):
+        lost = sorted(name for name in known - published if not name.startswith(splits))
+        if lost:
             delta_files.delete_rows(f"{warehouse}/{name}", "run_id", lost)
 
 
