@@ -121,6 +121,27 @@ def grow(items_c: Ints32, size: int, more: int) -> Ints32:
 
 
 @compile_kernel
+def merge_always(items_c: Ints32, always_a: Ints32) -> None:
+    """Put a query's candidates in ascending order, in place.
+
+    Args:
+        items_c: room for the items that are always candidates, then the others in any order.
+        always_a: the items that are always candidates, ascending; none of the others is among them.
+    """
+    other, a = len(always_a), 0
+    items_c[other:].sort()
+    for place in range(len(items_c)):
+        if a == len(always_a):
+            return  # the other items that are left stand where they belong
+        if other < len(items_c) and items_c[other] < always_a[a]:
+            items_c[place] = items_c[other]
+            other += 1
+        else:
+            items_c[place] = always_a[a]
+            a += 1
+
+
+@compile_kernel
 def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
     """Return the candidates by adding each posting's weight; it holds 12 bytes for each item."""
     scores = np.zeros(n_items)
@@ -141,14 +162,13 @@ def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold,
                 scores[i] += weight
         begin, n_always = size, len(postings.always_a)
         items_c = grow(items_c, size, n_seen + n_always)
-        items_c[size : size + n_always] = postings.always_a
         size += n_always
         for s in range(n_seen):
             if scores[seen[s]] >= threshold.theta:
                 items_c[size] = seen[s]
                 size += 1
             scores[seen[s]] = 0.0
-        items_c[begin:size].sort()
+        merge_always(items_c[begin:size], postings.always_a)
         offsets[u + 1] = size
     return Matches(offsets, items_c[:size].copy(), visited)
 
@@ -244,11 +264,10 @@ def match_by_pivots(tokens_ub: Ints, postings: Postings, threshold: Threshold, n
     for u in range(len(tokens_ub)):
         begin, n_always = size, len(postings.always_a)
         items_c = grow(items_c, size, n_always)
-        items_c[size : size + n_always] = postings.always_a
         for b in range(bands):
             place_b[b], stop_b[b] = find_bucket(postings, b, tokens_ub[u, b])
         items_c, size, steps = _match_query(place_b, stop_b, postings, threshold, items_c, size + n_always)
         visited += steps
-        items_c[begin:size].sort()
+        merge_always(items_c[begin:size], postings.always_a)
         offsets[u + 1] = size
     return Matches(offsets, items_c[:size].copy(), visited)

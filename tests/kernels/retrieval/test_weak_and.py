@@ -24,6 +24,7 @@ from recbench_spark.kernels.retrieval.weak_and import (
     make_threshold,
     match_by_counting,
     match_by_pivots,
+    merge_always,
 )
 
 
@@ -163,3 +164,11 @@ def test_probabilities_of_a_band_by_hand() -> None:
 def test_the_longest_items_are_always_candidates() -> None:
     np.testing.assert_array_equal(choose_longest(np.array([1.0, 3.0, 3.0, 2.0]), 0.25), [0, 1, 0, 0])
     np.testing.assert_array_equal(choose_longest(np.array([1.0, 3.0, 3.0, 2.0]), 0.75), [0, 1, 1, 1])
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.integers(0, 40))
+def test_items_that_are_always_candidates_are_merged_in_order(items: list[int], always: int) -> None:
+    first, others = sorted(items[:always]), items[always:]
+    items_c = np.array([0] * len(first) + others, np.int32)
+    merge_always(items_c, np.array(first, np.int32))
+    assert items_c.tolist() == sorted(items)
