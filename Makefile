@@ -38,7 +38,7 @@ test-fast: $(STAMP) ## the tests that need no JVM
 test-slow: $(STAMP) ## replications on real data and long properties
 	$(PY) -m pytest -q -m slow
 
-faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/reliability.md
+faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/measured/reliability.md
 	$(PY) -m tests.faults $(ARGS)
 
 lint: style types ## ruff and strict mypy
@@ -69,7 +69,7 @@ $(STAMP): requirements.txt pyproject.toml
 libraries: $(STAMP) ## one environment per library behind the presets, for tests/libraries
 	./tools/library_envs.sh
 
-bench: $(STAMP) ## ranking and lists beside their limits and other systems: half an hour; see docs/ranking_speed.md
+bench: $(STAMP) ## ranking and lists beside their limits and other systems: half an hour; see docs/measured/ranking_speed.md
 	./tools/library_envs.sh faiss replay-spark rectools ranx
 	$(PY) jobs/bench/ranking.py --output $(BENCH)/ranks.jsonl
 	$(PY) jobs/bench/ranking.py --world planted --output $(BENCH)/ranks.jsonl

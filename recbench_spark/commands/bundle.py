@@ -11,7 +11,7 @@ A bundle is a folder: `bundle.json` and one Parquet file, (user_id, item_id, pre
 (user_id, item_id, rank). A digest covers all of it. Scoring compares it with the benchmark's own split,
 adds it to the board, and counts the use of the held-out rows (`submissions`). A result that is better than
 the noise explains is held back until it is accepted. A retracted row of a board stays in the table
-`boards` and is left out of all views. See docs/submissions.md.
+`boards` and is left out of all views. See docs/how_to/submissions.md.
 """
 
 from __future__ import annotations
