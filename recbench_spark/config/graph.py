@@ -289,7 +289,8 @@ def load_model(path: str, more: dict[str, Any]) -> GraphModel:
     Raises:
         ConfigError: the file cannot be read, is no YAML, or has an unknown key or a value out of range.
     """
-    return parse(GraphModel, merge_documents(read_yaml(Path(path), "see docs/how_to/graph_embeddings.md"), more), path)
+    document = read_yaml(Path(path), "see docs/how_to/graph_embeddings.md")
+    return parse(GraphModel, merge_documents(document, more), path)
 
 
 def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Nights on a real S3 server by the command of docs/how_to/cluster.md: bits of a folder, a kill, two jobs at once.
+"""Nights on a real S3 server by the command of docs/how_to/cluster.md: bits, a kill, two jobs at once.
 
 All objects of the bucket, and all that the jobs print and log, are searched for the secret key.
 """

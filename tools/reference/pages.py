@@ -331,8 +331,8 @@ def make_python() -> str:
     return "\n".join(
         [
             "# Python\n",
-            "`import recbench_spark` loads nothing heavy; a function loads what it needs. On the site each name"
-            " below has its signature and its docstring, here `help(recbench_spark.evaluate)` prints them.\n",
+            "`import recbench_spark` loads nothing heavy; a function loads what it needs. The site has the"
+            " signature and the docstring of each name, and `help(recbench_spark.evaluate)` prints them.\n",
             write_table(("name", "what it does"), rows),
             *blocks,
         ]
@@ -344,10 +344,9 @@ def describe_functions() -> list[tuple[str, str]]:
     names = [name for name in recbench_spark.__all__ if not name.startswith("_")]
     functions = [getattr(recbench_spark, name) for name in names]
     public = [*functions, Result, Comparison, VectorModel]
-    return [
-        (f"{one.__module__}.{one.__name__}", (inspect.getdoc(one) or "").partition("\n")[0])
-        for one in public
-    ]
+    summaries = [(inspect.getdoc(one) or "").partition("\n")[0] for one in public]
+    paths = [f"{one.__module__}.{one.__name__}" for one in public]
+    return list(zip(paths, summaries, strict=True))
 
 
 def make_index() -> str:

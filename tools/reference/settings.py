@@ -90,7 +90,7 @@ def _read_sentences(document: str) -> dict[str, str]:
     for paragraph in document.partition("Attributes:\n")[0].split("\n\n"):
         line = _join_lines(paragraph)
         marks = list(LABEL.finditer(line))
-        for mark, after in zip(marks, [*marks[1:], None], strict=True):
+        for mark, after in zip(marks, [*marks, None][1:], strict=True):
             end = after.start() if after else len(line)
             begin = mark.end() if mark[2] else mark.start()
             text = line[begin:end].strip().rstrip(";").removesuffix(".") + "."
