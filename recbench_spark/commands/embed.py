@@ -79,7 +79,7 @@ def _add_model_flags(flags: cli.Parser) -> None:
     model.add_argument(
         "--model",
         metavar="FILE",
-        help="YAML file with layers, features; see docs/how_to/graph_embeddings.md",
+        help="YAML file of layers; see docs/how_to/graph_embeddings.md",
     )
     model.add_argument("--name", help="name of the model in the tables")
     model.add_argument("--features", help="table (id, vector), or degrees, constant, hashed:DIMS")

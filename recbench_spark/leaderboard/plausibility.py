@@ -50,7 +50,7 @@ class ProgressLimits(NamedTuple):
 
 RATING_LIMITS = ProgressLimits(0.08, 0.15, 0.5)
 """The largest step from the best of three or more methods to the next best is 1.3 % of RMSE on
-the published boards; from means of users and items to the best run of `docs/measured/ratings.md` it is 10 %."""
+the published boards; from means to the best run of `docs/measured/ratings.md` it is 10 %."""
 
 RANKING_LIMITS = ProgressLimits(0.25, 0.5, 0.99)
 """From popular items to the best run of the NCF paper's split: 27 % of the way to 1; from item neighbours

@@ -27,9 +27,9 @@ class GraphNet(GraphLayers, ModelConfig):
 
     Edges are the rows of part `train`, each once for messages either way. No held-out row is read.
     `weighted`: the ratings are the weights. `features`: the default is hashed ids
-    (docs/how_to/graph_embeddings.md). An item (or user) that is in a table of features and has no training row is a node without edges and has an
-    embedding. With all other features it has none and is not ranked. `similarity`: function of both vectors
-    that gives the score.
+    (docs/how_to/graph_embeddings.md). An item (or user) that is in a table of features and has no training
+    row is a node without edges and has an embedding. With all other features it has none and is not
+    ranked. `similarity`: function of both vectors that gives the score.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path", "weights")

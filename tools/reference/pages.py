@@ -357,6 +357,8 @@ def make_index() -> str:
         ("[other files](files.md)", "replays of auctions, graphs, neighbourhoods, bundles"),
         ("[metrics](metrics.md)", "formula, edge rule and source of every metric and estimator"),
         ("[definitions](definitions.md)", "axes in which libraries differ, and presets"),
+        ("[splits](splits.md)", "every split with a picture"),
+        ("[readers](readers.md)", "formats of logs"),
         ("[tables](tables.md)", "tables, columns, views and ready-made questions"),
         ("[commands](commands.md)", "commands and flags"),
         ("[errors](errors.md)", "errors and exit codes"),
