@@ -103,7 +103,8 @@ def list_commands_of(path: Path) -> list[list[str]]:
     blocks = [body for kind, body in FENCED.findall(text) if kind in ("", "text", "bash")]
     blocks += INDENTED.findall(FENCED.sub("", text))
     lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
-    matches = [(COMMAND.search(line), line) for line in lines if "$(" not in line]
+    whole = [re.sub(r"\s#.*", "", line) for line in lines if "$(" not in line and " ... " not in line]
+    matches = [(COMMAND.search(line), line) for line in whole]
     return [
         [match[1] or match[2], *shlex.split(line[match.end() :], comments=True)]
         for match, line in matches

@@ -6,6 +6,7 @@ import argparse
 import inspect
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -55,12 +56,14 @@ CODES = (
 )
 
 
+@cache
 def list_model_classes() -> list[type[ModelConfig]]:
     """Return the classes of all kinds of this package, by kind."""
     own = [MODELS[kind] for kind in list_kinds()]
     return [model for model in own if model.__module__.startswith("recbench_spark.")]
 
 
+@cache
 def list_documented() -> list[type[BaseModel]]:
     """Return all classes whose settings a page describes."""
     roots = (Benchmark, *FILES, *list_model_classes())
@@ -158,7 +161,7 @@ def make_metrics() -> str:
         " unless its formula says otherwise, with a 95 % interval of a bootstrap over users. An axis is one"
         " of the [definition](definitions.md), and changes the formula.\n",
         *map(_write_metric, sorted(TEXTS, key=lambda name: (place_in_reports(name), name))),
-        "# Estimators\n",
+        "## Estimators\n",
         "The column `estimator` says how a number is corrected for exposure or for drawn candidates"
         " ([exposure bias](../explain/exposure_bias.md)).\n",
         write_table(
