@@ -185,9 +185,10 @@ def show_default(field: FieldInfo) -> str:
         return "required"
     value = field.get_default(call_default_factory=True)
     assert value is not PydanticUndefined
-    return (
-        f"`{json.dumps(_make_plain(value), default=str)}`" if _make_plain(value) != {} else "its defaults"
-    )
+    plain = _make_plain(value)
+    if isinstance(value, BaseModel) and not plain:
+        return "its defaults"
+    return f"`{json.dumps(plain, default=str)}`"
 
 
 def _make_plain(value: Any) -> Any:
