@@ -76,6 +76,7 @@ class PinSageModel(FittedLayers):
     curriculum: bool = False
     per_pair: bool = False
     hard_ranks: tuple[Count, Count] = (2000, 5000)
+    """First and last rank by personalised PageRank of the hard negatives, for `curriculum`."""
 
     @model_validator(mode="after")
     def _check_ranks(self) -> PinSageModel:

@@ -89,7 +89,7 @@ def test_texts_come_from_three_places_and_bases() -> None:
     assert read_texts(Parent) == {
         "first": "The one.",
         "second": "`second` maps names; more of it.",
-        "third": "from a section, on two lines.",
+        "third": "From a section, on two lines.",
         "fourth": "Below the field.",
     }
     assert read_texts(Child)["first"] == "Another one." and read_texts(Child)["third"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import inspect
 import os
 from collections.abc import Callable
@@ -293,6 +294,8 @@ def _name_flag(flag: argparse.Action) -> str:
 def _show_default(flag: argparse.Action) -> str:
     if flag.required:
         return "required"
+    if flag.default == getpass.getuser():
+        return "you"
     value = list(flag.default) if isinstance(flag.default, tuple) else flag.default
     return "" if value in (None, False, [], argparse.SUPPRESS, "") else f"`{value}`"
 
@@ -307,7 +310,9 @@ def make_errors() -> str:
     classes = [
         one
         for one in vars(errors).values()
-        if inspect.isclass(one) and issubclass(one, errors.RecbenchError)
+        if inspect.isclass(one)
+        and issubclass(one, errors.RecbenchError)
+        and one is not errors.FallbackToSpark
     ]
     rows = [
         (f"`{one.__name__}`", str(one.exit_code), (one.__doc__ or "").partition("\n")[0]) for one in classes

@@ -33,6 +33,9 @@ PLAIN = {
     "date": "day",
 }
 BOUNDS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+LARGEST = 2**31 - 1
+"""Bounds of the types of columns, which nobody meets, are not shown."""
+
 LABEL = re.compile(r"(?:^|(?<=[.;:] ))((?:`\w+`(?:, | and ))*`\w+`)(:?) ")
 
 
@@ -76,7 +79,8 @@ def _read_attributes(document: str) -> dict[str, str]:
     section = document.partition("Attributes:\n")[2].partition("\n\n")[0]
     texts: dict[str, str] = {}
     for names, text in re.findall(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", section, re.MULTILINE):
-        texts.update(dict.fromkeys(names.split(", "), _join_lines(text)))
+        line = _join_lines(text)
+        texts.update(dict.fromkeys(names.split(", "), line[:1].upper() + line[1:]))
     return texts
 
 
@@ -104,8 +108,10 @@ def _join_lines(text: str) -> str:
 
 
 def introduce(model: type[BaseModel]) -> str:
-    """Return the docstring of a class without its list of settings."""
-    return inspect.cleandoc(model.__doc__ or "").partition("Attributes:")[0].strip()
+    """Return the docstring of a class without the paragraphs that are about single settings."""
+    document = inspect.cleandoc(model.__doc__ or "").partition("Attributes:")[0]
+    kept = [paragraph for paragraph in document.strip().split("\n\n") if not LABEL.match(paragraph)]
+    return re.sub(r"^([a-z_]+): ", r"- `\1`: ", "\n\n".join(kept), flags=re.MULTILINE)
 
 
 def show_field(field: FieldInfo) -> str:
@@ -171,12 +177,16 @@ def _show_class(annotation: Any) -> str:
 
 def _show_bounds(metadata: list[Any]) -> str:
     words = [
-        f"{word} {getattr(rule, name):g}"
+        f"{word} {_show_number(getattr(rule, name))}"
         for rule in metadata
         for name, word in BOUNDS
-        if isinstance(getattr(rule, name, None), int | float)
+        if isinstance(getattr(rule, name, None), int | float) and abs(getattr(rule, name)) < LARGEST
     ]
     return " and ".join(words)
+
+
+def _show_number(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 def show_default(field: FieldInfo) -> str:
@@ -186,9 +196,14 @@ def show_default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     assert value is not PydanticUndefined
     plain = _make_plain(value)
-    if isinstance(value, BaseModel) and not plain:
+    if isinstance(value, BaseModel) and _has_defaults(value):
         return "its defaults"
     return f"`{json.dumps(plain, default=str)}`"
+
+
+def _has_defaults(section: BaseModel) -> bool:
+    fields = type(section).model_fields.values()
+    return not any(field.is_required() for field in fields) and section == type(section)()
 
 
 def _make_plain(value: Any) -> Any:
