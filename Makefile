@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # One worker runs all of the first group, which needs Spark; files without Spark fill the other.
 TWO_WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: faults bench bench-quick bench-gpu package package-env libraries demo test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
+.PHONY: docs faults bench bench-quick bench-gpu package package-env libraries demo test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,7 +38,7 @@ test-fast: $(STAMP) ## the tests that need no JVM
 test-slow: $(STAMP) ## replications on real data and long properties
 	$(PY) -m pytest -q -m slow
 
-faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/reliability.md
+faults: $(STAMP) ## the fault campaign, hours; goes on where it was stopped: make faults ARGS="--seed 2", docs/measured/reliability.md
 	$(PY) -m tests.faults $(ARGS)
 
 lint: style types ## ruff and strict mypy
@@ -69,7 +69,7 @@ $(STAMP): requirements.txt pyproject.toml
 libraries: $(STAMP) ## one environment per library behind the presets, for tests/libraries
 	./tools/library_envs.sh
 
-bench: $(STAMP) ## ranking and lists beside their limits and other systems: half an hour; see docs/ranking_speed.md
+bench: $(STAMP) ## ranking and lists beside their limits and other systems: half an hour; see docs/measured/ranking_speed.md
 	./tools/library_envs.sh faiss replay-spark rectools ranx
 	$(PY) jobs/bench/ranking.py --output $(BENCH)/ranks.jsonl
 	$(PY) jobs/bench/ranking.py --world planted --output $(BENCH)/ranks.jsonl
@@ -96,6 +96,13 @@ package-env: $(STAMP) package ## dist/env.tar.gz: the environment for spark-subm
 
 requirements: ## pin again what pyproject.toml asks for
 	$(VENV)/bin/uv pip compile pyproject.toml --extra dev --python-version 3.11 --no-annotate --no-header --no-emit-index-url -o requirements.txt
+
+docs: $(STAMP) ## write docs/reference from the code, and build the site into site/
+	$(PY) -m tools.reference
+	@test -x .venv-docs/bin/mkdocs || ($(VENV)/bin/uv venv -q --python $(PY) .venv-docs && \
+		$(VENV)/bin/uv pip install -q --python .venv-docs/bin/python -r tools/docs_requirements.txt)
+	.venv-docs/bin/mkdocs build -q
+	@echo "open site/index.html"
 
 clean: ## remove the demo's tables
 	rm -rf warehouse spark-warehouse

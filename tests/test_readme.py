@@ -1,4 +1,4 @@
-"""The README as printed: every line of its blocks runs, on a small demo, or a reason stands here."""
+"""The README and the pages with its details: every line of their blocks runs, or a reason stands here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from recbench_spark.commands import benchmark, board, compare, embed, evaluate, 
 from recbench_spark.config import load_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("start/install", "how_to/evaluate_tables", "how_to/night_options")),
+)
+README = "\n\n".join((ROOT / page).read_text() for page in PAGES)
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 INDENTED = re.findall(r"(?<=\n\n)((?: {4}\S.*\n)+)", re.sub(r"(?ms)^```.*?^```$", "", README))
 LINES = [
@@ -36,6 +40,7 @@ NOT_RUN = {
     "python3 -m venv": "it installs an environment, as tools/setup.sh does before these tests",
     "pip install ": "it installs an environment; tests/test_core.py runs without the extras",
     "recbench --": "tests/test_dispatch.py runs it",
+    "recbench nightly ": "`python jobs/nightly.py` is the same, and a slow test runs that line",
     ".venv/bin/spark-submit": "a JVM of its own; tests/cluster submits jobs with spark-submit",
 }
 """How lines of blocks begin that no test here runs, and why."""
@@ -130,13 +135,14 @@ def test_an_evaluation_runs(
     assert "mine" in capsys.readouterr().out
 
 
-def test_the_python_block_runs_with_frames_of_pandas(
-    tables: dict[str, pd.DataFrame], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("block", [text for kind, text in FENCED if kind == "python"])
+def test_a_python_block_runs_with_frames_of_pandas(
+    block: str, tables: dict[str, pd.DataFrame], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (block,) = [text for kind, text in FENCED if kind == "python"]
     exec(block, {**tables, "als": tables["lists"], "popular": tables["lists"].assign(rank=1)})
     printed = capsys.readouterr().out
-    assert "ci_low" in printed and "user_id" in printed and "only the first 20 of" in printed
+    assert "ci_low" in printed and "definition" in printed
+    assert ("only the first 20 of" in printed and "user_id" in printed) == ("user_metrics" in block)
 
 
 def test_the_board_of_published_results_needs_no_warehouse(capsys: pytest.CaptureFixture[str]) -> None:

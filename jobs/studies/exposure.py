@@ -1,6 +1,6 @@
 """Study of estimators of exposure bias: bias, spread and coverage against a known truth.
 
-    python jobs/studies/exposure.py --picture docs/exposure_study.png
+    python jobs/studies/exposure.py --picture docs/measured/exposure_study.png
     python jobs/studies/exposure.py --loops 0.9 --tastes 8 --seeds 1 --users 50
     python jobs/studies/exposure.py --matrix
 

@@ -211,7 +211,9 @@ def fit_scorer(model: ModelConfig, train: Ratings, threshold: float | None) -> F
         scorer = DotScorer(fitted.q_id, fitted.bias_i + fitted.mean, known_i)
         return FittedScorer(scorer, fitted.p_ud, known_u)
     if not isinstance(fitted, ScoringModel):
-        raise ConfigError(f"model {model.name}: kind '{model.kind}' ranks nothing", "see docs/ratings.md")
+        raise ConfigError(
+            f"model {model.name}: kind '{model.kind}' ranks nothing", "see docs/how_to/rating_benchmarks.md"
+        )
     numbers_i = np.where(known_i, np.arange(rows.n_items), -1)
     no_vectors = np.zeros((rows.n_users, 0), np.float32)
     return FittedScorer(BlockScorer(fitted.score, numbers_i), no_vectors, known_u)

@@ -1,8 +1,9 @@
 """Draw figures of rating models over folds: dimension, sampling steps, core-hours, settings.
 
     python jobs/studies/ratings.py --config FILE --warehouse DIR --figure dimensions \\
-        --models sgd_mf,bayesian_mf --dims 16,32,64,128:3,512:1 --picture docs/ratings_dimensions.png
-    python jobs/studies/ratings.py ... --figure steps --dims 16 --picture docs/ratings_steps.png
+        --models sgd_mf,bayesian_mf --dims 16,32,64,128:3,512:1 \\
+        --picture docs/measured/ratings_dimensions.png
+    python jobs/studies/ratings.py ... --figure steps --dims 16 --picture docs/measured/ratings_steps.png
     python jobs/studies/ratings.py ... --figure setting --vary regularisers=0.02,0.04,0.08 --models sgd_mf
 
 The models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the

@@ -9,7 +9,7 @@ on the open loop (the truth); to 80 % of them, and ranked on the rest. Holdout, 
 estimates are compared with the truth by Kendall's tau-b, and each with the holdout: by Steiger's test, over
 families of models, over users. With `--tuned`, settings of the section `search` are chosen first on a
 part of the training rows. Ranks are kept in FOLDER: a run that was killed goes on there. No Java starts,
-and the numbers are those of nights (docs/simpson_study.md).
+and the numbers are those of nights (docs/measured/simpson_study.md).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 Engine = Literal["local", "spark"]
 
 MOST_ROWS = 2_000_000
-"""Most rows of all tables that `auto` evaluates in this process (docs/engines.md: memory and time)."""
+"""Most rows of all tables that `auto` evaluates in this process (docs/explain/engines.md has the cost)."""
 
 MOST_PAIRS = 50_000_000
 """Most pairs of users and items that `auto` scores in this process, each in float64."""

@@ -60,13 +60,13 @@ def evaluate_frames(
 
     Raises:
         ConfigError: unknown metric or axis, a metric named twice; an option of a wrong type; a cut-off that
-        is no whole number from 1 to 2^31 - 1.
+            is no whole number from 1 to 2^31 - 1.
         SchemaError: a column is missing, or has a type that holds no ids (`kernels.ids`).
         DataError: no frame; NULL, NaN or unusable values, with their number; frames without common ids.
 
     Warns:
         CheckWarning: for each check that did not pass, with the message of `jobs/evaluate.py`: users
-        without a list, few common ids, heavy ties, duplicates, grades without a gain.
+            without a list, few common ids, heavy ties, duplicates, grades without a gain.
     """
     result = evaluate(
         truth, lists=lists, columns=columns, k=k, metrics=metrics, preset=preset,

@@ -11,7 +11,7 @@ A bundle is a folder: `bundle.json` and one Parquet file, (user_id, item_id, pre
 (user_id, item_id, rank). A digest covers all of it. Scoring compares it with the benchmark's own split,
 adds it to the board, and counts the use of the held-out rows (`submissions`). A result that is better than
 the noise explains is held back until it is accepted. A retracted row of a board stays in the table
-`boards` and is left out of all views. See docs/submissions.md.
+`boards` and is left out of all views. See docs/how_to/submissions.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from recbench_spark import cli
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("action", choices=["pack", "score", "accept", "retract"])
+    flags.add_argument("action", choices=["pack", "score", "accept", "retract"], help="what to do")
     flags.add_argument("--config", help="pack, score: benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
     flags.add_argument("--model", help="pack: a model whose fits cover all folds")
@@ -35,7 +35,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--lists", metavar="PATH", help="pack: lists made elsewhere")
     flags.add_argument("--name", help="pack: what the run is called")
     flags.add_argument("--method", help="pack: the one name of its method (default: --name)")
-    flags.add_argument("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun")
+    flags.add_argument("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun",
+                       help="pack: role of whoever ran it")  # fmt: skip
     flags.add_argument("--who", default=getpass.getuser(), help="who submits or decides (default: you)")
     flags.add_argument("--year", type=year, help="pack: year of the run (default: this one)")
     flags.add_argument("--dims", type=dims, help="pack: factors of the model")

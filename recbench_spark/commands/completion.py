@@ -39,7 +39,7 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 def parser() -> cli.Parser:
     """Make the parser of the flags."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("shell", choices=["bash", "zsh", "fish"])
+    flags.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell that completes")
     return flags
 
 

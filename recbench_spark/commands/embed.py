@@ -77,7 +77,9 @@ def _add_model_flags(flags: cli.Parser) -> None:
     """Add the flags of the model."""
     model = flags.add_argument_group("the model")
     model.add_argument(
-        "--model", metavar="FILE", help="YAML file with layers, features ...; see docs/graph.md"
+        "--model",
+        metavar="FILE",
+        help="YAML file of layers; see docs/how_to/graph_embeddings.md",
     )
     model.add_argument("--name", help="name of the model in the tables")
     model.add_argument("--features", help="table (id, vector), or degrees, constant, hashed:DIMS")
@@ -95,7 +97,7 @@ def _add_model_flags(flags: cli.Parser) -> None:
 
 def _add_nearest_flags(flags: cli.Parser) -> None:
     """Add the flags of the table of nearest nodes."""
-    near = flags.add_argument_group("nearest nodes, when all vectors are there; see docs/retrieval.md")
+    near = flags.add_argument_group("nearest nodes, when all vectors exist; see docs/how_to/retrieval.md")
     near.add_argument("--nearest", type=cli.parse_count, metavar="K", help="nodes of a list")
     near.add_argument("--nearest-index", metavar="KIND[:SETTING=VALUE,...]",
                       help="flat (exact, the default), ivf, hnsw or lsh, e.g. ivf:probes=16")  # fmt: skip

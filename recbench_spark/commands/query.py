@@ -26,7 +26,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--warehouse", help="directory or catalog.schema of the tables; --list needs none")
     flags.add_argument("--list", action="store_true", help="list tables, views and questions")
     flags.add_argument("--limit", type=cli.parse_count, default=50, help="rows printed (default 50)")
-    flags.add_argument("--format", choices=["table", "csv"], default="table")
+    flags.add_argument("--format", choices=["table", "csv"], default="table", help="form of the rows")
     flags.add_argument(
         "--engine",
         choices=["auto", "local", "spark"],

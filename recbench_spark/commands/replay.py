@@ -8,7 +8,7 @@ or not: auction_id, query_id, ad_id, position (from 1; NULL: not shown), clicked
 (main, side), quality, probability, user_id]; operating points; and models, each a table auction_id, ad_id,
 probability. Each model ranks every auction by bid x probability^exponent x quality, and its clicks are
 estimated from the log: at the same slot, moved along the position curve, or by the slot's reference rate
-(docs/auctions.md). Only rows later than every model's trained_until are replayed.
+(docs/how_to/auctions.md). Only rows later than every model's trained_until are replayed.
 
 Printed, and written to WAREHOUSE/replays, checks and runs. Up to 20 million rows the whole log is held by
 one process. Larger ones are replayed with Spark: the log is laid out once below WAREHOUSE/auction_logs, and

@@ -37,18 +37,31 @@ class Benchmark(Strict):
     added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval"})
 
     name: Name
+    """Name of the suite in tables and reports."""
     description: str = ""
+    """What the file measures, in words."""
     dataset: Dataset
+    """The log and the way to read it."""
     split: Split = Split()
+    """Rows that train and rows that test."""
     retrieval: Retrieval | None = None
+    """Indexes through which models are measured too."""
     models: tuple[SerializeAsAny[ModelConfig], ...]
+    """Models, each under a name of its own."""
     evaluation: Evaluation = Evaluation()
+    """What is measured, and how."""
     headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
+    """Figure that reports show first."""
     gates: tuple[Gate, ...] = ()
+    """Bounds on facts of the data, which can fail a night."""
     comparisons: Comparisons | None = None
+    """Tests between models and between nights."""
     regressions: tuple[Regression, ...] = ()
+    """Falls that end the job with exit code 4."""
     paradoxes: Paradoxes | None = None
+    """Search for cases where parts and whole disagree."""
     ran_by: str | None = None
+    """Person or team that ran the file, for boards."""
     search: SearchSettings | None = None
     board: Name | None = None
 

@@ -22,21 +22,31 @@ class Bundle(Strict):
     """
 
     format: Literal[1, 2] = 2
+    """Version of the form of the file."""
     name: Name
+    """Name of the submission."""
     task: Literal["predictions", "rankings"]
     who: Annotated[str, Field(min_length=1)]
+    """Person or team that submits."""
     ran_by: Literal["inventor", "rival", "rerun", "ours"] = "rerun"
+    """Role of the person who ran the method."""
     method: Annotated[str, Field(min_length=1)]
     kind: str = "unknown"
+    """Kind of the model, where it is one of this package."""
     settings: dict[str, bool | int | float | str | dict[str, float] | None] = {}
+    """Settings of the fit."""
     dims: int | None = None
+    """Length of the vectors, where the method has some."""
     benchmark: Name
+    """Name of the benchmark file."""
     log_id: str
     split: str
     provenance: Provenance = Provenance()
+    """Origin of the figure, and the search behind it."""
     rows: Annotated[int, Field(ge=1)]
     content: str
     code_version: str
+    """Version of the code that packed the bundle."""
     digest: str | None = None
 
     @model_validator(mode="after")

@@ -18,10 +18,14 @@ class Gate(Strict):
     """
 
     fact: Name
+    """Name of the fact, as in the table `manifests`."""
     part: Name | None = None
     above: float | None = None
+    """The gate acts where the fact is above this number."""
     below: float | None = None
+    """The gate acts where the fact is below this number."""
     action: Literal["fail", "warn"] = "fail"
+    """`fail` ends the job with exit code 3; `warn` writes a warning."""
 
     @model_validator(mode="after")
     def _require_one_bound(self) -> Gate:
@@ -46,6 +50,7 @@ class Comparisons(Strict):
     k: tuple[Count | None, ...] | None = None
     minimum_difference: Annotated[float, Field(ge=0)] = 0.0
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Number of resamplings for the bootstrap and the randomisation test."""
     planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
 
     @field_validator("baseline_night", mode="before")
@@ -62,10 +67,14 @@ class Regression(Strict):
     """
 
     metric: str
+    """Metric that may not fall."""
     k: Count | None = None
     drop: Annotated[float, Field(ge=0)]
+    """Largest fall that is allowed."""
     part: Name = "test"
+    """Held-out part on which the metric is watched."""
     model: Name | None = None
+    """Model that is watched; None: every model."""
     against: Literal["previous", "baseline"] = "previous"
     certain: bool = False
 
@@ -82,9 +91,13 @@ class Paradoxes(Strict):
 
     by: tuple[Name, ...] | None = None
     metrics: tuple[str, ...] | None = None
+    """Rank metrics that are compared; None: all that are measured."""
     k: tuple[Count | None, ...] | None = None
+    """Cut-offs that are compared, null for the whole ranking; None: all."""
     parts: tuple[Name, ...] | None = None
+    """Held-out parts that are compared; None: all that are measured."""
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Number of resamplings of users for the intervals."""
     against: Literal["all", "best", "baseline"] = "all"
     flips: tuple[Literal["items", "users"], ...] = ("items",)
     flips_against: Literal["all", "best", "baseline"] = "best"

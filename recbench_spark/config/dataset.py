@@ -77,13 +77,21 @@ class WorldSettings(Strict):
     """
 
     users: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    """Number of users."""
     items: Annotated[int, Field(ge=2, le=10**8)] = 300
+    """Number of items."""
     interactions: Annotated[int, Field(ge=1000, le=10**8)] = 60_000
+    """Rows of the closed loop, which the recommender showed."""
     open_loop: Annotated[int, Field(ge=0, le=10**9)] = 20_000
+    """Rows of the open loop, which were shown uniformly."""
     loop: Share = 0.8
+    """Strength of the feedback: share of the closed loop that the recommender chose."""
     periods: Annotated[int, Field(ge=1, le=50)] = 4
+    """Periods after each of which the recommender learns again."""
     seed: Seed = 42
+    """Seed of the world."""
     tastes: Annotated[int, Field(ge=1, le=32)] = 8
+    """Dimensions of the true taste of a user."""
     open_items: Literal["all", "unseen"] = "all"
 
 
@@ -104,6 +112,7 @@ class Dataset(Strict):
     added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop"})
 
     name: Name
+    """Name of the dataset in tables and reports."""
     reader: Literal[
         "world",
         "movielens_100k",
@@ -122,18 +131,25 @@ class Dataset(Strict):
         "parquet",
         "delta",
     ]
+    """Format of the log; `world` generates one, and csv, parquet and delta take `columns`."""
     path: Location | None = None
+    """File or folder of the log, on any storage; it may hold `{logical_date}`."""
     columns: dict[str, Location] = {}
     attributes: tuple[Location, ...] = ()
     options: dict[str, str] = {}
+    """Options of the reader, such as `{delimiter: ";"}`."""
     time_unit: Literal["s", "ms", "us", "timestamp"] = "s"
     time_zone: str = "UTC"
     bad_rows: Literal["error", "reject"] = "error"
+    """`error` stops where a row cannot be used; `reject` drops bad rows, counts them and keeps them in
+    the table `rejects`."""
     duplicates: Literal["keep_last", "keep_first", "error"] = "keep_last"
+    """The row that stays where a user has an item twice: the last one, the first one, or an error."""
     scale: tuple[float, float] | None = None
     until: str | None = None
     closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
+    """Size and feedback of the generated world, for reader `world`."""
 
     @field_validator("time_zone")
     @classmethod

@@ -24,17 +24,25 @@ class Slice(Strict):
     """
 
     key: Name
+    """Name of the slice in tables and reports."""
     of: Literal["popularity", "cold_user", "log", "users", "items"]
+    """Source of the labels: popularity of the item, users new to training, the log, a table of users or
+    of items."""
     column: str | None = None
+    """Column with the labels, for `log`, `users` and `items`."""
     path: Location | None = None
+    """Table of the users or items that has the column."""
 
 
 class Bootstrap(Strict):
     """Resampling of users for the intervals."""
 
     replicates: Annotated[int, Field(ge=0, le=100_000)] = 1000
+    """Number of resamplings; 0 gives no interval."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Coverage of the intervals."""
     seed: Seed = 42
+    """Seed of the resampling."""
 
 
 class CandidateDraw(Strict):
@@ -45,8 +53,10 @@ class CandidateDraw(Strict):
     """
 
     n: Count = 100
+    """Number of items that are drawn."""
     per: Literal["user", "positive"] = "user"
     seed: Seed = 42
+    """Seed of the draws, by hash."""
     estimators: tuple[DrawEstimator, ...] = (
         "rank_estimate",
         "monotone_least_squares",
@@ -78,12 +88,16 @@ class Propensities(Strict):
         "given",
         "true",
     ] = "power_law"
+    """Way to compute the chances; see the list above."""
     law: Literal["approximate", "exact"] = "approximate"
     scale: Literal["as_is", "largest", "interactions"] = "as_is"
     floor: Annotated[float, Field(gt=0, le=1)] | None = None
     path: Location | None = None
+    """Table (item_id, propensity) for the method `given`."""
     item_features: Location | None = None
+    """Table (item_id, numbers ...) for `logistic_regression`."""
     user_features: Location | None = None
+    """Table (user_id, numbers ...) for `logistic_regression`."""
     rate: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     @model_validator(mode="after")
@@ -112,7 +126,9 @@ class Strata(Strict):
     """
 
     kind: Literal["equal_mass", "equal_count", "equal_width"] = "equal_mass"
+    """Strata of equal propensity mass, of equal numbers of items, or of equal width."""
     n: tuple[Annotated[int, Field(ge=2, le=10)], ...] = (2,)
+    """Numbers of strata; each gives an estimate of its own."""
 
     @field_validator("n")
     @classmethod
@@ -137,6 +153,7 @@ class Exposure(Strict):
     """
 
     propensities: Propensities = Propensities()
+    """Chances that an item was shown."""
     estimators: tuple[ExposureEstimator, ...] = (
         "ips",
         "clipped_ips",
@@ -144,10 +161,12 @@ class Exposure(Strict):
         "snips_global",
         "stratified",
     )
+    """Corrections that stand beside every number, in the column `estimator`."""
     clip: Annotated[float, Field(gt=0)] = 100.0
     switch: Annotated[float, Field(gt=0)] = 100.0
     shrink: Annotated[float, Field(gt=0)] = 100.0
     strata: Strata = Strata()
+    """Strata of items for the estimator `stratified`."""
     without_most_popular: Annotated[float, Field(ge=0, lt=1)] = 0.01
     rewards: Location | None = None
 
@@ -194,16 +213,26 @@ class Evaluation(Strict):
 
     metrics: tuple[str, ...] = DEFAULT_METRICS
     k: tuple[int, ...] = (1, 3, 5, 10, 20)
+    """Cut-offs: lists are looked at up to rank k."""
     curve: bool = False
+    """Measure at every cut-off from 1 to the largest k."""
     parts: tuple[Name, ...] = ("test",)
+    """Held-out parts that are measured: test, valid, open_loop, or parts of the split."""
     preset: str | None = None
+    """Library whose numbers are reproduced, such as `recbole`; see the presets."""
     definition: dict[str, Any] = {}
+    """Axes of the definition that replace those of the preset, such as `{gain: exponential}`."""
     candidates_path: Location | None = None
+    """Table (user_id, item_id) of the ranked items, for `definition.candidates: given`."""
     features: Location | None = None
     draw: CandidateDraw = CandidateDraw()
+    """Settings of drawn candidates, for `definition.candidates` uniform or popularity."""
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
+    """Groups of users or items for which every metric is computed again."""
     bootstrap: Bootstrap = Bootstrap()
+    """Resampling for the confidence intervals."""
     user_metrics: bool = True
+    """Store the value of every user too; comparisons need it."""
     multiverse: bool = False
     exposure: Exposure | None = None
     uncut: bool = True

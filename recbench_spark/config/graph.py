@@ -33,20 +33,31 @@ class GraphSource(Strict):
 
     edges: str
     format: Literal["csv", "parquet", "delta"] | None = None
+    """Format of the table; None: by the name of the file."""
     columns: dict[str, str] = Field(default_factory=dict)
     lists: bool = False
     directed: bool = True
+    """Messages go from src to dst alone; false: both ways."""
     sides: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)] = ("node",)
+    """Names of the sides: one, or two for a bipartite graph."""
     weighted: bool = False
+    """Edges have a column weight."""
     ids: Literal["auto", "numeric", "text"] = "auto"
+    """Read ids as numbers or as text; auto looks at the column."""
     where: dict[str, str] = Field(default_factory=dict)
     partitions: dict[str, str] = Field(default_factory=dict)
+    """Values of partition columns of a Delta table that are read."""
     nodes: dict[Name, str] = Field(default_factory=dict)
     node_column: str = "id"
+    """Name of the column of ids in the tables of `nodes`."""
     duplicates: Literal["keep", "drop"] = "keep"
+    """Keep an edge that stands twice as two, or drop the second one."""
     self_loops: Literal["keep", "drop"] = "keep"
+    """Keep or drop edges from a node to itself."""
     bad_rows: Literal["error", "drop"] = "error"
+    """Rows without an id: stop with an error, or drop them."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of the hashes of ids."""
 
     @model_validator(mode="after")
     def _check_graph_source(self) -> GraphSource:
@@ -88,10 +99,15 @@ class Features(Strict):
 
     path: str | None = None
     side: Name | None = None
+    """Side of the nodes in the table; bipartite: the second one by default."""
     id_column: str = "id"
+    """Name of the column of ids."""
     kind: Literal["table", "degrees", "constant", "hashed"] = "degrees"
+    """Source of the features: a table, degrees, a constant, or hashes of ids."""
     dims: Width = 64
+    """Numbers of a node, for `hashed`."""
     missing: Literal["error", "zero"] = "error"
+    """Nodes that the table lacks: stop with an error, or use zeros."""
 
     @model_validator(mode="after")
     def _check_feature_path(self) -> Features:
@@ -104,13 +120,21 @@ class LayerSettings(Strict):
     """Settings of one layer (see `kernels.graph.layers`)."""
 
     form: Literal["convolve", "sage"] = "sage"
+    """Layer of PinSage (convolve) or of GraphSAGE (sage)."""
     aggregator: Aggregator = "mean"
+    """How neighbours are pooled."""
     width: Width = 64
+    """Numbers of a node after the layer."""
     hidden: Width | None = None
+    """Numbers of a neighbour before it is pooled; None: the width."""
     join: Literal["concat", "add"] = "concat"
+    """How a node's own vector meets that of its neighbours: side by side, or as a sum."""
     activation: Literal["relu", "none"] = "relu"
+    """Function after the layer."""
     normalise: bool = True
+    """Scale vectors to length 1 after the layer."""
     neighbours: Annotated[int, Field(ge=1)] = 25
+    """Neighbours that are pooled, at most."""
 
     @model_validator(mode="after")
     def _check_aggregator(self) -> LayerSettings:
@@ -143,16 +167,27 @@ class GraphLayers(Strict):
     """
 
     features: Features = Features()
+    """Features of nodes before the first layer."""
     layers: Annotated[tuple[LayerSettings, ...], Field(min_length=1)] = (LayerSettings(), LayerSettings())
+    """Layers, the first one first."""
     final: tuple[Width, ...] = ()
+    """Widths of the dense layers at the end."""
     mode: Literal["projected", "bipartite"] = "projected"
+    """`projected` pools over neighbours; `bipartite` over neighbours of neighbours."""
     weights: str | None = None
+    """File with weights of the layers; None: random ones by `seed`."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    """Seed of random weights."""
     wire: Literal["float16", "float32"] = "float32"
+    """Type of numbers that travel between tasks."""
     plan: Literal["auto", "G", "R", "S"] = "auto"
+    """How tasks share the work; no number depends on it."""
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Blocks of nodes; None: chosen from the size."""
     groups: Annotated[int, Field(ge=1)] | None = None
+    """Groups of blocks that are computed in turn; None: chosen from the size."""
     batch: Annotated[int, Field(ge=1)] = 4096
+    """Nodes that a task computes together."""
 
     def forms(self) -> tuple[LayerForm, ...]:
         """Return the layers as the kernels take them."""
@@ -180,8 +215,11 @@ class GraphModel(GraphLayers):
     """Embeddings of all nodes of a graph after some layers, as `jobs/embed.py` computes them."""
 
     name: Name = "graph"
+    """Name of the embeddings."""
     graph: GraphSource
+    """Source of the edges."""
     output: Literal["embeddings", "vectors"] = "embeddings"
+    """Table that is written."""
 
     @model_validator(mode="after")
     def _fill_feature_side(self) -> GraphModel:
@@ -209,14 +247,22 @@ class NeighbourhoodSettings(Strict):
     """
 
     graph: GraphSource
+    """Source of the edges."""
     side: Name | None = None
+    """Side whose nodes get neighbourhoods."""
     walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
+    """Random walks from each node."""
     hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
+    """Hops of a walk."""
     restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Chance that a walk returns to its start after a hop."""
     top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
+    """Nodes of a neighbourhood."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    """Seed of the walks."""
     way: Literal["auto", "local", "join"] = "auto"
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """Blocks of nodes; None: chosen from the size."""
 
     @model_validator(mode="after")
     def _check_walks(self) -> NeighbourhoodSettings:
@@ -243,7 +289,8 @@ def load_model(path: str, more: dict[str, Any]) -> GraphModel:
     Raises:
         ConfigError: the file cannot be read, is no YAML, or has an unknown key or a value out of range.
     """
-    return parse(GraphModel, merge_documents(read_yaml(Path(path), "see docs/graph.md"), more), path)
+    document = read_yaml(Path(path), "see docs/how_to/graph_embeddings.md")
+    return parse(GraphModel, merge_documents(document, more), path)
 
 
 def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

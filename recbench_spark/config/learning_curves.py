@@ -31,7 +31,9 @@ class LearningCurve(Strict):
     given: tuple[Count, ...] | Annotated[int, Field(ge=1, le=MAX_POINTS)]
     order: Literal["time", "hash"] = "time"
     draws: Annotated[int, Field(ge=1, le=MAX_DRAWS)] = 1
+    """Orders by hash for each user, whose values are averaged; for `order` hash."""
     seed: Seed = 42
+    """Seed of the orders by hash."""
     test: Literal["common", "rest"] = "common"
     minimum: Count = 1
     users: Literal["fixed", "as_long_as"] = "fixed"

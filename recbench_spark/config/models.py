@@ -34,11 +34,17 @@ class Provenance(Strict):
     added_later: ClassVar[frozenset[str]] = frozenset({"at_edge"})
 
     source: Literal["own", "baseline", "rerun", "published"] = "baseline"
+    """Origin of the figure: the method under test, a baseline, a rerun, or a publication."""
     ran_by: str | None = None
+    """Person or team that ran it."""
     year: Annotated[int, Field(ge=1990, le=2100)] | None = None
+    """Year of the publication."""
     search_space: dict[str, tuple[float, ...]] = {}
+    """Searched values of each setting; filled in from the table `trials`."""
     budget: str | None = None
+    """Effort of the search in words; filled in from the table `trials`."""
     at_edge: tuple[str, ...] = ()
+    """Settings whose best value lies on the edge of the searched space."""
 
 
 class ModelConfig(Strict):
@@ -66,9 +72,13 @@ class ModelConfig(Strict):
     fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in", "held_out_users")
 
     name: Name
+    """Name of the model in tables and reports."""
     version: str = "1"
+    """Your version of the model: another one is another run."""
     provenance: Provenance = Provenance()
+    """Origin of the figures."""
     kind: str
+    """Kind of the model: a name of this page, or `module:Class` of your own package."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -199,6 +209,7 @@ class RandomModel(ModelConfig):
 
     kind: Literal["random"]
     seed: Seed = 42
+    """Seed of the hash."""
 
 
 class PopularModel(ModelConfig):
@@ -217,8 +228,11 @@ class ItemKnnModel(ModelConfig):
 
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
+    """`sum` adds cosines; `centred_mean` adds deviations from each item's mean."""
     neighbours: Count = 100
+    """Most similar items that each item keeps."""
     max_history: Annotated[int, Field(ge=2, le=INT)] = 1000
+    """Items of a user that count; of a longer history a part is chosen by hash."""
 
 
 class AlsModel(ModelConfig):
@@ -226,11 +240,17 @@ class AlsModel(ModelConfig):
 
     kind: Literal["als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
+    """Factors of a user and of an item."""
     iterations: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Sweeps over users and items."""
     regularization: Annotated[float, Field(ge=0)] = 0.05
+    """Weight of squared lengths (Spark's regParam)."""
     alpha: Annotated[float, Field(ge=0)] = 1.0
+    """Growth of confidence with the rating, if `implicit`."""
     implicit: bool = True
+    """Learn from confidence in pairs; false: predict ratings."""
     seed: Seed = 42
+    """Seed of the first factors."""
 
 
 class TruthModel(ModelConfig):
@@ -259,9 +279,13 @@ class EmbeddingsModel(ModelConfig):
     fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in",)
     kind: Literal["embeddings"]
     users: Location | None = None
+    """Table (user_id, vector[, bias])."""
     items: Location
+    """Table (item_id, vector[, bias])."""
     similarity: Literal["dot", "cosine"] = "dot"
+    """Score of a pair: the product of the vectors, or their cosine."""
     fold_in: FoldInRidge | None = None
+    """Regression that gives users vectors from the items that they are given."""
 
     @property
     def folds_given_rows(self) -> bool:
@@ -283,6 +307,7 @@ class ScoresModel(ModelConfig):
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["scores"]
     path: Location
+    """Table (user_id, item_id, score); it may hold `{logical_date}`."""
 
 
 class ListsModel(ModelConfig):
@@ -296,6 +321,7 @@ class ListsModel(ModelConfig):
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["lists"]
     path: Location
+    """Table (user_id, item_id, rank or score); it may hold `{logical_date}`."""
     training_items: Literal["keep", "drop"] = "keep"
 
 
@@ -309,7 +335,9 @@ class SwitchModel(ModelConfig):
 
     kind: Literal["switch"]
     first: Name | None = None
+    """Model that is used first."""
     then: Name | None = None
+    """Model that is used from then on."""
     at: Count | Literal["auto"] = "auto"
 
     @model_validator(mode="after")
@@ -332,6 +360,7 @@ class RetrievedModel(ModelConfig):
     kind: Literal["retrieved"]
     base: SerializeAsAny[ModelConfig]
     index: AnyIndexSettings
+    """Settings of the index."""
     length: Count
 
     @field_validator("base", mode="before")
@@ -370,6 +399,7 @@ class PublishedModel(ModelConfig):
     measured: ClassVar[bool] = False
     kind: Literal["published"]
     figures: dict[str, float]
+    """Figures by name, such as `{ndcg@10: 0.31}`."""
 
     @field_validator("figures")
     @classmethod

@@ -44,11 +44,15 @@ class AuctionWorld(Strict):
     """
 
     auctions: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
+    """Number of auctions."""
     queries: Count = 1000
+    """Number of different queries."""
     ads: Annotated[int, Field(ge=2, le=1000)] = 10
     participants: Annotated[int, Field(ge=1, le=100)] = 8
+    """Ads that enter an auction."""
     zipf: Annotated[float, Field(ge=0, le=5)] = 1.0
     seed: Seed = 42
+    """Seed of the log."""
 
 
 class AuctionLog(Strict):
@@ -61,9 +65,13 @@ class AuctionLog(Strict):
 
     path: Location | None = None
     columns: dict[str, Location] = {}
+    """Standard names, and the log's names of these columns."""
     world: AuctionWorld | None = None
+    """Settings of a generated log, in place of `path`."""
     time_unit: Literal["s", "ms", "us"] = "us"
     bad_rows: Literal["fail", "reject"] = "fail"
+    """`fail` stops where a row cannot be used; `reject` drops its auction and keeps the row in the table
+    `rejects`."""
 
     @field_validator("columns")
     @classmethod
@@ -86,10 +94,15 @@ class ReplayPoint(Strict):
     """
 
     exponent: Exponent = 1.0
+    """Exponent of the probability in the score; 0 ranks by bid and quality alone."""
     main_floor: Amount = 0.0
+    """Lowest score on the main line."""
     main_slots: Slots = 1
+    """Ads on the main line, at most."""
     reserve: Amount = 0.0
+    """Lowest score beside the main line."""
     side_slots: Slots = 0
+    """Ads beside the main line, at most."""
 
     def point(self) -> OperatingPoint:
         """Return the point as the mechanism takes it."""
@@ -100,10 +113,15 @@ class PointGrid(Strict):
     """Operating points as all combinations of lists."""
 
     exponent: tuple[Exponent, ...] = (1.0,)
+    """Exponents of the probability."""
     main_floor: tuple[Amount, ...] = (0.0,)
+    """Lowest scores on the main line."""
     main_slots: tuple[Slots, ...] = (1,)
+    """Largest numbers of ads on the main line."""
     reserve: tuple[Amount, ...] = (0.0,)
+    """Lowest scores beside the main line."""
     side_slots: tuple[Slots, ...] = (0,)
+    """Largest numbers of ads beside the main line."""
 
     def points(self) -> tuple[OperatingPoint, ...]:
         """Return the points in the order of the lists, the last one fastest."""
@@ -130,6 +148,7 @@ class ReplaySettings(Strict):
     shrinkage: Annotated[float, Field(ge=0)] = 0.0
     page_views: Count | None = None
     bootstrap: Bootstrap = Bootstrap()
+    """Resampling for the intervals."""
     resample: Literal["query", "user"] = "query"
 
     def list_points(self) -> tuple[OperatingPoint, ...]:
@@ -156,8 +175,10 @@ class ReplayModel(Strict):
     """
 
     name: Name
+    """Name of the model."""
     path: Location | None = None
     noise: Annotated[float, Field(ge=0, le=10)] | None = None
+    """For a generated log: distance of the logarithms of click rates from the truth."""
     trained_until: AwareDatetime | None = None
 
     @field_validator("trained_until", mode="before")
@@ -178,9 +199,13 @@ class ReplayFile(Strict):
     """A replay file."""
 
     name: Name
+    """Name of the suite."""
     log: AuctionLog
+    """The log of auctions."""
     replay: ReplaySettings
+    """Settings of the replay."""
     models: Annotated[tuple[ReplayModel, ...], Field(min_length=1)]
+    """Models that are replayed."""
 
     @model_validator(mode="after")
     def _check_models(self) -> ReplayFile:

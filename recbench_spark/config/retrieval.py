@@ -29,6 +29,7 @@ class FlatIndexSettings(IndexSettings):
     """All items are compared: the list is exact."""
 
     kind: Literal["flat"]
+    """`flat`: the exact index."""
 
 
 class InvertedIndexSettings(IndexSettings):
@@ -39,6 +40,7 @@ class InvertedIndexSettings(IndexSettings):
     """
 
     kind: Literal["ivf"]
+    """`ivf`: cells around centroids."""
     cells: Annotated[int, Field(ge=1, le=MOST_CELLS)] | Literal["auto"] = "auto"
     probes: Count = 8
     sample: Count = 100_000
@@ -52,6 +54,7 @@ class GraphIndexSettings(IndexSettings):
     """
 
     kind: Literal["hnsw"]
+    """`hnsw`: a graph of near neighbours."""
     links: Annotated[int, Field(ge=2, le=256)] = 32
     built_with: Count = 40
     candidates: Count = 64
@@ -67,8 +70,11 @@ class HashIndexSettings(IndexSettings):
     """
 
     kind: Literal["lsh"]
+    """`lsh`: bands of signed random projections."""
     bands: Annotated[int, Field(ge=1, le=1024)] = 20
+    """Number of bands of bits."""
     bits: Annotated[int, Field(ge=1, le=63)] = 12
+    """Bits of a band: signs of random projections."""
     theta: Annotated[float, Field(gt=0.0)] = 2.0
     always: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
     largest_bucket: Count = 100_000

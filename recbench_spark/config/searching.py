@@ -28,9 +28,13 @@ class SettingRange(Strict):
     """
 
     low: int | float | None = None
+    """Lower end of the range."""
     high: int | float | None = None
+    """Upper end of the range."""
     log: bool = False
+    """Look at the range on a logarithmic scale."""
     values: tuple[Choice, ...] = ()
+    """Values to choose from, in place of a range."""
 
     @model_validator(mode="after")
     def _check_range(self) -> SettingRange:
@@ -111,8 +115,10 @@ class SearchSettings(Strict):
     budget: Annotated[int, Field(ge=1, le=MAX_SETTINGS)] = 16
     method: Literal["sobol", "random"] = "sobol"
     seed: Seed = 42
+    """Seed of the points and of the validation rows."""
     share: Annotated[float, Field(ge=MIN_SHARE, le=1 - MIN_SHARE)] = 0.05
     fold: Annotated[int, Field(ge=0)] = 0
+    """Fold of the split whose training rows are divided."""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 1
     spaces: dict[str, dict[str, SettingRange]]
 

@@ -51,8 +51,11 @@ class HeldOut(Strict):
     """
 
     of: Literal["users", "items"] = "users"
+    """Hold out users, or items."""
     test: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share for the test part."""
     valid: Share = 0.0
+    """Share for the validation part."""
 
     @model_validator(mode="after")
     def _check_held_out_shares(self) -> HeldOut:
@@ -84,24 +87,39 @@ class Split(Strict):
     added_later: ClassVar[frozenset[str]] = frozenset({"open_loop"})
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
+    """Short name of a combination of order, holdout and group."""
     order: Literal["random", "temporal"] = "random"
+    """Order of the rows before they are held out: by hash, or by time."""
     holdout: Literal[
         "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
     ] = "ratio"
+    """Rule that says which rows are held out; see the list above."""
     group: Literal["user", "global"] = "user"
+    """Hold out inside each user's rows, or over all rows together."""
     ratio: tuple[Share, Share, Share] = (0.8, 0.0, 0.2)
+    """Shares of train, valid and test, for holdout ratio."""
     valid: bool = False
+    """Also hold out a validation part."""
     n: Annotated[int, Field(ge=0, le=INT)] | None = None
+    """Rows per user: held out (last_n) or given (n_given)."""
     parts: tuple[Name, ...] = ("test",)
     folds: Annotated[int, Field(ge=2, le=INT)] = 10
+    """Number of folds."""
     fold: Annotated[int, Field(ge=0)] = 0
+    """Fold that is the test part, from 0."""
     start: datetime | None = None
+    """Begin of the period; without it the end of the log counts."""
     length: Duration | None = None
+    """Length of the period, such as `7d`."""
     step: Duration | None = None
+    """Distance of two windows; by default the length."""
     window: Annotated[int, Field(ge=0, le=INT)] = 0
+    """Number of the window, from 0."""
     held_out: HeldOut | None = None
+    """Share of the users (or items) that does not train the model."""
     open_loop: Literal["unseen", "all"] = "unseen"
     seed: Seed = 42
+    """Seed of every choice by hash."""
 
     @model_validator(mode="before")
     @classmethod

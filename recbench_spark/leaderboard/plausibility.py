@@ -3,7 +3,7 @@
 There are two rules. Level: a result is doubted if it is better than the best trusted run (published, run
 here, or accepted by an operator) by more than progress and the noise of repeated runs explain. Exactness:
 predictions very near a rating are not right more often than predictions a little farther away, unless true
-ratings are among them. `docs/submissions.md` has the error rates on simulated submissions.
+ratings are among them. `docs/how_to/submissions.md` has the error rates on simulated submissions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProgressLimits(NamedTuple):
 
 RATING_LIMITS = ProgressLimits(0.08, 0.15, 0.5)
 """The largest step from the best of three or more methods to the next best is 1.3 % of RMSE on
-the published boards; from means of users and items to the best run of `docs/ratings.md` it is 10 %."""
+the published boards; from means to the best run of `docs/measured/ratings.md` it is 10 %."""
 
 RANKING_LIMITS = ProgressLimits(0.25, 0.5, 0.99)
 """From popular items to the best run of the NCF paper's split: 27 % of the way to 1; from item neighbours

@@ -26,10 +26,10 @@ class GraphNet(GraphLayers, ModelConfig):
     """GraphNet embeds users and items of the training part by layers of PinSage or GraphSAGE.
 
     Edges are the rows of part `train`, each once for messages either way. No held-out row is read.
-    `weighted`: the ratings are the weights. `features`: see docs/graph.md; the default is hashed ids. An
-    item (or user) that is in a table of features and has no training row is a node without edges and has an
-    embedding. With all other features it has none and is not ranked. `similarity`: function of both vectors
-    that gives the score.
+    `weighted`: the ratings are the weights. `features`: the default is hashed ids
+    (docs/how_to/graph_embeddings.md). An item (or user) that is in a table of features and has no training
+    row is a node without edges and has an embedding. With all other features it has none and is not
+    ranked. `similarity`: function of both vectors that gives the score.
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path", "weights")

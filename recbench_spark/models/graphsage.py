@@ -18,12 +18,13 @@ class GraphSageModel(FittedLayers):
     first one first, anew for each minibatch. The final vectors use all neighbours. `weight`: Q, the weight
     of the negative items in the loss. `final`: dense layers at the end. Without one the vectors end in a
     ReLU, and most products of two are 0. `neighbour_dropout` is off by default, because it costs items with
-    edges more than 1 % of their hit rate (docs/graph_models.md).
+    edges more than 1 % of their hit rate (docs/how_to/graph_models.md).
     """
 
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["graphsage"]
     aggregator: Literal["mean", "max", "gcn", "lstm"] = "mean"
+    """How neighbours are pooled."""
     samples: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = ()
     final: tuple[Width, ...] = (64,)
     weight: Annotated[float, Field(ge=0)] = 1.0

@@ -18,3 +18,4 @@ class LightGcnModel(FactorModelConfig):
 
     kind: Literal["lightgcn"]
     layers: Annotated[int, Field(ge=1, le=16)] = 3
+    """Sums over neighbours that are averaged."""

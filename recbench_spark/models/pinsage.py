@@ -22,14 +22,21 @@ class FittedLayers(FittedModel):
     added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"neighbour_dropout"}
 
     features: Features = Features(kind="hashed")
+    """Features of items before the first layer."""
     depth: Annotated[int, Field(ge=1, le=8)] = 2
+    """Number of layers."""
     width: Width = 64
+    """Numbers of a node after each layer."""
     hidden: Width = 64
+    """Numbers of a neighbour before they are pooled."""
     join: Literal["concat", "add"] = "concat"
+    """How a node's own vector meets that of its neighbours: side by side, or as a sum."""
     negatives: Annotated[int, Field(ge=1, le=1 << 20)] = 500
+    """Random items that a minibatch shares as negatives."""
     batch: Count = 512
     neighbour_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.02
     similarity: Literal["dot", "cosine"] = "dot"
+    """Score of a pair: the product of the vectors, or their cosine."""
 
     def make_layers(self, form: Literal["convolve", "sage"], aggregator: str) -> tuple[LayerSettings, ...]:
         """Return the settings of the layers as a model over a graph takes them."""
@@ -51,16 +58,25 @@ class PinSageModel(FittedLayers):
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["pinsage"]
     aggregator: Literal["importance", "mean", "max", "sum"] = "importance"
+    """How neighbours are pooled; `importance` weights them by visits of the walks."""
     final: tuple[Width, ...] = (64,)
+    """Widths of the dense layers at the end."""
     top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
+    """Items of a neighbourhood."""
     walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
+    """Random walks from each item."""
     hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
+    """Hops of a walk."""
     restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Chance that a walk returns to its start after a hop."""
     pairs: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Pairs of each item of a user with the next ones in an order by hash."""
     margin: Annotated[float, Field(ge=0)] = 0.1
+    """Margin of the loss by which a pair must beat a negative."""
     curriculum: bool = False
     per_pair: bool = False
     hard_ranks: tuple[Count, Count] = (2000, 5000)
+    """First and last rank by personalised PageRank of the hard negatives, for `curriculum`."""
 
     @model_validator(mode="after")
     def _check_ranks(self) -> PinSageModel:

@@ -2,7 +2,7 @@
 
 Their form has a version. A field is added under the same version, and one that is renamed, removed or means
 something else raises it. `docs/results.schema.json` is the schema, which `python -m tools.result_schema`
-writes, and `docs/results.md` explains it.
+writes, and `docs/reference/results.md` explains it.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def environment_archive(folder: Path, python: Path) -> Path:
 def submit(
     place: Cluster, folder: Path, python: Path, night: dict[str, Any], confs: tuple[str, ...]
 ) -> list[str]:
-    """The command of docs/cluster.md, for a night and with some of our files of Spark's settings."""
+    """The command of docs/how_to/cluster.md, for a night and with some of our files of Spark's settings."""
     conf = folder / "night.conf"
     conf.write_text("".join((ROOT / "conf" / "spark" / f"{name}.conf").read_text() for name in confs))
     config = folder / f"{night['name']}.yaml"

@@ -1,4 +1,4 @@
-"""Nights on a real S3 server by the command of docs/cluster.md: bits of a folder, a kill, two jobs at once.
+"""Nights on a real S3 server by the command of docs/how_to/cluster.md: bits, a kill, two jobs at once.
 
 All objects of the bucket, and all that the jobs print and log, are searched for the secret key.
 """
@@ -79,7 +79,7 @@ ON_THIS_MACHINE = {
 
 @contextmanager
 def start_job(folder: Path, name: str, job: str, *flags: str, **variables: str) -> Iterator[Process]:
-    """Start a job as docs/cluster.md says; its output and its event log are in the folder."""
+    """Start a job as docs/how_to/cluster.md says; its output and its event log are in the folder."""
     events = folder / "events"
     events.mkdir(exist_ok=True)
     command = [str(SPARK_HOME / "bin" / "spark-submit")]

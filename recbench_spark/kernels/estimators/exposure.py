@@ -28,7 +28,7 @@ stratified    sum over strata of |Q_s| / |Q| M(Q_s) (see `measure_by_stratum` an
 NDCG under weights. The ideal list of ips, clipped_ips, snips_user and snips_global has the relevant items
 that were shown, at any weight: it is shorter than the user's own, and its items of large weight come
 first. If exposure follows popularity, such an NDCG can be farther from the truth than the holdout's
-(`docs/exposure_study.md`). The sums (hits, precision, DCG) have no ideal and are unbiased under ips.
+(`docs/measured/exposure_study.md`). The sums (hits, precision, DCG) have no ideal; ips leaves no bias.
 ips_pooled estimates, at binary gains,
 
     (sum_u DCG_u / U) / I(sum_u n_u / U),   I(n) = the DCG of n relevant items on the first ranks,

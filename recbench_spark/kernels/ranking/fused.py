@@ -59,7 +59,7 @@ MOST_DIMS = 2**29 // LEVELS**2
 FIRST_TILE, LAST_TILE = 4096, 32768
 """Items of the first and of the last tile: few at first, since the longest items decide most positives.
 
-Each tile costs some waiting of the CPU for the GPU, so that small tiles are slow (docs/gpu.md).
+Each tile costs some waiting of the CPU for the GPU, so that small tiles are slow (docs/measured/gpu.md).
 """
 
 PAIRS_AT_ONCE = 2**22

@@ -33,19 +33,27 @@ class FittedModel(ModelConfig):
     revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
+    """Passes over the training examples, at most."""
     examples: Steps = 0
     batch: Count = 2048
+    """Examples of a minibatch."""
     rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    """Learning rate after the warm-up."""
     warm_up: Steps = 0
+    """Steps over which the learning rate grows from 0."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor of the learning rate after each epoch."""
     patience: Steps = 5
+    """Epochs without a better one after which the fit ends; 0: never."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     every: Steps = 0
+    """Steps between checkpoints within an epoch; 0: only after an epoch."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     watch: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
+    """Seed of weights and draws."""
 
     @model_validator(mode="after")
     def _one_gpu(self) -> Self:
@@ -88,10 +96,13 @@ class FactorModelConfig(FittedModel):
     unfitted: ClassVar[frozenset[str]] = frozenset({"fold_in"})
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
+    """Length of the vectors."""
     negatives: Annotated[int, Field(ge=1, le=10_000)] = 1
     shared: Count = 1
     penalty: Annotated[float, Field(ge=0)] = 1e-4
+    """Factor of squared lengths; the loss of an example has half of it."""
     spread: Annotated[float, Field(gt=0)] = 0.1
+    """Spread of the first random vectors."""
     fold_in: FoldInRidge | None = None
 
     @property

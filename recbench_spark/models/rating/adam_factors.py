@@ -45,6 +45,7 @@ class AdamSettings(RatingSettings):
     """
 
     epochs: Annotated[int, Field(ge=1)] = 20
+    """Passes over the pairs."""
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.001
     positives: Literal["all", "relevant"] = "all"
 
@@ -63,6 +64,7 @@ class WmfSettings(AdamSettings):
 
     kind: Literal["wmf"] = "wmf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 50
+    """Factors of a user and of an item."""
     epochs: Annotated[int, Field(ge=1)] = 100
     batch_items: Annotated[int, Field(ge=1)] = 128
     observed_weight: Annotated[float, Field(gt=0)] = 1.0
@@ -85,6 +87,7 @@ class GmfSettings(AdamSettings):
 
     kind: Literal["gmf"] = "gmf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 50
+    """Factors of a user and of an item."""
     batch: Annotated[int, Field(ge=1)] = 256
     negatives: Annotated[int, Field(ge=1, le=1000)] = 4
     regulariser: Annotated[float, Field(ge=0)] = 0.0

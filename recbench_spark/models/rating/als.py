@@ -37,9 +37,13 @@ class AlsSettings(RatingSettings):
 
     kind: Literal["als_wr"] = "als_wr"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Factors of a user and of an item."""
     sweeps: Annotated[int, Field(ge=1)] = 16
+    """Sweeps over users and items."""
     regulariser: Annotated[float, Field(gt=0)] = 0.05
+    """Weight of squared lengths, once per rating of a row."""
     init_sd: Annotated[float, Field(gt=0)] = 0.1
+    """Standard deviation of the factors at the start."""
 
 
 class ImplicitAlsSettings(RatingSettings):
@@ -53,11 +57,14 @@ class ImplicitAlsSettings(RatingSettings):
 
     kind: Literal["implicit_als"] = "implicit_als"
     dims: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Factors of a user and of an item."""
     sweeps: Annotated[int, Field(ge=1)] = 16
+    """Sweeps over users and items."""
     unobserved_weight: Annotated[float, Field(gt=0)] = 0.1
     regulariser: Annotated[float, Field(gt=0)] = 0.003
     frequency: Annotated[float, Field(ge=0, le=1)] = 1.0
     init_sd: Annotated[float, Field(gt=0)] = 0.1
+    """Standard deviation of the factors at the start."""
 
 
 def fit_als(

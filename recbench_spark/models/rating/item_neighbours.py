@@ -38,9 +38,13 @@ class ItemNeighboursSettings(RatingSettings):
 
     kind: Literal["item_neighbours"] = "item_neighbours"
     neighbours: Annotated[int, Field(ge=1)] = 40
+    """Neighbours of an item that predict, at most."""
     shrinkage: Annotated[float, Field(ge=0)] = 100.0
+    """Common users at a similarity of 0 that are added to each pair's."""
     user_shrinkage: Annotated[float, Field(ge=0)] = 10.0
+    """Ratings at the overall mean that are added to each user's."""
     item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
+    """Ratings at the overall mean that are added to each item's."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class RatingModelConfig(ModelConfig):
     """A learner of `models.rating` in one task; `seed` is that of all its draws."""
 
     seed: Seed = 42
+    """Seed of every random choice of the fit."""
 
     @property
     def folds_given_rows(self) -> bool:

@@ -32,11 +32,17 @@ class LogisticSettings(RatingSettings):
 
     kind: Literal["logistic_mf"] = "logistic_mf"
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Factors of a user and of an item."""
     epochs: Annotated[int, Field(ge=1)] = 64
+    """Passes over the pairs."""
     negatives: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Items drawn for each pair that the user has not rated."""
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.002
+    """Learning rate."""
     regulariser: Annotated[float, Field(ge=0)] = 0.005
+    """Weight of squared lengths."""
     init_sd: Annotated[float, Field(ge=0)] = 0.1
+    """Standard deviation of the factors at the start."""
 
 
 class Logistic(NamedTuple):

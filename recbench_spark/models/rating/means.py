@@ -31,8 +31,11 @@ class MeansSettings(RatingSettings):
 
     kind: Literal["means"] = "means"
     means: Literal["global", "users", "items", "items_users", "users_items"] = "items_users"
+    """The means, in the order in which they are taken off."""
     user_shrinkage: Annotated[float, Field(ge=0)] = 10.0
+    """Ratings at the overall mean that are added to each user's."""
     item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
+    """Ratings at the overall mean that are added to each item's."""
 
 
 @dataclass(frozen=True)

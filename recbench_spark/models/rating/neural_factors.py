@@ -85,6 +85,7 @@ class NeumfSettings(MlpSettings):
 
     kind: Literal["neumf"] = "neumf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Length of the vectors of the products."""
 
 
 # ------------------------------------------------------------------------------------ the model

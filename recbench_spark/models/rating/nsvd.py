@@ -35,11 +35,17 @@ class NsvdSettings(RatingSettings):
 
     kind: Literal["nsvd1"] = "nsvd1"
     dims: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Factors of an item."""
     epochs: Annotated[int, Field(ge=1)] = 30
+    """Passes over the ratings."""
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
+    """Learning rate."""
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Factor of the rate from each epoch to the next."""
     regulariser: Annotated[float, Field(ge=0)] = 0.02
+    """Weight of squared lengths."""
     init_sd: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of the factors at the start."""
 
 
 class Nsvd(NamedTuple):

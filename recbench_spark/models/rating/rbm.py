@@ -44,11 +44,17 @@ class RbmSettings(RatingSettings):
 
     kind: Literal["rbm"] = "rbm"
     dims: Annotated[int, Field(ge=1, le=2048)] = 100
+    """Hidden units."""
     epochs: Annotated[int, Field(ge=1)] = 30
+    """Passes over the ratings."""
     rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
+    """Learning rate."""
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Factor of the rate from each epoch to the next."""
     regulariser: Annotated[float, Field(ge=0)] = 0.001
+    """Weight of squared weights."""
     init_sd: Annotated[float, Field(gt=0)] = 0.01
+    """Standard deviation of the weights at the start."""
 
 
 class Machine(NamedTuple):

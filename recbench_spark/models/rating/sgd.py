@@ -51,9 +51,13 @@ class Steps(Strict):
     """One number for each kind of parameter: learning rates or regularisers."""
 
     user_biases: Positive
+    """Of the biases of users."""
     item_biases: Positive
+    """Of the biases of items."""
     user_factors: Positive
+    """Of the factors of users."""
     item_factors: Positive
+    """Of the factors of items."""
 
     def as_float32(self, by: float = 1.0) -> tuple[np.float32, ...]:
         """Return the four numbers times `by`, in the order above."""
@@ -70,7 +74,9 @@ class Stopping(Strict):
     """Early stopping: end when the error on a part of the ratings rises; return the best epoch."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Share of the ratings on which the error is watched."""
     patience: Annotated[int, Field(ge=1)] = 3
+    """Epochs without a smaller error after which the fit ends."""
 
 
 class SgdSettings(RatingSettings):
@@ -89,7 +95,9 @@ class SgdSettings(RatingSettings):
 
     kind: Literal["sgd_mf"] = "sgd_mf"
     dims: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Factors of a user and of an item."""
     epochs: Annotated[int, Field(ge=1)] = 64
+    """Passes over the ratings."""
     rates: Steps = equal_steps(0.005)
     regularisers: Steps = equal_steps(0.04)
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0

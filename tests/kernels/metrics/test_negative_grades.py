@@ -1,4 +1,4 @@
-"""The table of four rules for grades below 0 in docs/learning_curves.md, by hand and by the engine."""
+"""The four rules for grades below 0 in docs/how_to/learning_curves.md, by hand and by the engine."""
 
 from __future__ import annotations
 

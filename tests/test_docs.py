@@ -1,0 +1,223 @@
+"""The pages of docs: links lead somewhere, commands have their flags, blocks of YAML and Python work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from recbench_spark.commands.dispatch import list_commands
+from recbench_spark.config import load_benchmark
+from recbench_spark.config.models import MODELS
+from recbench_spark.models.rating.interface import Ratings
+from tools.reference.markdown import make_anchor
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("**/*.md"), *ROOT.glob("*.md")])
+TAUGHT = sorted(
+    [ROOT / "README.md", *(p for f in ("start", "how_to", "explain") for p in DOCS.glob(f"{f}/*.md"))]
+)
+"""Pages whose commands must have the flags that stand there; others hold commands as they were measured."""
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?<=\n\n)( {4}\S.*\n(?: {4}.*\n)*)")
+LINK = re.compile(r"\]\(([^)\s#]*)(#[^)\s]+)?\)")
+MOST_WORDS = 900
+
+
+def list_anchors(path: Path) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    text = FENCED.sub("", path.read_text())
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {make_anchor(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)) for title in titles}
+
+
+def find_dead_links(path: Path) -> list[str]:
+    """Return the links of a page that lead to no file, or to no heading."""
+    dead = []
+    for target, anchor in LINK.findall(FENCED.sub("", path.read_text())):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        place = (path.parent / target).resolve() if target else path
+        if not place.is_file() or (place.suffix == ".md" and anchor and not has_anchor(place, anchor[1:])):
+            dead.append(f"{path.relative_to(ROOT)}: {target}{anchor}")
+    return dead
+
+
+def has_anchor(page: Path, anchor: str) -> bool:
+    """True if a heading of the page, or a name that mkdocstrings documents there, has this anchor."""
+    return anchor in list_anchors(page) or f"\n::: {anchor}\n" in page.read_text()
+
+
+def test_links_lead_to_a_page_and_a_heading(tmp_path: Path) -> None:
+    assert [dead for page in PAGES if page.name != "CHANGELOG.md" for dead in find_dead_links(page)] == []
+    bad = ROOT / "docs" / "index.md"
+    assert not has_anchor(bad, "no-such-heading") and has_anchor(bad, "recbench-spark")
+
+
+def test_paths_of_pages_exist_wherever_they_are_named() -> None:
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    texts = [
+        name for name in files.stdout.split() if name.endswith((".md", ".py", ".yaml", ".conf", ".ipynb"))
+    ]
+    missing = [
+        f"{name}: {path}"
+        for name in texts
+        if name not in ("CHANGELOG.md", "tests/test_docs.py") and (ROOT / name).is_file()
+        for path in re.findall(r"\bdocs/[\w/]+\.(?:md|png|json|jsonl)\b", (ROOT / name).read_text())
+        if not (ROOT / path).exists() and path not in WRITTEN
+    ]
+    assert missing == []
+
+
+WRITTEN = {"docs/pinsage_study.md"}
+"""Pages that an example of a command would write."""
+
+
+def test_the_site_shows_every_page() -> None:
+    settings = re.sub(r"!ENV .*", "''", (ROOT / "mkdocs.yml").read_text())
+    listed = re.findall(r"^ +- (\S+\.md)$", settings[settings.index("\nnav:") :], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(str(p.relative_to(DOCS)) for p in DOCS.glob("**/*.md"))
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS
+
+
+# ------------------------------------------------------------------------------- commands
+
+
+def list_commands_of(path: Path) -> list[list[str]]:
+    """Return name and flags of each command of this package in the blocks of a page."""
+    text = path.read_text()
+    blocks = [body for kind, body in FENCED.findall(text) if kind in ("", "text", "bash")]
+    blocks += INDENTED.findall(FENCED.sub("", text))
+    lines = [line.strip() for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+    whole = [re.sub(r"\s#.*", "", line) for line in lines if "$(" not in line and " ... " not in line]
+    matches = [(COMMAND.search(line), line) for line in whole]
+    return [
+        [match[1] or match[2], *shlex.split(line[match.end() :], comments=True)]
+        for match, line in matches
+        if match
+    ]
+
+
+COMMAND = re.compile(r"(?:(?<=\s)|^)(?:(?:local:///\S*/)?jobs/(\w+)\.py|recbench (\w+))(?=\s|$)")
+
+
+@pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.stem)
+def test_commands_have_the_flags_that_stand_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = list_commands()
+    for name, *flags in list_commands_of(page):
+        assert name in known, name
+        if "--help" not in flags:
+            parser = import_module(f"recbench_spark.commands.{name}").parser()
+            try:
+                parser.parse_args([flag for flag in flags if flag not in ("...",)])
+            except SystemExit:
+                pytest.fail(f"{page.name}: {name} {shlex.join(flags)}\n{capsys.readouterr().err}")
+
+
+def test_commands_are_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Run:\n\n    recbench query --lost\n\n```\n.venv/bin/python jobs/nightly.py --a \\\n  b # c\n```\n"
+    )
+    assert list_commands_of(page) == [["nightly", "--a", "b"], ["query", "--lost"]]
+
+
+# ------------------------------------------------------------------------------- blocks
+
+WHOLE: dict[str, Any] = {
+    "name": "page",
+    "dataset": {"name": "world", "reader": "world"},
+    "models": [{"name": "popular", "kind": "popular"}, {"name": "als", "kind": "als"}],
+}
+SECTIONS = (
+    *("start/my_first_night", "how_to/csv_with_my_columns", "how_to/bring_your_model"),
+    *("how_to/gates_and_regressions", "how_to/correct_for_exposure", "how_to/retrieval"),
+)
+SNIPPETS = ("start/evaluate_my_lists", "start/compare_two_models", "how_to/bring_your_model")
+
+
+def list_blocks(pages: tuple[str, ...], kind: str) -> list[Any]:
+    """Return the blocks of a kind of these pages, each with the name of its page."""
+    return [
+        pytest.param(body, id=f"{page}-{n}")
+        for page in pages
+        for n, (found_kind, body) in enumerate(FENCED.findall((DOCS / f"{page}.md").read_text()))
+        if found_kind == kind
+    ]
+
+
+@pytest.mark.parametrize("block", list_blocks(SECTIONS, "yaml"))
+def test_sections_are_those_of_a_benchmark_file(block: str, tmp_path: Path) -> None:
+    (tmp_path / "page.yaml").write_text(yaml.safe_dump({**WHOLE, **yaml.safe_load(block)}))
+    assert load_benchmark(str(tmp_path / "page.yaml"), []).models
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    """Frames under the names that pages use."""
+    rng = np.random.default_rng(5)
+    users, items = (a.ravel() for a in np.meshgrid(np.arange(12), np.arange(15), indexing="ij"))
+    every = pd.DataFrame({"user_id": users, "item_id": items, "score": rng.random(len(users))})
+    kind = rng.choice(["train", "truth", "none"], len(every), p=[0.3, 0.3, 0.4])
+    ids = ["user_id", "item_id"]
+    lists = every[[*ids, "score"]]
+    return {
+        "truth": every[kind == "truth"][ids],
+        "train": every[kind == "train"][ids],
+        "lists": lists,
+        "als": lists,
+        "popular": lists.assign(score=rng.random(len(lists))),
+        "scores": every,
+        "users": pd.DataFrame({"user_id": range(12), "vector": list(rng.random((12, 4)))}),
+        "items": pd.DataFrame({"item_id": range(15), "vector": list(rng.random((15, 4)))}),
+        "predictions": every.assign(prediction=every.score, outcome=rng.integers(0, 2, len(every))).drop(
+            columns="score"
+        ),
+    }
+
+
+@pytest.mark.parametrize("block", list_blocks(SNIPPETS, "python"))
+def test_python_runs_as_printed(
+    block: str, tables: dict[str, pd.DataFrame], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {**tables, "__name__": "page"}
+    known = set(MODELS)
+    try:
+        exec(compile(block, "page", "exec", dont_inherit=True), names)
+        if "class MostRated" in block:
+            fit_most_rated(names["MostRated"])
+    finally:
+        for kind in set(MODELS) - known:
+            del MODELS[kind]
+    printed = capsys.readouterr().out
+    assert bool(printed) == ("show()" in block or "print(" in block)
+
+
+def fit_most_rated(model: Any) -> None:
+    """Fit the class of the page to three ratings: the item with two of them has the largest score."""
+    ratings = Ratings(np.array([0, 1, 1]), np.array([2, 2, 0]), np.ones(3), n_users=2, n_items=3)
+    vectors = model(name="mine", kind="most_rated").fit(ratings, 1)
+    scores = np.asarray(vectors.users_ud) @ np.asarray(vectors.items_id).T
+    assert scores.argmax(axis=1).tolist() == [2, 2]
+
+
+def test_levels_of_headings_have_no_gap() -> None:
+    for page in [*DOCS.glob("start/*.md"), *DOCS.glob("explain/*.md"), ROOT / "README.md"]:
+        text = FENCED.sub("", page.read_text())
+        levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
+        assert levels[0] == 1, page.name
+        assert all(after <= before + 1 for before, after in pairwise(levels)), page.name
