@@ -17,6 +17,7 @@ import numpy.typing as npt
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.ranking.hashed_ties import hash_pairs
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 Scalar = TypeVar("Scalar", np.int64, np.float64)
@@ -105,11 +106,13 @@ def rank_lists(
     *,
     mask_train: bool = True,
     top: int = 0,
+    user_numbers: Ints | None = None,
 ) -> RankedLists:
     """Rank the truth items of u users in their lists.
 
     train: the users' training items; counted, and with `mask_train` dropped from the lists
     top: also return the first `top` items of each list, for coverage, novelty and export
+    user_numbers: (u,) whole numbers of the users for `ties=hashed`; None: 0 to u - 1
 
     With `candidates=rated` only truth items stay in the lists. Raises DataError for NaN or infinite
     scores, ranks below 1 and, under `duplicates=error`, duplicates.
@@ -122,7 +125,7 @@ def rank_lists(
         block.remove_train(train, mask_train, work)
         if definition.candidates == "rated":
             block.keep_only(truth)
-        block.place(truth, work)
+        block.place(truth, block.best_first(definition, user_numbers), work)
     rankings = Rankings(truth.offsets, truth.relevance, work.above, work.tied, work.before, work.length)
     best = _as_items(work, top) if top else None
     return RankedLists(rankings, truth.keys, work.duplicates, dropped, work.train_items, best)
@@ -199,10 +202,17 @@ class _ListBlock:
         allowed[row[place >= 0], place[place >= 0]] = True
         self.cost_bl[~allowed] = np.inf
 
-    def place(self, truth: HeldOutItems, work: _RankBuffers) -> None:
+    def best_first(self, definition: Definition, user_numbers: Ints | None) -> Ints:
+        """Return the order of the entries by cost, equal ones by key or by a hash of user and key."""
+        if definition.ties != "hashed":
+            # A stable sort, so that equal costs stay in the order of keys.
+            return np.argsort(self.cost_bl, axis=1, kind="stable")
+        numbers = self.users if user_numbers is None else user_numbers[self.users]
+        hashes = hash_pairs(definition.tie_seed, numbers[:, None], self.keys_bl)
+        return np.lexsort((-hashes, self.cost_bl), axis=1)
+
+    def place(self, truth: HeldOutItems, order: Ints, work: _RankBuffers) -> None:
         """Write the counts above, tied and before of the truth items, and the first items."""
-        # A stable sort, so that equal costs stay in the order of keys.
-        order = np.argsort(self.cost_bl, axis=1, kind="stable")
         cost_bl = _take(self.cost_bl, order)
         position = np.empty_like(order)
         np.put_along_axis(position, order, np.arange(order.shape[1])[None, :], axis=1)
