@@ -312,8 +312,9 @@ def _result(
     counts = ranking_counts.count_batches(plan.definition.threshold, to_batches(rankings))
     checks = [*tables.checks, *ranking_counts.checks_from_counts(counts, (PART,), lists=lists)]
     facts = beyond_accuracy.Facts(tables.catalogue.n_users, features)
-    values = [accuracy.user_value_batches(plan, to_batches(rankings))]
-    metrics = [_metrics(accuracy.total_batches(plan, to_batches(rankings)), plan, plan.rank_metrics)]
+    measured = [accuracy.measure_batch(plan, batch) for batch in to_batches(rankings)]
+    values = [accuracy.user_rows(plan, measured)]
+    metrics = [_metrics(accuracy.measured_totals(plan, measured), plan, plan.rank_metrics)]
     if plan.list_metrics:
         threshold = plan.definition.threshold
         list_batches = list(listed.look_up_listed_items(tables.catalogue, threshold, to_batches(rankings)))
