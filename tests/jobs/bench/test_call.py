@@ -28,5 +28,5 @@ def test_other_values_are_refused() -> None:
     calls = {"lists": {"values": {"ndcg@5": 0.5}}, "warprec": {"values": {"ndcg@5": 0.5 + 1e-7}}}
     call.check_values(calls)
     calls["warprec"]["values"]["ndcg@5"] = 0.51
-    with pytest.raises(DataError, match="ndcg@5 of warprec is 0.51, not 0.5"):
+    with pytest.raises(DataError, match=r"ndcg@5 of warprec is 0\.51, not 0\.5"):
         call.check_values(calls)
