@@ -51,7 +51,7 @@ from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS
+from recbench_spark.kernels.ranking.scorers import NUMPY_TILES
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.metric_names import Figures
 from recbench_spark.storage import shared_arrays
@@ -158,7 +158,7 @@ def _rank_rows(
         vectors, items = system
         source = replace(_dot_source(tables, items, folder, "item embeddings"), kind=plan.similarity)
         users = users.append_column("vector", _join_vectors(users.column("user_id"), vectors))
-        return to_table(score_batches(source, request, to_batches(users), device=WHOLE_ROWS), RANKED_USERS)
+        return to_table(score_batches(source, request, to_batches(users), device=NUMPY_TILES), RANKED_USERS)
     tables.checks.extend(_row_checks(tables, system[0], request.definition, lists=plan.lists))
     mask = plan.kind == "scores" and request.definition.candidates == "unseen"
     listed = _add_lists(tables, users if mask else users.drop_columns("masked"), system[0], request)
