@@ -38,7 +38,7 @@ def score_batches(
         request: definition, length of lists, largest rank that is counted.
         batches: users; with `history` and `vector` where the source needs them, with `candidates` where
             users have their own.
-        device: device of torch, NUMPY_TILES or WHOLE_ROWS; for "cpu", WHOLE_ROWS is used where it is faster.
+        device: device of torch, NUMPY_TILES or WHOLE_ROWS; for "cpu", WHOLE_ROWS where it is faster.
     """
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
