@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def evaluate(
         as_table(truth, "truth"), train_table, system[-1], plan.definition
     )
     tables.checks.extend([*_overlap_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
-    with _scratch() as folder:
+    with nullcontext(Path()) if plan.candidates is None and features is None else _scratch() as folder:
         source = (
             None if features is None else _feature_source(tables, as_table(features, "features"), folder)
         )

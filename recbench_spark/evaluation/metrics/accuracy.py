@@ -222,11 +222,17 @@ def _user_batch(
         "metric": _constant_column(metric, n),
         "definition": _constant_column(plan.describe(metric), n),
         "estimator": _constant_column(HOLDOUT, n),
-        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks * n, pa.int32())),
+        "ks": pa.ListArray.from_arrays(offsets, _repeat_cutoffs(ks, n)),
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
         "n_relevant": relevant,
     }
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
+
+
+def _repeat_cutoffs(ks: Sequence[int | None], n: int) -> pa.Array:
+    """Return the cut-offs n times; None is NULL."""
+    row = np.array([0 if k is None else k for k in ks], dtype=np.int32)
+    return pa.array(np.tile(row, n), mask=np.tile([k is None for k in ks], n))
 
 
 def _constant_column(text: str, n: int) -> pa.Array:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.ranking.hashed_ties import hash_pairs
 from recbench_spark.kernels.ranking.rankings import Rankings
 
@@ -268,16 +268,22 @@ def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems
             "give every truth row a finite number",
         )
     user = np.repeat(np.arange(len(truth.offsets) - 1), np.diff(truth.offsets))
+    if _follows(user, truth.keys).all():
+        return HeldOutItems(truth.offsets.astype(np.int64), truth.keys, truth.relevance), 0
     order = np.lexsort((-truth.relevance, truth.keys, user))
     user, keys = user[order], truth.keys[order]
-    new = np.ones(len(user), dtype=bool)
-    new[1:] = (user[1:] != user[:-1]) | (keys[1:] != keys[:-1])
+    new = np.append(True, _follows(user, keys))[: len(user)]
     dropped = int((~new).sum())
     if dropped:
         _refuse_duplicates(dropped, "the truth", definition)
     count = np.bincount(user[new], minlength=len(truth.offsets) - 1)
     offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     return HeldOutItems(offsets, keys[new], truth.relevance[order][new]), dropped
+
+
+def _follows(user: Ints, keys: Ints) -> Bools:
+    """Return whether each row but the first is of another user than the one before, or has a larger key."""
+    return (user[1:] != user[:-1]) | (keys[1:] > keys[:-1])
 
 
 def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:
