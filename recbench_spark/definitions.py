@@ -132,7 +132,7 @@ LENSKIT: dict[str, Any] = {
     "ap_by": "min_relevant_list",
     "persistence": 0.85,
 }
-"""Axes of LensKit. Its versions differ in grades below 0: 2025 keeps them, and 2026 clips them at 0."""
+"""Axes of LensKit 2025; since 2026 a user without truth is left out, except of precision."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "recbench": {},
@@ -141,7 +141,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mllib": {"users": "output", "empty_users": "zero"},
     "recommenders": {"users": "both", "ndcg_users": "truth"},
     "rectools": {"ideal": "k", "ap_by": "relevant"},
-    "lenskit": LENSKIT,
+    "lenskit": {**LENSKIT, "users": "both"},
     "lenskit==2025.8.1": LENSKIT,
     "ranx": {"empty_users": "zero", "gain": "linear", "ap_by": "relevant"},
     "cornac": {

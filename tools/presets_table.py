@@ -35,14 +35,16 @@ WHAT_DIFFERS = {
         " `divide_by_achievable` is `ideal=min_k_relevant`, and `divide_by_k` is `ap_by=k`."
     ),
     "lenskit": (
-        "Users with a list count. Ranks 1 and 2 have the same discount. Precision divides by the length"
-        " of the list, recall by at most k, and AP by the shorter of list and truth. A user without"
-        " truth counts 0 (LensKit's AveragePrecision fails on such a user; recbench-spark counts 0)."
-        " Graded NDCG is `gain=linear`: grades below 0 count 0, and an ideal of 0 gives 0."
+        "Users with a list and held-out items count; in its precision also those without held-out"
+        " items, as 0 (`users=output`). Ranks 1 and 2 have the same discount. Precision divides by the"
+        " length of the list, recall by at most k, and AP by the shorter of list and truth. Graded NDCG"
+        " is `gain=linear`: grades below 0 count 0, and an ideal of 0 gives 0. In its other metrics"
+        " every row of the truth is relevant."
     ),
     "lenskit==2025.8.1": (
-        "As above for grades of 0 and more. It keeps grades below 0 in the DCG and in the ideal, which"
-        " can then be 0 or below: no definition gives these values."
+        "As `lenskit`, but a user without truth counts 0 (LensKit's AveragePrecision fails on such a"
+        " user). It keeps grades below 0 in the DCG and in the ideal, which can then be 0 or below: no"
+        " definition gives these values."
     ),
     "ranx": (
         "Gain is the grade (`ndcg_burges` is `gain=exponential`). MAP divides by all relevant items. A"
@@ -112,7 +114,10 @@ LIMITS = """## What a preset does not follow
   recbench-spark takes only relevance above 0 (or `threshold`). Leave such rows out.
 - **Grades in ranx's RBP** multiply its weights, and it can exceed 1. RBP of recbench-spark is binary.
 - **MLlib from Python** takes grades and does not use them.
-- **Evidently EVIDENTLYTEXT
+- **Evidently's MAP** (0.7.23) is given by no definition. Whether its rank k is relevant is read from the
+  last row of a user among ranks 1 to k, in the order of the rows. So the value depends on that order and
+  can exceed 1. One user has three items, of which the best alone is relevant: MAP@3 is 1.8333 where the
+  rows are worst first, and 1 where they are best first (`tests/libraries/run_evidently.py`).
 - **Metrics that share only a name** with a metric here: recpack's percentile ranking (pooled over users,
   in per cent), recommenders' r-precision (users without hits left out), rectools' partial AUC, replay's
   RocAuc at a k below the list's length, recbole's and elliot's pooled AUC.

@@ -81,14 +81,14 @@ def test_an_axis_that_came_later_enters_no_key_of_older_definitions() -> None:
 
 
 EARLIER_PRESETS = (
-    "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit", "ranx", "cornac",
-    "elliot", "recpack",
+    "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit==2025.8.1", "ranx",
+    "cornac", "elliot", "recpack",
 )  # fmt: skip
 
 
 def test_earlier_definitions_keep_what_enters_their_keys() -> None:
     """The digest is that of the code of 26 November, before the axes `ndcg_ties` and `tie_seed`."""
-    settings = {name: make_definition(name).to_settings() for name in EARLIER_PRESETS}
+    settings = {name.split("==")[0]: make_definition(name).to_settings() for name in EARLIER_PRESETS}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     assert digest == "47c0ae1e07044992bbf1d98b8fbe762a8481629803153ae0bc8e26dc55844f44"
 

@@ -66,9 +66,11 @@ tied = any(len({score for _, score in pairs}) < len(pairs) for pairs in given["l
 if not tied:
     # Its GAUC leaves equal scores to the sorting routine.
     first["auc"] = value("GAUC", 1, {})
+# A user without a list cannot occur: WarpRec's models score every item of every user.
+both = {"users": "both"}
 results = [
-    {"set": {}, "values": first},
-    {"set": {"gain": "binary"}, "values": values({"ndcg": "nDCGRendle2020"}, 42)},
-    {"set": {"tie_seed": 7}, "values": values(names, 7)},
+    {"set": both, "values": first},
+    {"set": {**both, "gain": "binary"}, "values": values({"ndcg": "nDCGRendle2020"}, 42)},
+    {"set": {**both, "tie_seed": 7}, "values": values(names, 7)},
 ]
 print(json.dumps({"version": version("warprec"), "results": results}))

@@ -72,6 +72,9 @@ def test_gains_of_ndcg() -> None:
 def test_lenskit_clips_grades_below_zero_and_an_ideal_of_zero_gives_zero() -> None:
     users = [({1: 0.9, 2: 0.8}, {1: -1.0, 2: 3.0}), ({1: 0.9}, {1: -2.0, 3: -1.0})]
     assert value("lenskit", "ndcg", 2, users, gain="linear") == float(Fraction(1, 2) * (Fraction(3, 3) + 0))
+    # Since 2026 a user without truth is left out.
+    users = [({1: 0.9}, {1: 1.0}), ({1: 0.9}, {})]
+    assert [value(name, "mrr", 2, users) for name in ("lenskit", "lenskit==2025.8.1")] == [1, 1 / 2]
 
 
 def test_torchmetrics_averages_ties_in_ndcg_alone() -> None:
