@@ -8,6 +8,7 @@ NaN marks a user left out of a column.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
+from recbench_spark.kernels.threads import one_thread_products
 
 HIGH_BITS, LOW_BITS = 20, 32
 """A value is high 2^-20 + low 2^-52 with 0 <= low <= 2^32: sums of 2^30 values fit in int64."""
@@ -32,8 +34,7 @@ BLOCK = 256
 """Number of users weighted at once: 2 MB of weights at 1,000 replicates stay in cache."""
 
 FEW_COLUMNS = 64
-"""Columns whose sums stay in cache; more are multiplied as matrices. The threads of a BLAS library take
-longer for a few columns where the machine has other work."""
+"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work."""
 
 
 def exact_sums(values_uc: Floats) -> Ints:
@@ -108,11 +109,14 @@ def bootstrap_sums(
     columns = np.concatenate([fixed, patterns.astype(np.float64)], axis=1)
     sums = np.zeros((columns.shape[1], replicates), dtype=np.int64)
     step = _exact_block(fixed)
-    for start in range(0, len(keys), step):
-        weights = poisson_weights(keys[start : start + step], replicates, seed)
-        # Exact in any order of summation: all terms and partial sums are whole numbers
-        # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
-        sums += _weighted_sums(weights, columns[start : start + step]).astype(np.int64)
+    few = columns.shape[1] <= FEW_COLUMNS
+    with one_thread_products() if few else nullcontext():
+        for start in range(0, len(keys), step):
+            weights = poisson_weights(keys[start : start + step], replicates, seed)
+            # Exact in any order of summation: all terms and partial sums are whole numbers
+            # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
+            part = columns[start : start + step].T @ weights.astype(np.float64)
+            sums += part.astype(np.int64)
     sums = sums.T
     c = values_uc.shape[1]
     return np.ascontiguousarray(sums[:, :c]), np.ascontiguousarray(sums[:, c:][:, pattern_c])
@@ -192,34 +196,6 @@ def _fill_weights(
                 draw = mix(state + np.uint64(b + 1) * GAMMA)
                 while row[b] < len(thresholds) and draw >= thresholds[row[b]]:
                     row[b] += 1
-
-
-def _weighted_sums(weights_ub: npt.NDArray[np.int8], columns_uc: Floats) -> Floats:
-    """Return sum over users of weight x value, (c, b)."""
-    if columns_uc.shape[1] > FEW_COLUMNS:
-        return np.asarray(columns_uc.T @ weights_ub.astype(np.float64))
-    sums_cb = np.zeros((columns_uc.shape[1], weights_ub.shape[1]))
-    _add_weighted(weights_ub, columns_uc, sums_cb)
-    return sums_cb
-
-
-@compile_with_python_errors
-def _add_weighted(weights_ub: npt.NDArray[np.int8], columns_uc: Floats, sums_cb: Floats) -> None:
-    """Add weight x value over users. Whole rows of replicates are added at once, four users at a time."""
-    users, replicates = weights_ub.shape
-    rows = np.zeros((4, replicates))
-    for start in range(0, users, 4):
-        count = min(4, users - start)
-        for j in range(4):
-            for b in range(replicates):
-                rows[j, b] = weights_ub[start + j, b] if j < count else 0.0
-        for c in range(columns_uc.shape[1]):
-            x0 = columns_uc[start, c]
-            x1 = columns_uc[start + 1, c] if count > 1 else 0.0
-            x2 = columns_uc[start + 2, c] if count > 2 else 0.0
-            x3 = columns_uc[start + 3, c] if count > 3 else 0.0
-            for b in range(replicates):
-                sums_cb[c, b] += x0 * rows[0, b] + x1 * rows[1, b] + x2 * rows[2, b] + x3 * rows[3, b]
 
 
 def _as_unsigned(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:

@@ -187,7 +187,7 @@ def test_no_replicates_no_interval() -> None:
 
 @pytest.mark.parametrize("replicates", [1, 33])
 def test_few_columns_have_the_sums_of_many(replicates: int) -> None:
-    """Few are added up by a compiled loop, many multiplied as matrices; sums are whole numbers in both."""
+    """Few are multiplied in one thread, many in several; all sums are whole numbers."""
     rng = np.random.default_rng(2)
     keys, values = rng.integers(0, 2**60, 1003), rng.random((1003, 5)) * 900.0
     values[::7, 3] = math.nan

@@ -157,6 +157,13 @@ def test_torchmetrics_averages_ties_in_ndcg_alone() -> None:
 
 
 @pytest.mark.slow
+def test_no_definition_gives_the_map_of_evidently() -> None:
+    """It exceeds 1 and depends on the order of rows: docs/presets.md."""
+    values = answer("evidently", {})["values"]
+    assert values == {"best_first": 1.0, "worst_first": pytest.approx(1 + 1 / 2 + 1 / 3)}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "clips"), [("lenskit", True), ("lenskit-2025", False)])
 def test_lenskit_clips_grades_below_zero_since_2026(library: str, clips: bool) -> None:
     """An ideal of 0 gives 0. Rows of a grade of 0 or less are relevant in LensKit's other metrics."""

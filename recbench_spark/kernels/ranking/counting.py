@@ -59,6 +59,7 @@ from recbench_spark.kernels.ranking.products import (
 )
 from recbench_spark.kernels.ranking.tiles import FloatTile, scan_tile
 from recbench_spark.kernels.ranking.top import TopCandidates, make_work, sort_best, top_lists
+from recbench_spark.kernels.threads import one_thread_products
 
 USER_TILE, ITEM_TILE = 128, 2048
 """Users and items of one tile: its scores take 1 MB, so that they are compared while in the cache."""
@@ -137,7 +138,7 @@ def count_with_numpy(prepared: PreparedBlock, settings: CountingSettings) -> tup
     users_u = np.arange(len(prepared.pairing.length_u))
     work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
     # Products that overflow have an infinite bound, and items that are not scored are NaN.
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_thread_products():
         _count_tiles(users_u, prepared, work, settings, _multiply_with_numpy)
     return _collect_best(users_u, prepared, work, settings)
 
