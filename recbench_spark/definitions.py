@@ -30,6 +30,10 @@ DrawEstimator = Literal[
 """Names of the corrections for sampled candidates; see `kernels.estimators.sampled`."""
 
 
+DEFAULT_TIE_SEED = 42
+"""Seed of hashed ties where none is set."""
+
+
 class Definition(BaseModel):
     """One value for each axis; the first value of each `Literal` is the default."""
 
@@ -39,6 +43,8 @@ class Definition(BaseModel):
     """Averaged users: all with truth (a missing list counts 0), with truth and list, with list."""
     ndcg_users: Literal["same", "truth", "both", "output"] = "same"
     """Users over whom NDCG is averaged, where a library takes others than for its other metrics."""
+    ndcg_ties: Literal["same", "expected"] = "same"
+    """Ties in NDCG: as `ties`, or the mean over all orders."""
     empty_users: Literal["leave_out", "zero"] = "leave_out"
     """A user without relevant items is left out (and counted), or counts 0."""
     gain: Literal["binary", "linear", "exponential", "exponential_above"] = "binary"
@@ -60,8 +66,8 @@ class Definition(BaseModel):
     """Denominator of recall."""
     ap: Literal["precision_at_hits", "mean_precision"] = "precision_at_hits"
     """Average precision over the hits, or the mean of precision@1..k."""
-    ap_by: Literal["min_k_relevant", "relevant", "k", "min_relevant_list"] = "min_k_relevant"
-    """Denominator of average precision."""
+    ap_by: Literal["min_k_relevant", "relevant", "k", "min_relevant_list", "hits"] = "min_k_relevant"
+    """Denominator of average precision; hits: those among the first k (without any, the value is 0)."""
     ap_ties: Literal["same", "last_rank"] = "same"
     """Ties in average precision: as `ties`, or all tied items at the last rank of their tie."""
     map_cut: Literal["at_k", "uncut"] = "at_k"
@@ -77,8 +83,11 @@ class Definition(BaseModel):
     auc_by: Literal["pairs", "listed_pairs", "pairs_and_one"] = "pairs"
     """AUC over all pairs; those of ranked positives (none: 0; no negatives: 1); with one more negative,
     ranked below the listed positives and above the others."""
-    ties: Literal["id", "id_descending", "expected", "optimistic", "pessimistic"] = "id"
-    """Equal scores: smaller id first, larger id first, mean over all orders, positives first or last."""
+    ties: Literal["id", "id_descending", "expected", "optimistic", "pessimistic", "hashed"] = "id"
+    """Equal scores: smaller id first, larger id first, mean over all orders, positives first or last,
+    larger hash of (seed, user, item) first (see `kernels.ranking.hashed_ties`)."""
+    tie_seed: int = Field(default=DEFAULT_TIE_SEED, ge=0, lt=2**63)
+    """Seed of hashed ties."""
     duplicates: Literal["drop", "error"] = "drop"
     """A (user, item) twice in a list or in the truth: kept once and counted, or refused."""
     candidates: Literal["unseen", "all", "rated", "given", "uniform", "popularity"] = "unseen"
@@ -108,11 +117,22 @@ class Definition(BaseModel):
         return ";".join([VERSION, *changed])
 
 
-ADDED_LATER = ("grade_origin",)
+ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed")
 """Axes that came later: they enter no key while they have their default, so that old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")
 """Gains that follow from relevance - `grade_origin`."""
+
+LENSKIT: dict[str, Any] = {
+    "users": "output",
+    "empty_users": "zero",
+    "discount": "log2_max2",
+    "precision_by": "list",
+    "recall_by": "min_k_relevant",
+    "ap_by": "min_relevant_list",
+    "persistence": 0.85,
+}
+"""Axes of LensKit 2025; since 2026 a user without truth is left out, except of precision."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "recbench": {},
@@ -121,15 +141,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mllib": {"users": "output", "empty_users": "zero"},
     "recommenders": {"users": "both", "ndcg_users": "truth"},
     "rectools": {"ideal": "k", "ap_by": "relevant"},
-    "lenskit": {
-        "users": "output",
-        "empty_users": "zero",
-        "discount": "log2_max2",
-        "precision_by": "list",
-        "recall_by": "min_k_relevant",
-        "ap_by": "min_relevant_list",
-        "persistence": 0.85,
-    },
+    "lenskit": {**LENSKIT, "users": "both"},
+    "lenskit==2025.8.1": LENSKIT,
     "ranx": {"empty_users": "zero", "gain": "linear", "ap_by": "relevant"},
     "cornac": {
         "users": "both",
@@ -147,6 +160,16 @@ PRESETS: dict[str, dict[str, Any]] = {
         "auc_by": "pairs_and_one",
     },
     "recpack": {"hit": "count", "recall_by": "min_k_relevant"},
+    "warprec": {"gain": "exponential_above", "auc_by": "pairs_and_one", "ties": "hashed"},
+    "sklearn": {"users": "output", "empty_users": "zero", "gain": "linear", "ties": "expected"},
+    "torchmetrics": {
+        "users": "output",
+        "empty_users": "zero",
+        "gain": "linear",
+        "ap_by": "hits",
+        "ndcg_ties": "expected",
+    },
+    "implicit": {"precision_by": "min_k_relevant"},
 }
 """Axes in which another library differs from the defaults; `docs/presets.md` shows each in numbers.
 
@@ -165,11 +188,16 @@ PRESET_VERSIONS: dict[str, str] = {
     "mllib": "4.2.0",
     "recommenders": "1.2.1",
     "rectools": "0.19.0",
-    "lenskit": "2025.8.1",
+    "lenskit": "2026.4.0",
+    "lenskit==2025.8.1": "2025.8.1",
     "ranx": "0.3.21",
     "cornac": "3.0.1",
     "elliot": "0.3.1",
     "recpack": "0.3.6",
+    "warprec": "2.2.8",
+    "sklearn": "1.9.1",
+    "torchmetrics": "1.8.2",
+    "implicit": "0.7.3",
 }
 """The version of each library that its preset reproduces (replay: replay-rec; mllib: pyspark)."""
 
@@ -200,12 +228,25 @@ def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | No
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"definition.{first['loc'][0]}: {first['msg']}") from None
+    _check_pairs_of_axes(definition)
+    return definition
+
+
+def _check_pairs_of_axes(definition: Definition) -> None:
     if definition.grade_origin and definition.gain not in GRADED_GAINS:
         raise ConfigError(
             f"definition.grade_origin: a gain of '{definition.gain}' has no grades",
             f"definition.gain={' or '.join(GRADED_GAINS)}",
         )
-    return definition
+    if definition.tie_seed != DEFAULT_TIE_SEED and definition.ties != "hashed":
+        raise ConfigError(
+            f"definition.tie_seed: ties are '{definition.ties}' and need no seed", "definition.ties=hashed"
+        )
+    if definition.ties == "hashed" and definition.auc_ties == "id_descending":
+        raise ConfigError(
+            "definition.auc_ties=id_descending needs the order of ids, and ties are hashed",
+            "definition.auc_ties=half or strict",
+        )
 
 
 def _check_axis(axis: str, value: Any) -> None:

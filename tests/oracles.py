@@ -65,14 +65,18 @@ def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Defin
         return _auc(scores, truth, d)
     if name == "map" and d.ap == "precision_at_hits" and d.ap_ties == "last_rank":
         return _ap_last_rank(scores, truth, None if d.map_cut == "uncut" else k, d)
+    if name == "map" and d.ap_by == "hits" and d.ties in ("optimistic", "pessimistic"):
+        return _ap_at_hits_of_extreme_order(scores, truth, k, d)
     values = [METRICS[name](order, truth, k, d) for order in orders(scores)]
-    if d.ties in ("id", "id_descending"):
-        # The first order has the smaller id first in every tie, the last one the larger.
-        one = values[0 if d.ties == "id" else -1]
-    elif d.ties == "expected":
+    ties = "expected" if name == "ndcg" and d.ndcg_ties == "expected" else d.ties
+    if ties in ("id", "id_descending", "hashed"):
+        # The first order has the smaller id first in every tie, the last one the larger. Rankings of
+        # `make_rankings` have no hash: their order is that of ids.
+        one = values[-1 if ties == "id_descending" else 0]
+    elif ties == "expected":
         one = math.fsum(values) / len(values)
     else:
-        best = (d.ties == "optimistic") == (name != "percentile_rank")
+        best = (ties == "optimistic") == (name != "percentile_rank")
         one = max(values) if best else min(values)
     if name == "ndcg" and d.negative_grades in ("worst", "zero_floor"):
         # An uncut ideal that has to show negative grades may lie below what k places gain.
@@ -144,27 +148,37 @@ def _map(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
         for rank, item in enumerate(order[:k], start=1)
         if item in relevant
     )
-    return total / _ap_length(len(order), len(relevant), k, d)
+    length = _ap_length(len(order), len(relevant), k, d, hits=len(relevant & set(order[:k])))
+    return total / length if length else 0.0
 
 
-def _ap_length(length: int, relevant: int, k: int | None, d: Definition) -> int:
+def _ap_length(length: int, relevant: int, k: int | None, d: Definition, *, hits: int) -> int:
     at_most = relevant if k is None else min(k, relevant)
     return {
         "min_k_relevant": at_most,
         "relevant": relevant,
         "k": length if k is None else k,
         "min_relevant_list": min(at_most, length),
+        "hits": hits,
     }[d.ap_by]
+
+
+def _ap_at_hits_of_extreme_order(scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
+    """Relevant items first, or last. More hits can have a smaller mean precision, so no largest value."""
+    by_relevant = d.model_copy(update={"ap_by": "relevant"})
+    pick = max if d.ties == "optimistic" else min
+    return _map(pick(orders(scores), key=lambda order: _map(order, truth, None, by_relevant)), truth, k, d)
 
 
 def _ap_last_rank(scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
     relevant = relevant_items(truth, d)
-    total = 0.0
+    total, hits = 0.0, 0
     for item in relevant & set(scores):
         reach = {other for other, s in scores.items() if s >= scores[item]}
         if k is None or len(reach) <= k:
-            total += len(reach & relevant) / len(reach)
-    return total / _ap_length(len(scores), len(relevant), k, d)
+            total, hits = total + len(reach & relevant) / len(reach), hits + 1
+    length = _ap_length(len(scores), len(relevant), k, d, hits=hits)
+    return total / length if length else 0.0
 
 
 def _mrr(order: Order, truth: Grades, k: int | None, d: Definition) -> float:

@@ -17,26 +17,34 @@ COLUMNS = ("ndcg@3", "map@3", "mrr@3", "precision@3", "recall@3", "hit@3", "auc"
 WHAT_DIFFERS = {
     "recbench": "The defaults. Every user with held-out items counts, and a missing list counts as 0.",
     "recbole": (
-        "The same as the defaults. Its GAUC is the mean of the `auc` here, weighted by the users' relevant"
-        " items."
+        "The same as the defaults. Its GAUC is the mean of the `auc` here, weighted by the users'"
+        " relevant items."
     ),
     "replay": (
-        "Among equal scores the larger item id comes first. RocAuc at a k beyond the list looks at ranked"
-        " relevant items only."
+        "Among equal scores the larger item id comes first. RocAuc at a k beyond the list looks at"
+        " ranked relevant items only."
     ),
     "mllib": "The rows of its input count: users with a list. A user without held-out items counts 0.",
     "recommenders": (
         "Users with both a list and held-out items count; NDCG is over all users with held-out items."
-        " Its `map` (not `map_at_k`) is `ap_by=relevant`. Graded NDCG is `gain=linear` or `exponential`."
+        " Its `map` (not `map_at_k`) is `ap_by=relevant`. Graded NDCG is `gain=linear` or"
+        " `exponential`."
     ),
     "rectools": (
         "NDCG divides by the DCG of k hits, whatever is relevant. MAP divides by all relevant items."
         " `divide_by_achievable` is `ideal=min_k_relevant`, and `divide_by_k` is `ap_by=k`."
     ),
     "lenskit": (
-        "Users with a list count. Ranks 1 and 2 have the same discount. Precision divides by the length of"
-        " the list, recall by at most k, and AP by the shorter of list and truth. A user without truth"
-        " counts 0 (LensKit's AveragePrecision fails on such a user; recbench-spark counts 0)."
+        "Users with a list and held-out items count; in its precision also those without held-out"
+        " items, as 0 (`users=output`). Ranks 1 and 2 have the same discount. Precision divides by the"
+        " length of the list, recall by at most k, and AP by the shorter of list and truth. Graded NDCG"
+        " is `gain=linear`: grades below 0 count 0, and an ideal of 0 gives 0. In its other metrics"
+        " every row of the truth is relevant."
+    ),
+    "lenskit==2025.8.1": (
+        "As `lenskit`, but a user without truth counts 0 (LensKit's AveragePrecision fails on such a"
+        " user). It keeps grades below 0 in the DCG and in the ideal, which can then be 0 or below: no"
+        " definition gives these values."
     ),
     "ranx": (
         "Gain is the grade (`ndcg_burges` is `gain=exponential`). MAP divides by all relevant items. A"
@@ -44,16 +52,41 @@ WHAT_DIFFERS = {
         " `recip_rank` is the uncut `mrr`."
     ),
     "cornac": (
-        "Users that it knows count. Relevant means a rating of at least 1. MAP and MRR look at the whole"
-        " list, whatever k is. Tied items share the last rank in MAP, and a tie wins nothing in AUC."
+        "Users that it knows count. Relevant means a rating of at least 1. MAP and MRR look at the"
+        " whole list, whatever k is. Tied items share the last rank in MAP, and a tie wins nothing in"
+        " AUC."
     ),
     "elliot": (
-        "Users with both a list and held-out items count. The gain of NDCG is 2^(r - threshold + 1) - 1."
-        " Its MAP is the mean of precision@1 to precision@k. AUC (its GAUC) counts one more negative than"
-        " there is."
+        "Users with both a list and held-out items count. The gain of NDCG is 2^(r - threshold + 1) -"
+        " 1. Its MAP is the mean of precision@1 to precision@k. AUC (its GAUC) counts one more negative"
+        " than there is."
     ),
     "recpack": (
         "Its HitK is the number of hits. Recall is its CalibratedRecallK (RecallK is `recall_by=relevant`)."
+    ),
+    "warprec": (
+        "Users with held-out items count. The gain of nDCG is 2^(r + 1) - 1; nDCGRendle2020 is"
+        " `gain=binary`. Among equal scores the larger hash of (seed, user, item) comes first; its seed"
+        " is 42 unless another is set (`tie_seed`). It numbers users and items from 0 in the order of"
+        " their ids: number the users in this way, and follow it to the item. `auc` is its GAUC, which"
+        " leaves ties to the sorting routine; its AUC pools all users."
+    ),
+    "sklearn": (
+        "`ndcg_score`: the gain is the grade, and ties count their mean over all orders. A row of zeros"
+        " counts 0. With `ap_ties=last_rank` and `empty_users=leave_out` the uncut `map` is"
+        " `label_ranking_average_precision_score`."
+    ),
+    "torchmetrics": (
+        "RetrievalMAP divides by the hits among the first k. RetrievalNormalizedDCG takes the grade as"
+        " gain, and is the only one that averages ties; the others leave them to the sorting routine."
+        " Queries without relevant items count 0 (`empty_target_action`). It knows only items that have"
+        " a score, and takes only scores above 0: its numbers are those of complete lists."
+    ),
+    "implicit": (
+        "Users with held-out items count. Its precision is pooled: the hits of all users, divided by"
+        " the sum of their min(k, relevant). It is the mean of `precision` here, weighted by min(k,"
+        " relevant). Its auc takes training items as negatives and counts half of the pairs beyond k;"
+        " it is not followed."
     ),
 }
 
@@ -73,13 +106,18 @@ LIMITS = """## What a preset does not follow
 - **An item twice in one list.** MLlib, recommenders, rectools, elliot and some metrics of replay
   count such a hit twice, and can exceed 1. recbench-spark keeps the first and counts the rest in `checks`.
 - **Ties.** Where a library breaks ties by chance or by its sorting routine (recbole, recpack, ranx,
-  cornac's NDCG), its value lies between `ties=pessimistic` and `ties=optimistic`. recommenders, rectools,
-  lenskit and MLlib keep the order of their input. To follow them, pass ranks. trec_eval puts the larger
+  cornac's NDCG, torchmetrics), its value lies between `ties=pessimistic` and `ties=optimistic`, except for
+  `ap_by=hits`, where more hits can have a smaller mean precision. recommenders, rectools, lenskit, implicit
+  and MLlib keep the order of their input. To follow them, pass ranks. trec_eval puts the larger
   document name first. This is `ties=id_descending` where ids are text.
 - **Rows of relevance 0.** Libraries without grades take every row of the truth as relevant.
   recbench-spark takes only relevance above 0 (or `threshold`). Leave such rows out.
 - **Grades in ranx's RBP** multiply its weights, and it can exceed 1. RBP of recbench-spark is binary.
 - **MLlib from Python** takes grades and does not use them.
+- **Evidently's MAP** (0.7.23) is given by no definition. Whether its rank k is relevant is read from the
+  last row of a user among ranks 1 to k, in the order of the rows. So the value depends on that order and
+  can exceed 1. One user has three items, of which the best alone is relevant: MAP@3 is 1.8333 where the
+  rows are worst first, and 1 where they are best first (`tests/libraries/run_evidently.py`).
 - **Metrics that share only a name** with a metric here: recpack's percentile ranking (pooled over users,
   in per cent), recommenders' r-precision (users without hits left out), rectools' partial AUC, replay's
   RocAuc at a k below the list's length, recbole's and elliot's pooled AUC.

@@ -200,12 +200,15 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
         find_indices(table.column("item_id"), items),
     )
     value_r = table.column("rating").to_numpy() if "rating" in table.column_names else np.ones(len(user_r))
-    order = np.lexsort((-value_r, item_r, user_r))
-    order = order[item_r[order] >= 0]
-    user_r, item_r, value_r = user_r[order], item_r[order], value_r[order]
+    pair_r = user_r * len(items) + item_r
+    known = np.flatnonzero(item_r >= 0)
+    order = known[np.argsort(pair_r[known])]
     first = np.ones(len(order), bool)
-    first[1:] = (user_r[1:] != user_r[:-1]) | (item_r[1:] != item_r[:-1])
-    return InteractionPairs(user_r[first], item_r[first], value_r[first]), len(order) - int(first.sum())
+    first[1:] = pair_r[order[1:]] != pair_r[order[:-1]]
+    if not first.all():
+        order = known[np.lexsort((-value_r[known], pair_r[known]))]
+    order = order[first]
+    return InteractionPairs(user_r[order], item_r[order], value_r[order]), len(first) - len(order)
 
 
 def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ from recbench_spark.evaluation.ranking.scored import score_batches
 from recbench_spark.evaluation.ranking.sources import DotSource
 from recbench_spark.evaluation.result import PART, Result, ShownTable
 from recbench_spark.kernels.arrays import Ints
-from recbench_spark.kernels.ranking.scorers import WHOLE_ROWS
+from recbench_spark.kernels.ranking.scorers import NUMPY_TILES
 from recbench_spark.kernels.streams import Batches
 from recbench_spark.metric_names import Figures
 from recbench_spark.storage import shared_arrays
@@ -86,7 +86,7 @@ def evaluate(
         as_table(truth, "truth"), train_table, system[-1], plan.definition
     )
     tables.checks.extend([*_overlap_checks(tables, system, plan.kind), *gain_checks(plan, tables.grades)])
-    with _scratch() as folder:
+    with nullcontext(Path()) if plan.candidates is None and features is None else _scratch() as folder:
         source = (
             None if features is None else _feature_source(tables, as_table(features, "features"), folder)
         )
@@ -158,7 +158,7 @@ def _rank_rows(
         vectors, items = system
         source = replace(_dot_source(tables, items, folder, "item embeddings"), kind=plan.similarity)
         users = users.append_column("vector", _join_vectors(users.column("user_id"), vectors))
-        return to_table(score_batches(source, request, to_batches(users), device=WHOLE_ROWS), RANKED_USERS)
+        return to_table(score_batches(source, request, to_batches(users), device=NUMPY_TILES), RANKED_USERS)
     tables.checks.extend(_row_checks(tables, system[0], request.definition, lists=plan.lists))
     mask = plan.kind == "scores" and request.definition.candidates == "unseen"
     listed = _add_lists(tables, users if mask else users.drop_columns("masked"), system[0], request)
@@ -312,8 +312,9 @@ def _result(
     counts = ranking_counts.count_batches(plan.definition.threshold, to_batches(rankings))
     checks = [*tables.checks, *ranking_counts.checks_from_counts(counts, (PART,), lists=lists)]
     facts = beyond_accuracy.Facts(tables.catalogue.n_users, features)
-    values = [accuracy.user_value_batches(plan, to_batches(rankings))]
-    metrics = [_metrics(accuracy.total_batches(plan, to_batches(rankings)), plan, plan.rank_metrics)]
+    measured = [accuracy.measure_batch(plan, batch) for batch in to_batches(rankings)]
+    values = [accuracy.user_rows(plan, measured)]
+    metrics = [_metrics(accuracy.measured_totals(plan, measured), plan, plan.rank_metrics)]
     if plan.list_metrics:
         threshold = plan.definition.threshold
         list_batches = list(listed.look_up_listed_items(tables.catalogue, threshold, to_batches(rankings)))

@@ -13,7 +13,7 @@ from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY
-from recbench_spark.evaluation.ranking.request import SAMPLED
+from recbench_spark.evaluation.ranking.request import SAMPLED, refuse_hashed_ties
 from recbench_spark.kernels.metrics.beyond_accuracy import POPULARITY
 from recbench_spark.metric_names import Figures
 
@@ -142,10 +142,13 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool,
     """Check that a table of candidates and `candidates=given` come together, and only with embeddings.
 
     Raises:
-        ConfigError: they do not, or candidates are drawn and there are no training rows.
+        ConfigError: they do not, candidates are drawn and there are no training rows, or ties of
+            embeddings are hashed.
     """
     if candidates and not embeddings:
         raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")
+    if embeddings:
+        refuse_hashed_ties(definition, "embeddings")
     if embeddings and candidates != (definition.candidates == "given"):
         raise ConfigError(
             f"definition.candidates is {definition.candidates} {'with' if candidates else 'without'} a "

@@ -151,7 +151,16 @@ def _dictionary_texts(chunk: pa.Array) -> pa.Array:
     """Return the texts that a dictionary column uses, in the order of the rows, or the plain column."""
     if not pa.types.is_dictionary(chunk.type):
         return chunk
+    if not chunk.indices.null_count and _is_in_order(chunk.indices.to_numpy(), len(chunk.dictionary)):
+        return chunk.dictionary
     return chunk.dictionary.take(pc.unique(chunk.indices))
+
+
+def _is_in_order(index_r: npt.NDArray[Any], size: int) -> bool:
+    """Return whether rows use a whole dictionary in its order, as after its encoding: 0 0 1 0 2."""
+    highest = np.maximum.accumulate(index_r)
+    used_in_order = (index_r[1:] <= highest[:-1] + 1).all() and (not len(index_r) or index_r[0] == 0)
+    return bool(used_in_order and (highest[-1] + 1 if len(index_r) else 0) == size)
 
 
 def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:

@@ -8,6 +8,7 @@ NaN marks a user left out of a column.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Floats, Ints
 from recbench_spark.kernels.compiling import compile_with_python_errors
 from recbench_spark.kernels.hashing import GAMMA, mix, stream
+from recbench_spark.kernels.threads import one_thread_products
 
 HIGH_BITS, LOW_BITS = 20, 32
 """A value is high 2^-20 + low 2^-52 with 0 <= low <= 2^32: sums of 2^30 values fit in int64."""
@@ -30,6 +32,9 @@ BOOTSTRAP_BITS = 30
 
 BLOCK = 256
 """Number of users weighted at once: 2 MB of weights at 1,000 replicates stay in cache."""
+
+FEW_COLUMNS = 64
+"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work."""
 
 
 def exact_sums(values_uc: Floats) -> Ints:
@@ -102,16 +107,19 @@ def bootstrap_sums(
     fixed = np.rint(np.where(valid, values_uc, 0.0) * 2.0**BOOTSTRAP_BITS)
     patterns, pattern_c = _distinct_columns(valid)
     columns = np.concatenate([fixed, patterns.astype(np.float64)], axis=1)
-    sums = np.zeros((replicates, columns.shape[1]), dtype=np.int64)
+    sums = np.zeros((columns.shape[1], replicates), dtype=np.int64)
     step = _exact_block(fixed)
-    for start in range(0, len(keys), step):
-        weights = poisson_weights(keys[start : start + step], replicates, seed)
-        # Exact in any order of summation: all terms and partial sums are whole numbers
-        # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
-        part = weights.astype(np.float64).T @ columns[start : start + step]
-        sums += part.astype(np.int64)
+    few = columns.shape[1] <= FEW_COLUMNS
+    with one_thread_products() if few else nullcontext():
+        for start in range(0, len(keys), step):
+            weights = poisson_weights(keys[start : start + step], replicates, seed)
+            # Exact in any order of summation: all terms and partial sums are whole numbers
+            # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
+            part = columns[start : start + step].T @ weights.astype(np.float64)
+            sums += part.astype(np.int64)
+    sums = sums.T
     c = values_uc.shape[1]
-    return sums[:, :c], sums[:, c:][:, pattern_c]
+    return np.ascontiguousarray(sums[:, :c]), np.ascontiguousarray(sums[:, c:][:, pattern_c])
 
 
 def replicate_means(sums_bc: Ints, totals_bc: Ints) -> Floats:

@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from recbench_spark.config import CURVE_METRIC, MANDCG, TABLE_READERS, Benchmark, Evaluation
+from recbench_spark.config.models import ListsModel, ScoresModel
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan, check_names
 from recbench_spark.evaluation.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
+from recbench_spark.evaluation.ranking.request import refuse_hashed_ties
 from recbench_spark.kernels.metrics.about import figure_range
 from recbench_spark.kernels.metrics.accuracy import METRICS
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
@@ -63,10 +65,17 @@ def check_benchmark(benchmark: Benchmark) -> None:
     for model in benchmark.models:
         model.check(reader)
     check_retrieval(benchmark.models, definition)
+    _check_ties(benchmark, definition)
     if evaluation.learning_curve is not None:
         make_curve_plan(evaluation, definition)
         for model in benchmark.curve_models:
             make_adapter(model).check_prefixes()
+
+
+def _check_ties(benchmark: Benchmark, definition: Definition) -> None:
+    for model in benchmark.models:
+        if not isinstance(model, ListsModel | ScoresModel):
+            refuse_hashed_ties(definition, f"model {model.name}")
 
 
 def check_night(benchmark: Benchmark) -> None:

@@ -40,6 +40,10 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
         "Users without relevant items",
         {"leave_out": "left out, and counted in the checks", "zero": "count 0"},
     ),
+    "ndcg_ties": (
+        "Equal scores in NDCG",
+        {"same": "as in the other metrics", "expected": "the mean over all orders"},
+    ),
     "gain": (
         "Gain of an item",
         {
@@ -105,6 +109,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "relevant": "the number of relevant items",
             "k": "k",
             "min_relevant_list": "the smaller of the number of relevant items and the list's length",
+            "hits": "the number of hits",
         },
     ),
     "ap_ties": (
@@ -151,8 +156,10 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "expected": "the mean over all orders",
             "optimistic": "relevant items come first",
             "pessimistic": "relevant items come last",
+            "hashed": "the larger hash of seed, user and item comes first",
         },
     ),
+    "tie_seed": ("The seed of hashed ties is", {ANY: "{}"}),
     "duplicates": (
         "An item twice in a list or in the truth",
         {"drop": "is kept once, and counted in the checks", "error": "is refused"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 
 from recbench_spark.definitions import PRESETS, Definition, axis_values, make_definition
@@ -23,6 +26,7 @@ def test_presets_name_only_axes_that_differ_from_the_defaults(preset: str) -> No
 
 def test_the_presets_of_the_libraries_are_there() -> None:
     libraries = "recbole replay mllib recommenders rectools lenskit ranx cornac elliot recpack"
+    libraries += " warprec sklearn torchmetrics implicit lenskit==2025.8.1"
     assert set(libraries.split()) < set(PRESETS)
 
 
@@ -67,7 +71,33 @@ def test_an_origin_needs_grades(overrides: dict[str, str]) -> None:
 
 
 def test_an_axis_that_came_later_enters_no_key_of_older_definitions() -> None:
-    older = {name for name in Definition.model_fields if name != "grade_origin"}
+    later = {"grade_origin", "ndcg_ties", "tie_seed"}
+    older = {name for name in Definition.model_fields if name not in later}
     assert Definition().to_settings() == Definition().model_dump(include=older)
     moved = make_definition(None, {"grade_origin": 3, "gain": "linear"})
-    assert moved.to_settings() == moved.model_dump()
+    assert moved.to_settings() == moved.model_dump(exclude={"ndcg_ties", "tie_seed"})
+    torchmetrics = make_definition("torchmetrics")
+    assert torchmetrics.to_settings() == torchmetrics.model_dump(exclude={"grade_origin", "tie_seed"})
+
+
+EARLIER_PRESETS = (
+    "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit==2025.8.1", "ranx",
+    "cornac", "elliot", "recpack",
+)  # fmt: skip
+
+
+def test_earlier_definitions_keep_what_enters_their_keys() -> None:
+    """The digest is that of the code of 26 November, before the axes `ndcg_ties` and `tie_seed`."""
+    settings = {name.split("==")[0]: make_definition(name).to_settings() for name in EARLIER_PRESETS}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    assert digest == "47c0ae1e07044992bbf1d98b8fbe762a8481629803153ae0bc8e26dc55844f44"
+
+
+def test_axes_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"definition\.tie_seed: ties are 'id'"):
+        make_definition(None, {"tie_seed": 1})
+    with pytest.raises(ConfigError, match="needs the order of ids"):
+        make_definition("warprec", {"auc_ties": "id_descending"})
+    with pytest.raises(ConfigError, match=r"definition\.tie_seed"):
+        make_definition("warprec", {"tie_seed": -1})
+    assert make_definition("warprec", {"tie_seed": 7}).describe(["tie_seed"]) == "v1;tie_seed=7"

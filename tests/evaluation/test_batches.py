@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -143,6 +144,19 @@ def test_lists_in_process_are_ranked_measured_and_checked_the_same_however_they_
         assert row["n"] == len(known) > 10
         assert row["value"] == pytest.approx(sum(known) / len(known), abs=1e-12)
         assert row["ci_low"] < row["value"] < row["ci_high"]
+
+
+@pytest.mark.parametrize("parts", [("valid", "test"), ("test",)])
+def test_measured_batches_have_the_totals_and_rows_of_their_rankings(parts: tuple[str, ...]) -> None:
+    """Batches of one part, and of two; slices are measured on their own in both ways."""
+    rankings = list(rank_batches(PLAN.request(), iter(users().to_batches(30))))
+    chosen = [batch.filter(pc.is_in(batch.column("part"), pa.array(parts))) for batch in rankings]
+    measured = [accuracy.measure_batch(PLAN, batch) for batch in chosen]
+    totals = list(accuracy.measured_totals(PLAN, measured))
+    assert totals == list(accuracy.total_batches(PLAN, iter(chosen)))
+    assert {batch.column("slice_key")[0].as_py() for batch in totals} == {None, "popularity"}
+    rows = list(accuracy.user_rows(PLAN, measured))
+    assert rows == list(accuracy.user_value_batches(PLAN, iter(chosen)))
 
 
 def test_checks_of_batches_against_a_slow_count() -> None:

@@ -286,6 +286,7 @@ RANK_METRICS = (
 AXES: dict[str, Rule] = {
     "users": choice("truth", "both", "output"),
     "ndcg_users": choice("same", "truth", "both", "output"),
+    "ndcg_ties": choice("same", "expected"),
     "empty_users": choice("leave_out", "zero"),
     "gain": choice("binary", "linear", "exponential", "exponential_above"),
     "negative_grades": choice("clip", "worst", "zero_floor", "signed"),
@@ -296,7 +297,7 @@ AXES: dict[str, Rule] = {
     "precision_by": choice("k", "list", "min_k_relevant"),
     "recall_by": choice("relevant", "min_k_relevant"),
     "ap": choice("precision_at_hits", "mean_precision"),
-    "ap_by": choice("min_k_relevant", "relevant", "k", "min_relevant_list"),
+    "ap_by": choice("min_k_relevant", "relevant", "k", "min_relevant_list", "hits"),
     "ap_ties": choice("same", "last_rank"),
     "map_cut": choice("at_k", "uncut"),
     "mrr_cut": choice("at_k", "uncut"),
@@ -304,13 +305,14 @@ AXES: dict[str, Rule] = {
     "persistence": OPEN_SHARE,
     "auc_ties": choice("half", "strict", "id_descending"),
     "auc_by": choice("pairs", "listed_pairs", "pairs_and_one"),
-    "ties": choice("id", "id_descending", "expected", "optimistic", "pessimistic"),
+    "ties": choice("id", "id_descending", "expected", "optimistic", "pessimistic", "hashed"),
+    "tie_seed": whole(0, 2**63 - 1),
     "duplicates": choice("drop", "error"),
     "candidates": choice("unseen", "all", "rated", "given", "uniform", "popularity"),
 }
 PRESETS = (
-    "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit", "ranx", "cornac",
-    "elliot", "recpack",
+    "recbench", "recbole", "replay", "mllib", "recommenders", "rectools", "lenskit", "lenskit==2025.8.1",
+    "ranx", "cornac", "elliot", "recpack", "warprec", "sklearn", "torchmetrics", "implicit",
 )  # fmt: skip
 
 WORLD = section(
@@ -1022,6 +1024,27 @@ def list_metrics(meant: dict[str, Any]) -> tuple[str, ...]:
     return tuple(evaluation.get("metrics", usual))
 
 
+PRESET_GAINS = {
+    **dict.fromkeys(("ranx", "sklearn", "torchmetrics"), "linear"),
+    **dict.fromkeys(("elliot", "warprec"), "exponential_above"),
+}
+
+
+def _check_axes_together(preset: str, axes: dict[str, Any], meant: dict[str, Any]) -> None:
+    place = "benchmark.evaluation.definition"
+    gain = axes.get("gain", PRESET_GAINS.get(preset))
+    if axes.get("grade_origin") and gain not in ("linear", "exponential"):
+        raise Broken(f"{place}.grade_origin", "the gain has no grades")
+    hashed = axes.get("ties", "hashed" if preset == "warprec" else "id") == "hashed"
+    if axes.get("tie_seed", 42) != 42 and not hashed:
+        raise Broken(f"{place}.tie_seed", "ties are not hashed")
+    ids = axes.get("auc_ties", "id_descending" if preset == "replay" else "half") == "id_descending"
+    if hashed and ids:
+        raise Broken(f"{place}.auc_ties", "hashed ties do not know the order of ids")
+    if hashed and any(model.get("kind") not in ("lists", "scores") for model in meant["models"]):
+        raise Broken(f"{place}.ties", "only given lists and scores have hashed ties")
+
+
 def _check_metrics(meant: dict[str, Any]) -> None:
     evaluation = meant.get("evaluation", {})
     rating = evaluation.get("task") == "rating"
@@ -1029,10 +1052,7 @@ def _check_metrics(meant: dict[str, Any]) -> None:
         if name not in (VALUE_METRICS if rating else (*RANK_METRICS, *LIST_METRICS)):
             raise Broken("benchmark.evaluation.metrics", f"no metric {name}")
     axes = evaluation.get("definition", {})
-    preset_gain = {"ranx": "linear", "elliot": "exponential_above"}.get(evaluation.get("preset") or "")
-    gain = axes.get("gain", preset_gain)
-    if axes.get("grade_origin") and gain not in ("linear", "exponential"):
-        raise Broken("benchmark.evaluation.definition.grade_origin", "the gain has no grades")
+    _check_axes_together(evaluation.get("preset") or "", axes, meant)
     cut = UNCUT_PRESETS.get(evaluation.get("preset") or "", ())
     for name in list_metrics(meant) if evaluation.get("uncut") is False else ():
         axis = axes.get(f"{name}_cut", "uncut" if name in cut else "at_k")

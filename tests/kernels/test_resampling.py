@@ -16,6 +16,7 @@ from scipy import stats
 from recbench_spark.errors import DataError
 from recbench_spark.kernels import hashing, resampling
 from recbench_spark.kernels.resampling import (
+    FEW_COLUMNS,
     bootstrap_sums,
     exact_sums,
     from_sums,
@@ -182,3 +183,15 @@ def test_percentiles_by_hand() -> None:
 def test_no_replicates_no_interval() -> None:
     low, high = interval(*bootstrap_sums(np.arange(10), np.ones((10, 2)), 0, 0))
     assert np.isnan(low).all() and np.isnan(high).all()
+
+
+@pytest.mark.parametrize("replicates", [1, 33])
+def test_few_columns_have_the_sums_of_many(replicates: int) -> None:
+    """Few are multiplied in one thread, many in several; all sums are whole numbers."""
+    rng = np.random.default_rng(2)
+    keys, values = rng.integers(0, 2**60, 1003), rng.random((1003, 5)) * 900.0
+    values[::7, 3] = math.nan
+    few, weights = bootstrap_sums(keys, values, replicates, 1)
+    many, more = bootstrap_sums(keys, np.tile(values, (1, 1 + FEW_COLUMNS // 5)), replicates, 1)
+    assert (many == np.tile(few, (1, 1 + FEW_COLUMNS // 5))).all()
+    assert (more[:, :5] == weights).all()

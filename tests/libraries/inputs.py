@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recbench_spark.definitions import Definition
-from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure
+from recbench_spark.kernels.metrics.accuracy import METRICS, cutoffs, measure, relevant_counts
 from recbench_spark.kernels.ranking.lists import HeldOutItems, InputLists, UserItems, rank_lists
 from recbench_spark.kernels.ranking.rankings import Rankings
 
@@ -22,14 +22,22 @@ KS = (1, 2, 3, 5, 8, 10)
 USERS, ITEMS = 40, 25
 
 
-def random_input(seed: int, *, full: bool = False, grades: int = 1, ties: bool = False) -> Input:
+def random_input(
+    seed: int,
+    *,
+    full: bool = False,
+    grades: int = 1,
+    ties: bool = False,
+    users: int = USERS,
+    lowest: int = 1,
+) -> Input:
     """Short, long and missing lists, users without truth; `full`: a score for every item.
 
-    grades: relevance is a whole number from 1 to this. ties: scores take five values only.
+    grades: relevance is a whole number from `lowest` to this. ties: scores take five values only.
     """
     rng = np.random.default_rng(seed)
     lists, truth, train = {}, {}, {}
-    for user in map(str, rng.permutation(USERS)):
+    for user in map(str, rng.permutation(users)):
         score = rng.permutation(ITEMS) + 1.0
         if ties:
             score = np.ceil(score / (ITEMS / 5))
@@ -43,13 +51,14 @@ def random_input(seed: int, *, full: bool = False, grades: int = 1, ties: bool =
             lists[user] = [[int(i), float(score[i])] for i in shown]
             train[user] = [int(i) for i in seen]
         if kind != 1 and len(held_out):
-            truth[user] = [[int(i), int(rng.integers(1, grades + 1))] for i in held_out]
+            truth[user] = [[int(i), int(rng.integers(lowest, grades + 1))] for i in held_out]
     return {"lists": lists, "truth": truth, "train": train, "items": ITEMS, "ks": list(KS)}
 
 
 def ranked(given: Input, definition: Definition) -> Rankings:
     """The rankings of all users that have a list or a truth."""
     users = sorted({*given["lists"], *given["truth"]}, key=int)
+    numbers = np.array([int(user) for user in users])
     lists = [given["lists"].get(user, []) for user in users]
     truth = [given["truth"].get(user, []) for user in users]
     train = [[[item, 0] for item in given["train"].get(user, [])] for user in users]
@@ -60,6 +69,7 @@ def ranked(given: Input, definition: Definition) -> Rankings:
         HeldOutItems(*_flat(truth)),
         definition,
         UserItems(seen[0], seen[1]),
+        user_numbers=numbers,
     ).rankings
 
 
@@ -88,6 +98,16 @@ def weighted_auc(given: Input, definition: Definition) -> float:
     positives = np.diff(rankings.offsets)
     kept = ~np.isnan(auc)
     return float((auc[kept] * positives[kept]).sum() / positives[kept].sum())
+
+
+def pooled_precision(given: Input, definition: Definition) -> dict[str, float]:
+    """Hits of all users / sum of their min(k, relevant): precision of implicit, no mean over users."""
+    rankings, ks = ranked(given, definition), given["ks"]
+    counted = definition.model_copy(update={"hit": "count"})
+    hits = measure(rankings, ["hit"], ks, counted)["hit"]
+    most = np.minimum(np.asarray(ks), relevant_counts(rankings, definition)[:, None])
+    shares = np.nansum(hits, axis=0) / most.sum(axis=0)
+    return {f"pooled_precision@{k}": float(share) for k, share in zip(ks, shares, strict=True)}
 
 
 def largest_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> tuple[float, str]:

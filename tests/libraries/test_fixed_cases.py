@@ -19,9 +19,10 @@ from recbench_spark.definitions import PRESET_VERSIONS, make_definition
 from recbench_spark.kernels.metrics.accuracy import measure
 from tests import oracles
 from tests.libraries.example import EXAMPLE, FULL
-from tests.libraries.inputs import our_values, ranked, weighted_auc
+from tests.libraries.inputs import our_values, pooled_precision, ranked, weighted_auc
 
 PRINTED = json.loads(Path(__file__).with_name("printed_values.json").read_text())
+SCORE_ALL = ("cornac", "recbole", "warprec", "sklearn", "torchmetrics", "implicit")
 CASES = [
     (library, result["set"], result["values"])
     for library, printed in PRINTED.items()
@@ -33,11 +34,13 @@ CASES = [
 def test_presets_give_what_the_libraries_printed(
     library: str, axes: dict[str, Any], printed: dict[str, float]
 ) -> None:
-    given = FULL if library in ("cornac", "recbole") else EXAMPLE
+    given = FULL if library in SCORE_ALL else EXAMPLE
     definition = make_definition("ranx" if library == "trec_eval" else library, axes)
     ours = {**our_values(given, definition), "weighted_auc": weighted_auc(given, definition)}
+    ours |= pooled_precision(given, definition)
     for name, value in printed.items():
-        tolerance = 1e-6 if name == "weighted_auc" else 1e-9
+        single = name == "weighted_auc" or library in ("warprec", "torchmetrics")
+        tolerance = 1e-6 if single else 1e-9
         assert ours[name] == pytest.approx(value, abs=tolerance), name
 
 

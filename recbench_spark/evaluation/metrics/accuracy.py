@@ -174,9 +174,29 @@ RANKING_COLUMNS = (
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Compute metrics of ranks per user: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
     for batch in batches:
-        rankings = to_rankings(batch)
-        values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-        relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
+        yield from user_rows(plan, [measure_batch(plan, batch)])
+
+
+class MeasuredBatch(NamedTuple):
+    """Rows of `RANKED_USERS`, and the values of their metrics, (u, c) each."""
+
+    batch: pa.RecordBatch
+    values: dict[str, Floats]
+
+
+def measure_batch(plan: MetricPlan, batch: pa.RecordBatch) -> MeasuredBatch:
+    """Compute all metrics of ranks of the users of a batch."""
+    return MeasuredBatch(batch, _measure(plan, to_rankings(batch)))
+
+
+def _measure(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
+    return measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+
+
+def user_rows(plan: MetricPlan, measured: Sequence[MeasuredBatch]) -> Batches:
+    """Return rows of `USER_VALUES` of measured batches."""
+    for batch, values in measured:
+        relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
         for metric, values_uc in values.items():
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
@@ -202,11 +222,17 @@ def _user_batch(
         "metric": _constant_column(metric, n),
         "definition": _constant_column(plan.describe(metric), n),
         "estimator": _constant_column(HOLDOUT, n),
-        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks * n, pa.int32())),
+        "ks": pa.ListArray.from_arrays(offsets, _repeat_cutoffs(ks, n)),
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
         "n_relevant": relevant,
     }
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
+
+
+def _repeat_cutoffs(ks: Sequence[int | None], n: int) -> pa.Array:
+    """Return the cut-offs n times; None is NULL."""
+    row = np.array([0 if k is None else k for k in ks], dtype=np.int32)
+    return pa.array(np.tile(row, n), mask=np.tile([k is None for k in ks], n))
 
 
 def _constant_column(text: str, n: int) -> pa.Array:
@@ -268,10 +294,21 @@ def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Sum metrics of ranks over users, per part and slice: rows of `TOTALS` from `RANKED_USERS`."""
 
     def totals(selection: TruthSelection) -> MetricTotals:
-        values = measure(selection.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-        return sum_users(values, selection.keys_u, plan.bootstrap)
+        return sum_users(_measure(plan, selection.rankings), selection.keys_u, plan.bootstrap)
 
     yield from sum_by_slice(batches, totals)
+
+
+def measured_totals(plan: MetricPlan, measured: Sequence[MeasuredBatch]) -> Batches:
+    """Sum values like `total_batches`, where the batches are measured; slices are measured here."""
+    totals: dict[SliceKey, MetricTotals] = {}
+    for batch, values in measured:
+        for number, (key, selection) in enumerate(_selections(iter([batch]))):
+            is_whole = number == 0 and selection.batch.num_rows == batch.num_rows
+            known = values if is_whole else _measure(plan, selection.rankings)
+            _add_totals(totals, key, sum_users(known, selection.keys_u, plan.bootstrap))
+    for key, sums in totals.items():
+        yield totals_batch(key, sums)
 
 
 @dataclass(frozen=True)
@@ -336,7 +373,7 @@ def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
     """Compute all metrics of ranks of users, from rows of `RANKED_USERS`; `model_totals` adds them up."""
     values_by_slice: SliceValues = {}
     for key, selection in _selections(batches):
-        values = measure(selection.rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
+        values = _measure(plan, selection.rankings)
         table = np.concatenate(list(values.values()), axis=1)
         values_by_slice.setdefault(key, []).append((selection.keys_u, table))
     return values_by_slice

@@ -54,8 +54,14 @@ def metric_definitions(metric: str, base: Definition) -> list[Definition]:
     (16, 288)
     """
     axes = [axis for axis in CHOICES if axis in METRICS[metric].axes]
-    worlds = product(*(CHOICES[axis] for axis in axes))
+    worlds = product(*(_choices(axis, base) for axis in axes))
     return [base.model_copy(update=dict(zip(axes, world, strict=True))) for world in worlds]
+
+
+def _choices(axis: str, base: Definition) -> tuple[str, ...]:
+    """Return the values of an axis; ranks with hashed ties do not know the order of ids."""
+    hashed = axis == "ties" and base.ties == "hashed"
+    return ("hashed", *CHOICES["ties"][1:]) if hashed else CHOICES[axis]
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:

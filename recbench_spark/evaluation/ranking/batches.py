@@ -77,8 +77,10 @@ def _column_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.A
 
 def split_by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the users of each held-out part in a batch."""
-    for part in pc.unique(batch.column("part")).to_pylist():
-        yield part, batch.filter(pc.equal(batch.column("part"), part))
+    parts = pc.unique(batch.column("part")).to_pylist()
+    for part in parts:
+        only = len(parts) == 1
+        yield part, batch if only else batch.filter(pc.equal(batch.column("part"), part))
 
 
 def select_truth(batch: pa.RecordBatch) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:

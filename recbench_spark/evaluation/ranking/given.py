@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.evaluation.ranking.batches import build_ranking_batch, read_item_lists
 from recbench_spark.evaluation.ranking.request import RankingRequest
@@ -27,10 +28,24 @@ def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
         offsets, truth_items = flatten_lists(batch.column("items"))
         relevance = flatten_lists(batch.column("relevance"))[1]
         truth = list_kernel.HeldOutItems(offsets, truth_items.astype(np.int64), relevance)
+        hashed = request.definition.ties == "hashed"
         ranked = list_kernel.rank_lists(
-            _read_lists(batch), truth, request.definition, _read_masked(batch), top=request.top
-        )
+            _read_lists(batch), truth, request.definition, _read_masked(batch), top=request.top,
+            user_numbers=number_users(batch) if hashed else None,
+        )  # fmt: skip
         yield _ranking_rows(batch, ranked)
+
+
+def number_users(batch: pa.RecordBatch) -> Ints:
+    """Return the number of each user in hashes of ties: the id if it is a whole number, else its hash.
+
+    Ids have up to nine digits here; an item's number is its place in the order of ids.
+    """
+    ids = batch.column("user_id").cast(pa.string())
+    is_number = pc.match_substring_regex(ids, "^(0|[1-9][0-9]{0,8})$")
+    numbers = pc.if_else(is_number, ids, "0").cast(pa.int64())
+    numbers_u: Ints = pc.if_else(is_number, numbers, batch.column("user_key")).to_numpy()
+    return numbers_u
 
 
 def add_lists(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.evaluation.ranking.batches import build_ranking_batch, read_item_lists
-from recbench_spark.evaluation.ranking.request import USER_CANDIDATES, RankingRequest
+from recbench_spark.evaluation.ranking.request import USER_CANDIDATES, RankingRequest, refuse_hashed_ties
 from recbench_spark.evaluation.ranking.sources import Source, ids_to_lists
 from recbench_spark.kernels.arrays import Bools
 from recbench_spark.kernels.ranking.counting import CountingSettings
@@ -38,7 +38,7 @@ def score_batches(
         request: definition, length of lists, largest rank that is counted.
         batches: users; with `history` and `vector` where the source needs them, with `candidates` where
             users have their own.
-        device: device of torch, or WHOLE_ROWS; for "cpu", WHOLE_ROWS is used where it is faster.
+        device: device of torch, NUMPY_TILES or WHOLE_ROWS; for "cpu", WHOLE_ROWS where it is faster.
     """
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
@@ -55,6 +55,7 @@ def _count_ranks(
 ) -> RankCounts:
     truth, masked = read_item_lists(batch, "items"), read_item_lists(batch, "masked")
     mode = request.definition.candidates
+    refuse_hashed_ties(request.definition, "a model that scores")
     if mode in USER_CANDIDATES:
         listed = truth if mode == "rated" else read_item_lists(batch, "candidates")
         counts = count_listed(scorer, users, truth, listed, top_k=request.top)

@@ -39,7 +39,7 @@ ROUNDED = 1e-12
 CELLS = 1 << 18
 """Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
 
-COMMON_AXES = ("users", "empty_users", "threshold", "ties", "duplicates", "candidates")
+COMMON_AXES = ("users", "empty_users", "threshold", "ties", "tie_seed", "duplicates", "candidates")
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name."""
@@ -147,6 +147,8 @@ def average_precision(chunk: Chunk) -> Floats:
     definition = chunk.definition
     if definition.ap == "mean_precision":
         value = chunk.mean_precision
+    elif definition.ap_by == "hits":
+        value = chunk.mean_precision_at_hits
     else:
         shared = definition.ap_ties == "last_rank"
         total = chunk.shared_precision_sum if shared else chunk.precision_sum
@@ -175,7 +177,7 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
 
 @metric(
     "ndcg",
-    ("ndcg_users", "gain", "negative_grades", "grade_origin", "discount", "ideal"),
+    ("ndcg_users", "ndcg_ties", "gain", "negative_grades", "grade_origin", "discount", "ideal"),
     "both",
     users_axis="ndcg_users",
     about=About(place=10, wide=True, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)),
@@ -207,7 +209,7 @@ def ndcg(chunk: Chunk) -> Floats:
     "auc",
     ("auc_ties", "auc_by"),
     "uncut",
-    common=[a for a in COMMON_AXES if a != "ties"],
+    common=[a for a in COMMON_AXES if a not in ("ties", "tie_seed")],
     about=About(place=70, wide=True),
 )
 def auc(chunk: Chunk) -> Floats:

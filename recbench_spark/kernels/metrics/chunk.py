@@ -23,6 +23,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.metrics.about import About
+from recbench_spark.kernels.metrics.ties import CutTie, expected_mean_precision, first_in_tie, harmonic
 from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
 
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
@@ -144,7 +145,7 @@ class Chunk:
     def rank_p(self) -> Ints:
         """The rank of each truth item with ties broken as defined; 0: not ranked."""
         r = self.rankings
-        if self.definition.ties in ("id", "expected"):
+        if self.definition.ties in ("id", "expected", "hashed"):
             return np.where(r.above < 0, 0, 1 + r.above + r.before)
         if self.definition.ties == "id_descending":
             return self.rank_by_larger_id
@@ -260,19 +261,49 @@ class Chunk:
         each of the r - a - 1 ranks between is with chance b = (R - 1) / (m - 1) (McSherry and
         Najork 2008, section 3): precision (C + 1 + b (r - a - 1)) / r.
         """
+        parts = [self.total(self.groups, *part) for part in self._precision_parts]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    @cached_property
+    def _precision_parts(self) -> list[tuple[Floats, Weight]]:
+        """Amounts of the groups whose weighted sums are the precisions; the second one is for ties."""
         g = self.groups
         b = (g.relevant - 1) / np.maximum(g.size - 1, 1)
         constant = g.prior + 1 - np.where(g.size == 1, 0.0, b * (g.above + 1))
-        total = self.total(g, g.relevant * constant, np.reciprocal)
-        return total if g.certain else total + self.total(g, g.relevant * b, np.ones_like)
+        first: tuple[Floats, Weight] = (g.relevant * constant, np.reciprocal)
+        return [first] if g.certain else [first, (g.relevant * b, np.ones_like)]
+
+    @cached_property
+    def mean_precision_at_hits(self) -> Floats:
+        """Mean of the precisions at the relevant items among the first k; 0 without any, (u, c + 1)."""
+        if self.definition.ap_ties == "last_rank":
+            return divide(self.shared_precision_sum, self._hits_at_last_rank)
+        value, g = divide(self.precision_sum, self.hits), self.groups
+        if g.certain:
+            return value
+        curve = sum((self._curve(g, *part) for part in self._precision_parts), np.zeros(1))
+        for column, k in enumerate(self._last_k + 1):
+            cut = np.flatnonzero((g.above < k) & (k < g.above + g.size))
+            user, above = g.user[cut], g.above[cut]
+            earlier = np.where(above > 0, curve[user, above - 1], 0.0)
+            tie = CutTie(above, k - above, g.size[cut], g.relevant[cut], g.prior[cut], earlier)
+            value[user, column] = expected_mean_precision(tie)
+        return value
 
     @cached_property
     def shared_precision_sum(self) -> Floats:
         """Sum of the same precisions if all items of a tie are at its last rank, (u, c + 1)."""
         g = self.tie_groups
-        one = np.ones_like(g.size)
-        last = Groups(g.user, g.above + g.size - 1, one, g.relevant, g.gain, g.prior)
-        return self.total(last, g.relevant * (g.prior + g.relevant), np.reciprocal)
+        return self.total(self._last_ranks, g.relevant * (g.prior + g.relevant), np.reciprocal)
+
+    @cached_property
+    def _hits_at_last_rank(self) -> Floats:
+        return self.total(self._last_ranks, self.tie_groups.relevant, np.ones_like)
+
+    @cached_property
+    def _last_ranks(self) -> Groups:
+        g = self.tie_groups
+        return Groups(g.user, g.above + g.size - 1, np.ones_like(g.size), g.relevant, g.gain, g.prior)
 
     @cached_property
     def mean_precision(self) -> Floats:
@@ -280,8 +311,8 @@ class Chunk:
 
         A relevant item at rank r counts in each n >= r: sum_{n=r}^{k} 1/n = H(k) - H(r - 1).
         """
-        later = self.total(self.groups, self.groups.relevant, lambda r: _harmonic(r - 1))
-        return divide(self.hits * _harmonic(self.k_uc) - later, self.k_uc)
+        later = self.total(self.groups, self.groups.relevant, lambda r: harmonic(r - 1))
+        return divide(self.hits * harmonic(self.k_uc) - later, self.k_uc)
 
     @cached_property
     def first_hit(self) -> tuple[Floats, Floats]:
@@ -311,7 +342,8 @@ class Chunk:
     @cached_property
     def dcg(self) -> Floats:
         """Discounted cumulative gain, (u, c + 1)."""
-        return self.total(self.groups, self.groups.gain, self.discount)
+        groups = self.tie_groups if self.definition.ndcg_ties == "expected" else self.groups
+        return self.total(groups, groups.gain, self.discount)
 
     @cached_property
     def ideal(self) -> Floats:
@@ -349,52 +381,6 @@ class Chunk:
         return self.total(groups, gain, self.discount)
 
 
-def first_in_tie(
-    above: Ints, size: Ints, relevant: Floats, ks: Sequence[int], depth: int
-) -> tuple[Floats, Floats]:
-    """Return P(hit by k) and E(1 / first rank, 0 beyond k) if the first hit lies in a tie: (t, c + 1).
-
-    S_j, the chance of no hit among the first j of the tie, is prod_{i<=j} 1 - R / (m - i + 1);
-    the first hit is at j with chance S_{j-1} R / (m - j + 1).
-    """
-    start, chance = _chances(size, relevant, 0, depth)
-    survival = np.column_stack([start, start[:, -1] * (1 - chance[:, -1])])
-    at_rank = start * chance / (above[:, None] + np.arange(1.0, depth + 1))
-    reciprocal = np.column_stack([np.zeros(len(above)), np.cumsum(at_rank, axis=1)])
-    shown = np.clip(np.minimum(ks, depth) - above[:, None], 0, size[:, None])
-    hit_chance = 1.0 - np.take_along_axis(survival, shown, axis=1)
-    at_k = np.take_along_axis(reciprocal, shown, axis=1)
-    uncut = _first_reciprocal(above, size, relevant)
-    return np.column_stack([hit_chance, np.ones(len(above))]), np.column_stack([at_k, uncut])
-
-
-def _chances(size: Ints, relevant: Floats, first: int, count: int) -> tuple[Floats, Floats]:
-    """Return S_{j-1} / S_first and R / (m - j + 1) of places j = first + 1 .. first + count of a tie."""
-    remaining = size[:, None] - np.arange(first, first + count)
-    chance = np.clip(relevant[:, None] / np.maximum(remaining, 1), 0.0, 1.0)
-    chance[remaining < 1] = 1.0
-    start = np.cumprod(np.column_stack([np.ones(len(size)), 1 - chance[:, :-1]]), axis=1)
-    return start, chance
-
-
-def _first_reciprocal(above: Ints, size: Ints, relevant: Floats) -> Floats:
-    """Return E(1 / rank of the first relevant item) of ties (a, m, R), over all orders."""
-    ties = np.column_stack([above, size, relevant.astype(np.int64)])
-    distinct, back = np.unique(ties, axis=0, return_inverse=True)
-    a, m, r = distinct[:, 0], distinct[:, 1], distinct[:, 2]
-    value = np.where(m == 1, 1.0 / (a + 1.0), (_harmonic(a + m) - _harmonic(a)) / m)
-    many = np.flatnonzero(r > 1)
-    value[many] = 0.0
-    survival = np.ones(len(many))
-    block = 256
-    for first in range(0, int(m[many].max(initial=0)), block):
-        start, chance = _chances(m[many], r[many].astype(np.float64), first, block)
-        rank = a[many, None] + np.arange(first + 1.0, first + block + 1)
-        value[many] += survival * (start * chance / rank).sum(axis=1)
-        survival = survival * start[:, -1] * (1 - chance[:, -1])
-    return value[back.reshape(-1)]
-
-
 def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: float = 0.0) -> Floats:
     """Return numerator / denominator, `empty` where the denominator is not positive."""
     shape = np.broadcast_shapes(numerator.shape, denominator.shape)
@@ -411,13 +397,6 @@ def _mean_weight(groups: Groups, weight: Weight) -> Floats:
     end = groups.above + groups.size
     prefix = np.concatenate([[0.0], np.cumsum(weight(np.arange(1.0, end.max() + 1)))])
     return np.where(groups.size == 1, own, (prefix[end] - prefix[groups.above]) / groups.size)
-
-
-def _harmonic(n: npt.NDArray[Any]) -> Floats:
-    """Return H(n) = 1 + 1/2 + ... + 1/n."""
-    from scipy.special import digamma  # noqa: PLC0415 (half a second that few need)
-
-    return np.asarray(digamma(n + 1.0) + np.euler_gamma, dtype=np.float64)
 
 
 def is_relevant(relevance: Floats, definition: Definition) -> Bools:

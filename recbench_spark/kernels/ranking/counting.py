@@ -20,7 +20,8 @@ more than it has proven, so the counts do not depend on how the product was comp
 Source of the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
 |fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
 
-Only functions that multiply tiles import torch: small jobs that score whole rows save its two seconds.
+Only functions that multiply tiles with torch import it: small jobs, and those in one process, save its two
+seconds.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from recbench_spark.kernels.ranking.products import (
 )
 from recbench_spark.kernels.ranking.tiles import FloatTile, scan_tile
 from recbench_spark.kernels.ranking.top import TopCandidates, make_work, sort_best, top_lists
+from recbench_spark.kernels.threads import one_thread_products
 
 USER_TILE, ITEM_TILE = 128, 2048
 """Users and items of one tile: its scores take 1 MB, so that they are compared while in the cache."""
@@ -128,6 +130,22 @@ def count_products(
 
     with plain_products():
         in_threads(count, users_u, settings.threads)
+    return _collect_best(users_u, prepared, work, settings)
+
+
+def count_with_numpy(prepared: PreparedBlock, settings: CountingSettings) -> tuple[Ints, Floats] | None:
+    """Count like `count_products` with tiles that numpy multiplies; torch is not imported."""
+    users_u = np.arange(len(prepared.pairing.length_u))
+    work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
+    # Products that overflow have an infinite bound, and items that are not scored are NaN.
+    with np.errstate(all="ignore"), one_thread_products():
+        _count_tiles(users_u, prepared, work, settings, _multiply_with_numpy)
+    return _collect_best(users_u, prepared, work, settings)
+
+
+def _collect_best(
+    users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
+) -> tuple[Ints, Floats] | None:
     if not settings.top_k:
         return None
     items_uc, count_u = work.best_items[users_u], work.best_count[users_u]
@@ -164,26 +182,48 @@ def _bounds_u(prepared: PreparedBlock) -> Floats:
     return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
 
 
+Multiply = Callable[[Floats32, Floats32, Floats32], None]
+"""A function of rows of users, rows of items, and the array (users, items) that takes their products."""
+
+
+def _multiply_with_numpy(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
+    np.matmul(rows_rd, operand_id.T, out=x_ri)
+
+
+def _multiply_with_torch(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
+    import torch  # noqa: PLC0415
+
+    torch.mm(torch.from_numpy(rows_rd), torch.from_numpy(operand_id).t(), out=torch.from_numpy(x_ri))
+
+
 def _count_users(
     users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
 ) -> None:
-    """Loop over tiles of items outside, so that each is read once, and over tiles of users inside."""
-    import torch  # noqa: PLC0415
+    _count_tiles(users_u, prepared, work, settings, _multiply_with_torch)
 
+
+def _count_tiles(
+    users_u: Ints,
+    prepared: PreparedBlock,
+    work: TopCandidates,
+    settings: CountingSettings,
+    multiply: Multiply,
+) -> None:
+    """Loop over tiles of items outside, so that each is read once, and over tiles of users inside."""
     products, items = prepared.products, len(prepared.products.scored_i)
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
     operand_ud = products.user_operand(prepared.pairing.vectors_ud[users_u])
-    buffer = torch.empty(user_tile * item_tile)
+    buffer = np.empty(user_tile * item_tile, np.float32)
     for start in range(0, items, item_tile):
         stop = min(start + item_tile, items)
         tile = FloatTile(start, *products.size(start, stop))
-        operand_di = torch.from_numpy(products.item_operand(start, stop)).t()
+        operand_id = products.item_operand(start, stop)
         for at in range(0, len(users_u), user_tile):
-            rows_rd = torch.from_numpy(operand_ud[at : at + user_tile])
-            x_ri = buffer[: len(rows_rd) * (stop - start)].view(len(rows_rd), stop - start)
-            torch.mm(rows_rd, operand_di, out=x_ri)
+            rows_rd = operand_ud[at : at + user_tile]
+            x_ri = buffer[: len(rows_rd) * (stop - start)].reshape(len(rows_rd), stop - start)
+            multiply(rows_rd, operand_id, x_ri)
             users_r = users_u[at : at + user_tile]
-            _scan(x_ri.numpy(), users_r, tile, prepared, work, settings=settings)
+            _scan(x_ri, users_r, tile, prepared, work, settings=settings)
         users_u, operand_ud = _still_open(users_u, operand_ud, prepared, settings)
 
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
-from recbench_spark.kernels.arrays import Floats, Ints
+from recbench_spark.kernels.arrays import Bools, Floats, Ints
+from recbench_spark.kernels.ranking.hashed_ties import hash_pairs
 from recbench_spark.kernels.ranking.rankings import Rankings
 
 Scalar = TypeVar("Scalar", np.int64, np.float64)
@@ -105,11 +106,13 @@ def rank_lists(
     *,
     mask_train: bool = True,
     top: int = 0,
+    user_numbers: Ints | None = None,
 ) -> RankedLists:
     """Rank the truth items of u users in their lists.
 
     train: the users' training items; counted, and with `mask_train` dropped from the lists
     top: also return the first `top` items of each list, for coverage, novelty and export
+    user_numbers: (u,) whole numbers of the users for `ties=hashed`; None: 0 to u - 1
 
     With `candidates=rated` only truth items stay in the lists. Raises DataError for NaN or infinite
     scores, ranks below 1 and, under `duplicates=error`, duplicates.
@@ -122,7 +125,7 @@ def rank_lists(
         block.remove_train(train, mask_train, work)
         if definition.candidates == "rated":
             block.keep_only(truth)
-        block.place(truth, work)
+        block.place(truth, block.best_first(definition, user_numbers), work)
     rankings = Rankings(truth.offsets, truth.relevance, work.above, work.tied, work.before, work.length)
     best = _as_items(work, top) if top else None
     return RankedLists(rankings, truth.keys, work.duplicates, dropped, work.train_items, best)
@@ -199,10 +202,17 @@ class _ListBlock:
         allowed[row[place >= 0], place[place >= 0]] = True
         self.cost_bl[~allowed] = np.inf
 
-    def place(self, truth: HeldOutItems, work: _RankBuffers) -> None:
+    def best_first(self, definition: Definition, user_numbers: Ints | None) -> Ints:
+        """Return the order of the entries by cost, equal ones by key or by a hash of user and key."""
+        if definition.ties != "hashed":
+            # A stable sort, so that equal costs stay in the order of keys.
+            return np.argsort(self.cost_bl, axis=1, kind="stable")
+        numbers = self.users if user_numbers is None else user_numbers[self.users]
+        hashes = hash_pairs(definition.tie_seed, numbers[:, None], self.keys_bl)
+        return np.lexsort((-hashes, self.cost_bl), axis=1)
+
+    def place(self, truth: HeldOutItems, order: Ints, work: _RankBuffers) -> None:
         """Write the counts above, tied and before of the truth items, and the first items."""
-        # A stable sort, so that equal costs stay in the order of keys.
-        order = np.argsort(self.cost_bl, axis=1, kind="stable")
         cost_bl = _take(self.cost_bl, order)
         position = np.empty_like(order)
         np.put_along_axis(position, order, np.arange(order.shape[1])[None, :], axis=1)
@@ -258,16 +268,22 @@ def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems
             "give every truth row a finite number",
         )
     user = np.repeat(np.arange(len(truth.offsets) - 1), np.diff(truth.offsets))
+    if _follows(user, truth.keys).all():
+        return HeldOutItems(truth.offsets.astype(np.int64), truth.keys, truth.relevance), 0
     order = np.lexsort((-truth.relevance, truth.keys, user))
     user, keys = user[order], truth.keys[order]
-    new = np.ones(len(user), dtype=bool)
-    new[1:] = (user[1:] != user[:-1]) | (keys[1:] != keys[:-1])
+    new = np.append(True, _follows(user, keys))[: len(user)]
     dropped = int((~new).sum())
     if dropped:
         _refuse_duplicates(dropped, "the truth", definition)
     count = np.bincount(user[new], minlength=len(truth.offsets) - 1)
     offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
     return HeldOutItems(offsets, keys[new], truth.relevance[order][new]), dropped
+
+
+def _follows(user: Ints, keys: Ints) -> Bools:
+    """Return whether each row but the first is of another user than the one before, or has a larger key."""
+    return (user[1:] != user[:-1]) | (keys[1:] > keys[:-1])
 
 
 def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:

@@ -15,7 +15,7 @@ class Rankings:
     relevance: float64 (p,), the grade of each truth item, relevant or not
     above: int64 (p,), candidates with a strictly higher score; -1: the item is not ranked
     tied: int64 (p,), other candidates with exactly the same score, truth items included
-    before: int64 (p,), those of `tied` that come first by item id
+    before: int64 (p,), those of `tied` that come first by item id, or by the hash of `ties=hashed`
     length: int64 (u,), ranked candidates; 0: the system gave this user no output
     """
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 WHOLE_ROWS = "whole rows"
 """Device of small jobs: every score in float64, pair by pair, without torch."""
 
+NUMPY_TILES = "numpy tiles"
+"""Device of jobs in one process: tiles of float32 products as on "cpu", multiplied by numpy."""
+
 _ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
 
 
@@ -105,21 +108,25 @@ def count_ranks(
 ) -> RankCounts:
     """Count ranks of the truth items among all scored items that are not masked.
 
-    "cpu" is the compiled path; WHOLE_ROWS scores every pair in float64, and so does "cpu" where torch is
-    not installed; any other torch device, also "cpu:0", is one of `devices`. A truth item that is masked,
+    "cpu" is the compiled path; NUMPY_TILES is the same with products of numpy, and so is "cpu" where torch
+    is not installed; WHOLE_ROWS scores every pair in float64; any other torch device, also "cpu:0", is one
+    of `devices`. A truth item that is masked,
     unscored or unknown (-1) stays unranked: `above_p` is -1. The bits are equal for every tile, block of
     users, number of threads and device. Raises DataError for numbers that are not finite, and for lists
     that do not fit the catalogue or each other.
     """
     settings = settings or CountingSettings()
     no_torch = device == "cpu" and not has_module("torch")
-    if scorer.products is None or device == WHOLE_ROWS or no_torch:
+    if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings)
+    if device == NUMPY_TILES or no_torch:
+        prepared = _prepare(scorer.products, users, truth, masked)
+        top = counting.count_with_numpy(prepared, settings)
+        return _gather(scorer, prepared, settings, top)
     with explain_missing():  # they load torch
         from recbench_spark.kernels.ranking import cutoff, devices  # noqa: PLC0415
 
-    vectors_ud = users.vectors(scorer.products.dims)
-    prepared = counting.prepare_products(scorer.products, vectors_ud, truth, masked)
+    prepared = _prepare(scorer.products, users, truth, masked)
     top = None
     if str(device) == "cpu" and cutoff.applies(prepared, settings):
         cutoff.count_products(prepared, settings)
@@ -127,6 +134,21 @@ def count_ranks(
         top = counting.count_products(prepared, settings)
     else:
         top = devices.count_products(prepared, settings, device)
+    return _gather(scorer, prepared, settings, top)
+
+
+def _prepare(
+    products: Products, users: UserBlock, truth: ItemLists, masked: ItemLists
+) -> counting.PreparedBlock:
+    return counting.prepare_products(products, users.vectors(products.dims), truth, masked)
+
+
+def _gather(
+    scorer: Scorer,
+    prepared: counting.PreparedBlock,
+    settings: CountingSettings,
+    top: tuple[Ints, Floats] | None,
+) -> RankCounts:
     candidates_u = positives.count_candidates(scorer.scored_i, prepared.plan)
     return positives.gather_counts(prepared.plan, prepared.tally, candidates_u, settings.cutoff, top)
 

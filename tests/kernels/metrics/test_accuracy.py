@@ -114,6 +114,8 @@ def test_values_stay_within_bounds_and_ties_are_ordered(users: list[Any], axes: 
         for ties in AXES["ties"]
     }
     for name in METRICS:
+        if name == "map" and definition.ap_by == "hits":  # more hits can have a smaller mean precision
+            continue
         low, high = by_ties["pessimistic"][name], by_ties["optimistic"][name]
         low, high = (high, low) if name == "percentile_rank" else (low, high)
         for ties in ("id", "expected"):

@@ -13,7 +13,13 @@ from recbench_spark.kernels.ranking import cutoff as cutoff_kernel
 from recbench_spark.kernels.ranking import devices, products
 from recbench_spark.kernels.ranking.counting import CountingSettings
 from recbench_spark.kernels.ranking.positives import ItemLists
-from recbench_spark.kernels.ranking.scorers import DotScorer, UserBlock, count_listed, count_ranks
+from recbench_spark.kernels.ranking.scorers import (
+    NUMPY_TILES,
+    DotScorer,
+    UserBlock,
+    count_listed,
+    count_ranks,
+)
 
 
 def lists(rows):
@@ -104,6 +110,8 @@ def check_everywhere(world, top_k=5):
     check(world, whole, top_k)
     for options in ODD_TILES:
         same(whole, run(world, top_k, **options))
+    same(whole, run(world, top_k, device=NUMPY_TILES))
+    same(whole, run(world, top_k, device=NUMPY_TILES, user_tile=2, item_tile=31))
     same(whole, run(world, top_k, device="cpu:0"))
     same(whole, run(world, top_k, device="cpu:0", user_tile=2, item_tile=31))
     for cutoff in (1, 4, 10**6):

@@ -137,6 +137,23 @@ def test_duplicated_truth_never_exceeds_one() -> None:
     assert values["map"][0, 0] == values["recall"][0, 0] == 1 / 2
 
 
+def test_a_truth_in_order_is_taken_as_it_is() -> None:
+    """Rows in the order of keys need no sort; the same rows in another order, or one twice, are sorted."""
+    rng = np.random.default_rng(5)
+    users = [(rng.permutation(9)[:6], np.sort(rng.choice(9, 4, replace=False))) for _ in range(20)]
+    given = [([(int(i), 1.0 / (1 + n)) for n, i in enumerate(shown)], truth) for shown, truth in users]
+    in_order, mixed, twice = (
+        rank([(rows, [(int(i), 1.0 + i) for i in pick(truth)], set()) for rows, truth in given])
+        for pick in (list, rng.permutation, lambda truth: [truth[0], *truth])
+    )
+    for other in (mixed, twice):
+        assert other.keys.tolist() == in_order.keys.tolist()
+        for field in ("offsets", "relevance", "above", "tied", "before", "length"):
+            left, right = (getattr(result.rankings, field) for result in (in_order, other))
+            assert left.dtype == right.dtype and left.tolist() == right.tolist()
+    assert (in_order.duplicates_in_truth, twice.duplicates_in_truth) == (0, 20)
+
+
 def test_rank_wins_over_score() -> None:
     lists = InputLists(
         np.array([0, 2]), np.array([1, 2]), rank=np.array([2, 1]), score=np.array([9.0, 1.0])
