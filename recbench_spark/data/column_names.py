@@ -36,6 +36,19 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Our name of a column, and the usual ones: in small letters, without `_` and without a type behind `:`."""
 
+LOG_NAMES: Mapping[str, tuple[str, ...]] = {
+    "user_id": (*USUAL["user_id"], "reviewerid", "memberid", "accountid", "authorid", "steamid"),
+    "item_id": (*USUAL["item_id"], "asin", "parentasin", "businessid", "locationid", "venueid", "poiid",
+                "trackid", "songid", "artistid", "bookid", "isbn", "gameid", "recipeid", "articleid",
+                "newsid", "courseid", "jobid"),
+    "rating": ("rating", "ratings", "relevance", "overall", "stars", "score", "weight", "playcount",
+               "plays"),
+    "event_time": ("eventtime", "timestamp", "time", "datetime", "date", "ts", "unixreviewtime",
+                   "reviewtime", "createdat", "ratingtimestamp", "ratingtime", "timestampms",
+                   "checkintime"),
+}  # fmt: skip
+"""Our name of a column of a log, and the usual ones, in the form of `USUAL`."""
+
 _PAIR = ("user_id", "item_id")
 
 ROLES: Mapping[str, tuple[str, ...]] = {
