@@ -54,11 +54,9 @@ def recommend_ranx(log: pd.DataFrame, folder: Path) -> None:
 
     rng = np.random.default_rng(3)
     items = sorted(log.item_id.unique())
+    scores = {str(user): rng.permutation(len(items)).astype(float) for user in log.user_id.unique()}
     run = Run(
-        {
-            str(user): {str(item): float(score) for item, score in zip(items, rng.permutation(len(items)))}
-            for user in log.user_id.unique()
-        }
+        {user: dict(zip(map(str, items), map(float, own), strict=True)) for user, own in scores.items()}
     )
     save(folder, run.to_dataframe(), "q_id", "doc_id", "score")
     run.save(str(folder / "own.trec"), kind="trec")
