@@ -18,6 +18,7 @@ from recbench_spark.data.paths import check_path
 from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.errors import ConfigError, DataError, show_value
 from recbench_spark.storage.local_files import (
+    HEAD_BYTES,
     bare_name,
     describe_content,
     has_delta_log,
@@ -166,6 +167,8 @@ def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFi
     lines = _read_first_lines(place)
     if lines[0].lstrip().startswith("{"):
         return LogFile(str(place), "json")
+    if lines[0].lstrip().startswith("["):
+        raise DataError(f"{place} is one array of JSON", "write an object in each line: jq -c '.[]'")
     layout = LAYOUTS.get(bare_name(place.name))
     if layout and layout.names and "rating" in layout.names:
         places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
@@ -200,7 +203,8 @@ def _read_first_lines(place: Path) -> list[str]:
     lines = head_lines(head)
     if not lines:
         raise DataError(f"{place}: no lines", "check the path")
-    return lines[:-1][:100] or lines  # the last line of the head may be cut off
+    whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one is cut off
+    return whole[:100] or lines
 
 
 def find_separator(lines: Sequence[str], place: Path) -> str:

@@ -67,6 +67,7 @@ def test_public_shapes(shape: str, place: Path, capsys: pytest.CaptureFixture[st
     assert ": 108 rows\n" in capsys.readouterr().out or shape == "coat"
 
 
+@pytest.mark.contract("init")
 def test_the_evidence_and_the_comments(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = SHAPES["retailrocket"][0](place)
     assert run(path) == 0
@@ -142,6 +143,7 @@ def write_lines(folder: Path, name: str, *lines: str) -> Path:
     [
         ("a.csv", ("user,item,movieId", "1,2,3"), "add --item-column item or --item-column movieId"),
         ("a.txt", ("a;1,2", "b;3,4"), "',' and ';' could both separate fields"),
+        ("a.json", ("[", '{"user": 1, "item": 2}', "]"), "is one array of JSON"),
         ("a.txt", ("one", "two"), "no separator gives all lines as many fields"),
         ("a.csv", ("ann,book", "bob,film"), "add --header yes or --header no"),
         ("a.csv", ("who,what", "1,2", "2,2"), "add --user-column NAME --item-column NAME, of who: 1, 2"),
@@ -211,7 +213,6 @@ def test_folders(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(place / "empty") == 2
 
 
-@pytest.mark.contract("init")
 def test_the_file_runs(spark: object, place: Path) -> None:
     """A night of objects of JSON, one of which has no rating and one line of which is none."""
     path = SHAPES["yelp"][0](place)
