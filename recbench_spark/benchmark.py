@@ -92,15 +92,15 @@ def make_attempts(
             night.curves.require_users()
         stop_at_gates(night, todo, attempts, journal)
     run_ids, failed, held = run_models(night, todo, attempts, journal)
-    regressed = compare_night(night, journal)
+    compared = compare_night(night, journal)
     find_paradoxes(night, journal)
     explain_changes(night, journal)
     find_night_crossings(night, journal)
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
     path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark, logical_date))
-    outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, regressed, held)
-    write_night(night, outcome)
+    outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, compared.regressions, held)
+    write_night(night, outcome, compared.comparison_id)
     return outcome
 
 

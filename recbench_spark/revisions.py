@@ -101,6 +101,12 @@ REVISIONS: dict[str, int] = {
 """The present revisions; one comment per revision, the newest last."""
 
 
+SHARED = frozenset(
+    {"splits", "ids", "candidates", "propensities", "rankings", "metrics", "sampled", "exposure", "values"}
+)
+"""Names of the code behind numbers of models of every kind."""
+
+
 def select_revisions(*names: str) -> dict[str, int]:
     """Return the revisions of these names; names with the first revision are left out.
 

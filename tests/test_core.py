@@ -131,6 +131,16 @@ def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
     assert "click_yield" in page and "Ad clicks a page view" not in page
 
 
+def test_a_log_is_looked_at_and_a_published_board_judged(tmp_path: Path) -> None:
+    rows = [f"{user},{item},3,{1_262_304_000 + item}" for user in range(5) for item in range(4)]
+    (tmp_path / "log.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *rows]) + "\n")
+    done = run_command("init", "--log", tmp_path / "log.csv", "--output", tmp_path / "own.yaml")
+    assert done.returncode == 0 and "20 rows" in done.stdout, done.stderr
+    assert 'event_time: "timestamp"' in (tmp_path / "own.yaml").read_text()
+    done = run_command("board", "--published", "ml10m_rmse")
+    assert done.returncode == 0 and "0.7" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "package", "extra"),
     [

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.adhoc.compared_runs import (
     ModelRun,
+    check_revisions,
     list_figures,
     read_results,
     read_tables,
@@ -99,6 +100,7 @@ def compare(  # noqa: PLR0913
     chosen = _order_runs(runs, baseline)
     refuse_other_truth(chosen)
     figures, checks = list_figures(chosen, wanted.metrics, part)
+    checks += check_revisions(chosen)
     rows = pa.concat_tables([run.select(figures) for run in chosen], promote_options="permissive")
     scales = find_scales(largest or find_largest(rows))
     numbers = wanted.choose(rows)

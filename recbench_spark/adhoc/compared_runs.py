@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -26,6 +27,7 @@ from recbench_spark.evaluation.result import MODEL, Result, to_arrow
 from recbench_spark.kernels.hashed_ids import hash_ids
 from recbench_spark.kernels.hashing import hash_longs
 from recbench_spark.metric_names import suggest_metric
+from recbench_spark.revisions import SHARED, describe_changes
 from recbench_spark.schemas import RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
@@ -51,6 +53,8 @@ class ModelRun:
         values: rows of `user_metrics` without a run.
         rankings: held-out items of each user; None where `split` says which they are.
         split: name of the split, or a hash of the truth; None where `rankings` hold it.
+        kind: kind of the model in a warehouse.
+        revisions: revisions of the code behind the values; None: this process computed them.
     """
 
     name: str
@@ -59,6 +63,8 @@ class ModelRun:
     values: pa.Table
     rankings: pa.Table | None = None
     split: str | None = None
+    kind: str | None = None
+    revisions: Mapping[str, int] | None = None
 
     @cached_property
     def definitions(self) -> dict[str, set[str]]:
@@ -184,7 +190,9 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
             hint = "a night needs 'user_metrics: true' in the section evaluation of its benchmark file"
             raise ConfigError(f"run {row['run_id']} has no values of users", hint)
         split = str(row["split_id"]).partition(".")[0]
-        runs.append(ModelRun(name, row["run_id"], row["logical_date"], values, None, split))
+        code = json.loads(row["revisions"] or "{}")
+        run = ModelRun(name, row["run_id"], row["logical_date"], values, split=split)
+        runs.append(replace(run, kind=row["model_kind"], revisions=code))
     return runs, _find_largest(store, runs)
 
 
@@ -211,7 +219,10 @@ def _open_store(root: str) -> Store | ArrowStore:
     return SparkStore(get_session("recbench-spark compare"), root, read_only=True)
 
 
-RUN_COLUMNS = ["run_id", "suite", "model", "logical_date", "split_id", "dataset", "finished_at"]
+RUN_COLUMNS = [
+    *("run_id", "suite", "model", "model_kind", "logical_date", "split_id", "dataset", "finished_at"),
+    "revisions",
+]
 
 
 def choose_runs(
@@ -271,7 +282,10 @@ def _match_runs(text: str, rows: Sequence[dict[str, Any]], suite: str | None) ->
 
 
 def _find_largest(store: Store | ArrowStore, runs: Sequence[ModelRun]) -> Largest:
-    """Return the largest values; of metrics that a night scales those of all its runs, as a night does."""
+    """Return the largest values; of metrics that a night scales those of all its runs, as a night does.
+
+    They decide the bits of sums. Rows of other runs are read batch by batch, and none is kept.
+    """
     largest: Largest = {}
     for run in runs:
         for key, value in find_largest(run.values).items():
@@ -280,11 +294,14 @@ def _find_largest(store: Store | ArrowStore, runs: Sequence[ModelRun]) -> Larges
     if not names or not isinstance(store, ArrowStore):
         return largest
     table = TABLES["user_metrics"]
-    rows = store.read(table, [("metric", "in", sorted(names))], ["metric", "definition", "values"])
-    for (metric, _), value in find_largest(rows).items():
-        for key in largest:
-            if key[0] == metric:
-                largest[key] = max(value or 0.0, largest[key] or 0.0)
+    scan = store.dataset(table).to_batches(
+        columns=["metric", "definition", "values"], filter=pc.field("metric").isin(sorted(names))
+    )
+    for batch in scan:
+        for (metric, _), value in find_largest(pa.Table.from_batches([batch])).items():
+            for key in largest:
+                if key[0] == metric:
+                    largest[key] = max(value or 0.0, largest[key] or 0.0)
     return largest
 
 
@@ -313,6 +330,26 @@ def refuse_other_truth(runs: Sequence[ModelRun]) -> None:
                     f"{run.name} and {last.name}: held-out items of {other:,} of {common:,} users differ",
                     "evaluate both against one truth",
                 )
+
+
+def check_revisions(runs: Sequence[ModelRun]) -> list[Check]:
+    """Return a warning for each run whose values are of another revision of the code than the last run's.
+
+    Of models of two kinds only the code that both use is compared.
+    """
+    last, checks = runs[-1], []
+    for run in runs[:-1]:
+        if run.revisions is None or last.revisions is None:
+            continue
+        sides = [dict(run.revisions), dict(last.revisions)]
+        if run.kind != last.kind:
+            sides = [{name: side[name] for name in side if name in SHARED} for side in sides]
+        changes = describe_changes(*sides)
+        if changes:
+            nights = f"{run.name} ({run.night}) and {last.name} ({last.night})"
+            text = f"{nights} are of other code, {', '.join(changes)}: run them anew in one night"
+            checks.append(Check(f"code of {run.name} and {last.name}", len(changes), 0.0, "warning", text))
+    return checks
 
 
 def _count_other_truth(left: pa.Table, right: pa.Table) -> tuple[int, int]:

@@ -237,8 +237,7 @@ def _read_trec(table: Any) -> Any:
         return table
     from recbench_spark.data.trec_files import find_format, read_trec  # noqa: PLC0415
 
-    kind = find_format(fspath(table))
-    return table if kind is None else read_trec(fspath(table), kind)
+    return table if find_format(fspath(table)) is None else read_trec(fspath(table))
 
 
 def is_spark_frame(table: object) -> bool:

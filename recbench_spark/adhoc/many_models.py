@@ -59,15 +59,24 @@ def _split_sides(
 
 
 def is_several(system: object, kind: str) -> bool:
-    """Return whether a table is a dict of the names of models and their tables."""
-    if not isinstance(system, Mapping) or not system or names_ids(system):
+    """Return whether a table is a dict of the names of models and their tables.
+
+    Any text names a model, `user` and `item` too: what counts is that all values are tables.
+    """
+    if not isinstance(system, Mapping) or not system or is_run(system):
         return False
-    test = _is_pair if kind == EMBEDDINGS else _is_table
+    test = _is_table
+    if kind == EMBEDDINGS:
+        test = _is_pair_of_tables if names_ids(system) else _is_pair
     return all(isinstance(name, str) for name in system) and all(map(test, system.values()))
 
 
 def _is_pair(table: object) -> bool:
     return isinstance(table, tuple | list) and len(table) == 2
+
+
+def _is_pair_of_tables(table: object) -> bool:
+    return isinstance(table, tuple | list) and len(table) == 2 and all(map(_is_table, table))
 
 
 def _is_table(table: object) -> bool:

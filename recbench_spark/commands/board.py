@@ -35,6 +35,10 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Judge a published table, or update the board of a benchmark; print the board."""
     # Imported here, so that --help and wrong flags are answered before anything is loaded.
+    if args.published:
+        from recbench_spark.commands.published_boards import print_published_board  # noqa: PLC0415
+
+        return print_published_board(args.published, paired=args.paired)
     from recbench_spark.commands.actions import board  # noqa: PLC0415
 
     return board.run(args)

@@ -142,7 +142,7 @@ def check_log(dataset: Dataset) -> list[str]:
         return []
     columns: tuple[str, ...] = ()
     _check_reader(dataset)
-    if dataset.reader in TABLE_READERS and not dataset.options:
+    if _has_known_columns(dataset):
         columns = _list_log_columns(dataset)
     line = describe_table("log", str(dataset.path), columns, rows=bool(columns))
     if columns:
@@ -152,6 +152,11 @@ def check_log(dataset: Dataset) -> list[str]:
     elif dataset.reader in MOVIELENS:
         _check_movielens_times(dataset)
     return [line]
+
+
+def _has_known_columns(dataset: Dataset) -> bool:
+    """Return whether the columns of a log are read without Spark; no header names those of JSON."""
+    return dataset.reader in TABLE_READERS and dataset.reader != "json" and not dataset.options
 
 
 def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
@@ -190,7 +195,7 @@ def _check_header(dataset: Dataset) -> None:
 def _check_log_parts(benchmark: Benchmark) -> None:
     """Check the evaluated parts where the header shows that the log names no parts. Raises ConfigError."""
     dataset = benchmark.dataset
-    if dataset.reader not in TABLE_READERS or dataset.options:
+    if not _has_known_columns(dataset):
         return
     with suppress(FallbackToSpark):
         if dataset.columns.get("part", "part") not in arrow_files.read_column_names(str(dataset.path)):
@@ -203,7 +208,7 @@ def _check_curve_times(benchmark: Benchmark) -> None:
     Only the header of a table is read; a night looks for rows without a time as well.
     """
     dataset, curve = benchmark.dataset, benchmark.evaluation.learning_curve
-    if curve is None or curve.order != "time" or dataset.reader not in TABLE_READERS or dataset.options:
+    if curve is None or curve.order != "time" or not _has_known_columns(dataset):
         return
     name = dataset.columns.get("event_time", "event_time")
     with suppress(FallbackToSpark):
@@ -217,7 +222,7 @@ def _check_curve_times(benchmark: Benchmark) -> None:
 def _check_reader(dataset: Dataset) -> None:
     """Check that the format of the log fits its reader. Raises ConfigError."""
     path, reader = str(dataset.path), dataset.reader
-    if reader not in TABLE_READERS:
+    if reader not in TABLE_READERS or reader == "json":
         return
     with suppress(FallbackToSpark):
         kind = arrow_files.detect_kind(path)

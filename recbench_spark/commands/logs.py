@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark import cli
-from recbench_spark.storage.local_files import has_delta_log, text_separator
+from recbench_spark.storage.local_files import bare_name, has_delta_log, text_separator
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -23,6 +23,12 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
         "path": args.log,
         "columns": cli.parse_columns(args.columns, "user_id=userId"),
     }
+
+
+def name_log(path: str) -> str:
+    """Return a name for a benchmark of a log: that of its file, without endings."""
+    stem = bare_name(str(Path(path).absolute()))
+    return re.sub(r"[^A-Za-z0-9_-]", "_", re.sub(r"(?<=.)\.\w+$", "", stem).lstrip("._-"))[:64] or "log"
 
 
 def guess_reader(path: str) -> str:

@@ -28,7 +28,7 @@ OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 """Standard names of the columns of a log; the first two must exist."""
 
-TABLE_READERS = ("csv", "parquet", "delta")
+TABLE_READERS = ("csv", "json", "parquet", "delta")
 """Readers of logs that are tables with their own columns; all files of a folder are read alike."""
 
 READER_UNITS = {
@@ -59,6 +59,11 @@ READER_OPTIONS = {
         "columnNameOfCorruptRecord", "multiLine", "charToEscapeQuoteEscaping", "samplingRatio",
         "emptyValue", "locale", "lineSep", "inputBufferSize", "timeZone", "unescapedQuoteHandling",
         "columnPruning", "compression", "codec", "extension",
+    ),
+    "json": (
+        "encoding", "charset", "compression", "codec", "extension", "lineSep", "allowComments",
+        "allowUnquotedFieldNames", "allowSingleQuotes", "allowNumericLeadingZeros",
+        "allowNonNumericNumbers", "allowBackslashEscapingAnyCharacter", "allowUnquotedControlChars",
     ),
     "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode"),
     "delta": (
@@ -128,6 +133,7 @@ class Dataset(Strict):
         "lightgcn",
         "ncf",
         "csv",
+        "json",
         "parquet",
         "delta",
     ]

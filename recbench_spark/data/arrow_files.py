@@ -37,6 +37,7 @@ from recbench_spark.data.text_layouts import (
     TEXT_NOTES,
 )
 from recbench_spark.data.text_lines import StoredTable, open_bytes, read_text, split_header
+from recbench_spark.data.trec_files import cut_trec, find_format
 from recbench_spark.errors import DataError, FallbackToSpark, SchemaError
 from recbench_spark.inputs import Options, PinnedInput, look_once
 from recbench_spark.kernels.ids import WHOLE_FLOAT, as_ids
@@ -55,6 +56,9 @@ from recbench_spark.storage.local_files import (
 from recbench_spark.storage.table_scans import open_delta, open_parquet
 
 Bools = npt.NDArray[np.bool_]
+
+TREC_FILE = "trec"
+"""Kind of runs and judgements of TREC."""
 
 SPARK_NAMES = {
     "int64": "bigint",
@@ -102,6 +106,8 @@ def read_column_names(path: str) -> list[str]:
     Of a text file of more than COUNTED_BYTES bytes only the header is read.
     """
     kind = detect_kind(path)
+    if kind == TREC_FILE:
+        return list(open_path(path).table.schema.names)
     if kind != "text":
         return list(open_dataset(path, kind).schema.names)
     if Path(path).stat().st_size <= COUNTED_BYTES:
@@ -113,7 +119,7 @@ def read_column_names(path: str) -> list[str]:
 def read_vector_width(path: str) -> int | None:
     """Read the length of a table's first vector; None where it has no rows or the vector is NULL."""
     kind = detect_kind(path)
-    if kind == "text":
+    if kind in ("text", TREC_FILE):
         vector = open_path(path).table.column("vector")
         values = _parse_json_vector(vector[0].as_py()) if len(vector) else None
     else:
@@ -125,7 +131,7 @@ def read_vector_width(path: str) -> int | None:
 def read_first_values(path: str, name: str, n: int) -> pa.Array:
     """Read the first n values of a column, or all of them; values of text files are text."""
     kind = detect_kind(path)
-    if kind == "text":
+    if kind in ("text", TREC_FILE):
         return combine_column(open_path(path).table.column(name).slice(0, n))
     return combine_column(open_dataset(path, kind).head(n, columns=[name]).column(name))
 
@@ -186,7 +192,7 @@ def is_delta(path: str) -> bool:
 
 
 def detect_kind(path: str) -> str:
-    """Return the kind of a table at a path: delta, text or parquet.
+    """Return the kind of a table at a path: delta, text, trec or parquet.
 
     Raises:
         MissingError: nothing is there. FallbackToSpark: only Spark can say.
@@ -196,6 +202,8 @@ def detect_kind(path: str) -> str:
     place, name = Path(path), bare_name(path)
     if name in LAYOUTS:
         raise FallbackToSpark(f"{path} is of MovieLens")
+    if place.is_file() and find_format(path):
+        return TREC_FILE
     if is_text(name) and place.is_file():
         refuse_packed_text(path)
         return "text"
@@ -223,6 +231,8 @@ def open_path(path: str) -> StoredTable:
     kind = detect_kind(path)
     if kind == "text":
         return read_text(path)
+    if kind == TREC_FILE:
+        return cut_trec(path)
     try:
         return StoredTable(open_dataset(path, kind).to_table())
     except (pa.ArrowException, OSError) as error:
@@ -242,7 +252,7 @@ def estimate_rows(path: str) -> int:
     compressed file its bytes stand for lines.
     """
     kind = detect_kind(path)
-    if kind != "text":
+    if kind not in ("text", TREC_FILE):
         return int(open_dataset(path, kind).count_rows())
     size = Path(path).stat().st_size
     if path.endswith(COMPRESSED):

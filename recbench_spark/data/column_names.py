@@ -36,6 +36,19 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Our name of a column, and the usual ones: in small letters, without `_` and without a type behind `:`."""
 
+LOG_NAMES: Mapping[str, tuple[str, ...]] = {
+    "user_id": (*USUAL["user_id"], "reviewerid", "memberid", "accountid", "authorid", "steamid"),
+    "item_id": (*USUAL["item_id"], "asin", "parentasin", "businessid", "locationid", "venueid", "poiid",
+                "trackid", "songid", "artistid", "bookid", "isbn", "gameid", "recipeid", "articleid",
+                "newsid", "courseid", "jobid"),
+    "rating": ("rating", "ratings", "relevance", "overall", "stars", "score", "weight", "playcount",
+               "plays"),
+    "event_time": ("eventtime", "timestamp", "time", "datetime", "date", "ts", "unixreviewtime",
+                   "reviewtime", "createdat", "ratingtimestamp", "ratingtime", "timestampms",
+                   "checkintime"),
+}  # fmt: skip
+"""Our name of a column of a log, and the usual ones, in the form of `USUAL`."""
+
 _PAIR = ("user_id", "item_id")
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -119,10 +132,29 @@ class ColumnNames:
             elif role not in names and not self._is_replaced(role, names, matched):
                 source = self._find_usual(role, names, matched, what)
                 matched |= {role: source} if source else {}
+        self._refuse_log(matched, own, names, what)
         taken = [f"{source} for {role}" for role, source in matched.items() if own.get(role) != source]
         if taken:
             self.notes.append(f"{what}: {', '.join(taken)}")
         return {role: source for role, source in matched.items() if role != source}
+
+    @staticmethod
+    def _refuse_log(
+        matched: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], what: str
+    ) -> None:
+        """Refuse lists whose only scores are ratings beside times: they look like rows of a log.
+
+        Raises:
+            SchemaError: they do; the hint takes the column as it is.
+        """
+        source = matched.get("score", "")
+        is_rating = strip_name(source) in LOG_NAMES["rating"][:3] and own.get("score") != source
+        times = [name for name in names if strip_name(name) in LOG_NAMES["event_time"]]
+        if what.partition(" of ")[0] == "lists" and is_rating and times:
+            hint = f"where they are scores of a model: columns={{'score': '{source}'}}; else give its lists"
+            raise SchemaError(
+                f"{what}: {source} beside {times[0]} may be ratings of users, no scores", hint
+            )
 
     def _read_given(self, what: str) -> dict[str, str]:
         everywhere = {name: value for name, value in self.given.items() if isinstance(value, str)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.data.text_lines import StoredTable
 from recbench_spark.errors import DataError
 from recbench_spark.storage.local_files import head_lines, read_head, trec_kind
 
@@ -28,28 +28,48 @@ def find_format(path: str) -> str | None:
     return trec_kind(head_lines(read_head(path)))
 
 
-def read_trec(path: str, kind: str) -> pa.Table:
+def describe_line(kind: str) -> str:
+    """Return the layout of a line, for messages."""
+    return f"{len(FIELDS[kind])} fields separated by blanks"
+
+
+def cut_trec(path: str) -> StoredTable:
+    """Cut a run or judgements into columns of text: user_id, item_id, and score or relevance.
+
+    Raises:
+        DataError: the file is neither.
+    """
+    kind = find_format(path)
+    if kind is None:
+        raise DataError(f"{path}: neither a run nor judgements of TREC", "check the path")
+    names = FIELDS[kind]
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    rows = [(line, line.split()) for line in lines if line.strip()]
+    bad = tuple(line for line, fields in rows if len(fields) != len(names))
+    good = [fields for _, fields in rows if len(fields) == len(names)]
+    columns = {
+        name: pa.array([row[n] for row in good], pa.string()) for n, name in enumerate(names) if name
+    }
+    return StoredTable(pa.table(columns), describe_line(kind), bad)
+
+
+def read_trec(path: str) -> pa.Table:
     """Read a run (user_id, item_id, score) or judgements (user_id, item_id, relevance).
 
     Raises:
         DataError: a line with another number of fields, or a value that is no number.
     """
-    names = FIELDS[kind]
-    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    fields_l = [line.split() for line in lines if line.strip()]
-    bad = [" ".join(fields) for fields in fields_l if len(fields) != len(names)]
-    if bad:
-        message = f"{path}: {len(bad)} lines without {len(names)} fields, e.g. {bad[0][:120]!r}"
+    stored = cut_trec(path)
+    if stored.bad_lines:
+        example = " ".join(stored.bad_lines[0].split())[:120]
+        message = f"{path}: {len(stored.bad_lines)} lines without {stored.line}, e.g. {example!r}"
         raise DataError(message, "correct or remove these lines")
-    columns = {
-        name: _convert(path, name, [row[n] for row in fields_l]) for n, name in enumerate(names) if name
-    }
+    columns = {name: _convert(path, name, stored.table.column(name)) for name in stored.table.column_names}
     return pa.table(columns)
 
 
-def _convert(path: str, name: str, texts: Sequence[str]) -> pa.Array:
-    column = pa.array(texts, pa.string())
+def _convert(path: str, name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
-        return pc.cast(column, TYPES[name]) if name in TYPES else column
+        return pc.cast(texts, TYPES[name]) if name in TYPES else texts
     except pa.ArrowException as error:
         raise DataError(f"{path}: {name}: {error}", "give numbers") from None

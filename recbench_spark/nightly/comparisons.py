@@ -31,17 +31,30 @@ from recbench_spark.runtime.session import cache_frame
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
 
 
-def compare_night(night: BenchmarkNight, journal: Journal) -> tuple[str, ...]:
-    """Append to `comparisons` if the benchmark file asks for it; return the regressions in words.
+@dataclass(frozen=True)
+class ComparedNight:
+    """The comparison of a night.
+
+    Attributes:
+        comparison_id: of its rows in `comparisons`; None where nothing was compared.
+        regressions: one sentence for each.
+    """
+
+    comparison_id: str | None = None
+    regressions: tuple[str, ...] = ()
+
+
+def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
+    """Append to `comparisons` if the benchmark file asks for it.
 
     A comparison of the same runs with the same settings is not repeated.
     """
     comparisons = night.benchmark.comparisons
     if comparisons is None and not night.benchmark.regressions:
-        return ()
+        return ComparedNight()
     plan = make_plan(night, comparisons or Comparisons())
     if plan is None:
-        return ()
+        return ComparedNight()
     number_part = [plan.numbers] if plan.numbers else []
     name = digest(
         plan.runs,
@@ -57,7 +70,7 @@ def compare_night(night: BenchmarkNight, journal: Journal) -> tuple[str, ...]:
             # Compute the rows before the append: an append that reads its own table blocks other appends.
             rows.count()
             night.store.append_named(rows, COMPARISONS, "comparison_id", name)
-    return _describe_regressions(night, name)
+    return ComparedNight(name, _describe_regressions(night, name))
 
 
 def _comparison_settings(night: BenchmarkNight) -> list[object]:

@@ -153,16 +153,11 @@ def read_metrics(store: Store, models: Mapping[str, str], benchmark: Benchmark) 
     return sorted(records, key=_sort_key)
 
 
-def read_differences(store: Store, suite: str, day: date) -> list[DifferenceRecord]:
-    """Read the newest comparison of a night."""
+def read_differences(store: Store, comparison_id: str) -> list[DifferenceRecord]:
+    """Read the rows of a comparison."""
     names = list(DifferenceRecord.model_fields)
-    filters = [("suite", "=", suite), ("logical_date", "=", day)]
-    rows = store.rows(COMPARISONS, filters, [*names, "comparison_id", "compared_at"])
-    newest = max(rows, key=lambda row: row["compared_at"], default=None)
-    if newest is None:
-        return []
-    own = [row for row in rows if row["comparison_id"] == newest["comparison_id"]]
-    records = [DifferenceRecord(**_make_finite(row, names)) for row in own]
+    rows = store.rows(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
+    records = [DifferenceRecord(**_make_finite(row, names)) for row in rows]
     return sorted(records, key=lambda one: (one.kind, one.other, *_sort_key(one)))
 
 

@@ -237,8 +237,8 @@ def write_results(store: Store, benchmark: Benchmark, attempts: Sequence[Attempt
         write_json(place, record.model_dump(mode="json"))
 
 
-def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
-    """Write `results/night-SUITE-DATE.json`: the outcome of the night, its numbers and comparisons.
+def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None) -> None:
+    """Write `results/night-SUITE-DATE.json`: the outcome of the night, its numbers and its comparison.
 
     The file of a run is written before the runs are compared, so it has no regressions.
     `night_status.find_finished_night` reads this file to see if the same night is complete.
@@ -248,8 +248,7 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome) -> None:
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
-    compared = night.benchmark.comparisons is not None or night.benchmark.regressions
-    differences = read_differences(night.store, suite, day) if compared else []
+    differences = read_differences(night.store, comparison_id) if comparison_id else []
     record = NightRecord(
         suite=suite,
         logical_date=day,

@@ -39,7 +39,8 @@ def log_night(
 ) -> bool:
     """Log the new runs of a night to the experiment of the suite's name; return False on a failure."""
     try:
-        logged = log_runs(uri, benchmark.name, read_tracked_runs(store, run_ids))
+        runs = read_tracked_runs(store, run_ids, benchmark.evaluation.k)
+        logged = log_runs(uri, benchmark.name, runs)
     # No error of a tracking server or its client may fail a night that is complete.
     except Exception as error:
         journal.say(f"warning: cannot log to MLflow at {uri}: {type(error).__name__}: {error}")
@@ -79,11 +80,18 @@ def _split(entries: Mapping[str, Entry]) -> Iterator[dict[str, Entry]]:
         yield dict(listed[start : start + MOST_AT_ONCE])
 
 
-def read_tracked_runs(store: Store, run_ids: dict[str, str]) -> list[TrackedRun]:
-    """Return all that is logged of these runs. The driver holds published numbers, no row for a user."""
+def read_tracked_runs(store: Store, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
+    """Return all that is logged of these runs. The driver holds published numbers, no row for a user.
+
+    Args:
+        store: the warehouse.
+        run_ids: the runs by the names of their models.
+        k: the cut-offs of the benchmark file; other points of a curve stay in the tables.
+    """
     selected = F.col("run_id").isin(list(run_ids.values()))
     overall = selected & F.col("slice_key").isNull() & (F.col("estimator") == "holdout")
-    rows = store.read(METRICS).where(overall & F.col("value").isNotNull()).collect()
+    is_cutoff = F.col("k").isNull() | F.col("k").isin(list(k))
+    rows = store.read(METRICS).where(overall & is_cutoff & F.col("value").isNotNull()).collect()
     numbers: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         numbers.setdefault(row.run_id, []).append(row.asDict())

@@ -154,6 +154,19 @@ def test_nothing_is_chosen_among_two_columns() -> None:
     assert notes.match(["user_id", "item_id", "rank", "rating"], "lists") == {} and notes.notes == []
 
 
+@pytest.mark.parametrize("name", ["rating", "relevance", "rating:float"])
+def test_ratings_beside_times_are_not_taken_for_scores(name: str) -> None:
+    """A log or a truth that is passed as lists; RePlay's `rating` without times is a score."""
+    lists = ALS.rename(columns={"rank": name})
+    recall(lists=lists)
+    log = lists.assign(timestamp=1_262_304_000)
+    with pytest.raises(SchemaError, match=f"lists: {name} beside timestamp may be ratings") as error:
+        recall(lists=log)
+    assert f"columns={{'score': '{name}'}}" in error.value.hint
+    assert read_values(recall(lists=log, columns={"score": name})) == read_values(recall(lists=lists))
+    assert read_values(recall(lists=log.assign(rank=ALS["rank"]))) == read_values(recall())
+
+
 @pytest.mark.parametrize("scores", [np.nan, np.inf, None, 0.5, [9.0, 1.0, 1.0, 9.0]])
 def test_a_rank_wins_over_a_score_whatever_it_is(scores: Any, tmp_path: Path) -> None:
     lists = ALS.assign(score=scores)
@@ -224,6 +237,22 @@ def test_several_models_are_one_result() -> None:
         TRUTH, {"als": ALS, "popular": POPULAR}, metrics="recall@2", bootstrap=0
     )
     assert frame[["model", "value"]].values.tolist() == [["als", 0.75], ["popular", 0.25]]
+
+
+def test_models_may_be_named_as_columns_are() -> None:
+    values = read_values(recall(lists={"user": ALS, "item": POPULAR}))
+    assert values == {
+        **{("user", "recall", k): float(value) for k, value in RECALL_ALS.items()},
+        **{("item", "recall", k): float(value) for k, value in RECALL_POPULAR.items()},
+    }
+    assert read_values(recall(lists=list_columns(ALS))) == read_values(recall())
+    users = {"user_id": [1, 2], "vector": [[1.0, 0.0], [0.0, 1.0]]}
+    items = {"item_id": [1, 2, 3], "vector": [[1.0, 0.0], [0.5, 0.0], [0.0, 1.0]]}
+    options: dict[str, Any] = {"metrics": "recall@2", "bootstrap": 0}
+    both = recbench_spark.evaluate(
+        TRUTH, embeddings={"user": (users, items), "item": (users, items)}, **options
+    )
+    assert {key[0] for key in read_values(both)} == {"user", "item"}
 
 
 def test_several_models_of_scores_and_of_embeddings() -> None:

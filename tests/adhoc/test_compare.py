@@ -435,13 +435,20 @@ class Published:
     definition: str = "v1"
     suite: str = "small"
     day: int = 1
+    kind: str = "lists"
+    revisions: str | None = None
 
 
 def publish(store: ArrowStore, *runs: Published) -> None:
     for number, run in enumerate(runs, 1):
         run_id = f"r{number}"
         facts = {"run_id": run_id, "run_key": "key", "attempt": 1, "suite": run.suite, "model": run.model}
-        facts |= {"model_kind": "lists", "status": "succeeded", "logical_date": date(2026, 1, run.day)}
+        facts |= {
+            "model_kind": run.kind,
+            "revisions": run.revisions,
+            "status": "succeeded",
+            "logical_date": date(2026, 1, run.day),
+        }
         facts |= {"split_id": run.split, "source": "own", "dataset": "small"}
         facts |= {"finished_at": datetime(2026, 1, run.day, tzinfo=UTC)}
         store.append_rows([{name: facts.get(name) for name in RUNS.names}], RUNS)
@@ -491,6 +498,28 @@ def test_runs_of_the_newest_common_split_are_taken(tmp_path: Path) -> None:
     ).differences.to_pylist()[0]
     assert (row["run_id"], row["other_run_id"], row["difference"]) == ("r1", "r2", 0.0)
     assert row["p_t"] is None and row["verdict"] == "equivalent"
+
+
+OLD = Published("one", revisions='{"metrics": 2, "item_knn": 2}', kind="item_knn")
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (Published("two", revisions='{"metrics": 3}'), "are of other code, metrics 2 -> 3: run them anew"),
+        (Published("two", revisions='{"metrics": 2}'), None),
+        (Published("two", revisions='{"metrics": 2}', kind="item_knn"), "item_knn 2 -> 1"),
+        (Published("two"), "metrics 2 -> 1"),
+    ],
+    ids=["other metrics", "another kind", "another revision of the kind", "older than revisions"],
+)
+def test_runs_of_other_code_give_a_warning(other: Published, expected: str | None, tmp_path: Path) -> None:
+    store = ArrowStore(str(tmp_path / "warehouse"))
+    publish(store, OLD, other)
+    comparison = recbench_spark.compare(["one", "two"], warehouse=store.root, bootstrap=10)
+    warnings = [check for check in comparison.checks if check.check == "code of one and two"]
+    assert [expected in check.detail for check in warnings if expected] == [True] * bool(expected)
+    assert bool(warnings) == bool(expected)
 
 
 def test_the_tests_need_neither_torch_nor_spark() -> None:

@@ -442,9 +442,14 @@ TABLES: dict[str, tuple[Files, str, str, Any]] = {
         "lists",
         "are ignored as hidden",
     ),
-    "a run of TREC": ({"run.txt": RUN}, "run.txt", "lists", "it is a run of TREC"),
-    "a run of TREC as tsv": ({"run.tsv": RUN}, "run.tsv", "lists", "this is a run of TREC"),
-    "judgements of TREC": ({"qrels": QRELS}, "qrels", "truth", "it is judgements of TREC"),
+    "a run of TREC": ({"run.txt": RUN}, "run.txt", "lists", [("q1", "d1", 9.5), ("q1", "d2", 9.1)]),
+    "a run of TREC as tsv": ({"run.tsv": RUN}, "run.tsv", "lists", [("q1", "d1", 9.5), ("q1", "d2", 9.1)]),
+    "a run of TREC with a short line": (
+        {"run.txt": RUN + "q2 Q0 d1"}, "run.txt", "lists", "1 lines that are not 6 fields",
+    ),
+    "a run of TREC, graded in words": (
+        {"run.txt": RUN.replace("9.1", "good")}, "run.txt", "lists", "1 rows whose 'score' is not a finite",
+    ),
     "text without an ending": ({"t": LIST}, "t", "lists", "it is text, not a Parquet file"),
     "lines before the names": (
         {"t.csv": f"# made on Monday\n{LIST}"},

@@ -351,7 +351,11 @@ def _dataset_mistakes(dataset: dict[str, Any]) -> str | None:
 
 
 def _column_mistakes(dataset: dict[str, Any]) -> str | None:
-    reader, columns, tables = dataset["reader"], dataset.get("columns", {}), ("csv", "parquet", "delta")
+    reader, columns, tables = (
+        dataset["reader"],
+        dataset.get("columns", {}),
+        ("csv", "json", "parquet", "delta"),
+    )
     if set(columns) - {"user_id", "item_id", "rating", "event_time", "part"}:
         return "no such column of ours"
     if len(set(columns.values())) < len(columns):
@@ -376,6 +380,9 @@ OPTIONS = {
     maxcolumns maxcharspercolumn mode columnnameofcorruptrecord multiline chartoescapequoteescaping
     samplingratio emptyvalue locale linesep inputbuffersize timezone unescapedquotehandling columnpruning
     compression codec extension""",
+    "json": """encoding charset compression codec extension linesep allowcomments allowunquotedfieldnames
+    allowsinglequotes allownumericleadingzeros allownonnumericnumbers allowbackslashescapinganycharacter
+    allowunquotedcontrolchars""",
     "parquet": "mergeschema datetimerebasemode int96rebasemode",
     "delta": """versionasof timestampasof readchangefeed readchangedata startingversion startingtimestamp
     endingversion endingtimestamp""",
@@ -389,7 +396,7 @@ def list_strange_options(dataset: dict[str, Any]) -> list[str]:
 
 
 READERS = (
-    "world", "netflix", "coat", "yahoo_r3", "lightgcn", "ncf", "csv", "parquet", "delta",
+    "world", "netflix", "coat", "yahoo_r3", "lightgcn", "ncf", "csv", "json", "parquet", "delta",
     *(f"movielens_{size}" for size in ("100k", "1m", "10m", "20m", "25m", "32m", "latest")),
 )  # fmt: skip
 DATASET = with_rule(
@@ -916,7 +923,7 @@ def _check_parts(meant: dict[str, Any]) -> None:
         if part not in known:
             raise Broken("benchmark.evaluation.parts", f"nothing is held out to {part}")
     reader, settings = meant["dataset"]["reader"], usual_split(split)
-    if reader in ("csv", "parquet", "delta") or settings["holdout"] == "given":
+    if reader in ("csv", "json", "parquet", "delta") or settings["holdout"] == "given":
         return
     made = {*settings.get("parts", ("test",))}
     shares = settings["ratio"][1] if settings["holdout"] == "ratio" else 0
@@ -942,7 +949,7 @@ def _check_open_loop(meant: dict[str, Any]) -> None:
             raise Broken("benchmark.dataset.closed_loop", "who divides it?")
     if split.get("open_loop") != "all":
         return
-    if reader not in ("world", "coat", "yahoo_r3", "csv", "parquet", "delta"):
+    if reader not in ("world", "coat", "yahoo_r3", "csv", "json", "parquet", "delta"):
         raise Broken("benchmark.split.open_loop", "there is none")
     candidates = evaluation.get("definition", {}).get("candidates", "unseen")
     if ranks and "open_loop" in evaluation.get("parts", ("test",)) and candidates not in ("all", "rated"):
@@ -1086,7 +1093,7 @@ def _check_log_slices(meant: dict[str, Any]) -> None:
         column = cut.get("column") or cut["key"]
         if (
             cut["of"] == "log"
-            and dataset["reader"] in ("csv", "parquet", "delta")
+            and dataset["reader"] in ("csv", "json", "parquet", "delta")
             and column not in dataset.get("attributes", ())
         ):
             raise Broken("benchmark.evaluation.slices", f"{column} is not kept of the log")

@@ -71,6 +71,19 @@ def test_auto_takes_this_process_up_to_its_limit(files: Path, monkeypatch, capsy
     assert "engine spark: 340 rows" in capsys.readouterr().out
 
 
+def test_a_run_and_judgements_of_trec(tmp_path: Path, capsys) -> None:
+    """The score decides: 9.5 of d2 stands above 9.1 of d1, whose rank is 1."""
+    (tmp_path / "run.trec").write_text("q1 Q0 d1 1 9.1 bm25\nq1 Q0 d2 2 9.5 bm25\n")
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\nq1 0 d3 1\n")
+    words = ["--warehouse", tmp_path / "w", "--model", "bm25", "--lists", tmp_path / "run.trec"]
+    words += ["--truth", tmp_path / "qrels.txt", "--metrics", "recall", "--k", "1,2", "--engine", "local"]
+    assert run(job, *map(str, words), "--dry-run") == 0
+    assert run(job, *map(str, words)) == 0
+    filters = [("metric", "=", "recall"), ("k", "in", [1, 2])]
+    rows = ArrowStore(str(tmp_path / "w"), read_only=True).rows(METRICS, filters)
+    assert {row["k"]: row["value"] for row in rows} == {1: 0.0, 2: 0.5}
+
+
 def test_auto_leaves_large_texts_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few lines may be many bytes, such as those of lists and vectors."""
     path = tmp_path / "lists.csv"

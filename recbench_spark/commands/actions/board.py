@@ -10,8 +10,6 @@ from recbench_spark import reports
 from recbench_spark.commands.warehouses import require_warehouse
 from recbench_spark.config import load_benchmark
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.leaderboard.entries import judge_entries, make_published_entries
-from recbench_spark.leaderboard.published import load_published_board
 from recbench_spark.nightly.benchmark_checks import check_benchmark
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.reports.fits import draw_figures
@@ -24,20 +22,7 @@ from recbench_spark.tuning.folds import open_folded_log
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge a published table, or update the board of a benchmark; print the board."""
-    if args.published:
-        if args.paired:
-            raise ConfigError(
-                "--paired needs --config: a published table has no values of folds", "see --help"
-            )
-        entries = make_published_entries(load_published_board(args.published))
-        entries.sort(key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value))
-        print(
-            reports.board_text(
-                reports.make_board(args.published, entries, judge_entries(entries, {}, {}), {}, {})
-            )
-        )
-        return OK
+    """Update the board of a benchmark and print it."""
     if not args.warehouse:
         raise ConfigError(
             "--config needs --warehouse", "give the directory that jobs/benchmark.py wrote to"

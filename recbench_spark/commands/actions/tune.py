@@ -100,7 +100,7 @@ def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None)
 def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
     """Check that the validation share of a local table is one row or more. Raises ConfigError."""
     path, reader = benchmark.dataset.path, benchmark.dataset.reader
-    if not path or reader not in TABLE_READERS:
+    if not path or reader not in TABLE_READERS or reader == "json":
         return
     with suppress(FallbackToSpark):
         rows = arrow_files.estimate_rows(path)

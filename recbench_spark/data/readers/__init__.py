@@ -12,5 +12,6 @@ is dropped silently, and no problem appears later as a Java stack trace.
     tables           lists, scores, ground truth, embeddings, attributes
     values, ids      conversion and checks of a column; ids as numbers or as text
     files            lines and fields of text
+    json_lines       one object of JSON in each line
     paths            local and remote paths, errors of Spark
 """

@@ -322,6 +322,15 @@ def read_lines(spark: SparkSession, path: str, *, whole: bool = False, names: st
     return frame if whole else frame.where(F.trim("line") != "")
 
 
+def read_blanks(spark: SparkSession, path: str, names: Sequence[str | None]) -> DataFrame:
+    """Read fields separated by blanks as text, with BAD_LINE and FILE; those without a name are left."""
+    lines = read_lines(spark, path)
+    fields = F.split(F.trim(F.regexp_replace("line", r"\s+", " ")), " ")
+    is_good = F.size(fields) == len(names)
+    columns = [F.when(is_good, F.get(fields, n)).alias(name) for n, name in enumerate(names) if name]
+    return lines.select(*columns, F.when(~is_good, F.col("line")).alias(BAD_LINE), FILE)
+
+
 def _add_file(frame: DataFrame) -> DataFrame:
     return frame.select("*", F.col("_metadata.file_path").alias(FILE))
 

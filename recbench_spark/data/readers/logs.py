@@ -14,6 +14,7 @@ from recbench_spark.config import LOG_COLUMNS, TABLE_READERS, Dataset
 from recbench_spark.data.paths import check_path, exists
 from recbench_spark.data.readers import published
 from recbench_spark.data.readers.files import BAD_LINE, FILE, HIDDEN, column, open_reader, read_fields
+from recbench_spark.data.readers.json_lines import read_objects
 from recbench_spark.data.readers.movielens import read_movielens
 from recbench_spark.data.readers.netflix import read_netflix
 from recbench_spark.data.readers.parquet import read_parquet
@@ -104,6 +105,14 @@ def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
     return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
 
 
+def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
+    path = str(dataset.path)
+    check_path(path)
+    names = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
+    text = read_objects(spark, path, [*names, *dataset.attributes], dataset.options)
+    return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
+
+
 def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     if dataset.reader == "delta" and not exists(path) and is_table(spark, path):
@@ -128,6 +137,7 @@ READERS: dict[str, Callable[[SparkSession, Dataset], RawLog]] = {
     "lightgcn": published.read_lightgcn,
     "ncf": published.read_ncf,
     "csv": _read_csv,
+    "json": _read_json,
     "parquet": _read_stored,
     "delta": _read_stored,
 }
@@ -164,7 +174,7 @@ def _check_log(raw: RawLog, dataset: Dataset) -> Log:
 
 def _log_values(raw: RawLog, source_names: dict[str, str], dataset: Dataset) -> dict[str, Value]:
     frame, where = raw.frame, raw.where
-    text, floats = bool(raw.line), dataset.reader == "csv"
+    text, floats = bool(raw.line), dataset.reader in ("csv", "json")
     makers: dict[str, Callable[[str], Value]] = {
         "user_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),
         "item_id": lambda name: Value.ids(frame, name, where, text_file=text, floats=floats),

@@ -9,11 +9,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.data.column_names import ColumnNames
 from recbench_spark.data.paths import check_path, exists
-from recbench_spark.data.readers.files import FILE, HIDDEN, column, open_reader, read_fields
+from recbench_spark.data.readers.files import (
+    FILE,
+    HIDDEN,
+    column,
+    open_reader,
+    read_blanks,
+    read_fields,
+)
 from recbench_spark.data.readers.parquet import read_parquet
 from recbench_spark.data.readers.paths import explain_errors, is_table
 from recbench_spark.data.readers.values import Checks, Value
 from recbench_spark.data.text_layouts import LAYOUTS, NUMBER_COLUMNS, OPTIONAL_COLUMNS, Layout
+from recbench_spark.data.trec_files import FIELDS, describe_line, find_format
 from recbench_spark.storage.local_files import (
     bare_name,
     refuse_misspelt,
@@ -32,9 +40,10 @@ def read_table(
     """Read a table at a path, or `catalog.schema.table` where the path does not exist.
 
     A folder with `_delta_log` is Delta; `.csv`, `.tsv` (`.gz`, `.bz2`), or a folder of them, is CSV with a
-    header; MovieLens' user and item files are recognised by name; everything else is Parquet. Ids become
-    text, the columns of NUMBERS float64, `rank` int64, `vector` an array of float32 (in CSV a JSON
-    array); other columns stay as they are. NULL stays NULL. With `columns` the table may have the caller's
+    header; MovieLens' user and item files are recognised by name, and runs and judgements of TREC on this
+    machine by their first lines; everything else is Parquet. Ids become text, the columns of NUMBERS
+    float64, `rank` int64, `vector` an array of float32 (in CSV a JSON array); other columns stay as they
+    are. NULL stays NULL. With `columns` the table may have the caller's
     names of columns, or the usual ones of other libraries.
 
     Raises:
@@ -68,6 +77,9 @@ def _open_table(spark: SparkSession, path: str, wanted: Sequence[str]) -> tuple[
     if not exists(path) and is_table(spark, path):
         return open_reader(spark, path).table(path), ""
     check_path(path)
+    kind = find_format(path)
+    if kind:
+        return read_blanks(spark, path, FIELDS[kind]), describe_line(kind)
     layout = _find_layout(path)
     if layout:
         text = read_fields(spark, path, layout)

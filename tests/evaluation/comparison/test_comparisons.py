@@ -34,6 +34,7 @@ from recbench_spark.nightly.comparisons import (
     visible_runs,
 )
 from recbench_spark.nightly.night import BenchmarkNight
+from recbench_spark.nightly.result_files import read_differences
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, COMPARISONS, METRICS, RUNS, USER_METRICS
@@ -264,8 +265,13 @@ def test_nights_are_compared_once_and_looks_add_up(spark, tmp_path: Path) -> Non
     differences = np.concatenate([pair_difference(users, f"random-{n}", f"popular-{n}") for n in (0, 1)])
     wanted = sequence_interval(differences.mean(), differences.std(ddof=1), 80, 10_000)
     assert tuple(pairs.iloc[1][["sequence_low", "sequence_high"]]) == pytest.approx(wanted, abs=1e-7)
-    assert said[0] == ()
-    (sentence,) = said[1]
+    assert said[0].regressions == ()
+    for night in (0, 1):  # each night has its own rows, whichever comparison is the newest
+        name = str(said[night].comparison_id)
+        own = comparisons[comparisons.comparison_id == name]
+        assert len(read_differences(store, name)) == len(own) > 0
+        assert set(own.logical_date) == {NIGHTS[night]}
+    (sentence,) = said[1].regressions
     assert sentence.startswith("popular: ndcg@10 of test is 0.") and "2026-01-01: -0." in sentence
     assert {(r.kind, r.model) for r in comparisons.itertuples() if r.kind != "pair"} == {
         (kind, name) for kind in ("previous", "baseline") for name in ("popular", "random")

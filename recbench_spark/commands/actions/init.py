@@ -1,0 +1,95 @@
+"""Look at a log and write a benchmark file: the work of `jobs/init.py`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from recbench_spark.commands.benchmark_files import Described, night_command, write_benchmark
+from recbench_spark.commands.logs import name_log
+from recbench_spark.config import make_benchmark
+from recbench_spark.config.base import NAME
+from recbench_spark.config.documents import load_yaml
+from recbench_spark.data.log_columns import FLAGS, LogColumns, choose_columns
+from recbench_spark.data.log_files import Column, open_log_file, profile_columns, share_known_users
+from recbench_spark.errors import OK, ConfigError, DataError
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look at the log, print what was taken, write the benchmark file."""
+    name = args.name or name_log(args.log)
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore")
+    output = Path(args.output or f"{name}.yaml")
+    if output.exists() and not args.force and not args.dry_run:
+        raise ConfigError(f"{output} exists", "--force writes over it, --output names another file")
+    text = write_benchmark(describe_log(args, name, str(output)))
+    make_benchmark(load_yaml(text, str(output)), (), str(output))
+    if args.dry_run:
+        print(text, end="")
+        return OK
+    output.write_text(text, encoding="utf-8")
+    print(f"wrote {output}; a night of it:")
+    print(f"  {night_command(name, str(output))}")
+    return OK
+
+
+def describe_log(args: argparse.Namespace, name: str, output: str) -> Described:
+    """Look at the log, and print what was taken for users, items, ratings and times."""
+    separator = args.separator.replace("\\t", "\t") if args.separator else None
+    header = None if args.header is None else args.header == "yes"
+    log = open_log_file(args.log, separator, header=header)
+    if not log.names and log.reader != "json":
+        print(f"{log.path}: a folder of the reader {log.reader}, divided already")
+        return Described(name, output, log)
+    rows, columns = profile_columns(log)
+    if not rows:
+        raise DataError(f"{log.path}: no rows", "check the path")
+    flags = {role: getattr(args, flag[2:].replace("-", "_")) for role, flag in FLAGS.items()}
+    chosen = choose_columns(log, columns, {role: one for role, one in flags.items() if one}, args.time_unit)
+    print(describe_choice(log.path, rows, columns, chosen))
+    known = None
+    if "event_time" in chosen.columns:
+        user, time = (chosen.columns[role].name for role in ("user_id", "event_time"))
+        known = share_known_users(log, user, time)
+    return Described(
+        name,
+        output,
+        log,
+        rows,
+        tuple(columns),
+        chosen,
+        known_users=known,
+        time_zone=args.time_zone,
+    )
+
+
+def describe_choice(path: str, rows: int, columns: Sequence[Column], chosen: LogColumns) -> str:
+    """Return the evidence: a row for each column that was taken, and the columns that were not."""
+    table = [("", "column", "values", "distinct", "from", "to", "such as")]
+    for role in FLAGS:
+        column = chosen.columns.get(role)
+        table.append((role, *_describe_column(column)) if column else (role, "none", *[""] * 5))
+    widths = [max(len(line[n]) for line in table) for n in range(len(table[0]))]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)) for line in table
+    ]
+    taken = {column.name for column in chosen.columns.values()}
+    rest = [column.name for column in columns if column.name not in taken]
+    notes = [f"unit of times: {chosen.unit}; {chosen.unit_reason}"] if chosen.unit else []
+    notes += [f"not taken: {', '.join(rest[:20])}"] if rest else []
+    return "\n".join([f"{path}: {rows:,} rows", *(line.rstrip() for line in lines), *notes])
+
+
+def _describe_column(column: Column) -> tuple[str, ...]:
+    is_time = column.first is not None
+    lowest = column.first if is_time else _format(column.lowest)
+    highest = column.last if is_time else _format(column.highest)
+    samples = ", ".join(text[:30] for text in column.samples)
+    counts = (f"{column.present:,}", f"{column.distinct:,}")
+    return (column.name, *counts, lowest or "", highest or "", samples)
+
+
+def _format(number: float | None) -> str:
+    return "" if number is None else f"{number:.15g}"

@@ -1,0 +1,179 @@
+"""Write benchmark files with comments that say what each line means, and why it has its value."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from datetime import date
+
+from recbench_spark.data.log_columns import LogColumns
+from recbench_spark.data.log_files import Column, LogFile
+
+
+@dataclass(frozen=True)
+class Described:
+    """A log and what was seen of it.
+
+    Attributes:
+        name: name of the benchmark.
+        output: path of the benchmark file.
+        log: the file and its reader.
+        rows: number of rows.
+        columns: facts of all columns.
+        chosen: the columns of users, items, ratings and times; None for a folder that is divided already.
+        known_users: share of the users of the last fifth, by time, with earlier rows; None without times.
+        time_zone: the caller's zone of times without an offset.
+    """
+
+    name: str
+    output: str
+    log: LogFile
+    rows: int = 0
+    columns: tuple[Column, ...] = ()
+    chosen: LogColumns | None = None
+    known_users: float | None = None
+    time_zone: str | None = None
+
+
+FEW_KNOWN = 0.5
+"""Share of known users below which a cut at one time would measure little but unknown users."""
+
+RANKS = """\
+models: # every kind and its settings: docs of the models in recbench_spark/config/models.py
+  - {name: random, kind: random}
+  - {name: popular, kind: popular}
+  - {name: item_knn, kind: item_knn, neighbours: 100}
+  - {name: als, kind: als, rank: 32, iterations: 15, regularization: 0.05, alpha: 10}
+"""
+
+
+def night_command(name: str, output: str) -> str:
+    """Return the command line that runs a night of a benchmark file."""
+    paths = f"--config {shlex.quote(output)} --warehouse warehouse/{name}"
+    return f"recbench nightly {paths} --logical-date {date.today()}"
+
+
+def write_benchmark(described: Described) -> str:
+    """Return the text of a benchmark file."""
+    name, log = described.name, described.log
+    head = [
+        f"# Written by `recbench init` for {log.path}",
+        f"# A night of it: {night_command(name, described.output)}",
+        f"name: {_text(name)}",
+        f"description: {_text(_describe(described))}",
+        "dataset:",
+        f"  name: {_text(name)}",
+        f"  reader: {log.reader}",
+        f"  path: {_text(log.path)}",
+        *_write_dataset(described),
+        *_write_split(described),
+    ]
+    return "\n".join([*head, RANKS + _write_evaluation(described)])
+
+
+def _text(text: str) -> str:
+    """Return a text as YAML, in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _describe(described: Described) -> str:
+    if described.chosen is None:
+        return f"the parts of {described.log.reader} as its files give them"
+    return f"{described.rows:,} rows of {described.log.path.rsplit('/', 1)[-1]}"
+
+
+def _write_dataset(described: Described) -> list[str]:
+    """Return the lines of columns, options, times and rows with missing values."""
+    chosen, log = described.chosen, described.log
+    if chosen is None:
+        return []
+    lines = ["  columns:"]
+    lines += [f"    {role}: {_text(one.name)} # {_comment(one)}" for role, one in chosen.columns.items()]
+    if "rating" not in chosen.columns:
+        lines.append("    # no rating: every row counts as 1")
+    if log.options:
+        lines.append("  options: # of Spark's reader")
+        lines += [f"    {key}: {_text(value)}" for key, value in log.options.items()]
+    lines += _write_times(described, chosen)
+    missing = {
+        one.name: described.rows - one.present
+        for one in chosen.columns.values()
+        if one.present < described.rows
+    }
+    if missing:
+        shown = ", ".join(f"{count:,} rows without {name}" for name, count in missing.items())
+        lines.append(f"  bad_rows: reject # {shown}: left out, counted, kept in the table rejects")
+    taken = {one.name for one in chosen.columns.values()}
+    others = [one for one in described.columns if _is_category(one) and one.name not in taken]
+    if others:
+        one = others[0]
+        lines.append(f"  # attributes: [{_text(one.name)}] # kept for slices; it has {_comment(one)}")
+    return lines
+
+
+def _is_category(column: Column) -> bool:
+    return 1 < column.distinct <= 20 and not column.numbers
+
+
+def _comment(column: Column) -> str:
+    """Return what a comment says of a column, in one line."""
+    samples = " ".join(", ".join(text[:30] for text in column.samples).split())
+    return f"{column.distinct:,} values such as {samples}"
+
+
+def _write_times(described: Described, chosen: LogColumns) -> list[str]:
+    if chosen.unit is None:
+        return []
+    lines = [f"  time_unit: {chosen.unit} # {chosen.unit_reason}"]
+    zoneless = chosen.unit == "timestamp" and not chosen.has_offsets
+    if zoneless or described.time_zone:
+        reason = " # of times without an offset" if zoneless else ""
+        lines.append(f"  time_zone: {_text(described.time_zone or 'UTC')}{reason}")
+    return lines
+
+
+def _write_split(described: Described) -> list[str]:
+    """Return the section `split`: by time where there are times, and by hash elsewhere."""
+    if described.chosen is None:
+        return ["split:", "  protocol: given # the files name the part of each row"]
+    if described.known_users is None:
+        lines = ["  protocol: RO_RS # no times: rows are put in order by hash, in each user's rows"]
+    elif described.known_users < FEW_KNOWN:
+        share = f"{described.known_users:.0%}"
+        lines = [
+            f"  # Of the users of the last fifth, by time, {share} have earlier rows: one cut for all",
+            "  # would measure unknown users. Each user's last rows are held out; others' may be later.",
+            "  protocol: TO_RS",
+        ]
+    else:
+        share = f"{described.known_users:.0%}"
+        lines = [
+            "  # One cut for all users: nothing of the future trains a model. Of the users after it",
+            f"  # {share} are known.",
+            "  order: temporal",
+            "  holdout: ratio",
+            "  group: global",
+        ]
+    return ["split:", *lines, "  ratio: [0.8, 0.0, 0.2] # train, valid, test", "  seed: 42"]
+
+
+def _write_evaluation(described: Described) -> str:
+    reader, chosen = described.log.reader, described.chosen
+    lines = ["evaluation:", "  metrics: [hit, mrr, ndcg, recall]", "  k: [5, 10, 20]"]
+    if reader in ("coat", "yahoo_r3"):
+        lines.append("  parts: [open_loop] # items that were shown at random")
+    if reader == "ncf":
+        lines.append("  definition: {candidates: given} # the negatives that the files list")
+    rating = chosen.columns.get("rating") if chosen else None
+    if rating is not None and rating.distinct > 1:
+        middle = _choose_threshold(rating)
+        lines.append(f"  # definition: {{threshold: {middle:g}}} # only ratings from here on are relevant")
+    lines += ["  slices:", "    - {key: popularity, of: popularity}", "headline: ndcg@10", ""]
+    return "\n".join(lines)
+
+
+def _choose_threshold(rating: Column) -> float:
+    """Return a rating near four fifths of the scale, for a comment."""
+    assert rating.lowest is not None and rating.highest is not None
+    return round(2 * (0.8 * rating.highest + 0.2 * max(rating.lowest, 0))) / 2

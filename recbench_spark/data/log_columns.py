@@ -1,0 +1,225 @@
+"""Choose the columns of a log by their names and values, and the unit of its times.
+
+Nothing is chosen among two columns or two units: the error names the flag that chooses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recbench_spark.data.column_names import LOG_NAMES, strip_name
+from recbench_spark.data.log_files import Column, LogFile
+from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, describe_misread_times, guess_unit
+from recbench_spark.errors import ConfigError, DataError, nearest
+
+FLAGS = {
+    "user_id": "--user-column",
+    "item_id": "--item-column",
+    "rating": "--rating-column",
+    "event_time": "--time-column",
+}
+"""The flag that names each column."""
+
+NONE = "none"
+"""Name that means: the log has no such column."""
+
+OFFSET = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """The columns of a log by our names.
+
+    Attributes:
+        columns: our name -> the column; rating and event_time may be absent.
+        unit: value of `dataset.time_unit`; None without times.
+        unit_reason: a sentence that says why it is this unit.
+        has_offsets: whether times that are text name their zone.
+    """
+
+    columns: Mapping[str, Column]
+    unit: str | None
+    unit_reason: str
+    has_offsets: bool
+
+
+def choose_columns(
+    log: LogFile, columns: Sequence[Column], names: Mapping[str, str], unit: str | None = None
+) -> LogColumns:
+    """Choose the columns of users, items, ratings and times.
+
+    Args:
+        log: the file.
+        columns: the facts of its columns.
+        names: our name -> the caller's name, or NONE.
+        unit: the caller's unit of times.
+
+    Raises:
+        ConfigError: two columns could be the same one, none could be a user or an item, or times have no
+            plausible unit; the hint has the flag to add. DataError: times that are stored wrongly.
+    """
+    choice = {role: _choose_column(log, columns, role, names.get(role)) for role in FLAGS}
+    chosen = {role: column for role, column in choice.items() if column is not None}
+    missing = [role for role in ("user_id", "item_id") if role not in chosen]
+    if missing:
+        message = f"{log.path}: no column is known to be {' or '.join(missing)}"
+        raise ConfigError(message, _describe_missing(missing, columns))
+    _refuse_twice(chosen)
+    _refuse_own_names(columns, chosen)
+    if "event_time" not in chosen:
+        return LogColumns(chosen, None, "", has_offsets=False)
+    time = chosen["event_time"]
+    has_offsets = time.is_time_text and all(OFFSET.search(text) for text in time.samples)
+    fitting, reason = read_unit(time, unit)
+    return LogColumns(chosen, fitting, reason, has_offsets)
+
+
+def _choose_column(log: LogFile, columns: Sequence[Column], role: str, name: str | None) -> Column | None:
+    """Return the column of a role: the caller's, the one of the file's layout, or the one of usual name."""
+    by_name = {column.name: column for column in columns}
+    if name == NONE and role in ("rating", "event_time"):
+        return None
+    if name is not None:
+        if name not in by_name:
+            raise ConfigError(f"{FLAGS[role]}: no column '{name}'", nearest(name, by_name))
+        return by_name[name]
+    if role in log.roles:
+        return by_name[log.roles[role]]
+    if role in by_name:
+        return by_name[role]
+    similar = [column for column in columns if strip_name(column.name) in LOG_NAMES[role]]
+    plausible = [column for column in similar if _may_be(role, column)]
+    if len(plausible) > 1:
+        shown = " and ".join(column.name for column in plausible)
+        flags = " or ".join(f"{FLAGS[role]} {column.name}" for column in plausible)
+        raise ConfigError(f"{log.path}: {shown} could both be {role}", f"add {flags}")
+    if role == "event_time" and not plausible:
+        return _choose_by_values(similar, columns)
+    return plausible[0] if plausible else None
+
+
+def _choose_by_values(similar: Sequence[Column], columns: Sequence[Column]) -> Column | None:
+    """Return the one column of dates, where none has the name of a time."""
+    if similar:
+        _refuse_text(similar[0])
+    times = [column for column in columns if column.is_stored_time or column.is_time_text]
+    return times[0] if len(times) == 1 else None
+
+
+def _may_be(role: str, column: Column) -> bool:
+    """Return whether the values of a column fit a role."""
+    if role == "rating":
+        return column.is_numeric
+    is_time = column.is_stored_time or column.is_time_text
+    return column.is_numeric or is_time if role == "event_time" else not is_time
+
+
+def _describe_missing(roles: Sequence[str], columns: Sequence[Column]) -> str:
+    shown = "; ".join(f"{column.name}: {', '.join(column.samples[:2])}" for column in columns[:12])
+    return f"add {' '.join(f'{FLAGS[role]} NAME' for role in roles)}, of {shown}"
+
+
+def _refuse_twice(chosen: Mapping[str, Column]) -> None:
+    names = [column.name for column in chosen.values()]
+    for role, column in chosen.items():
+        if names.count(column.name) > 1:
+            others = [one for one, other in chosen.items() if other.name == column.name and one != role]
+            hint = f"add {FLAGS[others[0]]} with another one"
+            raise ConfigError(f"{column.name} is taken for {role} and for {others[0]}", hint)
+
+
+def _refuse_own_names(columns: Sequence[Column], chosen: Mapping[str, Column]) -> None:
+    """Refuse a column that a night reads by its name, although another or none was chosen."""
+    taken = {column.name for column in chosen.values()}
+    for column in columns:
+        for role, flag in FLAGS.items():
+            if column.name.lower() == role and column.name not in taken and role not in chosen:
+                hint = f"rename it in the file, or add {flag} {column.name}"
+                raise ConfigError(f"a night reads the column {column.name} as {role}", hint)
+
+
+# -------------------------------------------------------------------------------------------- unit
+
+
+def read_unit(time: Column, unit: str | None) -> tuple[str, str]:
+    """Return the unit of times, and why it is this one.
+
+    Raises:
+        ConfigError: no unit or more than one is plausible, or the caller's is not. DataError: timestamps
+            that were made in a wrong unit.
+    """
+    if time.is_stored_time or time.is_time_text:
+        _check_stored(time, unit)
+        kind = "timestamps" if time.is_stored_time else "dates or times as text"
+        return "timestamp", f"{kind} from {time.first} to {time.last}"
+    if not time.is_numeric or time.lowest is None or time.highest is None:
+        _refuse_text(time)
+    assert time.lowest is not None and time.highest is not None
+    ends = (time.lowest, time.highest)
+    if unit is not None:
+        return _check_unit(time.name, ends, unit)
+    fits = {guess_unit(end) for end in ends}
+    if len(fits) == 1 and (only := fits.pop()) in MICROS_PER_UNIT:
+        return str(
+            only
+        ), f"by {only} they are from {_day(ends[0], str(only))} to {_day(ends[1], str(only))}"
+    raise _make_unit_error(time.name, ends)
+
+
+def _check_stored(time: Column, unit: str | None) -> None:
+    if unit not in (None, "timestamp"):
+        raise ConfigError(f"--time-unit {unit}: {time.name} has {time.first}, no numbers", "leave it out")
+    if time.is_stored_time and time.first and time.last:
+        ends = (_micros(time.first), _micros(time.last))
+        mistake = describe_misread_times("log", time.name, ends)
+        if mistake:
+            raise DataError(*mistake)
+
+
+def _check_unit(name: str, ends: tuple[float, float], unit: str) -> tuple[str, str]:
+    if unit == "timestamp":
+        raise ConfigError(f"--time-unit timestamp: {name} has numbers", "s, ms or us")
+    if ends[1] * MICROS_PER_UNIT[unit] >= LATEST:
+        raise ConfigError(
+            f"--time-unit {unit}: {ends[1]:.0f} is after the year 2099", "a finer unit: ms, us"
+        )
+    return unit, f"as --time-unit says; from {_day(ends[0], unit)} to {_day(ends[1], unit)}"
+
+
+def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
+    """Return the error for numbers that are times by no unit, or by more than one."""
+    shown = f"{name} is from {ends[0]:.15g} to {ends[1]:.15g}"
+    if {guess_unit(end) for end in ends} == {"ns"}:
+        hint = "these are nanoseconds since 1970: divide them by 1000, then --time-unit us"
+        return ConfigError(f"{shown}, which no unit of a night fits", hint)
+    if all(re.fullmatch("(19|20)[0-9]{6}", f"{end:.0f}") for end in ends):
+        hint = "write them as 2026-01-31; or add --time-unit s where they are seconds"
+        return ConfigError(f"{shown}: dates such as 20260131, or seconds of 1970", hint)
+    units = [unit for unit, factor in MICROS_PER_UNIT.items() if ends[1] * factor < LATEST]
+    days = "; ".join(f"by {unit} from {_day(ends[0], unit)} to {_day(ends[1], unit)}" for unit in units)
+    hint = f"add --time-unit {' or '.join(units) or 's'}, or --time-column {NONE}"
+    return ConfigError(f"{shown}, and no unit puts all of it between 1990 and 2099: {days}", hint)
+
+
+def _refuse_text(time: Column) -> None:
+    hint = f"write times as 2026-01-31 12:00:00 or as numbers, or add {FLAGS['event_time']} {NONE}"
+    shown = ", ".join(time.samples) or "nothing"
+    raise ConfigError(f"{time.name} has {shown}, which are no times that a night reads", hint)
+
+
+def _micros(text: str) -> float:
+    """Return microseconds since 1970 of a time that DuckDB wrote."""
+    return float(np.datetime64(text.replace(" ", "T").partition("+")[0], "us").astype(np.int64))
+
+
+def _day(number: float, unit: str) -> str:
+    """Return the day of a number of a unit."""
+    micros = round(number * MICROS_PER_UNIT[unit])
+    try:
+        return str(np.datetime64(micros, "us").astype("datetime64[D]"))
+    except (OverflowError, ValueError):
+        return "no day"

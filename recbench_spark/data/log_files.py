@@ -1,0 +1,360 @@
+"""Look at the file of a log before anything is configured: format, separator, header, values of columns.
+
+It needs no Spark, and reads the file once. What the first lines leave open is refused, with the flag that
+says it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recbench_spark.data.arrow_files import open_dataset
+from recbench_spark.data.column_names import LOG_NAMES, strip_name
+from recbench_spark.data.paths import check_path
+from recbench_spark.data.text_layouts import LAYOUTS, MOVIELENS
+from recbench_spark.errors import ConfigError, DataError, show_value
+from recbench_spark.storage.local_files import (
+    HEAD_BYTES,
+    bare_name,
+    describe_content,
+    has_delta_log,
+    head_lines,
+    read_head,
+    split_line,
+)
+
+if TYPE_CHECKING:
+    import duckdb
+
+SEPARATORS = ("::", "\t", ",", ";", "|")
+TYPED = re.compile(r".+:(token|float)(_seq)?")
+"""A name in the header of RecBole."""
+
+DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+MATRIX_WIDTH = 20
+"""Numbers in each line from which a file without names is a matrix and no log."""
+
+SAMPLE = 20_000
+"""Objects of JSON whose keys are the columns."""
+
+SPLITS = {
+    "coat": ("train.ascii", "test.ascii"),
+    "lightgcn": ("train.txt", "test.txt"),
+    "ncf": ("*.train.rating", "*.test.rating"),
+    "yahoo_r3": ("ydata-ymusic-rating-study-*-train.txt", "ydata-ymusic-rating-study-*-test.txt"),
+}
+"""Readers of folders that are divided already, and the files of each part."""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A log as a benchmark file describes it.
+
+    Attributes:
+        path: the absolute path.
+        reader: value of `dataset.reader`.
+        names: the columns, as the reader calls them; none for a reader with a layout of its own.
+        options: `dataset.options`.
+        roles: our name -> the column, where the name of the file says it.
+    """
+
+    path: str
+    reader: str
+    names: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the values of a column are.
+
+    Attributes:
+        name: the name.
+        stored: type in the file; empty for text.
+        present, distinct: numbers of values, and of different ones (of a large file within some percent).
+        whole, numbers, days: values that are whole numbers, numbers, and begin with a date.
+        lowest, highest: of the numbers; None where there are none.
+        first, last: of the times.
+        samples: some values.
+    """
+
+    name: str
+    stored: str
+    present: int
+    distinct: int
+    whole: int
+    numbers: int
+    days: int
+    lowest: float | None
+    highest: float | None
+    first: str | None
+    last: str | None
+    samples: tuple[str, ...] = ()
+
+    @property
+    def is_numeric(self) -> bool:
+        """True where all values are numbers."""
+        return self.present > 0 and self.numbers == self.present and not self.is_stored_time
+
+    @property
+    def is_stored_time(self) -> bool:
+        """True for timestamps and dates that the file stores as such."""
+        return self.stored.startswith(("TIMESTAMP", "DATE"))
+
+    @property
+    def is_time_text(self) -> bool:
+        """True where all values are ISO dates or times."""
+        return self.present > 0 and self.days == self.present and not self.is_stored_time
+
+
+# ------------------------------------------------------------------------------------------ format
+
+
+def open_log_file(path: str, separator: str | None = None, *, header: bool | None = None) -> LogFile:
+    """Find out how a file or folder of this machine is read.
+
+    Args:
+        path: the file; or a folder of MovieLens, of Parquet or Delta, or of one of SPLITS.
+        separator: the separator of fields, where the caller knows it.
+        header: whether the first line has the names.
+
+    Raises:
+        MissingError: nothing is there. ConfigError: the first lines leave open how it is read.
+        DataError: it is no log, or in a format that is not read.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        raise ConfigError(
+            f"{path} is not on this machine", "look at a part of it: head -n 100000 > part.csv"
+        )
+    check_path(path)
+    place = Path(path).absolute()
+    if place.is_dir():
+        return _open_folder(place, separator, header)
+    kind = describe_content(str(place))[0]
+    if kind == "Parquet":
+        return _open_stored(place, "parquet")
+    if kind not in ("text", "compressed with gzip") and "TREC" not in kind:
+        raise DataError(f"{path} is {kind or 'not text'}", "write it as CSV or Parquet")
+    return _open_text(place, separator, header)
+
+
+def _open_folder(place: Path, separator: str | None, header: bool | None) -> LogFile:
+    if has_delta_log(place):
+        return _open_stored(place, "delta")
+    for reader, patterns in SPLITS.items():
+        if all(any(place.glob(pattern)) for pattern in patterns):
+            return LogFile(str(place), reader)
+    known = dict.fromkeys(name for names in MOVIELENS.values() for name in names)
+    files = [file for file in sorted(place.iterdir()) if bare_name(file.name) in known]
+    if files:
+        return _open_text(files[0], separator, header)
+    if any(place.rglob("*.parquet")):
+        return _open_stored(place, "parquet")
+    names = ", ".join(file.name for file in sorted(place.iterdir())[:10])
+    raise ConfigError(f"{place} is a folder with {names or 'nothing in it'}", "name the file of the log")
+
+
+def _open_stored(place: Path, reader: str) -> LogFile:
+    return LogFile(str(place), reader, tuple(open_dataset(str(place), reader).schema.names))
+
+
+def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFile:
+    lines = _read_first_lines(place)
+    if lines[0].lstrip().startswith("{"):
+        return LogFile(str(place), "json")
+    if lines[0].lstrip().startswith("["):
+        raise DataError(f"{place} is one array of JSON", "write an object in each line: jq -c '.[]'")
+    layout = LAYOUTS.get(bare_name(place.name))
+    if layout and layout.names and "rating" in layout.names:
+        places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
+        options = {"sep": layout.separator, "header": "false", "quote": ""}
+        return LogFile(str(place), "csv", tuple(places.values()), options, places)
+    sep = separator or find_separator(lines, place)
+    fields = [split_line(line, sep) for line in lines]
+    if len(fields[0]) < 2:
+        raise ConfigError(
+            f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';'"
+        )
+    has_names = has_header(fields, place) if header is None else header
+    usual = "\t" if bare_name(place.name).endswith(".tsv") else ","
+    options = {} if sep == usual else {"sep": sep}
+    if has_names:
+        return LogFile(str(place), "csv", tuple(fields[0]), options)
+    if len(fields[0]) >= MATRIX_WIDTH:
+        raise _make_matrix_error(place)
+    names = tuple(f"_c{n}" for n in range(len(fields[0])))
+    return LogFile(str(place), "csv", names, {**options, "header": "false"})
+
+
+def _make_matrix_error(place: Path) -> DataError:
+    hint = "Coat: give the folder that holds train.ascii and test.ascii; else write a row for each rating"
+    return DataError(f"{place} is a matrix with a row for each user, and no log", hint)
+
+
+def _read_first_lines(place: Path) -> list[str]:
+    if place.name.endswith(".bz2"):
+        raise DataError(f"{place}: files compressed with bzip2 are not looked at", "unpack it, or use gzip")
+    head = read_head(str(place))
+    lines = head_lines(head)
+    if not lines:
+        raise DataError(f"{place}: no lines", "check the path")
+    whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one is cut off
+    return whole[:100] or lines
+
+
+def find_separator(lines: Sequence[str], place: Path) -> str:
+    """Return the separator that cuts all lines into as many fields, two or more.
+
+    Raises:
+        ConfigError: there is none, or there are several. DataError: the lines are a matrix.
+    """
+    widths = {sep: {len(split_line(line, sep)) for line in lines} for sep in SEPARATORS}
+    fits = [sep for sep, counts in widths.items() if len(counts) == 1 and counts != {1}]
+    usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place.name)).suffix)
+    if usual in fits or len(fits) == 1:
+        return str(usual if usual in fits else fits[0])
+    if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
+        raise _make_matrix_error(place)
+    shown = " and ".join(map(repr, fits))
+    what = (
+        f"{shown} could both separate the fields" if fits else "no separator gives all lines as many fields"
+    )
+    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';'")
+
+
+def has_header(fields: Sequence[Sequence[str]], place: Path) -> bool:
+    """Return whether the first line has names instead of values.
+
+    Raises:
+        ConfigError: names and values look alike.
+    """
+    first, rest = fields[0], fields[1:]
+    usual = {name for names in LOG_NAMES.values() for name in names}
+    if any(TYPED.fullmatch(name) or strip_name(name) in usual for name in first):
+        return True
+    if any(map(_is_value, first)):
+        return False
+    if rest and any(all(map(_is_value, column)) for column in zip(*rest, strict=False)):
+        return True
+    message = f"{place}: names and values look alike, the first line is {show_value(','.join(first))}"
+    raise ConfigError(message, "add --header yes or --header no")
+
+
+def _is_value(text: str) -> bool:
+    return bool(re.fullmatch(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*", text) or re.match(DATE, text))
+
+
+# ------------------------------------------------------------------------------------------ values
+
+
+def profile_columns(log: LogFile) -> tuple[int, list[Column]]:
+    """Return the number of rows, and what the values of each column are: one pass over the file.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    import duckdb  # noqa: PLC0415
+
+    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+        try:
+            _register(connection, log)
+            types = {row[0]: str(row[1]) for row in connection.sql("DESCRIBE log").fetchall()}
+            distinct = (
+                "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
+            )
+            parts = ", ".join(_write_aggregates(name, distinct) for name in types)
+            row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
+            samples = connection.sql("SELECT * FROM log LIMIT 1000").fetchall()
+        except duckdb.Error as error:
+            raise DataError(f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}") from None
+    columns = []
+    for n, (name, stored) in enumerate(types.items()):
+        facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
+        values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
+        kind = "" if stored == "VARCHAR" else stored
+        columns.append(Column(name, kind, *facts, samples=tuple(values)[:3]))
+    return int(row[0]), columns
+
+
+FACTS = 9
+EXACT_BYTES = 1 << 26
+"""Bytes of a file up to which different values are counted; beyond it they are estimated."""
+
+
+def _count_bytes(path: str) -> int:
+    place = Path(path)
+    return sum(file.stat().st_size for file in (place.rglob("*") if place.is_dir() else [place]))
+
+
+def _write_aggregates(name: str, distinct: str) -> str:
+    """Return the SQL of the facts of a column, in the order of `Column`."""
+    text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
+    number = f"try_cast({text} AS DOUBLE)"
+    is_time = f"regexp_matches({text}, '{DATE}')"
+    time = f"CASE WHEN {is_time} THEN try_cast({text} AS TIMESTAMP) END"
+    return ", ".join(
+        [
+            f"count({text})",
+            f"{distinct}{text})",
+            f"count(*) FILTER (regexp_full_match({text}, '-?[0-9]+'))",
+            f"count({number}) FILTER (isfinite({number}))",
+            f"count({time})",
+            f"min({number})",
+            f"max({number})",
+            f"CAST(min({time}) AS VARCHAR)",
+            f"CAST(max({time}) AS VARCHAR)",
+        ]
+    )
+
+
+def share_known_users(log: LogFile, user: str, time: str) -> float:
+    """Return the share of the users of the last fifth of the rows, by time, who have earlier rows too."""
+    import duckdb  # noqa: PLC0415
+
+    text = f"CAST({_quote(time)} AS VARCHAR)"
+    moment = f"coalesce(try_cast({text} AS DOUBLE), epoch(try_cast({text} AS TIMESTAMP)))"
+    query = f"""
+        WITH rows AS (SELECT {_quote(user)} AS u, {moment} AS t FROM log),
+        users AS (SELECT min(t) AS first, max(t) AS last FROM rows GROUP BY u),
+        cut AS (SELECT quantile_disc(t, 0.8) AS t FROM rows)
+        SELECT count(*) FILTER (first <= cut.t) / count(*) FROM users, cut WHERE last > cut.t"""
+    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+        _register(connection, log)
+        share = connection.sql(query).fetchall()[0][0]
+    return float(share or 0.0)
+
+
+def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
+    """Give a connection the log as the view `log`; fields of text files are text."""
+    if log.reader in ("parquet", "delta"):
+        connection.register("log", open_dataset(log.path, log.reader))
+        return
+    path = log.path.replace("'", "''")
+    if log.reader == "json":
+        call = f"read_json('{path}', format = 'newline_delimited', records = true, sample_size = {SAMPLE}"
+        keys = [row[0] for row in connection.sql(f"DESCRIBE SELECT * FROM {call})").fetchall()]
+        texts = ", ".join(f"{_quote_text(key)}: 'VARCHAR'" for key in keys)
+        call += f", columns = {{{texts}}}, ignore_errors = true)"
+    else:
+        sep = log.options.get("sep") or ("\t" if bare_name(log.path).endswith(".tsv") else ",")
+        quote = log.options.get("quote", '"')
+        names = "{" + ", ".join(f"{_quote_text(name)}: 'VARCHAR'" for name in log.names) + "}"
+        header = log.options.get("header", "true")
+        call = (
+            f"read_csv('{path}', delim = {_quote_text(sep)}, header = {header}, auto_detect = false, "
+            f"quote = '{quote}', escape = '{quote}', columns = {names}, ignore_errors = true)"
+        )
+    connection.execute(f"CREATE VIEW log AS SELECT * FROM {call}")
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
