@@ -39,6 +39,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.registry import import_adapter
+from recbench_spark.training.sequences import order_items
 
 Settings = TypeVar("Settings", bound=ModelConfig)
 
@@ -133,6 +134,15 @@ class SplitData:
     def given_rows(self) -> DataFrame:
         """Rows that are given of users without training rows."""
         return self._part("given")
+
+    def timed_rows(self, *parts: str) -> DataFrame:
+        """Return relevant rows of some parts with their times: user_id, item_id, event_time."""
+        rows = keep_relevant(self.table(SPLITS).where(F.col("part").isin(*parts)), self.threshold)
+        return rows.select("user_id", "item_id", "event_time")
+
+    def sequences(self, *parts: str) -> DataFrame:
+        """Return users' relevant items of some parts in the order of time; see `order_items`."""
+        return order_items(self.timed_rows(*parts), self.items)
 
     def _part(self, part: str) -> DataFrame:
         rows = self.table(SPLITS).where(F.col("part") == part)
