@@ -31,7 +31,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
+from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import scratch_folder, share_rows
@@ -185,11 +185,13 @@ class Trained:
     """A trained model as tables; None for a side that the model does not have.
 
     users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
+    explanations: rows of the table `explanations` without the model's name; `load` does not read them.
     """
 
     users: DataFrame | None = None
     items: DataFrame | None = None
     similarities: DataFrame | None = None
+    explanations: DataFrame | None = None
 
 
 class ModelAdapter(Generic[Settings]):
@@ -234,6 +236,9 @@ class ModelAdapter(Generic[Settings]):
     def save(self, trained: Trained, data: SplitData) -> None:
         """Append the model to the tables of trained models, one commit per table, once per key."""
         key = self.key(data)
+        if trained.explanations is not None:
+            rows = trained.explanations.withColumn("model_id", F.lit(key))
+            data.store.append(rows, EXPLANATIONS, once=key)
         sides = [
             frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
             for side, frame in (("user", trained.users), ("item", trained.items))

@@ -26,6 +26,8 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.indexing import add_dense_index
+from recbench_spark.models.memn2n import MemN2NModel
+from recbench_spark.models.networks.explanations import Explanation, explain_history
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.sequence_networks import make_network
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
@@ -55,10 +57,12 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         task = SequenceTask(sequences, settings)
         result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
+        network = FittedNetwork(settings, sequences.items, str(folder))
         histories = list_histories(data, settings)
         return Trained(
-            embed_users(histories, FittedNetwork(settings, sequences.items, str(folder)), folder),
+            embed_users(histories, network, folder),
             make_item_rows(data, task, sequences, folder),
+            explanations=explain_users(histories, data.items, network),
         )
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
@@ -166,6 +170,50 @@ def make_embedding_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
             )
 
     return run
+
+
+def explain_users(histories: DataFrame, items: DataFrame, network: FittedNetwork) -> DataFrame | None:
+    """Return rows of `explanations` of the users that the settings list; None for models without attention.
+
+    Users without a history have no rows. A task holds the network and the weights of one user.
+    """
+    settings = network.settings
+    if not isinstance(settings, MemN2NModel) or not settings.explain:
+        return None
+    listed = histories.where(F.col("user_id").isin(*settings.explain))
+    schema = "user_id STRING, item_index INT, place INT, hop INT, weight DOUBLE, score_change DOUBLE"
+    rows = listed.mapInArrow(make_explaining_task(network), schema)
+    return rows.join(items.select("item_id", "item_index"), "item_index").drop("item_index")
+
+
+def make_explaining_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
+    """Return a function over batches of user_id, items that explains the best item of each user."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened, length = None, read_length(network.settings)
+        for batch in batches:
+            opened = network.open() if opened is None else opened
+            for user, items in zip(batch["user_id"].to_pylist(), batch["items"].to_pylist(), strict=True):
+                with use_one_thread():
+                    explained = explain_history(opened, np.array(items[-length:]) + 1)
+                yield make_explanation_rows(user, items[-length:], explained)
+
+    return run
+
+
+def make_explanation_rows(user: str, items: list[int], explained: Explanation) -> pa.RecordBatch:
+    """Return the rows of one user: the memory from the newest item on, hop after hop."""
+    hops, n = explained.weight.shape
+    memory = np.array(items[:-1][::-1], np.int32)
+    columns = {
+        "user_id": [user] * (hops * n),
+        "item_index": np.tile(memory, hops),
+        "place": np.tile(np.arange(n, dtype=np.int32), hops),
+        "hop": np.repeat(np.arange(1, hops + 1, dtype=np.int32), n),
+        "weight": explained.weight.reshape(-1).astype(np.float64),
+        "score_change": np.tile(explained.score_change.astype(np.float64), hops),
+    }
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns.values()], list(columns))
 
 
 @contextmanager

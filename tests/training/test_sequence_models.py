@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.schemas import CHECKS, EMBEDDINGS, RANKINGS
+from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
 from recbench_spark.storage.store import Store
 from tests.nights import Ran, models, run, small
 
@@ -19,7 +19,7 @@ FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate":
 KINDS: dict[str, dict[str, Any]] = {
     "sasrec": {"blocks": 1, "heads": 2},
     "gru4rec": {"loss": "shared_negatives", "negatives": 5},
-    "memn2n": {"hops": 2, "linear_epochs": 1},
+    "memn2n": {"hops": 2, "linear_epochs": 1, "explain": ["u03", "given", "nobody"]},
 }
 USERS, ITEMS = 24, 20
 
@@ -74,6 +74,19 @@ def test_users_with_a_history_are_ranked_and_others_are_counted(night: Ran) -> N
         )
         assert check["observed"] == 1
     assert f"histories of {USERS} users; " in night.remarks
+
+
+def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
+    (settings,) = (m for m in night.benchmark.models if m.name == "memn2n")
+    rows = night.store.rows(EXPLANATIONS, [("model_id", "=", night.night.data.key(settings))])
+    assert {row["user_id"] for row in rows} == {"u03"}  # who has one item has a query and no memory
+    sums = {hop: sum(row["weight"] for row in rows if row["hop"] == hop) for hop in (1, 2)}
+    assert sums == {1: pytest.approx(1), 2: pytest.approx(1)}
+    train = night.store.rows(SPLITS, [("split_id", "=", night.night.split_id), ("user_id", "=", "u03")])
+    past = sorted((r["event_time"], int(r["item_id"])) for r in train if r["part"] == "train")
+    expected = [str(item) for _, item in past[-6:-1]][::-1]
+    assert [row["item_id"] for row in sorted(rows, key=lambda r: r["place"]) if row["hop"] == 1] == expected
+    assert any(row["score_change"] for row in rows)
 
 
 def test_later_rows_and_the_order_of_a_file_change_no_bit(night: Ran, spark: Any, tmp_path: Path) -> None:
