@@ -1,4 +1,4 @@
-"""Study of models that read histories in the order of time: a planted world, and the last item of each user.
+"""Study of models that read histories in the order of time: a planted world, and users' last items.
 
     python jobs/studies/histories.py write --folder facts
     python jobs/studies/histories.py world --kind memn2n --set hops=3
@@ -48,7 +48,7 @@ EXPLAINED = 200
 
 
 class Values(NamedTuple):
-    """Values are means over users: hit@1, hit@10 and NDCG@10, with half the 95 % interval of the last one."""
+    """Values are means over users: hit@1, hit@10, NDCG@10, and half the 95 % interval of NDCG@10."""
 
     hit_at_1: float
     hit_at_10: float
@@ -156,7 +156,8 @@ def run_ratings(args: argparse.Namespace) -> int:
     rows, results = read_ratings(args.file), []
     several = rows.groupby("user")["time"].agg(lambda times: (times == times.max()).sum() > 1)
     print(
-        f"{len(rows):,} rows of {len(several):,} users; {several.mean():.1%} have several of their last time"
+        f"{len(rows):,} rows of {len(several):,} users; "
+        f"{several.mean():.1%} have several of their last time"
     )
     for ties in args.ties:
         shown, last = set_last_aside(order_rows(rows, ties))
