@@ -76,7 +76,7 @@ def score_users(task: SequenceTask, shown: Sequences) -> torch.Tensor:
         for begin in range(0, shown.users, 256):
             users = np.arange(begin, min(begin + 256, shown.users))
             state = task.network.read_last(cut_newest(shown, users, read_length(task.settings)))
-            rows.append(state @ task.network.item_vectors().T + task.network.item_biases())
+            rows.append(task.score(state))
     return torch.cat(rows)
 
 

@@ -23,7 +23,6 @@ from pyspark.sql import functions as F
 from torch import nn
 
 from recbench_spark.errors import DataError
-from recbench_spark.evaluation.ranking.prefix_scorers import PrefixScorer
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.models.memn2n import MemN2NModel
@@ -69,10 +68,6 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         """Return user_id, vector: the fit gave vectors to held-out users as well."""
         return self.users(trained, source)
 
-    def make_prefix_scorer(self, trained: Trained, data: SplitData) -> PrefixScorer:
-        """Raise ConfigError: prefixes of histories are not computed."""
-        self.refuse_prefixes()
-
 
 def write_sequences(
     data: SplitData, settings: SequenceModelConfig, folder: Path, journal: Journal
@@ -108,10 +103,10 @@ def list_histories(data: SplitData, settings: SequenceModelConfig) -> DataFrame:
 def make_item_rows(data: SplitData, task: SequenceTask, sequences: Sequences, folder: Path) -> DataFrame:
     """Return item_id, vector, bias of items with training rows; the others have no place in a list."""
     with torch.no_grad():
-        vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases().numpy()
+        vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
     seen = np.flatnonzero(np.bincount(sequences.item, minlength=sequences.items))
     path = folder / "items.parquet"
-    write_vectors(path, vectors, seen, biases)
+    write_vectors(path, vectors, seen, None if biases is None else biases.detach().numpy())
     places = data.items.select("item_id", F.col("item_index").alias("place"))
     rows = load_parquet(data.spark, str(path)).join(places, "place")
     return rows.select("item_id", "vector", "bias")

@@ -41,13 +41,18 @@ class SequenceNetwork(Protocol):
     def item_vectors(self) -> torch.Tensor:
         """Return the (items, d) vectors that answer."""
 
-    def item_biases(self) -> torch.Tensor:
-        """Return the (items,) biases of the answers."""
+    def item_biases(self) -> torch.Tensor | None:
+        """Return the (items,) biases of the answers; None: there are none."""
 
 
 def take_last(state: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """Return the (b, d) states after the newest item, from (b, l, d)."""
     return state[torch.arange(len(state), device=state.device), length - 1]
+
+
+def score_items(state: torch.Tensor, vectors: torch.Tensor, biases: torch.Tensor | None) -> torch.Tensor:
+    """Return the (b, items) scores of states: products with vectors, plus biases."""
+    return state @ vectors.T if biases is None else torch.addmm(biases, state, vectors.T)
 
 
 class AttentionBlock(nn.Module):
@@ -113,9 +118,8 @@ class AttentionNetwork(nn.Module):
         """Return the vectors of items, which are read as well."""
         return self.item[1:]
 
-    def item_biases(self) -> torch.Tensor:
-        """Return zeros: there are no biases."""
-        return self.item.new_zeros(len(self.item) - 1)
+    def item_biases(self) -> None:
+        """Return None: there are no biases."""
 
 
 class RecurrentNetwork(nn.Module):
@@ -190,9 +194,8 @@ class HistoryMemory(nn.Module):
         """Return the vectors of answers."""
         return self.network.answers[1:]
 
-    def item_biases(self) -> torch.Tensor:
-        """Return zeros: there are no biases."""
-        return self.network.answers.new_zeros(self.network.shape.tokens - 1)
+    def item_biases(self) -> None:
+        """Return None: there are no biases."""
 
 
 def make_network(settings: SequenceModelConfig, items: int) -> nn.Module:

@@ -15,7 +15,12 @@ from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step
 from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen
-from recbench_spark.models.networks.sequence_networks import HistoryMemory, SequenceNetwork, make_network
+from recbench_spark.models.networks.sequence_networks import (
+    HistoryMemory,
+    SequenceNetwork,
+    make_network,
+    score_items,
+)
 from recbench_spark.models.networks.sequences import (
     Histories,
     Indices,
@@ -138,6 +143,10 @@ class SequenceTask:
         has_target = batch.target >= 0
         return self.network.read_all(batch.histories)[has_target], batch.target[has_target]
 
+    def score(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the (b, items) scores of states."""
+        return score_items(state, self.network.item_vectors(), self.network.item_biases())
+
     def worth(self) -> float:
         """Return NDCG@10 on the users' last items; NaN where no user has two items."""
         users = self.validation_users
@@ -155,7 +164,7 @@ class SequenceTask:
         device = next(self.module.parameters()).device
         histories = move_batch(cut_newest(self.train, user_b, read_length(self.settings)), device)
         state = self.network.read_last(histories)
-        score = (state @ self.network.item_vectors().T + self.network.item_biases()).cpu()
+        score = self.score(state).cpu()
         last = torch.from_numpy(self.last[user_b])
         truth = score.gather(1, last[:, None])
         for row, user in enumerate(user_b.tolist()):
@@ -175,7 +184,7 @@ def sum_losses(
     loss: str,
     state: torch.Tensor,
     target: torch.Tensor,
-    answers: tuple[torch.Tensor, torch.Tensor],
+    answers: tuple[torch.Tensor, torch.Tensor | None],
     negative: torch.Tensor,
 ) -> torch.Tensor:
     """Return the sum over targets of a loss.
@@ -186,19 +195,25 @@ def sum_losses(
             negatives.
         state: (n, d).
         target: (n,) items.
-        answers: (items, d) vectors and (items,) biases.
+        answers: (items, d) vectors, and (items,) biases or None.
         negative: items.
     """
     vectors, biases = answers
     if loss == "softmax":
-        return functional.cross_entropy(state @ vectors.T + biases, target, reduction="sum")
-    positive = (state * functional.embedding(target, vectors)).sum(dim=1) + biases[target]
+        return functional.cross_entropy(score_items(state, vectors, biases), target, reduction="sum")
+    positive = (state * functional.embedding(target, vectors)).sum(dim=1) + take_biases(biases, target)
     other = functional.embedding(negative, vectors)
     if loss == "one_negative":
-        drawn = (state * other).sum(dim=1) + biases[negative]
+        drawn = (state * other).sum(dim=1) + take_biases(biases, negative)
         return functional.softplus(-positive).sum() + functional.softplus(drawn).sum()
-    scores = (state @ other.T + biases[negative]).masked_fill(target[:, None] == negative, -math.inf)
+    scores = state @ other.T + take_biases(biases, negative)
+    scores = scores.masked_fill(target[:, None] == negative, -math.inf)
     return (torch.logsumexp(torch.cat([positive[:, None], scores], dim=1), dim=1) - positive).sum()
+
+
+def take_biases(biases: torch.Tensor | None, item: torch.Tensor) -> torch.Tensor | float:
+    """Return the biases of some items; 0 where there are none."""
+    return 0.0 if biases is None else biases[item]
 
 
 def embed_history(module: nn.Module, tokens: Any) -> Any:

@@ -132,6 +132,8 @@ class SequenceModelConfig(GradientModel):
     negative for each item. `dropout`: share of the numbers that training sets to 0.
     """
 
+    fold_in_revisions: ClassVar[tuple[str, ...]] = ()
+
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
     memory: Annotated[int, Field(ge=1, le=10_000)] = 200
     history: Literal["train", "with_valid"] = "train"

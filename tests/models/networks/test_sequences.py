@@ -234,6 +234,8 @@ def test_losses_by_loops_and_by_gradcheck(loss: str) -> None:
     assert float(compute(state, vectors, biases)) == pytest.approx(losses_by_loops(loss, *arguments), 1e-12)
     parts = tuple(part.requires_grad_() for part in (state, vectors, biases))
     assert torch.autograd.gradcheck(compute, parts)
+    without = sum_losses(loss, state, target, (vectors, None), negative)
+    assert float(without) == pytest.approx(float(compute(state, vectors, torch.zeros(6))), 1e-12)
 
 
 def test_gradients_of_a_block() -> None:
@@ -284,8 +286,8 @@ def test_the_score_is_that_of_a_sorted_list() -> None:
     for items in LISTS:
         if len(items) > 1:
             vector = embed_history(task.module, np.array(items[:-1][-4:]) + 1)
-            score = task.network.item_vectors().detach().numpy() @ vector
-            score = score + task.network.item_biases().detach().numpy()
+            biases: Any = task.network.item_biases()
+            score = task.network.item_vectors().detach().numpy() @ vector + biases.detach().numpy()
             rank = sum(score[i] > score[items[-1]] for i in range(ITEMS) if i not in items[:-1])
             gains.append(1 / math.log2(rank + 2) if rank < 10 else 0.0)
     assert task.worth() == pytest.approx(float(np.mean(gains)), abs=1e-12)
