@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
         "plain": partial(fit_plainly, sequences, settings),
     }
     timed = {name: partial(measure_own_cpu, way) for name, way in ways.items()}
-    seconds = {name: turns for name, turns in take_turns(timed, args.rounds).items()}
+    seconds = take_turns(timed, args.rounds)
     medians = {name: statistics.median(own) for name, own in seconds.items()}
     for name, turns in seconds.items():
         print(f"{name}: {medians[name]:.1f} CPU seconds ({', '.join(f'{one:.1f}' for one in turns)})")
