@@ -72,11 +72,12 @@ class AttentionBlock(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (b, l, d) from (b, l, d). No place sees a later one."""
         normed = self.norm(x)
-        parts = (self._split(part(normed)) for part in (self.query, self.key, self.value))
-        seen = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        q, k, v = (self._split(part(normed)) for part in (self.query, self.key, self.value))
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(seen.transpose(1, 2).reshape(x.shape))
         dense = self.outer(self.dropout(torch.relu(self.inner(self.dense_norm(x)))))
-        return x + self.dropout(dense)
+        x = x + self.dropout(dense)
+        return x
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
@@ -225,7 +226,8 @@ def fill_weights(network: nn.Module, seed: int) -> None:
         for number, (name, weight) in enumerate(network.named_parameters()):
             if weight.dim() == 2:
                 spread = math.sqrt(2 / sum(weight.shape))
-                drawn = torch.from_numpy(random_normals(*weight.shape, seed + 1000 * number))
+                rows, dims = weight.shape
+                drawn = torch.from_numpy(random_normals(rows, dims, seed + 1000 * number))
                 weight.copy_(drawn * spread)
             elif "bias" in name:
                 weight.zero_()
