@@ -76,8 +76,8 @@ class AttentionBlock(nn.Module):
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(seen.transpose(1, 2).reshape(x.shape))
         dense = self.outer(self.dropout(torch.relu(self.inner(self.dense_norm(x)))))
-        x = x + self.dropout(dense)
-        return x
+        state: torch.Tensor = x + self.dropout(dense)
+        return state
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
