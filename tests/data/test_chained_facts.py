@@ -42,7 +42,7 @@ def test_the_rule_reaches_the_best_values() -> None:
 
 def test_histories_hold_each_item_once_and_every_fact() -> None:
     history_ul = generate_histories(300)
-    assert history_ul.shape == (300, LENGTH) and 0 <= history_ul.min() and history_ul.max() < ITEMS
+    assert history_ul.shape == (300, LENGTH) and history_ul.min() >= 0 and history_ul.max() < ITEMS
     assert all(len(set(own)) == LENGTH for own in history_ul.tolist())
     facts = history_ul[:, :ENTITIES] - 2 * ENTITIES
     assert (np.sort(facts // ENTITIES, axis=1) == np.arange(ENTITIES)).all()
