@@ -83,6 +83,7 @@ class Benchmark(Strict):
             *_fold_in_mistakes(self),
             *_curve_mistakes(self),
             *_retrieval_mistakes(self),
+            *_history_mistakes(self),
             *(mistake for switch in self.switches for mistake in _switch_mistakes(self, switch)),
         )
         for wrong, message in mistakes:
@@ -184,6 +185,18 @@ def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
             benchmark.split.held_out is not None and evaluation.learning_curve is not None,
             "retrieval: lists through an index have no learning curves: leave one of the sections out",
         ),
+    ]
+
+
+def _history_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
+    """Return models that are shown rows which the file measures: (is wrong, message)."""
+    return [
+        (
+            model.shows_validation and "valid" in benchmark.evaluation.parts,
+            f"models.{model.name}: history 'with_valid' shows the part valid, which evaluation.parts "
+            "measures\n  hint: evaluation.parts: [test], or history: train",
+        )
+        for model in benchmark.models
     ]
 
 

@@ -31,10 +31,13 @@ LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 TABLE_READERS = ("csv", "json", "parquet", "delta")
 """Readers of logs that are tables with their own columns; all files of a folder are read alike."""
 
+READERS_WITHOUT_TIMES = ("coat", "yahoo_r3", "lightgcn")
+"""Readers whose files have no times at all."""
+
 READER_UNITS = {
     "netflix": ("days such as 2005-09-06", ("s", "timestamp")),
     "world": ("times of its own", ("s",)),
-    **dict.fromkeys(("coat", "yahoo_r3", "lightgcn"), ("no times", ("s",))),
+    **dict.fromkeys(READERS_WITHOUT_TIMES, ("no times", ("s",))),
 }
 """Readers whose files have no times in a unit: what times they have, and the allowed units; s is the
 default. A unit without effect is refused.

@@ -93,6 +93,11 @@ class ModelConfig(Strict):
         """True if users held out from training get vectors from their given rows when they are ranked."""
         return False
 
+    @property
+    def shows_validation(self) -> bool:
+        """True if rows of the part valid are shown to the model when users are ranked for another part."""
+        return False
+
     def check(self, reader: str) -> None:
         """Check, before Spark starts, what the checks of single settings cannot see.
 

@@ -44,6 +44,9 @@ METHOD_NAMES = {
     "lightgcn": "LightGCN",
     "pinsage": "PinSage",
     "graphsage": "GraphSAGE",
+    "sasrec": "SASRec",
+    "gru4rec": "GRU4Rec",
+    "memn2n": "MemN2N",
 }
 """Canonical name of the method of each learner."""
 

@@ -222,6 +222,26 @@ EMBEDDINGS = Table(
     partition_by=("model_id", "side"),
 )
 
+EXPLANATIONS = Table(
+    "explanations",
+    "Attention of listed users: the weight of each item of the memory in each hop.",
+    (
+        text_column("model_id", "Hash of the split and the model's settings."),
+        text_column("user_id", "Original user id."),
+        text_column("item_id", "Item of the memory."),
+        TableColumn("place", INT, "Items between it and the query, the user's newest item.", False),
+        TableColumn("hop", INT, "Number of the hop, from 1.", False),
+        TableColumn("weight", DOUBLE, "Weight of the item in this hop; a hop's weights sum to 1.", False),
+        TableColumn(
+            "score_change",
+            DOUBLE,
+            "Change of the best item's score if this item is taken out of the memory; equal in all hops.",
+            False,
+        ),
+    ),
+    partition_by=("model_id",),
+)
+
 SIMILARITIES = Table(
     "similarities",
     "Item-to-item weights of neighbourhood models.",

@@ -210,12 +210,15 @@ def with_vectors(
     write_vectors(place, rows, np.arange(len(rows)) if chosen is None else chosen)
     places = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
     vectors = load_parquet(data.spark, place).join(places, "place")
-    return vectors.select(f"{name}_id", "vector", F.lit(0.0).alias("bias"))
+    return vectors.select(f"{name}_id", "vector", "bias")
 
 
-def write_vectors(file: str, rows: np.ndarray, place_k: np.ndarray) -> None:
-    """Write the place and the vector of some rows to a Parquet file, given by its path or URI."""
-    schema = pa.schema([("place", pa.int32()), ("vector", pa.list_(pa.float32()))])
+def write_vectors(
+    file: str, rows: np.ndarray, place_k: np.ndarray, biases: np.ndarray | None = None
+) -> None:
+    """Write place, vector and bias (None: 0) of some rows to a Parquet file, given by its path or URI."""
+    vector = pa.list_(pa.float32())
+    schema = pa.schema([("place", pa.int32()), ("vector", vector), ("bias", pa.float64())])
     with open_output(file) as stream, pq.ParquetWriter(stream, schema) as out:
         for begin in range(0, len(place_k), ROWS_A_BATCH):
             chosen = place_k[begin : begin + ROWS_A_BATCH]
@@ -224,4 +227,6 @@ def write_vectors(file: str, rows: np.ndarray, place_k: np.ndarray) -> None:
             offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
             lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
             places = pa.array(chosen.astype(np.int32))
-            out.write_batch(pa.RecordBatch.from_arrays([places, lists], schema=schema))
+            bias = np.zeros(n) if biases is None else biases[chosen].astype(np.float64)
+            columns = [places, lists, pa.array(bias)]
+            out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))

@@ -31,7 +31,7 @@ from recbench_spark.evaluation.ranking.sources import DotSource, Source
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import EMBEDDINGS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
+from recbench_spark.schemas import EMBEDDINGS, EXPLANATIONS, ITEMS, RUNS, SIMILARITIES, SPLITS, Table
 from recbench_spark.storage.leases import Lease
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.shared_rows import scratch_folder, share_rows
@@ -39,6 +39,7 @@ from recbench_spark.storage.store import Store
 from recbench_spark.training.fits.logs import SharedRatingLog, share_log
 from recbench_spark.training.given_rows import fold_given_rows
 from recbench_spark.training.registry import import_adapter
+from recbench_spark.training.sequences import order_items
 
 Settings = TypeVar("Settings", bound=ModelConfig)
 
@@ -134,6 +135,15 @@ class SplitData:
         """Rows that are given of users without training rows."""
         return self._part("given")
 
+    def timed_rows(self, *parts: str) -> DataFrame:
+        """Return relevant rows of some parts with their times: user_id, item_id, event_time."""
+        rows = keep_relevant(self.table(SPLITS).where(F.col("part").isin(*parts)), self.threshold)
+        return rows.select("user_id", "item_id", "event_time")
+
+    def sequences(self, *parts: str) -> DataFrame:
+        """Return users' relevant items of some parts in the order of time; see `order_items`."""
+        return order_items(self.timed_rows(*parts), self.items)
+
     def _part(self, part: str) -> DataFrame:
         rows = self.table(SPLITS).where(F.col("part") == part)
         return rows.select("user_id", "item_id", "rating")
@@ -175,11 +185,13 @@ class Trained:
     """A trained model as tables; None for a side that the model does not have.
 
     users, items: user_id (item_id), vector, bias. similarities: item_id, neighbour_id, weight.
+    explanations: rows of the table `explanations` without the model's name; `load` does not read them.
     """
 
     users: DataFrame | None = None
     items: DataFrame | None = None
     similarities: DataFrame | None = None
+    explanations: DataFrame | None = None
 
 
 class ModelAdapter(Generic[Settings]):
@@ -227,6 +239,9 @@ class ModelAdapter(Generic[Settings]):
     def save(self, trained: Trained, data: SplitData) -> None:
         """Append the model to the tables of trained models, one commit per table, once per key."""
         key = self.key(data)
+        if trained.explanations is not None:
+            rows = trained.explanations.withColumn("model_id", F.lit(key))
+            data.store.append(rows, EXPLANATIONS, once=key)
         sides = [
             frame.withColumnRenamed(f"{side}_id", "id").withColumn("side", F.lit(side))
             for side, frame in (("user", trained.users), ("item", trained.items))

@@ -29,6 +29,7 @@ ADAPTERS = {
     "RatingModelConfig": "rating_models:RatingAdapter",
     "RetrievedModel": "retrieved:RetrievedAdapter",
     "ScoresModel": "external_models:ScoresAdapter",
+    "SequenceModelConfig": "sequence_models:SequenceAdapter",
     "SwitchModel": "switches:SwitchAdapter",
     "TruthModel": "baselines:TruthAdapter",
 }

@@ -43,8 +43,8 @@ FOLD_INS: dict[str, tuple[dict[str, Any], FoldInSettings | None]] = {
 """Settings of each kind that has learning curves, and its fold-in."""
 
 REFUSED = {
-    "bayesian_mf", "cornac", "gmf", "graph", "graphsage", "item_neighbours", "lists", "logistic_mf", "mlp",
-    "neumf", "nsvd1", "pinsage", "rbm", "scores", "truth", "wmf",
+    "bayesian_mf", "cornac", "gmf", "graph", "graphsage", "gru4rec", "item_neighbours", "lists",
+    "logistic_mf", "memn2n", "mlp", "neumf", "nsvd1", "pinsage", "rbm", "sasrec", "scores", "truth", "wmf",
 }  # fmt: skip
 """Kinds of which no user is ranked by zeros."""
 

@@ -34,12 +34,15 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 OTHERS: dict[str, dict[str, Any]] = {
     "als": {"rank": 3, "iterations": 2},
+    "gru4rec": {"epochs": 1, "dims": 4},
     "graph": {**FEATURES, "layers": [{"width": 4}, {"width": 4}]},
     "graphsage": {**FIT, **FEATURES, "width": 4, "samples": [3, 3]},
     "item_knn": {"neighbours": 10},
     "lightgcn": {**FIT, "dims": 4, "layers": 2},
+    "memn2n": {"epochs": 1, "dims": 4, "hops": 2},
     "mf_bpr": {**FIT, "dims": 4},
     "pinsage": {**FIT, **FEATURES, "width": 4, "top": 5, "walks": 20, "negatives": 20},
+    "sasrec": {"epochs": 1, "dims": 4},
 }
 RANKERS = {**LEARNERS, **OTHERS}
 EVERYBODY = ("popular", "random")
@@ -52,7 +55,10 @@ COLD, COOL = ("cold0", "cold1", "cold2"), ("cool0", "cool1")
 NEVER, DISLIKED_ITEM = "90", "91"
 """An item without a training row; one whose training rows are dislikes alone."""
 
-BY_LIKES = {"als", "implicit_als", "item_knn", "lightgcn", "logistic_mf", "mf_bpr", "pinsage"}
+BY_LIKES = {
+    *("als", "gru4rec", "implicit_als", "item_knn", "lightgcn", "logistic_mf", "memn2n", "mf_bpr"),
+    *("pinsage", "sasrec"),
+}
 """Kinds that learn from relevant rows alone."""
 
 
@@ -68,8 +74,9 @@ def write_log(path: Path) -> dict[str, Any]:
     rows += [("u00", DISLIKED_ITEM, DISLIKED, "valid"), ("cool0", DISLIKED_ITEM, DISLIKED, "train")]
     rows += [(user, item, LIKED, "test") for user in (*COLD, *COOL) for item in ("4", "5")]
     names = ("user_id", "item_id", "rating", "part")
-    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), path)
-    columns = {name: name for name in names}
+    table = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table({**table, "event_time": list(range(len(rows)))}), path)
+    columns = {name: name for name in (*names, "event_time")}
     return {"name": "log", "reader": "parquet", "path": str(path), "columns": columns}
 
 

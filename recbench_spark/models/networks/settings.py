@@ -7,29 +7,25 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from recbench_spark.config.base import Count
+from recbench_spark.config.dataset import READERS_WITHOUT_TIMES
 from recbench_spark.config.fold_in import FoldInRidge
 from recbench_spark.config.models import ModelConfig
+from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.plans import TrainingPlan
 
 Steps = Annotated[int, Field(ge=0, le=10**9)]
 
 
-class FittedModel(ModelConfig):
-    """FittedModel holds the settings of training; see `plans.TrainingPlan`.
+class GradientModel(ModelConfig):
+    """GradientModel holds the settings of any training by gradients; see `plans.TrainingPlan`.
 
-    `validation`: share of the training rows that are set aside by hash. The epoch that is best on them is
-    kept, and the fit ends after `patience` epochs without a better one (0: never). No held-out row is read.
     `examples`: examples of an epoch, drawn anew in each (0: all). With fewer of them validation and
-    checkpoints come sooner. `weight_decay` times each weight is added to its gradient in each step.
-    `processes` share each minibatch (`training.multiprocess_fit`): more than one give another model, equal
-    to rounding. `device`: device of a single process; `auto` takes a GPU where PyTorch finds one. `watch`:
-    each epoch's score on test rows is reported too, and chooses nothing.
+    checkpoints come sooner. The fit ends after `patience` epochs without a better one (0: never).
+    `weight_decay` times each weight is added to its gradient in each step. `device`: device of the fit;
+    `auto` takes a GPU where PyTorch finds one.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset(
-        {"weight_decay", "processes", "device", "watch", "examples"}
-    )
-    unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"weight_decay", "device", "examples"})
     revised: ClassVar[tuple[str, ...]] = ("descent",)
 
     epochs: Count = 50
@@ -46,20 +42,11 @@ class FittedModel(ModelConfig):
     patience: Steps = 5
     """Epochs without a better one after which the fit ends; 0: never."""
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     every: Steps = 0
     """Steps between checkpoints within an epoch; 0: only after an epoch."""
-    processes: Annotated[int, Field(ge=1, le=1024)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    watch: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
     """Seed of weights and draws."""
-
-    @model_validator(mode="after")
-    def _one_gpu(self) -> Self:
-        if self.processes > 1 and self.device == "cuda":
-            raise ValueError(f"device: cuda, and {self.processes} processes: these compute on CPUs")
-        return self
 
     def check(self, reader: str) -> None:
         """Check that a required GPU exists, before hours are spent."""
@@ -83,6 +70,29 @@ class FittedModel(ModelConfig):
             device=self.device,
             examples=self.examples,
         )
+
+
+class FittedModel(GradientModel):
+    """FittedModel holds the settings of fits that set rows aside by hash and may use several processes.
+
+    `validation`: share of the training rows that are set aside by hash. The epoch that is best on them is
+    kept. No held-out row is read. `processes` share each minibatch (`training.multiprocess_fit`): more than
+    one give another model, equal to rounding. `device` is that of a single process. `watch`: each epoch's
+    score on test rows is reported too, and chooses nothing.
+    """
+
+    added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"processes", "watch"}
+    unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
+
+    validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    watch: bool = False
+
+    @model_validator(mode="after")
+    def _one_gpu(self) -> Self:
+        if self.processes > 1 and self.device == "cuda":
+            raise ValueError(f"device: cuda, and {self.processes} processes: these compute on CPUs")
+        return self
 
 
 class FactorModelConfig(FittedModel):
@@ -120,3 +130,46 @@ class FactorModelConfig(FittedModel):
     def groups(self) -> int:
         """Return the groups of a minibatch that share negatives; 0: each example has its own."""
         return -(-self.batch // self.shared) if self.shared > 1 else 0
+
+
+class SequenceModelConfig(GradientModel):
+    """SequenceModelConfig holds the settings of models that read a user's items in the order of time.
+
+    The last training item of each user is set aside, and the epoch is kept whose NDCG@10 on these items is
+    best; `validation_users` of the users, drawn by hash, are measured. `memory`: newest items of a history
+    that are read. `history`: the rows that a user's vector is computed from when it is ranked, the part
+    train, or also the part valid, which published protocols show at the test. `loss`: softmax over all
+    items, softmax over the item and `negatives` that a minibatch shares, or binary cross-entropy with one
+    negative for each item. `dropout`: share of the numbers that training sets to 0.
+    """
+
+    fold_in_revisions: ClassVar[tuple[str, ...]] = ()
+
+    dims: Annotated[int, Field(ge=1, le=2048)] = 64
+    memory: Annotated[int, Field(ge=1, le=10_000)] = 200
+    history: Literal["train", "with_valid"] = "train"
+    loss: Literal["softmax", "shared_negatives", "one_negative"] = "softmax"
+    negatives: Annotated[int, Field(ge=1, le=100_000)] = 256
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    validation_users: Count = 2000
+    batch: Count = 128
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True: the vector of a held-out user is a forward pass of its given rows."""
+        return True
+
+    @property
+    def shows_validation(self) -> bool:
+        """True if the part valid is shown; see `ModelConfig`."""
+        return self.history == "with_valid"
+
+    def check(self, reader: str) -> None:
+        """Check that the reader's logs have times; errors as `ModelConfig.check`."""
+        super().check(reader)
+        if reader in READERS_WITHOUT_TIMES:
+            raise ConfigError(
+                f"model {self.name}: kind '{self.kind}' reads histories in the order of time, and logs of "
+                f"reader '{reader}' have no times",
+                "use a log with times, or a kind that needs no order",
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
+from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.kernels.graph.forms import LayerForm
 from recbench_spark.kernels.graph.samples import rank_bands
@@ -19,6 +21,8 @@ from recbench_spark.models.networks import factors, fitting, tasks
 from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Step, WatchedTask, fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.sequence_tasks import SequenceTask
+from recbench_spark.models.networks.sequences import make_sequences
 from tests.graph import oracle
 from tests.models.networks.worlds import adjacency
 from tests.waiting import wait_until
@@ -51,6 +55,14 @@ def factor_task(layers: int, seed: int = 1) -> factors.FactorTask:
     return factors.FactorTask(train, held, factors.FactorNetwork(train, 8, layers, seed), 1e-3)
 
 
+def sequence_task(kind: str) -> SequenceTask:
+    """A fit with all that is drawn in a step: dropout, negatives and empty places."""
+    own = {"dims": 4, "memory": 4, "dropout": 0.3, "loss": "one_negative", "batch": 20}
+    draw = np.random.default_rng(0)
+    lists = [draw.permutation(15)[:6].tolist() for _ in range(30 if kind == "memn2n" else 100)]
+    return SequenceTask(make_sequences(lists, 15), make_model({"name": "m", "kind": kind, **own}, "models"))
+
+
 def weights(task) -> dict[str, torch.Tensor]:
     return {name: w.detach().clone() for name, w in task.module.state_dict().items()}
 
@@ -70,8 +82,12 @@ def kill_after(task, batches: int):
 
 
 @pytest.mark.parametrize(
-    "make", [pair_task, lambda: pair_task(samples=(3, 2)), lambda: factor_task(2), lambda: factor_task(0)]
-)
+    "make",
+    [
+        pair_task, lambda: pair_task(samples=(3, 2)), lambda: factor_task(2), lambda: factor_task(0),
+        *(partial(sequence_task, kind) for kind in ("sasrec", "gru4rec", "memn2n")),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("batches", [4, pytest.param(11, marks=pytest.mark.full)])
 def test_a_killed_fit_goes_on_to_the_same_bits(make, batches, tmp_path) -> None:
     plan = TrainingPlan(epochs=3, batch=20, rate=0.05, warm_up=3, decay=0.5, every=2)

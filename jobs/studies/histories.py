@@ -1,0 +1,230 @@
+"""Study of models that read histories in the order of time: a planted world, and users' last items.
+
+    python jobs/studies/histories.py write --folder facts
+    python jobs/studies/histories.py world --kind memn2n --set hops=3
+    python jobs/studies/histories.py ratings --file ratings.csv --kind sasrec --ties id,1,2
+
+`write`: writes the world of `recbench_spark/data/chained_facts.py` as the log of the benchmark file
+`chained_facts`. `world`: fits one model on it, and prints its values beside the best possible ones; of a
+memory network also the change of a score without the item of the largest weight, and without another one.
+`ratings`: the last item of each user among all items that the user does not have, for several orders of
+rows of one time (`id`, or a number that seeds a random order) and several seeds. The item before the last
+one chooses the epoch and is shown at the test. The file has columns user, item, rating, timestamp: by a
+header (userId, movieId ...), or four columns between tabs. Spark is not used, and one thread computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from recbench_spark import cli
+from recbench_spark.config import load_yaml
+from recbench_spark.config.models import make_model
+from recbench_spark.data.chained_facts import (
+    ITEMS,
+    LENGTH,
+    find_best_values,
+    generate_histories,
+    write_log,
+)
+from recbench_spark.errors import OK, ConfigError
+from recbench_spark.models.networks.explanations import compare_drops, explain_history
+from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.sequence_networks import HistoryMemory
+from recbench_spark.models.networks.sequence_tasks import SequenceTask, read_length
+from recbench_spark.models.networks.sequences import Sequences, cut_newest, make_sequences, set_last_aside
+
+KINDS = ("popular", "sasrec", "gru4rec", "memn2n")
+EXPLAINED = 200
+"""Test users whose attention is tested."""
+
+
+class Values(NamedTuple):
+    """Values are means over users: hit@1, hit@10, NDCG@10, and half the 95 % interval of NDCG@10."""
+
+    hit_at_1: float
+    hit_at_10: float
+    ndcg_at_10: float
+    half_width: float
+
+
+def measure(score_ui: torch.Tensor, shown: Sequences, last_u: Any) -> Values:
+    """Return the values of scores for the last item of each user, among items that were not shown."""
+    score_ui, last = score_ui.clone(), torch.from_numpy(np.asarray(last_u, np.int64))
+    truth = score_ui.gather(1, last[:, None])
+    user = np.repeat(np.arange(shown.users), shown.sizes)
+    score_ui[torch.from_numpy(user), torch.from_numpy(shown.item.astype(np.int64))] = -math.inf
+    place = (score_ui > truth).sum(dim=1).double().numpy()
+    gain = np.where(place < 10, 1 / np.log2(place + 2), 0.0)
+    half = 1.96 * gain.std(ddof=1) / math.sqrt(len(gain))
+    return Values(float((place == 0).mean()), float((place < 10).mean()), float(gain.mean()), float(half))
+
+
+def score_users(task: SequenceTask, shown: Sequences) -> torch.Tensor:
+    """Return (u, items) scores after the items that are shown."""
+    task.module.eval()
+    rows = []
+    with torch.no_grad():
+        for begin in range(0, shown.users, 256):
+            users = np.arange(begin, min(begin + 256, shown.users))
+            state = task.network.read_last(cut_newest(shown, users, read_length(task.settings)))
+            rows.append(task.score(state))
+    return torch.cat(rows)
+
+
+def fit_task(train: Sequences, kind: str, settings: dict[str, Any]) -> SequenceTask:
+    """Fit a model, and print each epoch."""
+    model = make_model({"name": kind, "kind": kind, **settings}, "--set")
+    task = SequenceTask(train, model)  # type: ignore[arg-type]
+    fit(task, task.settings.plan(), None, lambda text: print(f"  {text}", flush=True))
+    return task
+
+
+# ------------------------------------------------------------------------------- the planted world
+
+
+def run_world(args: argparse.Namespace) -> int:
+    """Fit one model on the planted world and print its values."""
+    history_ul = generate_histories(args.users + args.test_users)
+    shown = make_sequences(history_ul[args.users :, :-1].tolist(), ITEMS)
+    usual = {"memory": LENGTH, "dims": 32, "dropout": 0.0, "patience": 0, "rate": 0.005, "epochs": 30}
+    started = time.process_time()
+    train = make_sequences(history_ul[: args.users].tolist(), ITEMS)
+    task = fit_task(train, args.kind, {**usual, **args.settings})
+    seconds, best = time.process_time() - started, find_best_values()
+    values = measure(score_users(task, shown), shown, history_ul[args.users :, -1])
+    print(
+        f"{args.kind} {args.settings}: hit@1 {values.hit_at_1:.3f} of {best.hit_at_1:.3f}, ndcg@10 "
+        f"{values.ndcg_at_10:.4f} +- {values.half_width:.4f} of {best.ndcg_at_10:.4f} "
+        f"({values.ndcg_at_10 / best.ndcg_at_10:.1%}); {seconds:.0f} CPU seconds"
+    )
+    if isinstance(task.module, HistoryMemory):
+        print_drops(task, shown)
+    return OK
+
+
+def print_drops(task: SequenceTask, shown: Sequences) -> None:
+    """Print, hop by hop, the change of the best item's score without the item of the largest weight."""
+    length = read_length(task.settings)
+    lists = np.split(shown.item, shown.indptr[1:-1])[:EXPLAINED]
+    explained = [explain_history(task.module, own[-length:].astype(np.int64) + 1) for own in lists]
+    for hop in range(explained[0].weight.shape[0]):
+        top, other = compare_drops(explained, hop)
+        print(f"  hop {hop + 1}: {top:+.3f} without the top memory, {other:+.3f} without another one")
+
+
+# ------------------------------------------------------------------------------- real ratings
+
+
+def read_ratings(path: Path) -> pd.DataFrame:
+    """Return user, item, rating and time of each row.
+
+    Raises:
+        ConfigError: there is no column of times.
+    """
+    with path.open(encoding="utf-8") as file:
+        has_header = not file.readline()[:1].isdigit()
+    separator = "," if path.suffix == ".csv" else "\t"
+    rows = pd.read_csv(path, sep=separator, header=0 if has_header else None)
+    if rows.shape[1] < 4:
+        raise ConfigError(f"{path} has no times", "columns user, item, rating, timestamp")
+    rows = rows.iloc[:, :4]
+    rows.columns = pd.Index(["user", "item", "rating", "time"])
+    return rows
+
+
+def order_rows(rows: pd.DataFrame, ties: str) -> Sequences:
+    """Return the items of users by time; rows of one time are in the order of ids, or a random one."""
+    item = np.unique(rows["item"], return_inverse=True)[1]
+    tie = item if ties == "id" else np.random.default_rng(int(ties)).permutation(len(rows))
+    order = np.lexsort((tie, rows["time"], rows["user"]))
+    sizes = rows.groupby("user").size().to_numpy()
+    indptr = np.concatenate([[0], np.cumsum(sizes)])
+    return Sequences(int(item.max()) + 1, indptr, item[order].astype(np.int32))
+
+
+def run_ratings(args: argparse.Namespace) -> int:
+    """Fit a model for each order of ties and each seed, and print its values and their spread."""
+    rows, results = read_ratings(args.file), []
+    several = rows.groupby("user")["time"].agg(lambda times: (times == times.max()).sum() > 1)
+    print(
+        f"{len(rows):,} rows of {len(several):,} users; "
+        f"{several.mean():.1%} have several of their last time"
+    )
+    for ties in args.ties:
+        shown, last = set_last_aside(order_rows(rows, ties))
+        for seed in range(42, 42 + (1 if args.kind == "popular" else args.seeds)):
+            started = time.process_time()
+            values = measure(score_ratings(shown, args, seed), shown, last)
+            results.append(values)
+            print(
+                f"{args.kind} {args.settings} ties {ties} seed {seed}: hit@10 {values.hit_at_10:.4f}, "
+                f"ndcg@10 {values.ndcg_at_10:.4f} +- {values.half_width:.4f}; "
+                f"{time.process_time() - started:.0f} CPU seconds",
+                flush=True,
+            )
+    table = np.array(results)
+    low, high = table.min(axis=0), table.max(axis=0)
+    print(f"hit@10 {low[1]:.4f} to {high[1]:.4f}, ndcg@10 {low[2]:.4f} to {high[2]:.4f}: {len(table)} fits")
+    return OK
+
+
+def score_ratings(shown: Sequences, args: argparse.Namespace, seed: int) -> torch.Tensor:
+    """Return scores after the shown items, the newest of which the fit sets aside."""
+    if args.kind == "popular":
+        counts = np.bincount(set_last_aside(shown)[0].item, minlength=shown.items)
+        return torch.from_numpy(counts.astype(np.float64)).expand(shown.users, -1)
+    return score_users(fit_task(shown, args.kind, {"seed": seed, **args.settings}), shown)
+
+
+# ------------------------------------------------------------------------------- the command
+
+
+def run_write(args: argparse.Namespace) -> int:
+    """Write the planted world as a log."""
+    write_log(args.folder, args.users, args.test_users)
+    print(f"{args.folder}/log.parquet: {args.users:,} users, {args.test_users:,} of them more are tested")
+    return OK
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Return settings from NAME=VALUE."""
+    named = [pair.partition("=") for pair in pairs]
+    return {name: load_yaml(value, "--set") for name, _, value in named}
+
+
+def parser() -> cli.Parser:
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("action", choices=("write", "world", "ratings"))
+    flags.add_argument("--kind", choices=KINDS, default="sasrec")
+    flags.add_argument("--set", action="append", default=[], help="a setting: hops=3")
+    flags.add_argument("--folder", type=Path, default=Path("facts"), help="of write")
+    flags.add_argument("--users", type=cli.parse_count, default=3000, help="users of the world that train")
+    flags.add_argument("--test-users", type=cli.parse_count, default=1000)
+    flags.add_argument("--file", type=Path, help="of ratings")
+    flags.add_argument("--ties", type=lambda text: text.split(","), default=["id"])
+    flags.add_argument("--seeds", type=cli.parse_count, default=1, help="of ratings")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the part of the study."""
+    torch.set_num_threads(1)
+    args.settings = parse_settings(args.set)
+    if args.action == "ratings" and args.file is None:
+        raise ConfigError("--file is missing", "a file of user, item, rating, timestamp")
+    actions = {"write": run_write, "world": run_world, "ratings": run_ratings}
+    return actions[args.action](args)
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())

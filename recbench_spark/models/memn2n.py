@@ -1,0 +1,36 @@
+"""Define the settings of `kind: memn2n`: a memory network over a user's items in the order of time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from recbench_spark.models.networks.settings import SequenceModelConfig
+
+
+class MemN2NModel(SequenceModelConfig):
+    """MemN2NModel is an End-to-End Memory Network (Sukhbaatar et al. 2015) over a user's past.
+
+    The newest item is the query, and the `memory` items before it are the memories. `hops`: times that the
+    memories are read. `tying`: an answer's vectors read the next hop's memories (adjacent), or all hops
+    share their vectors, and a linear map leads from hop to hop (layer_wise). `linear_epochs`: first epochs
+    without the softmax of the attention. `noise`: share of empty memories that training adds. `explain`:
+    users whose attention goes to the table `explanations`.
+    """
+
+    kind: Literal["memn2n"]
+    memory: Annotated[int, Field(ge=1, le=10_000)] = 50
+    hops: Annotated[int, Field(ge=1, le=32)] = 3
+    tying: Literal["adjacent", "layer_wise"] = "layer_wise"
+    linear_epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
+    noise: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    explain: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_linear_epochs(self) -> Self:
+        if self.linear_epochs >= self.epochs:
+            raise ValueError(
+                f"linear_epochs: {self.linear_epochs} of {self.epochs} epochs leave none with the softmax"
+            )
+        return self

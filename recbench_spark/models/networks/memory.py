@@ -1,0 +1,221 @@
+"""Define an end-to-end memory network in torch, for items and for sentences (Sukhbaatar et al. 2015).
+
+A query reads a memory in several hops. In a hop, entry i of the memory has an input vector m_i and an
+output vector c_i, and the state is u: p = softmax(u . m), o = sum of p_i c_i, and the next state is u + o
+(adjacent tying) or H u + o (layer-wise tying). Entries are numbers: of single tokens (items), or of bags of
+words (`WordBags`). Number 0 is an empty entry, which gets no attention. Column 0 of a memory is its newest
+entry, and temporal encoding adds a row T(i) to the vectors of column i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.models.networks.factors import random_normals
+
+ADJACENT, LAYER_WISE = "adjacent", "layer_wise"
+TYINGS = (ADJACENT, LAYER_WISE)
+
+
+class MemoryShape(NamedTuple):
+    """MemoryShape holds the sizes of a memory network.
+
+    Attributes:
+        tokens: number of tokens, with the empty token 0.
+        dims: length of all vectors.
+        memory: largest number of entries of a memory.
+        hops: number of hops.
+        tying: which tables hops share. `adjacent`: the output table of a hop is the input table of the
+            next, the query has the first input table, and answers have the last output table.
+            `layer_wise`: all hops share both tables, and query and answers have tables of their own.
+        temporal: True adds temporal encoding.
+    """
+
+    tokens: int
+    dims: int
+    memory: int
+    hops: int = 3
+    tying: str = ADJACENT
+    temporal: bool = True
+
+    def check(self) -> None:
+        """Raise ConfigError for sizes out of range."""
+        for name, least in {"tokens": 2, "dims": 1, "memory": 1, "hops": 1}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: {getattr(self, name)} is less than {least}")
+        if self.tying not in TYINGS:
+            raise ConfigError(f"tying: no '{self.tying}'", f"known: {', '.join(TYINGS)}")
+
+
+class MemoryReading(NamedTuple):
+    """MemoryReading is the result of all hops.
+
+    Attributes:
+        state: (b, d) last state u, whose products with the rows of `MemoryNetwork.answers` are scores.
+        attention: (b, hops, n) weight of each entry in each hop; 0 for empty entries.
+    """
+
+    state: torch.Tensor
+    attention: torch.Tensor
+
+
+def attend(
+    state: torch.Tensor, inputs: torch.Tensor, outputs: torch.Tensor, filled: torch.Tensor, linear: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read a memory once.
+
+    Args:
+        state: (b, d) u.
+        inputs: (b, n, d) m.
+        outputs: (b, n, d) c.
+        filled: (b, n) false for empty entries, which get no attention.
+        linear: True leaves out the softmax, as in a linear start: p = u . m.
+
+    Returns:
+        (b, d) o = sum of p_i c_i, and (b, n) p. Both are 0 where all entries are empty.
+    """
+    weight = (inputs @ state[:, :, None]).squeeze(2)
+    if not linear:
+        lowest = torch.finfo(weight.dtype).min
+        weight = functional.softmax(weight.masked_fill(~filled, lowest), dim=1)
+    weight = weight * filled
+    return (weight[:, None, :] @ outputs).squeeze(1), weight
+
+
+class MemoryNetwork(nn.Module):
+    """MemoryNetwork is K hops over a memory, and a table of answers.
+
+    Attributes:
+        shape: its sizes.
+        tables: (tokens, d) each; `adjacent`: hops + 1, `layer_wise`: input, output, query, answer.
+        times: (memory, d) rows of temporal encoding, tied as the tables of memories are.
+        H: (d, d) map between hops; None with adjacent tying.
+    """
+
+    def __init__(self, shape: MemoryShape, seed: int, spread: float = 0.1) -> None:
+        """Make the network with normal weights of mean 0.
+
+        Args:
+            shape: its sizes.
+            seed: seed of the weights.
+            spread: standard deviation of the weights.
+
+        Raises:
+            ConfigError: a size is out of range.
+        """
+        super().__init__()
+        shape.check()
+        self.shape, adjacent = shape, shape.tying == ADJACENT
+        self.hop_tables = [(hop, hop + 1) if adjacent else (0, 1) for hop in range(shape.hops)]
+        self.query_table, self.answer_table = (0, shape.hops) if adjacent else (2, 3)
+        count = shape.hops + 1 if adjacent else 4
+        rows = [shape.tokens] * count
+        if shape.temporal:
+            rows += [shape.memory] * (shape.hops + 1 if adjacent else 2)
+        rows += [] if adjacent else [shape.dims]
+        weights = split_normals(rows, shape.dims, seed, spread)
+        self.H = None if adjacent else weights.pop()
+        self.tables = nn.ParameterList(weights[:count])
+        self.times = nn.ParameterList(weights[count:])
+
+    @property
+    def answers(self) -> torch.Tensor:
+        """Return (tokens, d) W. Row 0 is of the empty token."""
+        table: torch.Tensor = self.tables[self.answer_table]
+        return table
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        memory: torch.Tensor,
+        bags: WordBags | None = None,
+        linear: bool = False,
+    ) -> MemoryReading:
+        """Read a memory in all hops.
+
+        The map H is one product for all queries, whose last bits may depend on their number: callers that
+        need equal bits pass equal blocks.
+
+        Args:
+            query: (b,) an entry each.
+            memory: (b, n) entries, the newest first, 0 where there is none; n is at most `shape.memory`.
+            bags: words of the entries; None: an entry is a token.
+            linear: True leaves out the softmax of attention.
+
+        Raises:
+            ConfigError: the memory has more columns than the network has places.
+        """
+        if memory.shape[1] > self.shape.memory:
+            raise ConfigError(f"{memory.shape[1]} entries, and memory: {self.shape.memory}")
+        rows = [table if bags is None else bags.encode(table) for table in self.tables]
+        filled = memory > 0
+        state = functional.embedding(query, rows[self.query_table])
+        weights = []
+        for entry, output in self.hop_tables:
+            m, c = (self._look_up(rows[table], table, memory) for table in (entry, output))
+            o, weight = attend(state, m, c, filled, linear)
+            state = o + (state if self.H is None else state @ self.H.T)
+            weights.append(weight)
+        return MemoryReading(state, torch.stack(weights, dim=1))
+
+    def _look_up(self, rows: torch.Tensor, table: int, memory: torch.Tensor) -> torch.Tensor:
+        vectors = functional.embedding(memory, rows)
+        return vectors + self.times[table][: memory.shape[1]] if self.shape.temporal else vectors
+
+    def score(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the (b, tokens) products of states with W."""
+        return state @ self.answers.T
+
+
+def split_normals(rows: Sequence[int], dims: int, seed: int, spread: float) -> list[nn.Parameter]:
+    """Return weights of these numbers of rows: normal numbers of mean 0, by hash of the seed."""
+    table = torch.from_numpy(random_normals(sum(rows), dims, seed) * np.float32(spread))
+    return [nn.Parameter(part.clone()) for part in torch.split(table, list(rows))]
+
+
+class WordBags(nn.Module):
+    """WordBags are entries of several words; an entry is a sum of word vectors with weights.
+
+    With position encoding, word j of J (from 1) has the weight l_k = (1 - j/J) - (k/d)(1 - 2j/J) in
+    dimension k (from 1). This is a_j - (k/d) b_j, so an entry is a row of two products with the table.
+    Entry 0 has no words.
+    """
+
+    def __init__(self, words: Sequence[Sequence[int]], tokens: int, position: bool = True) -> None:
+        """Note the words of each entry.
+
+        Args:
+            words: tokens of each entry in their order; the first entry has none.
+            tokens: number of tokens, with the empty token 0.
+            position: True: position encoding; False: the sum of the words.
+
+        Raises:
+            ConfigError: the first entry has words.
+        """
+        super().__init__()
+        if len(words[0]):
+            raise ConfigError("entry 0 has words", "entry 0 is the empty entry")
+        even, slope = np.zeros((2, len(words), tokens))
+        for entry, sentence in enumerate(words):
+            place = np.arange(1, len(sentence) + 1) / max(len(sentence), 1)
+            np.add.at(even[entry], list(sentence), 1 - place if position else 1)
+            np.add.at(slope[entry], list(sentence), 1 - 2 * place if position else 0)
+        self.register_buffer("even", torch.from_numpy(even))
+        self.register_buffer("slope", torch.from_numpy(slope) if position else None)
+
+    def encode(self, table: torch.Tensor) -> torch.Tensor:
+        """Return (entries, d) vectors of all entries, from the (tokens, d) table of words."""
+        even, slope = self.get_buffer("even"), self.slope
+        vectors = even.to(table.dtype) @ table
+        if not isinstance(slope, torch.Tensor):
+            return vectors
+        dims = table.shape[1]
+        share = torch.arange(1, dims + 1, dtype=table.dtype, device=table.device) / dims
+        return vectors - share * (slope.to(table.dtype) @ table)

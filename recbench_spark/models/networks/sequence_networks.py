@@ -1,0 +1,233 @@
+"""Define networks that read histories: attention (SASRec), recurrent units (GRU4Rec), a memory (MemN2N).
+
+Each gives a state after a history, whose products with the vectors of items (plus their biases) are scores.
+So a user is a vector. SASRec and GRU4Rec give the states after all items at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.models.gru4rec import Gru4RecModel
+from recbench_spark.models.memn2n import MemN2NModel
+from recbench_spark.models.networks.factors import random_normals
+from recbench_spark.models.networks.memory import MemoryNetwork, MemoryReading, MemoryShape
+from recbench_spark.models.networks.sequences import Histories
+from recbench_spark.models.networks.settings import SequenceModelConfig
+from recbench_spark.models.sasrec import SasRecModel
+
+
+class SequenceNetwork(Protocol):
+    """SequenceNetwork is a module that reads histories.
+
+    Attributes:
+        every_place: True if `read_all` gives a state after each item; else `read_last` alone reads.
+    """
+
+    every_place: bool
+
+    def read_all(self, histories: Histories) -> torch.Tensor:
+        """Return the (b, l, d) states after each item."""
+
+    def read_last(self, histories: Histories) -> torch.Tensor:
+        """Return the (b, d) states after the newest item."""
+
+    def item_vectors(self) -> torch.Tensor:
+        """Return the (items, d) vectors that answer."""
+
+    def item_biases(self) -> torch.Tensor | None:
+        """Return the (items,) biases of the answers; None: there are none."""
+
+
+def take_last(state: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    """Return the (b, d) states after the newest item, from (b, l, d)."""
+    return state[torch.arange(len(state), device=state.device), length - 1]
+
+
+def score_items(state: torch.Tensor, vectors: torch.Tensor, biases: torch.Tensor | None) -> torch.Tensor:
+    """Return the (b, items) scores of states: products with vectors, plus biases."""
+    return state @ vectors.T if biases is None else torch.addmm(biases, state, vectors.T)
+
+
+class AttentionBlock(nn.Module):
+    """AttentionBlock is attention to all items up to one's own, then two dense layers.
+
+    x + dropout(attention(norm(x))), and then x + dropout(dense(norm(x))): Kang and McAuley 2018, section
+    III B.
+    """
+
+    def __init__(self, dims: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, nn.Dropout(dropout)
+        self.norm, self.dense_norm = nn.LayerNorm(dims), nn.LayerNorm(dims)
+        self.query, self.key, self.value = (nn.Linear(dims, dims, bias=False) for _ in range(3))
+        self.inner, self.outer = nn.Linear(dims, dims), nn.Linear(dims, dims)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (b, l, d) from (b, l, d). No place sees a later one."""
+        normed = self.norm(x)
+        q, k, v = (self._split(part(normed)) for part in (self.query, self.key, self.value))
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.dropout(seen.transpose(1, 2).reshape(x.shape))
+        dense = self.outer(self.dropout(torch.relu(self.inner(self.dense_norm(x)))))
+        state: torch.Tensor = x + self.dropout(dense)
+        return state
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+class AttentionNetwork(nn.Module):
+    """AttentionNetwork is SASRec: blocks of attention over items and their places from the newest."""
+
+    every_place = True
+
+    def __init__(self, settings: SasRecModel, items: int) -> None:
+        super().__init__()
+        dims, self.memory = settings.dims, settings.memory
+        self.item = nn.Parameter(torch.empty(items + 1, dims))
+        self.place = nn.Parameter(torch.empty(settings.memory, dims))
+        self.dropout = nn.Dropout(settings.dropout)
+        self.blocks = nn.ModuleList(
+            AttentionBlock(dims, settings.heads, settings.dropout) for _ in range(settings.blocks)
+        )
+        self.norm = nn.LayerNorm(dims)
+
+    def read_all(self, histories: Histories) -> torch.Tensor:
+        """Return the states, as in `SequenceNetwork`."""
+        token, length = histories
+        columns = torch.arange(token.shape[1], device=token.device)
+        place = (length[:, None] - 1 - columns).clamp(min=0)
+        x = functional.embedding(token, self.item) * math.sqrt(self.item.shape[1])
+        x = self.dropout(x + functional.embedding(place, self.place))
+        for block in self.blocks:
+            x = block(x)
+        state: torch.Tensor = self.norm(x)
+        return state
+
+    def read_last(self, histories: Histories) -> torch.Tensor:
+        """Return the states, as in `SequenceNetwork`."""
+        return take_last(self.read_all(histories), histories.length)
+
+    def item_vectors(self) -> torch.Tensor:
+        """Return the vectors of items, which are read as well."""
+        return self.item[1:]
+
+    def item_biases(self) -> None:
+        """Return None: there are no biases."""
+
+
+class RecurrentNetwork(nn.Module):
+    """RecurrentNetwork is GRU4Rec: gated recurrent units from the oldest item to the newest."""
+
+    every_place = True
+
+    def __init__(self, settings: Gru4RecModel, items: int) -> None:
+        super().__init__()
+        dims = settings.dims
+        self.item = nn.Parameter(torch.empty(items + 1, dims))
+        self.units = nn.GRU(dims, dims, settings.layers, batch_first=True)
+        self.answer = nn.Parameter(torch.empty(items, dims))
+        self.bias = nn.Parameter(torch.zeros(items))
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def read_all(self, histories: Histories) -> torch.Tensor:
+        """Return the states, as in `SequenceNetwork`."""
+        read = self.dropout(functional.embedding(histories.token, self.item))
+        state: torch.Tensor = self.dropout(self.units(read)[0])
+        return state
+
+    def read_last(self, histories: Histories) -> torch.Tensor:
+        """Return the states, as in `SequenceNetwork`."""
+        return take_last(self.read_all(histories), histories.length)
+
+    def item_vectors(self) -> torch.Tensor:
+        """Return the vectors of answers."""
+        return self.answer
+
+    def item_biases(self) -> torch.Tensor:
+        """Return the biases of answers."""
+        return self.bias
+
+
+class HistoryMemory(nn.Module):
+    """HistoryMemory is MemN2N over a history: the newest item is the query, those before it the memory.
+
+    `linear` is 1 while attention has no softmax (linear start). Checkpoints hold it: weights of a linear
+    epoch are read without the softmax.
+    """
+
+    every_place = False
+    linear: torch.Tensor
+
+    def __init__(self, settings: MemN2NModel, items: int) -> None:
+        super().__init__()
+        shape = MemoryShape(items + 1, settings.dims, settings.memory, settings.hops, settings.tying)
+        self.network, self.dropout = MemoryNetwork(shape, settings.seed), nn.Dropout(settings.dropout)
+        self.register_buffer("linear", torch.zeros((), dtype=torch.uint8))
+
+    def read_memory(self, histories: Histories) -> MemoryReading:
+        """Return the last states and the attention of all hops."""
+        token, length = histories
+        query = take_last(token, length)
+        places = torch.arange(self.network.shape.memory, device=token.device)
+        columns = length[:, None] - 2 - places[: max(token.shape[1] - 1, 1)]
+        memory = torch.where(columns >= 0, token.gather(1, columns.clamp(min=0)), 0)
+        reading: MemoryReading = self.network(query, memory, linear=bool(self.linear))
+        return reading
+
+    def read_all(self, histories: Histories) -> torch.Tensor:
+        """Raise an error: a memory is read for one query at a time."""
+        raise NotImplementedError
+
+    def read_last(self, histories: Histories) -> torch.Tensor:
+        """Return the states, as in `SequenceNetwork`."""
+        state: torch.Tensor = self.dropout(self.read_memory(histories).state)
+        return state
+
+    def item_vectors(self) -> torch.Tensor:
+        """Return the vectors of answers."""
+        return self.network.answers[1:]
+
+    def item_biases(self) -> None:
+        """Return None: there are no biases."""
+
+
+def make_network(settings: SequenceModelConfig, items: int) -> nn.Module:
+    """Return the network of a kind with random weights by hash of the seed.
+
+    Raises:
+        ConfigError: settings of another kind.
+    """
+    if isinstance(settings, MemN2NModel):
+        return HistoryMemory(settings, items)
+    if isinstance(settings, SasRecModel):
+        network: nn.Module = AttentionNetwork(settings, items)
+    elif isinstance(settings, Gru4RecModel):
+        network = RecurrentNetwork(settings, items)
+    else:
+        raise ConfigError(f"kind '{settings.kind}' reads no histories", "sasrec, gru4rec or memn2n")
+    fill_weights(network, settings.seed)
+    return network
+
+
+def fill_weights(network: nn.Module, seed: int) -> None:
+    """Set matrices to normal numbers by hash, of variance 2 / (rows + columns): Glorot and Bengio 2010.
+
+    Vectors keep the value that their layer begins with, except those that layers draw: biases are 0.
+    """
+    with torch.no_grad():
+        for number, (name, weight) in enumerate(network.named_parameters()):
+            if weight.dim() == 2:
+                spread = math.sqrt(2 / sum(weight.shape))
+                rows, dims = weight.shape
+                drawn = torch.from_numpy(random_normals(rows, dims, seed + 1000 * number))
+                weight.copy_(drawn * spread)
+            elif "bias" in name:
+                weight.zero_()

@@ -1,0 +1,231 @@
+"""Train networks that read histories: each item of a user is to follow from the items before it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from recbench_spark.kernels.graph.ids import hash_numbers
+from recbench_spark.models.memn2n import MemN2NModel
+from recbench_spark.models.networks.devices import move_batch
+from recbench_spark.models.networks.fitting import Rows, Step
+from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen
+from recbench_spark.models.networks.sequence_networks import (
+    HistoryMemory,
+    SequenceNetwork,
+    make_network,
+    score_items,
+)
+from recbench_spark.models.networks.sequences import (
+    Histories,
+    Indices,
+    Sequences,
+    add_empty_places,
+    cut_newest,
+    cut_windows,
+    set_last_aside,
+    sort_within_users,
+)
+from recbench_spark.models.networks.settings import SequenceModelConfig
+
+CUTOFF = 10
+"""Length of the lists that validation measures."""
+
+USERS_AT_ONCE = 256
+
+
+class SequenceBatch(NamedTuple):
+    """SequenceBatch is a minibatch.
+
+    Attributes:
+        histories: windows of the users' items.
+        target: (b, l) the item that follows each token, -1 where none does; or (b,) that follows all.
+        negative: (n,) items that all targets share, or one for each target, row by row; empty: none.
+        epoch: number of the epoch.
+        seed: seed of dropout.
+    """
+
+    histories: Histories
+    target: torch.Tensor
+    negative: torch.Tensor
+    epoch: int
+    seed: int
+
+
+class SequenceTask:
+    """SequenceTask trains a network on all items but each user's last; a `fitting.Task`.
+
+    An example is a user, with the newest `memory` items and those that follow them; of a network that reads
+    for one query at a time, it is one item with those before it. The loss of an example is a sum over its
+    targets, times a constant that makes the mean over targets the mean over examples. The validation score
+    is NDCG@10 of the last items among those that the user does not have, over users drawn by hash.
+    """
+
+    def __init__(self, sequences: Sequences, settings: SequenceModelConfig) -> None:
+        self.settings = settings
+        self.train, self.last = set_last_aside(sequences)
+        self.module = make_network(settings, sequences.items)
+        self.network = cast(SequenceNetwork, self.module)
+        self.owned = sort_within_users(self.train)
+        self.user, self.end = self._list_examples()
+        self.examples = len(self.user)
+        self.scale = self.examples / max(self._count_targets(), 1)
+        users = np.flatnonzero(self.last >= 0)
+        drawn = users[np.argsort(hash_numbers(users, 1), kind="stable")]
+        self.validation_users = drawn[: settings.validation_users]
+
+    def _list_examples(self) -> tuple[Indices, Indices]:
+        """Return the user of each example, and the place of its last target."""
+        sizes = self.train.sizes
+        if self.network.every_place:
+            users = np.flatnonzero(sizes >= 2)
+            return users, self.train.indptr[users + 1] - 1
+        user = np.repeat(np.arange(self.train.users), sizes)
+        is_first = np.zeros(len(self.train.item), np.bool_)
+        is_first[self.train.indptr[:-1][sizes > 0]] = True
+        return user[~is_first], np.flatnonzero(~is_first)
+
+    def _count_targets(self) -> int:
+        if not self.network.every_place:
+            return self.examples
+        return int(np.minimum(self.train.sizes[self.user] - 1, self.settings.memory).sum())
+
+    def batch(self, at: Step, row_b: Rows, seed: int) -> SequenceBatch:
+        """Make a minibatch of these examples."""
+        histories, target = self._cut(self.user[row_b], self.end[row_b], seed)
+        negative = torch.from_numpy(self._draw_negatives(target, self.user[row_b], seed))
+        return SequenceBatch(histories, target, negative, at.epoch, seed)
+
+    def _cut(self, user_b: Indices, end_b: Indices, seed: int) -> tuple[Histories, torch.Tensor]:
+        """Return the histories and the targets of some examples."""
+        first, memory = self.train.indptr[user_b], self.settings.memory
+        if self.network.every_place:
+            begin = np.maximum(first, end_b - memory)
+            histories = cut_windows(self.train, begin, end_b)
+            return histories, cut_windows(self.train, begin + 1, end_b + 1).token - 1
+        histories = cut_windows(self.train, np.maximum(first, end_b - memory - 1), end_b)
+        noise = self.settings.noise if isinstance(self.settings, MemN2NModel) else 0.0
+        histories = add_empty_places(histories, noise, memory, seed=seed)
+        return histories, torch.from_numpy(self.train.item[end_b].astype(np.int64))
+
+    def _draw_negatives(self, target: torch.Tensor, user_b: Indices, seed: int) -> Indices:
+        """Return shared negatives, or for each target one that its user does not have."""
+        settings, items = self.settings, self.train.items
+        if settings.loss == "shared_negatives":
+            return draw_shared_negatives(0, items, settings.negatives, seed)
+        if settings.loss == "softmax":
+            return np.empty(0, np.int64)
+        counts = (target.reshape(len(target), -1) >= 0).sum(dim=1).numpy()
+        user = np.repeat(user_b, counts)
+        keys = np.arange(len(user))
+        return draw_unseen(self.train.indptr, self.owned, user, keys, items, seed=seed)
+
+    def loss(self, batch: SequenceBatch) -> torch.Tensor:
+        """Return the sum of the loss over the examples; see the class."""
+        self.module.train()
+        if isinstance(self.module, HistoryMemory) and isinstance(self.settings, MemN2NModel):
+            self.module.linear.fill_(int(batch.epoch <= self.settings.linear_epochs))
+        with torch.random.fork_rng():
+            torch.manual_seed(batch.seed)
+            state, target = self._read(batch)
+        scored = (self.network.item_vectors(), self.network.item_biases())
+        return sum_losses(self.settings.loss, state, target, scored, batch.negative) * self.scale
+
+    def _read(self, batch: SequenceBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the (n, d) states before each target, and the (n,) targets."""
+        if not self.network.every_place:
+            return self.network.read_last(batch.histories), batch.target
+        has_target = batch.target >= 0
+        return self.network.read_all(batch.histories)[has_target], batch.target[has_target]
+
+    def score(self, state: torch.Tensor) -> torch.Tensor:
+        """Return the (b, items) scores of states."""
+        return score_items(state, self.network.item_vectors(), self.network.item_biases())
+
+    def worth(self) -> float:
+        """Return NDCG@10 on the users' last items; NaN where no user has two items."""
+        users = self.validation_users
+        if not len(users):
+            return math.nan
+        self.module.eval()
+        with torch.no_grad():
+            parts = [
+                self._sum_gains(users[begin : begin + USERS_AT_ONCE])
+                for begin in range(0, len(users), USERS_AT_ONCE)
+            ]
+        return sum(parts) / len(users)
+
+    def _sum_gains(self, user_b: Indices) -> float:
+        device = next(self.module.parameters()).device
+        histories = move_batch(cut_newest(self.train, user_b, read_length(self.settings)), device)
+        state = self.network.read_last(histories)
+        score = self.score(state).cpu()
+        last = torch.from_numpy(self.last[user_b])
+        truth = score.gather(1, last[:, None])
+        for row, user in enumerate(user_b.tolist()):
+            own = self.train.item[self.train.indptr[user] : self.train.indptr[user + 1]]
+            score[row, torch.from_numpy(own.astype(np.int64))] = -math.inf
+        place = (score > truth).sum(dim=1).to(torch.float64)
+        gain = torch.where(place < CUTOFF, 1 / torch.log2(place + 2), 0.0)
+        return float(gain.sum())
+
+
+def read_length(settings: SequenceModelConfig) -> int:
+    """Return the number of items that a vector reads: the memory, and for MemN2N the query before it."""
+    return settings.memory + isinstance(settings, MemN2NModel)
+
+
+def sum_losses(
+    loss: str,
+    state: torch.Tensor,
+    target: torch.Tensor,
+    answers: tuple[torch.Tensor, torch.Tensor | None],
+    negative: torch.Tensor,
+) -> torch.Tensor:
+    """Return the sum over targets of a loss.
+
+    Args:
+        loss: `softmax`: over all items. `shared_negatives`: over the target and (m,) negatives, without
+            those that are the target. `one_negative`: binary cross-entropy of the target and of (n,)
+            negatives.
+        state: (n, d).
+        target: (n,) items.
+        answers: (items, d) vectors, and (items,) biases or None.
+        negative: items.
+    """
+    vectors, biases = answers
+    if loss == "softmax":
+        return functional.cross_entropy(score_items(state, vectors, biases), target, reduction="sum")
+    positive = (state * functional.embedding(target, vectors)).sum(dim=1) + take_biases(biases, target)
+    other = functional.embedding(negative, vectors)
+    if loss == "one_negative":
+        drawn = (state * other).sum(dim=1) + take_biases(biases, negative)
+        return functional.softplus(-positive).sum() + functional.softplus(drawn).sum()
+    scores = state @ other.T + take_biases(biases, negative)
+    scores = scores.masked_fill(target[:, None] == negative, -math.inf)
+    return (torch.logsumexp(torch.cat([positive[:, None], scores], dim=1), dim=1) - positive).sum()
+
+
+def take_biases(biases: torch.Tensor | None, item: torch.Tensor) -> torch.Tensor | float:
+    """Return the biases of some items; 0 where there are none."""
+    return 0.0 if biases is None else biases[item]
+
+
+def embed_history(module: nn.Module, tokens: Any) -> Any:
+    """Return the (d,) vector of one user, computed alone and without padding, float32.
+
+    So it does not depend on the users that are computed before or beside it.
+
+    Args:
+        module: a network in evaluation mode.
+        tokens: (l,) items plus 1, the oldest first.
+    """
+    token = torch.from_numpy(np.asarray(tokens, np.int64))[None]
+    with torch.no_grad():
+        state = cast(SequenceNetwork, module).read_last(Histories(token, torch.tensor([token.shape[1]])))
+    return state[0].numpy()

@@ -1,0 +1,123 @@
+"""Hold users' items in the order of time, and cut them into histories and the items that follow them.
+
+Histories of a minibatch are tokens: the number of an item plus 1, the oldest first. Token 0 is an empty
+place, behind the newest item of a history or, as noise, between two items.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recbench_spark.kernels.graph.ids import hash_numbers
+
+Indices = npt.NDArray[np.int64]
+
+
+class Sequences(NamedTuple):
+    """Sequences are the items of each user in the order of time.
+
+    Attributes:
+        items: number of items.
+        indptr: (users + 1,) place where each user's items begin.
+        item: (e,) the oldest first within a user.
+    """
+
+    items: int
+    indptr: Indices
+    item: npt.NDArray[np.int32]
+
+    @property
+    def users(self) -> int:
+        """Return the number of users."""
+        return len(self.indptr) - 1
+
+    @property
+    def sizes(self) -> Indices:
+        """Return the (users,) number of items of each user."""
+        return np.diff(self.indptr)
+
+
+class Histories(NamedTuple):
+    """Histories are windows of sequences, in tokens.
+
+    Attributes:
+        token: (b, l) the oldest first, 0 behind the newest.
+        length: (b,) tokens of each.
+    """
+
+    token: torch.Tensor
+    length: torch.Tensor
+
+
+def make_sequences(lists: Any, items: int) -> Sequences:
+    """Return sequences from a list of items for each user.
+
+    >>> make_sequences([[3, 1], [2]], 5).indptr.tolist()
+    [0, 2, 3]
+    """
+    indptr = np.concatenate([[0], np.cumsum([len(own) for own in lists])]).astype(np.int64)
+    flat = [np.asarray(own, np.int32) for own in lists]
+    return Sequences(items, indptr, np.concatenate(flat) if flat else np.empty(0, np.int32))
+
+
+def set_last_aside(sequences: Sequences) -> tuple[Sequences, Indices]:
+    """Return the sequences without the last item of each user with two or more, and these items, (users,).
+
+    A user with one item keeps it, and -1 stands for the last one.
+    """
+    last = np.full(sequences.users, -1, np.int64)
+    has_last = sequences.sizes >= 2
+    ends = sequences.indptr[1:][has_last] - 1
+    last[has_last] = sequences.item[ends]
+    indptr = np.concatenate([[0], np.cumsum(sequences.sizes - has_last)])
+    return Sequences(sequences.items, indptr, np.delete(sequences.item, ends)), last
+
+
+def sort_within_users(sequences: Sequences) -> npt.NDArray[np.int32]:
+    """Return the (e,) items of each user in ascending order, for look-ups of the items that a user has."""
+    user = np.repeat(np.arange(sequences.users), sequences.sizes)
+    return sequences.item[np.lexsort((sequences.item, user))]
+
+
+def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> Histories:
+    """Return the items from place `begin` to before `end`, (b,) each, as padded tokens."""
+    length = end_b - begin_b
+    columns = np.arange(max(int(length.max(initial=0)), 1))
+    place = np.minimum(begin_b[:, None] + columns, max(len(sequences.item) - 1, 0))
+    token = np.where(columns < length[:, None], sequences.item[place].astype(np.int64) + 1, 0)
+    return Histories(torch.from_numpy(token), torch.from_numpy(length))
+
+
+def cut_newest(sequences: Sequences, user_b: Indices, memory: int) -> Histories:
+    """Return the newest `memory` items of some users."""
+    end = sequences.indptr[user_b + 1]
+    return cut_windows(sequences, np.maximum(sequences.indptr[user_b], end - memory), end)
+
+
+def add_empty_places(histories: Histories, share: float, memory: int, *, seed: int) -> Histories:
+    """Insert empty places before items other than the newest, each with a probability, by hash.
+
+    The oldest items leave a history that becomes longer than `memory` items and a query.
+
+    Args:
+        histories: of a minibatch.
+        share: share of the memories that are empty: 0.1 is one in ten.
+        memory: places of the memory, without the query.
+        seed: seed of the draws.
+    """
+    if not share:
+        return histories
+    token, length = histories.token.numpy(), histories.length.numpy()
+    hashes = hash_numbers(np.arange(token.size), seed % 2**31) >> np.uint64(11)
+    drawn = hashes.reshape(token.shape) < np.uint64(share * 2.0**53)
+    out = np.zeros((len(token), memory + 1), np.int64)
+    sizes = np.empty(len(token), np.int64)
+    for row, (own, size) in enumerate(zip(token, length, strict=True)):
+        empty = np.flatnonzero(drawn[row, :size])
+        mixed = np.insert(own[:size], empty, 0)[-(memory + 1) :]
+        out[row, : len(mixed)], sizes[row] = mixed, len(mixed)
+    return Histories(torch.from_numpy(out[:, : sizes.max(initial=1)]), torch.from_numpy(sizes))

@@ -1,0 +1,222 @@
+"""SASRec, GRU4Rec and MemN2N in a night: users' items in the order of time become vectors.
+
+The fit runs in the driver's process, which holds 4 bytes per training row and the network. Tasks order the
+rows of users and write them as Parquet. After the fit, tasks compute the vector of each user by a forward
+pass of its history, one user after the other, and write them as Parquet. So the vector of a user does not
+depend on partitions or on other users. A killed fit goes on from its checkpoint, with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from torch import nn
+
+from recbench_spark.errors import DataError
+from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.indexing import add_dense_index
+from recbench_spark.models.memn2n import MemN2NModel
+from recbench_spark.models.networks.explanations import Explanation, explain_history
+from recbench_spark.models.networks.fitting import fit, read_checkpoint
+from recbench_spark.models.networks.sequence_networks import make_network
+from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
+from recbench_spark.models.networks.sequences import Sequences
+from recbench_spark.models.networks.settings import SequenceModelConfig
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.shared_rows import load_parquet
+from recbench_spark.training.factor_models import find_journal, fit_folder, read_rows, write_vectors
+from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.training.sequences import count_order, require_times
+
+CHECKPOINT = "checkpoints/best.safetensors"
+"""File of a fit's folder with the weights of the best epoch; tasks read it."""
+
+
+class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
+    """Adapter of models that read users' items in the order of time."""
+
+    needs_folder: ClassVar[bool] = True
+
+    def fit(self, data: SplitData) -> Trained:
+        """Fit the network; then compute the vectors of users with training or given rows."""
+        settings, journal = self.settings, find_journal(data)
+        folder = fit_folder(data, 1)
+        sequences = write_sequences(data, settings, folder, journal)
+        task = SequenceTask(sequences, settings)
+        result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
+        journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
+        network = FittedNetwork(settings, sequences.items, str(folder))
+        histories = list_histories(data, settings)
+        return Trained(
+            embed_users(histories, network, folder),
+            make_item_rows(data, task, sequences, folder),
+            explanations=explain_users(histories, data.items, network),
+        )
+
+    def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
+        """Return user_id, vector: the fit gave vectors to held-out users as well."""
+        return self.users(trained, source)
+
+
+def write_sequences(
+    data: SplitData, settings: SequenceModelConfig, folder: Path, journal: Journal
+) -> Sequences:
+    """Order the training rows in tasks, say how well times order them, and read them in this process.
+
+    Raises:
+        DataError: rows without a time, or no relevant training rows.
+    """
+    require_times(data.timed_rows("train", "given", "valid"), settings.name, settings.kind)
+    ordered = data.sequences("train")
+    place = str(folder / "sequences")
+    add_dense_index(ordered, F.col("user_id"), "user_index").write.mode("overwrite").parquet(place)
+    facts = count_order(load_parquet(data.spark, place), read_length(settings))
+    if not facts.users:
+        raise DataError("no training rows are relevant", "lower the relevance threshold")
+    journal.say(
+        f"model {settings.name}: histories of {facts.users:,} users; {facts.tied:,} have several items of "
+        f"their last time and {facts.still:,} of one time alone, in the order of ids; {facts.longer:,} "
+        f"have more than the {read_length(settings):,} items that are read"
+    )
+    table = read_rows(data, place).select(["user_index", "items"]).sort_by("user_index")
+    offsets, items = flatten_lists(table.column("items").combine_chunks())
+    return Sequences(data.n_items, offsets.astype(np.int64), items.astype(np.int32))
+
+
+def list_histories(data: SplitData, settings: SequenceModelConfig) -> DataFrame:
+    """Return user_id, items of all users with training or given rows, as they are shown at the ranking."""
+    parts = ("train", "given", "valid") if settings.history == "with_valid" else ("train", "given")
+    return data.sequences(*parts).select("user_id", "items")
+
+
+def make_item_rows(data: SplitData, task: SequenceTask, sequences: Sequences, folder: Path) -> DataFrame:
+    """Return item_id, vector, bias of items with training rows; the others have no place in a list."""
+    with torch.no_grad():
+        vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
+    seen = np.flatnonzero(np.bincount(sequences.item, minlength=sequences.items))
+    path = folder / "items.parquet"
+    write_vectors(path, vectors, seen, None if biases is None else biases.detach().numpy())
+    places = data.items.select("item_id", F.col("item_index").alias("place"))
+    rows = load_parquet(data.spark, str(path)).join(places, "place")
+    return rows.select("item_id", "vector", "bias")
+
+
+# ------------------------------------------------------------------------------- vectors of users
+
+
+@dataclass(frozen=True)
+class FittedNetwork:
+    """FittedNetwork is a network as tasks open it: settings, number of items, and the folder of the fit."""
+
+    settings: SequenceModelConfig
+    items: int
+    folder: str
+
+    def open(self) -> nn.Module:
+        """Return the network with the weights of the best epoch, to be evaluated."""
+        module = make_network(self.settings, self.items)
+        read_checkpoint(Path(self.folder, CHECKPOINT), module, None)
+        return module.eval()
+
+
+def embed_users(histories: DataFrame, network: FittedNetwork, folder: Path) -> DataFrame:
+    """Return user_id, vector, bias of users, computed in tasks and written to the folder of the fit.
+
+    A task holds the network and one batch of histories.
+
+    Args:
+        histories: user_id, items.
+        network: the fitted network.
+        folder: folder of the fit.
+    """
+    vectors = histories.mapInArrow(make_embedding_task(network), "user_id STRING, vector ARRAY<FLOAT>")
+    place = str(folder / "users")
+    vectors.write.mode("overwrite").parquet(place)
+    rows = load_parquet(histories.sparkSession, place)
+    return rows.select("user_id", "vector", F.lit(0.0).alias("bias"))
+
+
+def make_embedding_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
+    """Return a function over batches of user_id, items that computes vectors."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened, length = None, read_length(network.settings)
+        for batch in batches:
+            opened = network.open() if opened is None else opened
+            offsets, items = flatten_lists(batch.column("items"))
+            with use_one_thread():
+                rows = [
+                    embed_history(opened, items[max(begin, end - length) : end].astype(np.int64) + 1)
+                    for begin, end in pairwise(offsets.tolist())
+                ]
+            yield pa.RecordBatch.from_arrays(
+                [batch.column("user_id"), pa.array(rows, pa.list_(pa.float32()))], ["user_id", "vector"]
+            )
+
+    return run
+
+
+def explain_users(histories: DataFrame, items: DataFrame, network: FittedNetwork) -> DataFrame | None:
+    """Return rows of `explanations` of the users that the settings list; None for models without attention.
+
+    Users without a history have no rows. A task holds the network and the weights of one user.
+    """
+    settings = network.settings
+    if not isinstance(settings, MemN2NModel) or not settings.explain:
+        return None
+    listed = histories.where(F.col("user_id").isin(*settings.explain))
+    schema = "user_id STRING, item_index INT, place INT, hop INT, weight DOUBLE, score_change DOUBLE"
+    rows = listed.mapInArrow(make_explaining_task(network), schema)
+    return rows.join(items.select("item_id", "item_index"), "item_index").drop("item_index")
+
+
+def make_explaining_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
+    """Return a function over batches of user_id, items that explains the best item of each user."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened, length = None, read_length(network.settings)
+        for batch in batches:
+            opened = network.open() if opened is None else opened
+            for user, items in zip(batch["user_id"].to_pylist(), batch["items"].to_pylist(), strict=True):
+                with use_one_thread():
+                    explained = explain_history(opened, np.array(items[-length:]) + 1)
+                yield make_explanation_rows(user, items[-length:], explained)
+
+    return run
+
+
+def make_explanation_rows(user: str, items: list[int], explained: Explanation) -> pa.RecordBatch:
+    """Return the rows of one user: the memory from the newest item on, hop after hop."""
+    hops, n = explained.weight.shape
+    memory = np.array(items[:-1][::-1], np.int32)
+    columns = {
+        "user_id": [user] * (hops * n),
+        "item_index": np.tile(memory, hops),
+        "place": np.tile(np.arange(n, dtype=np.int32), hops),
+        "hop": np.repeat(np.arange(1, hops + 1, dtype=np.int32), n),
+        "weight": explained.weight.reshape(-1).astype(np.float64),
+        "score_change": np.tile(explained.score_change.astype(np.float64), hops),
+    }
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns.values()], list(columns))
+
+
+@contextmanager
+def use_one_thread() -> Iterator[None]:
+    """Let torch compute with one thread, so that sums do not depend on the host."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

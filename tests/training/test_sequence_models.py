@@ -1,0 +1,150 @@
+"""`kind: sasrec | gru4rec | memn2n` in a night: ordered, fitted, ranked; later rows change no bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recbench_spark.errors import ConfigError
+from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
+from recbench_spark.storage.store import Store
+from tests.nights import Ran, models, run, small
+
+FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate": 0.01}
+KINDS: dict[str, dict[str, Any]] = {
+    "sasrec": {"blocks": 1, "heads": 2},
+    "gru4rec": {"loss": "shared_negatives", "negatives": 5},
+    "memn2n": {"hops": 2, "linear_epochs": 1, "explain": ["u03", "given", "nobody"]},
+}
+USERS, ITEMS = 24, 20
+
+
+def write_log(path: Path, seed: int) -> dict[str, Any]:
+    """Rows of users on a circle of items; the seed permutes the rows of the file, and what is tested."""
+    draw, later, rows = np.random.default_rng(0), np.random.default_rng(seed), []
+    for user in range(USERS):
+        first, size = draw.integers(ITEMS), draw.integers(3, 9)
+        places = [(n, n // 2, "train") for n in range(size)]
+        places += [(9 + later.integers(5), 50, "valid"), (14 + later.integers(5), 99, "test")]
+        rows += [(f"u{user:02}", str((first + n) % ITEMS), time, part) for n, time, part in places]
+    rows += [("cold", "3", 99, "test"), ("given", "4", 1, "given"), ("given", "5", 2, "test")]
+    rows = [rows[n] for n in later.permutation(len(rows))]
+    names = ("user_id", "item_id", "event_time", "part")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), path, row_group_size=40)
+    return {"name": "log", "reader": "parquet", "path": str(path), "columns": {n: n for n in names}}
+
+
+def bench(log: dict[str, Any], kinds: dict[str, dict[str, Any]] = KINDS, **more: Any) -> Any:
+    fitted = [{"name": kind, "kind": kind, **FIT, **own, **more} for kind, own in kinds.items()]
+    evaluation = {"metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
+    split = {"protocol": "given"}
+    return small(models=[*models("popular"), *fitted], dataset=log, split=split, evaluation=evaluation)
+
+
+def read_vectors(night: Ran, model: str) -> dict[tuple[str, str], bytes]:
+    (settings,) = (m for m in night.benchmark.models if m.name == model)
+    key = night.night.data.key(settings)
+    rows = night.store.read(EMBEDDINGS).where(f"model_id = '{key}'").collect()
+    return {
+        (row.side, row.id): np.array([*row.vector, row.bias], np.float64).tobytes()
+        for row in rows
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def night(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    place = tmp_path_factory.mktemp("sequences")
+    return run(Store(spark, str(place / "w")), bench(write_log(place / "log.parquet", 1)))
+
+
+def test_users_with_a_history_are_ranked_and_others_are_counted(night: Ran) -> None:
+    for kind in KINDS:
+        run_id = night.outcome.run_ids[kind]
+        ranked = night.store.rows(RANKINGS, [("run_id", "=", run_id), ("part", "=", "test")])
+        silent = {row["user_id"] for row in ranked if not row["length"]}
+        assert silent == {"cold"} and len(ranked) == USERS + 2
+        (check,) = night.store.rows(
+            CHECKS, [("run_id", "=", run_id), ("check", "=", "test: users without output")]
+        )
+        assert check["observed"] == 1
+    assert f"histories of {USERS} users; " in night.remarks
+
+
+def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
+    (settings,) = (m for m in night.benchmark.models if m.name == "memn2n")
+    rows = night.store.rows(EXPLANATIONS, [("model_id", "=", night.night.data.key(settings))])
+    assert {row["user_id"] for row in rows} == {"u03"}  # who has one item has a query and no memory
+    sums = {hop: sum(row["weight"] for row in rows if row["hop"] == hop) for hop in (1, 2)}
+    assert sums == {1: pytest.approx(1), 2: pytest.approx(1)}
+    train = night.store.rows(SPLITS, [("split_id", "=", night.night.split_id), ("user_id", "=", "u03")])
+    past = sorted((r["event_time"], int(r["item_id"])) for r in train if r["part"] == "train")
+    expected = [str(item) for _, item in past[-6:-1]][::-1]
+    assert [row["item_id"] for row in sorted(rows, key=lambda r: r["place"]) if row["hop"] == 1] == expected
+    assert any(row["score_change"] for row in rows)
+
+
+def test_later_rows_and_the_order_of_a_file_change_no_bit(night: Ran, spark: Any, tmp_path: Path) -> None:
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 5)
+    try:
+        other = run(Store(spark, str(tmp_path / "w")), bench(write_log(tmp_path / "log.parquet", 2)))
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    assert other.night.split_id != night.night.split_id
+    for kind in KINDS:
+        one, two = read_vectors(night, kind), read_vectors(other, kind)
+        assert len(one) > USERS and one == two
+    shown = run(night.store, bench(night_log(night), {"sasrec": KINDS["sasrec"]}, history="with_valid"))
+    seen, blind = read_vectors(shown, "sasrec"), read_vectors(night, "sasrec")
+    changed = {key for key, vector in seen.items() if vector != blind[key]}
+    assert {side for side, _ in changed} == {"user"} and len(changed) == USERS
+    assert shown.outcome.run_ids["sasrec"] != night.outcome.run_ids["sasrec"]
+
+
+def night_log(night: Ran) -> dict[str, Any]:
+    return night.benchmark.dataset.model_dump(exclude={"world"})
+
+
+def test_a_log_without_times_is_refused_by_name(night: Ran, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.parquet", 1)
+    pq.write_table(pq.read_table(log["path"]).drop(["event_time"]), log["path"])
+    del log["columns"]["event_time"]
+    outcome = run(night.store, bench(log, {"gru4rec": {}})).outcome
+    assert "reads histories in the order of time" in str(outcome.failed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        ("memn2n", {"hops": 0}, "hops"),
+        ("memn2n", {"memory": 0}, "memory"),
+        ("sasrec", {"memory": 0}, "memory"),
+        ("sasrec", {"dims": 5, "heads": 2}, "heads: 5 dims are not divided by 2"),
+        ("memn2n", {"epochs": 3, "linear_epochs": 3}, "leave none with the softmax"),
+        ("gru4rec", {"history": "all"}, "history"),
+        ("gru4rec", {"validation": 0.1}, "validation"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(kind: str, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(models=[{"name": "m", "kind": kind, **more}])
+
+
+def test_a_part_that_is_shown_is_not_measured() -> None:
+    evaluation = {"metrics": ["ndcg"], "k": [5], "parts": ["valid", "test"]}
+    shown = {"name": "m", "kind": "sasrec", "history": "with_valid"}
+    with pytest.raises(ConfigError, match=r"models\.m: history 'with_valid' shows the part valid"):
+        small(models=[shown], evaluation=evaluation)
+
+
+def test_readers_without_times_are_refused_before_spark() -> None:
+    (model,) = small(models=[{"name": "m", "kind": "memn2n"}]).models
+    with pytest.raises(ConfigError, match="logs of reader 'coat' have no times"):
+        model.check("coat")
+    model.check("parquet")
