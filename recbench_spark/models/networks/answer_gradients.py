@@ -66,19 +66,19 @@ class HopPlaces(NamedTuple):
 
 
 class QuestionPass(NamedTuple):
-    """QuestionPass holds the numbers of one question, and vectors of entries with their gradients.
+    """QuestionPass holds the numbers of one question.
 
     Attributes:
-        vectors: (entries, T d).
-        by_vector: (entries, T d) gradients, added to.
+        rows: (n, T d) vectors of its entries with those of their places.
+        by_row: (n, T d) their gradients.
         states: (hops + 1, d).
         attention: (hops, n).
         change: (d,) gradient of the state after a hop.
         before: (d,) gradient of the state before it.
     """
 
-    vectors: Array
-    by_vector: Array
+    rows: Array
+    by_row: Array
     states: Array
     attention: Array
     change: Array
@@ -94,10 +94,10 @@ def list_words(entries: Sequence[Sequence[int]], dims: int, columns: int, dtype:
     return WeightedWords(starts, word, (1 - place).astype(dtype), (1 - 2 * place).astype(dtype), share)
 
 
-def _sum_products(x: Array, y: Array) -> float:
-    total = x[0] * y[0]
+def _sum_products(x: Array, table: Array, row: int, start: int) -> float:
+    total = x[0] * table[row, start]
     for k in range(1, len(x)):
-        total += x[k] * y[k]
+        total += x[k] * table[row, start + k]
     return total
 
 
@@ -127,42 +127,38 @@ def _return_words(gradient: Array, words: WeightedWords, out: Array) -> None:
 
 
 @compile_kernel
-def _weigh(
-    vectors: Array, times: Array, row: Array, state: Array, start: int, linear: bool, out: Array
-) -> None:
-    """Set the attention of each entry; 0 for empty entries."""
-    d, top, total = len(state), -np.inf, 0.0
-    out[:] = 0
+def _weigh(at: QuestionPass, row: Array, hop: int, start: int, linear: bool) -> None:
+    """Set the attention of each entry in a hop; 0 for empty entries."""
+    state, weight, top, total = at.states[hop], at.attention[hop], -np.inf, 0.0
+    weight[:] = 0
     for i in range(len(row)):
         if row[i]:
-            out[i] = _dot(state, vectors[row[i], start : start + d])
-            out[i] += _dot(state, times[i, start : start + d])
-            top = max(top, out[i])
+            weight[i] = _dot(state, at.rows, i, start)
+            top = max(top, weight[i])
     if linear:
         return
     for i in range(len(row)):
         if row[i]:
-            out[i] = np.exp(out[i] - top)
-            total += out[i]
+            weight[i] = np.exp(weight[i] - top)
+            total += weight[i]
     for i in range(len(row)):
         if row[i]:
-            out[i] /= total
+            weight[i] /= total
 
 
 @compile_kernel
 def _read(at: QuestionPass, weights: MemoryWeights, places: HopPlaces, row: Array) -> None:
     """Set the state after each hop from the first one, and the attention of each hop."""
-    d = at.states.shape[1]
     for hop in range(len(places.hops)):
         start, state, new = places.hops[hop, 1], at.states[hop], at.states[hop + 1]
-        _weigh(at.vectors, weights.times, row, state, places.hops[hop, 0], places.linear, at.attention[hop])
-        for k in range(d):
-            new[k] = _dot(weights.map[k], state) if len(weights.map) else state[k]
+        _weigh(at, row, hop, places.hops[hop, 0], places.linear)
+        for k in range(len(new)):
+            new[k] = _dot(state, weights.map, k, 0) if len(weights.map) else state[k]
         for i in range(len(row)):
             if row[i]:
                 weight = at.attention[hop, i]
-                for k in range(d):
-                    new[k] += weight * (at.vectors[row[i], start + k] + weights.times[i, start + k])
+                for k in range(len(new)):
+                    new[k] += weight * at.rows[i, start + k]
 
 
 @compile_kernel
@@ -179,46 +175,64 @@ def _return_map(at: QuestionPass, weights: MemoryWeights, hop: int, by_map: Arra
 
 
 @compile_kernel
-def _return_hop(
-    at: QuestionPass, weights: MemoryWeights, places: HopPlaces, row: Array, hop: int, by_time: Array
-) -> None:
+def _return_hop(at: QuestionPass, places: HopPlaces, row: Array, hop: int) -> None:
     """Add the gradients of the memory in one hop, and of the state before it."""
     d, (start, end), mean, state = len(at.change), places.hops[hop], 0.0, at.states[hop]
     by_weight = np.zeros(len(row), at.change.dtype)
     for i in range(len(row)):
         if row[i]:
-            weight, entry = at.attention[hop, i], row[i]
-            by_weight[i] = _dot(at.change, at.vectors[entry, end : end + d])
-            by_weight[i] += _dot(at.change, weights.times[i, end : end + d])
+            weight = at.attention[hop, i]
+            by_weight[i] = _dot(at.change, at.rows, i, end)
             mean += weight * by_weight[i]
             for k in range(d):
-                at.by_vector[entry, end + k] += weight * at.change[k]
-                by_time[i, end + k] += weight * at.change[k]
+                at.by_row[i, end + k] += weight * at.change[k]
     for i in range(len(row)):
         if row[i]:
-            entry = row[i]
-            slope = by_weight[i] if places.linear else at.attention[hop, i] * (by_weight[i] - mean)
+            if not places.linear:
+                by_weight[i] = at.attention[hop, i] * (by_weight[i] - mean)
+            slope = by_weight[i]  # of the array's type, as all numbers of the loop
             for k in range(d):
-                at.before[k] += slope * (at.vectors[entry, start + k] + weights.times[i, start + k])
-                at.by_vector[entry, start + k] += slope * state[k]
-                by_time[i, start + k] += slope * state[k]
+                at.before[k] += slope * at.rows[i, start + k]
+                at.by_row[i, start + k] += slope * state[k]
 
 
 @compile_kernel
 def _answer(table: Array, start: int, state: Array, answer: int, change: Array, by_table: Array) -> float:
     """Add the gradient of the answers, set that of the state, and return the loss."""
-    d, score = len(state), np.empty(len(table), state.dtype)
+    score = np.empty(len(table), state.dtype)
     for v in range(len(table)):
-        score[v] = _dot(state, table[v, start : start + d])
+        score[v] = _dot(state, table, v, start)
     top = score.max()
     total = np.exp(score - top).sum()
+    loss = np.log(total) + top - score[answer]
     change[:] = 0
     for v in range(len(table)):
-        slope = np.exp(score[v] - top) / total - (v == answer)
-        for k in range(d):
+        score[v] = np.exp(score[v] - top) / total - (v == answer)
+        slope = score[v]
+        for k in range(len(state)):
             change[k] += slope * table[v, start + k]
             by_table[v, start + k] += slope * state[k]
-    return float(np.log(total) + top - score[answer])
+    return float(loss)
+
+
+@compile_kernel
+def _gather(at: QuestionPass, vectors: Array, times: Array, row: Array) -> None:
+    """Set the vectors of the entries of a question, and their gradients to 0."""
+    for i in range(len(row)):
+        if row[i]:
+            for k in range(vectors.shape[1]):
+                at.rows[i, k] = vectors[row[i], k] + times[i, k]
+                at.by_row[i, k] = 0
+
+
+@compile_kernel
+def _scatter(at: QuestionPass, row: Array, by_vector: Array, by_time: Array) -> None:
+    """Add the gradients of the entries of a question to those of all entries and of places."""
+    for i in range(len(row)):
+        if row[i]:
+            for k in range(by_vector.shape[1]):
+                by_vector[row[i], k] += at.by_row[i, k]
+                by_time[i, k] += at.by_row[i, k]
 
 
 @compile_kernel
@@ -245,18 +259,21 @@ def add_gradients(
     asked = encode_words(weights.queries, words) if own else vectors
     by_vector = np.zeros_like(vectors)
     by_query = np.zeros_like(asked) if own else by_vector
-    kind = vectors.dtype
-    states, attention = np.empty((hops + 1, d), kind), np.empty((hops, memory.shape[1]), kind)
-    at = QuestionPass(vectors, by_vector, states, attention, np.empty(d, kind), np.empty(d, kind))
+    n, kind = memory.shape[1], vectors.dtype
+    rows, by_row = np.empty((n, vectors.shape[1]), kind), np.empty((n, vectors.shape[1]), kind)
+    states, attention = np.empty((hops + 1, d), kind), np.empty((hops, n), kind)
+    at = QuestionPass(rows, by_row, states, attention, np.empty(d, kind), np.empty(d, kind))
     loss = 0.0
     for b in range(len(query)):
         states[0] = asked[query[b], :d]
+        _gather(at, vectors, weights.times, memory[b])
         _read(at, weights, places, memory[b])
         loss += _answer(weights.answers, places.answer, states[hops], answer[b], at.change, out.answers)
         for hop in range(hops - 1, -1, -1):
             _return_map(at, weights, hop, out.map)
-            _return_hop(at, weights, places, memory[b], hop, out.times)
+            _return_hop(at, places, memory[b], hop)
             at.change[:] = at.before
+        _scatter(at, memory[b], by_vector, out.times)
         for k in range(d):
             by_query[query[b], k] += at.change[k]
     _return_words(by_vector, words, out.table)
