@@ -47,8 +47,8 @@ TEST_QUESTIONS, MOST_ENTRIES, SPARE = 1000, 50, 1.2
 QUICK = {"tasks": "1", "questions": (300,), "hops": (1,), "tyings": "adjacent", "seeds": 2, "epochs": 10}
 
 
-class Fit(NamedTuple):
-    """Fit names a fit: all that its line depends on."""
+class QuestionFit(NamedTuple):
+    """QuestionFit names a fit: all that its line depends on."""
 
     task: str
     questions: int
@@ -95,30 +95,30 @@ def main(args: argparse.Namespace) -> int:
     return OK
 
 
-def list_fits(args: argparse.Namespace) -> list[Fit]:
+def list_fits(args: argparse.Namespace) -> list[QuestionFit]:
     """Return the fits that the flags name, seed by seed."""
     tasks = cli.parse_names(args.tasks, "--tasks", NAMES)
     tyings = cli.parse_names(args.tyings, "--tyings", TYINGS)
     seeds = range(1, args.seeds + 1)
     sizes = product(args.questions, seeds, tasks, tyings, args.hops)
     return [
-        Fit(task, questions, tying, hops, seed, args.dims, args.epochs, args.stories)
+        QuestionFit(task, questions, tying, hops, seed, args.dims, args.epochs, args.stories)
         for questions, seed, task, tying, hops in sizes
     ]
 
 
-def read_lines(path: Path | None) -> dict[Fit, dict[str, Any]]:
+def read_lines(path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
     """Return the lines of a file by their fits; a file that does not exist has none."""
     if path is None or not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    return {Fit(*(line[name] for name in Fit._fields)): line for line in lines}
+    return {QuestionFit(*(line[name] for name in QuestionFit._fields)): line for line in lines}
 
 
-def run_fits(fits: list[Fit], path: Path | None) -> dict[Fit, dict[str, Any]]:
+def run_fits(fits: list[QuestionFit], path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
     """Make fits one after the other, and append a line for each to the file."""
     journal, lines = Journal(), {}
-    worlds: dict[tuple[Any, ...], World] = {}
+    worlds: dict[tuple[Any, ...], QuestionWorld] = {}
     for number, fit in enumerate(fits, 1):
         key = (fit.task, fit.questions, fit.stories)
         if key not in worlds:
@@ -131,8 +131,8 @@ def run_fits(fits: list[Fit], path: Path | None) -> dict[Fit, dict[str, Any]]:
     return lines
 
 
-class World(NamedTuple):
-    """World holds the questions of a task, or of all tasks.
+class QuestionWorld(NamedTuple):
+    """QuestionWorld holds the questions of a task, or of all tasks.
 
     Attributes:
         numbered: all questions.
@@ -147,7 +147,7 @@ class World(NamedTuple):
     guesses: dict[str, float]
 
 
-def make_world(task: str, questions: int, seed: int) -> World:
+def make_world(task: str, questions: int, seed: int) -> QuestionWorld:
     """Write the stories of a task or of all, and divide them into training and test."""
     tasks = TASKS if task == JOINT else (int(task),)
     size = questions + TEST_QUESTIONS
@@ -159,7 +159,7 @@ def make_world(task: str, questions: int, seed: int) -> World:
         commonest = np.bincount(numbered.answer[rows[:questions]]).argmax()
         tests[str(one)] = take_rows(numbered, rows[questions:])
         guesses[str(one)] = float((tests[str(one)].answer != commonest).mean())
-    return World(numbered, take_rows(numbered, np.flatnonzero(part)), tests, guesses)
+    return QuestionWorld(numbered, take_rows(numbered, np.flatnonzero(part)), tests, guesses)
 
 
 def take_rows(numbered: QuestionSet, rows: np.ndarray) -> Questions:
@@ -168,7 +168,7 @@ def take_rows(numbered: QuestionSet, rows: np.ndarray) -> Questions:
     return Questions(chosen.memory, chosen.query, chosen.answer)
 
 
-def run_fit(fit: Fit, world: World) -> dict[str, Any]:
+def run_fit(fit: QuestionFit, world: QuestionWorld) -> dict[str, Any]:
     """Make one fit and return its line."""
     numbered, start = world.numbered, time.process_time()
     longest = min(int(SPARE * numbered.memory.shape[1]) + 1, MOST_ENTRIES)

@@ -35,21 +35,21 @@ def find_place(sentences: list[list[str]], person: str) -> str:
 def answer_slowly(story: Story) -> str:
     """Read a story as a person does: from the question back to the facts."""
     sentences = [sentence.split() for sentence in story.sentences]
-    asked = story.question.split()
-    if asked[0] == "whom":
-        (kind,) = [words[-1] for words in sentences if words[0] == asked[-1]]
+    question = story.question.split()
+    if question[0] == "whom":
+        (kind,) = [words[-1] for words in sentences if words[0] == question[-1]]
         (dreaded,) = [words[-1] for words in sentences if words[1] == kind]
         return dreaded
-    if asked[-1] in THINGS:
-        last = max(n for n, words in enumerate(sentences) if asked[-1] in words)
+    if question[-1] in THINGS:
+        last = max(n for n, words in enumerate(sentences) if question[-1] in words)
         person = sentences[last][0]
         is_left = bool(LEAVES & set(sentences[last]))
         return find_place(sentences[:last] if is_left else sentences, person)
-    place = find_place(sentences, asked[-1])
-    if asked[0] == "which":
+    place = find_place(sentences, question[-1])
+    if question[0] == "which":
         return place
-    (asked_place,) = set(PLACES) & set(asked)
-    return "yes" if place == asked_place else "no"
+    (named,) = set(PLACES) & set(question)
+    return "yes" if place == named else "no"
 
 
 @pytest.mark.parametrize("task", TASKS)

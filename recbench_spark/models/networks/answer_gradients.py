@@ -256,16 +256,16 @@ def add_gradients(
     """
     hops, d, own = len(places.hops), weights.answers.shape[1] - places.answer, len(weights.map) > 0
     vectors = encode_words(weights.table, words)
-    asked = encode_words(weights.queries, words) if own else vectors
+    by_entry = encode_words(weights.queries, words) if own else vectors
     by_vector = np.zeros_like(vectors)
-    by_query = np.zeros_like(asked) if own else by_vector
+    by_query = np.zeros_like(by_entry) if own else by_vector
     n, kind = memory.shape[1], vectors.dtype
     rows, by_row = np.empty((n, vectors.shape[1]), kind), np.empty((n, vectors.shape[1]), kind)
     states, attention = np.empty((hops + 1, d), kind), np.empty((hops, n), kind)
     at = QuestionPass(rows, by_row, states, attention, np.empty(d, kind), np.empty(d, kind))
     loss = 0.0
     for b in range(len(query)):
-        states[0] = asked[query[b], :d]
+        states[0] = by_entry[query[b], :d]
         _gather(at, vectors, weights.times, memory[b])
         _read(at, weights, places, memory[b])
         loss += _answer(weights.answers, places.answer, states[hops], answer[b], at.change, out.answers)

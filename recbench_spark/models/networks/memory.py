@@ -162,8 +162,8 @@ class MemoryNetwork(nn.Module):
         if self.times is not None:
             vectors = vectors + self.times[: memory.shape[1]]
         by_table = vectors.split(self.shape.dims, dim=2)
-        asked = rows if self.query_table is None else self._encode(self.query_table, bags)
-        state = functional.embedding(query, asked)[:, : self.shape.dims]
+        queries = rows if self.query_table is None else self._encode(self.query_table, bags)
+        state = functional.embedding(query, queries)[:, : self.shape.dims]
         filled, weights = memory > 0, []
         for entry, output in self.hop_tables:
             o, weight = attend(state, by_table[entry], by_table[output], filled, linear)
