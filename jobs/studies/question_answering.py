@@ -156,10 +156,16 @@ def make_world(task: str, questions: int, seed: int) -> QuestionWorld:
     tests, guesses = {}, {}
     for place, one in enumerate(tasks):
         rows = np.arange(place * size, (place + 1) * size)
-        commonest = np.bincount(numbered.answer[rows[:questions]]).argmax()
         tests[str(one)] = take_rows(numbered, rows[questions:])
-        guesses[str(one)] = float((tests[str(one)].answer != commonest).mean())
+        guesses[str(one)] = measure_guess(numbered, rows[:questions], rows[questions:])
     return QuestionWorld(numbered, take_rows(numbered, np.flatnonzero(part)), tests, guesses)
+
+
+def measure_guess(numbered: QuestionSet, train: np.ndarray, test: np.ndarray) -> float:
+    """Return the error of the most frequent answer in training; of equally frequent ones the first word."""
+    answer = np.array(numbered.words)[numbered.answer]
+    words, counts = np.unique(answer[train], return_counts=True)
+    return float((answer[test] != words[counts.argmax()]).mean())
 
 
 def take_rows(numbered: QuestionSet, rows: np.ndarray) -> Questions:

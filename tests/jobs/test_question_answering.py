@@ -9,6 +9,8 @@ import pytest
 from jobs.studies import question_answering as study
 from recbench_spark.errors import DataError
 
+pytestmark = pytest.mark.full
+
 FLAGS = [
     *("--tasks", "1,joint", "--questions", "40", "--hops", "1", "--tyings", "layer_wise"),
     *("--seeds", "2", "--epochs", "2", "--dims", "4"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -29,22 +31,23 @@ def make_network(world: QuestionSet, tying: str, hops: int, temporal: bool = Tru
     return MemoryNetwork(MemoryShape(len(world.words), 7, longest, hops, tying, temporal), 1, 0.5)
 
 
+@pytest.mark.full  # compiles for ten seconds
 @pytest.mark.parametrize("tying", TYINGS)
 @pytest.mark.parametrize("linear", [False, True])
 @pytest.mark.parametrize("temporal", [False, True])
-def test_gradients_are_those_of_torch(tying: str, linear: bool, temporal: bool) -> None:
+def test_gradients_are_those_of_torch_in_float64(tying: str, linear: bool, temporal: bool) -> None:
     world = make_questions(2, 9)
     noisy = add_empty_entries(world.memory, 0.2, world.memory.shape[1] + 2, np.random.default_rng(2))
     noisy[4] = 0  # a story without sentences
-    network = make_network(world, tying, 2, temporal).double()
-    steps = AnswerSteps(network, world.entries)
+    fitted = make_network(world, tying, 2, temporal)
+    network, steps = copy.deepcopy(fitted).double(), AnswerSteps(fitted, world.entries)
     for _ in range(2):  # gradients are set, not added up
         loss = steps.compute_gradients(Questions(noisy, world.query, world.answer), linear)
     bags = WordBags(world.entries, len(world.words))
     state = network(torch.from_numpy(world.query), torch.from_numpy(noisy), bags, linear).state
     answer = torch.from_numpy(world.answer)
     expected = functional.cross_entropy(network.score(state), answer, reduction="sum")
-    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
     expected.backward()
     length = torch.sqrt(sum((w.grad**2).sum() for w in network.parameters())).item()
     named = {"table": "table", "times": "times", "queries": "query_table", "answers": "answer_table"}
@@ -52,11 +55,11 @@ def test_gradients_are_those_of_torch(tying: str, linear: bool, temporal: bool) 
         weight = getattr(network, name)
         if weight is not None:
             own = getattr(steps.gradients, field)
-            assert np.abs(own - weight.grad.numpy()).max() < 1e-10 * length
+            assert np.abs(own - weight.grad.numpy()).max() < 1e-5 * length
     before = {name: w.detach().clone() for name, w in network.named_parameters()}
     steps.descend(0.1, length / 4)  # a gradient of four times the limit
-    for name, w in network.named_parameters():
-        assert torch.allclose(w, before[name] - 0.1 / 4 * w.grad, atol=1e-12)
+    for (name, w), new in zip(network.named_parameters(), fitted.parameters(), strict=True):
+        assert torch.allclose(new.double(), before[name] - 0.1 / 4 * w.grad, atol=1e-5)
 
 
 def test_empty_entries_keep_the_order() -> None:
@@ -79,6 +82,7 @@ def test_the_plan_of_the_authors() -> None:
             AnswerPlan(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tying", TYINGS)
 def test_one_fact_is_learnt_to_equal_bits_again(tying: str) -> None:
     world = make_questions(1, 1300)
