@@ -92,11 +92,15 @@ def attend(
 class MemoryNetwork(nn.Module):
     """MemoryNetwork is K hops over a memory, and a table of answers.
 
+    Tables that memories use stand side by side, so that an entry is looked up once for all hops.
+
     Attributes:
         shape: its sizes.
-        tables: (tokens, d) each; `adjacent`: hops + 1, `layer_wise`: input, output, query, answer.
-        times: (memory, d) rows of temporal encoding, tied as the tables of memories are.
-        H: (d, d) map between hops; None with adjacent tying.
+        table: (tokens, T d) T tables side by side; `adjacent`: hops + 1, `layer_wise`: input and output.
+        times: (memory, T d) rows of temporal encoding, tied as the tables are.
+        query_table: (tokens, d) with layer-wise tying; else None.
+        answer_table: (tokens, d) with layer-wise tying; else None.
+        H: (d, d) map between hops with layer-wise tying; else None.
     """
 
     def __init__(self, shape: MemoryShape, seed: int, spread: float = 0.1) -> None:
@@ -114,22 +118,21 @@ class MemoryNetwork(nn.Module):
         shape.check()
         self.shape, adjacent = shape, shape.tying == ADJACENT
         self.hop_tables = [(hop, hop + 1) if adjacent else (0, 1) for hop in range(shape.hops)]
-        self.query_table, self.answer_table = (0, shape.hops) if adjacent else (2, 3)
-        count = shape.hops + 1 if adjacent else 4
-        rows = [shape.tokens] * count
-        if shape.temporal:
-            rows += [shape.memory] * (shape.hops + 1 if adjacent else 2)
-        rows += [] if adjacent else [shape.dims]
-        weights = split_normals(rows, shape.dims, seed, spread)
-        self.H = None if adjacent else weights.pop()
-        self.tables = nn.ParameterList(weights[:count])
-        self.times = nn.ParameterList(weights[count:])
+        tables = shape.hops + 1 if adjacent else 2
+        rows = [shape.tokens] * (tables if adjacent else 4) + [shape.memory] * tables + [shape.dims]
+        parts = split_normals(rows, shape.dims, seed, spread)
+        self.table = nn.Parameter(torch.cat(parts[:tables], dim=1))
+        times = torch.cat(parts[-1 - tables : -1], dim=1)
+        self.times = nn.Parameter(times) if shape.temporal else None
+        self.query_table = None if adjacent else nn.Parameter(parts[2])
+        self.answer_table = None if adjacent else nn.Parameter(parts[3])
+        self.H = None if adjacent else nn.Parameter(parts[-1])
 
     @property
     def answers(self) -> torch.Tensor:
         """Return (tokens, d) W. Row 0 is of the empty token."""
-        table: torch.Tensor = self.tables[self.answer_table]
-        return table
+        last = self.shape.hops * self.shape.dims
+        return self.table[:, last:] if self.answer_table is None else self.answer_table
 
     def forward(
         self,
@@ -154,30 +157,32 @@ class MemoryNetwork(nn.Module):
         """
         if memory.shape[1] > self.shape.memory:
             raise ConfigError(f"{memory.shape[1]} entries, and memory: {self.shape.memory}")
-        rows = [table if bags is None else bags.encode(table) for table in self.tables]
-        filled = memory > 0
-        state = functional.embedding(query, rows[self.query_table])
-        weights = []
+        rows = self._encode(self.table, bags)
+        vectors = functional.embedding(memory, rows)
+        if self.times is not None:
+            vectors = vectors + self.times[: memory.shape[1]]
+        by_table = vectors.split(self.shape.dims, dim=2)
+        queries = rows if self.query_table is None else self._encode(self.query_table, bags)
+        state = functional.embedding(query, queries)[:, : self.shape.dims]
+        filled, weights = memory > 0, []
         for entry, output in self.hop_tables:
-            m, c = (self._look_up(rows[table], table, memory) for table in (entry, output))
-            o, weight = attend(state, m, c, filled, linear)
+            o, weight = attend(state, by_table[entry], by_table[output], filled, linear)
             state = o + (state if self.H is None else state @ self.H.T)
             weights.append(weight)
         return MemoryReading(state, torch.stack(weights, dim=1))
 
-    def _look_up(self, rows: torch.Tensor, table: int, memory: torch.Tensor) -> torch.Tensor:
-        vectors = functional.embedding(memory, rows)
-        return vectors + self.times[table][: memory.shape[1]] if self.shape.temporal else vectors
+    def _encode(self, table: torch.Tensor, bags: WordBags | None) -> torch.Tensor:
+        return table if bags is None else bags.encode(table, self.shape.dims)
 
     def score(self, state: torch.Tensor) -> torch.Tensor:
         """Return the (b, tokens) products of states with W."""
         return state @ self.answers.T
 
 
-def split_normals(rows: Sequence[int], dims: int, seed: int, spread: float) -> list[nn.Parameter]:
-    """Return weights of these numbers of rows: normal numbers of mean 0, by hash of the seed."""
+def split_normals(rows: Sequence[int], dims: int, seed: int, spread: float) -> list[torch.Tensor]:
+    """Return tables of these numbers of rows: normal numbers of mean 0, by hash of the seed."""
     table = torch.from_numpy(random_normals(sum(rows), dims, seed) * np.float32(spread))
-    return [nn.Parameter(part.clone()) for part in torch.split(table, list(rows))]
+    return list(torch.split(table, list(rows)))
 
 
 class WordBags(nn.Module):
@@ -207,15 +212,15 @@ class WordBags(nn.Module):
             place = np.arange(1, len(sentence) + 1) / max(len(sentence), 1)
             np.add.at(even[entry], list(sentence), 1 - place if position else 1)
             np.add.at(slope[entry], list(sentence), 1 - 2 * place if position else 0)
-        self.register_buffer("even", torch.from_numpy(even))
-        self.register_buffer("slope", torch.from_numpy(slope) if position else None)
+        self.register_buffer("weights", torch.from_numpy(np.concatenate([even, slope])))
 
-    def encode(self, table: torch.Tensor) -> torch.Tensor:
-        """Return (entries, d) vectors of all entries, from the (tokens, d) table of words."""
-        even, slope = self.get_buffer("even"), self.slope
-        vectors = even.to(table.dtype) @ table
-        if not isinstance(slope, torch.Tensor):
-            return vectors
-        dims = table.shape[1]
+    def encode(self, table: torch.Tensor, dims: int) -> torch.Tensor:
+        """Return (entries, T d) vectors of all entries.
+
+        Args:
+            table: (tokens, T d) vectors of words in T tables side by side.
+            dims: d.
+        """
+        even, slope = (self.get_buffer("weights").to(table.dtype) @ table).chunk(2)
         share = torch.arange(1, dims + 1, dtype=table.dtype, device=table.device) / dims
-        return vectors - share * (slope.to(table.dtype) @ table)
+        return even - share.repeat(table.shape[1] // dims) * slope

@@ -1,0 +1,246 @@
+"""Study of memory networks on generated questions: errors by hops, tying and number of questions.
+
+    python jobs/studies/question_answering.py --output runs.jsonl
+    python jobs/studies/question_answering.py --output runs.jsonl --tasks 2 --questions 10000 --hops 1,3
+    python jobs/studies/question_answering.py --output runs.jsonl --tables   # of the fits in the file alone
+    python jobs/studies/question_answering.py --quick                        # seconds, to see that it runs
+
+The tasks are those of `data.question_worlds`, after tasks 1, 2, 6, 12 and 15 of bAbI, with sentences of our
+own. `joint` is one network for all five, trained on the questions of all. Training is the authors'
+(Sukhbaatar et al. 2015): position and temporal encoding, a linear start of 20 epochs at half the rate, then
+100 epochs; 10 % empty entries; see `models.networks.answers.AnswerPlan`. All seeds of weights have the same
+stories; 1,000 further stories of each task are the test.
+
+A fit is a line of the output file, with its errors on training and test questions. Fits whose lines are in
+the file are not made again, so a study goes on where it was stopped. The tables show the test error of the
+fit with the lowest training error (as the authors do), then the median with the least and the most over
+the seeds, in percent. `guess` is the error of the most frequent answer. One process, without Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recbench_spark import cli
+from recbench_spark.data.question_worlds import TASKS, QuestionSet, number_stories, write_stories
+from recbench_spark.errors import OK, DataError
+from recbench_spark.models.networks.answers import AnswerPlan, Questions, fit_answers, measure_error
+from recbench_spark.models.networks.memory import TYINGS, MemoryNetwork, MemoryShape, WordBags
+from recbench_spark.runtime.journal import Journal
+
+REVISION = 1
+"""Revision of the lines: raise it when a story, a fit or an error changes."""
+
+JOINT = "joint"
+NAMES = (*map(str, TASKS), JOINT)
+TEST_QUESTIONS, MOST_ENTRIES, SPARE = 1000, 50, 1.2
+"""Test questions of a task, the authors' largest memory, and room for empty entries in a smaller one."""
+
+QUICK = {"tasks": "1", "questions": (300,), "hops": (1,), "tyings": "adjacent", "seeds": 2, "epochs": 10}
+
+
+class QuestionFit(NamedTuple):
+    """QuestionFit names a fit: all that its line depends on."""
+
+    task: str
+    questions: int
+    tying: str
+    hops: int
+    seed: int
+    dims: int
+    epochs: int
+    stories: int
+    revision: int = REVISION
+
+
+def parser() -> cli.Parser:
+    """Make the parser of the flags."""
+    flags = cli.Parser(__doc__ or "")
+    flags.add_argument("--output", type=Path, help="file of fits; those in it are not made again")
+    flags.add_argument("--tasks", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
+    counts, count = cli.parse_counts, cli.parse_count
+    flags.add_argument(
+        "--questions", type=counts, default=(1000, 10000), help="training questions of a task"
+    )
+    flags.add_argument("--hops", type=counts, default=(1, 2, 3))
+    flags.add_argument("--tyings", default=",".join(TYINGS), help=f"some of {','.join(TYINGS)}")
+    flags.add_argument("--seeds", type=count, default=10, help="seeds of weights: 1 to this number (10)")
+    flags.add_argument("--dims", type=count, default=20, help="length of vectors (20)")
+    flags.add_argument("--epochs", type=count, default=100, help="after a linear start of a fifth (100)")
+    flags.add_argument("--stories", type=int, default=1, help="seed of the stories (1)")
+    flags.add_argument("--quick", action="store_true", help="a study of seconds, whatever other flags say")
+    flags.add_argument("--tables", action="store_true", help="fit nothing: print the tables of the file")
+    return flags
+
+
+def main(args: argparse.Namespace) -> int:
+    """Make the fits that are missing, and print tables of all fits that the flags name."""
+    if args.quick:
+        vars(args).update(QUICK)
+    fits, lines = list_fits(args), read_lines(args.output)
+    if not args.tables:
+        lines |= run_fits([fit for fit in fits if fit not in lines], args.output)
+    known = [lines[fit] for fit in fits if fit in lines]
+    if not known:
+        raise DataError("no fit to show", "leave --tables out, or name the file that --output wrote")
+    print("\n\n".join(make_tables(known)))
+    return OK
+
+
+def list_fits(args: argparse.Namespace) -> list[QuestionFit]:
+    """Return the fits that the flags name, seed by seed."""
+    tasks = cli.parse_names(args.tasks, "--tasks", NAMES)
+    tyings = cli.parse_names(args.tyings, "--tyings", TYINGS)
+    seeds = range(1, args.seeds + 1)
+    sizes = product(args.questions, seeds, tasks, tyings, args.hops)
+    return [
+        QuestionFit(task, questions, tying, hops, seed, args.dims, args.epochs, args.stories)
+        for questions, seed, task, tying, hops in sizes
+    ]
+
+
+def read_lines(path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
+    """Return the lines of a file by their fits; a file that does not exist has none."""
+    if path is None or not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return {QuestionFit(*(line[name] for name in QuestionFit._fields)): line for line in lines}
+
+
+def run_fits(fits: list[QuestionFit], path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
+    """Make fits one after the other, and append a line for each to the file."""
+    journal, lines = Journal(), {}
+    worlds: dict[tuple[Any, ...], QuestionWorld] = {}
+    for number, fit in enumerate(fits, 1):
+        key = (fit.task, fit.questions, fit.stories)
+        if key not in worlds:
+            worlds[key] = make_world(*key)
+        lines[fit] = run_fit(fit, worlds[key])
+        journal.say(f"{number} of {len(fits)}: {json.dumps(lines[fit])}")
+        if path is not None:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(lines[fit]) + "\n")
+    return lines
+
+
+class QuestionWorld(NamedTuple):
+    """QuestionWorld holds the questions of a task, or of all tasks.
+
+    Attributes:
+        numbered: all questions.
+        train: training questions.
+        tests: test questions of each task.
+        guesses: error of the most frequent answer in training, of each task.
+    """
+
+    numbered: QuestionSet
+    train: Questions
+    tests: dict[str, Questions]
+    guesses: dict[str, float]
+
+
+def make_world(task: str, questions: int, seed: int) -> QuestionWorld:
+    """Write the stories of a task or of all, and divide them into training and test."""
+    tasks = TASKS if task == JOINT else (int(task),)
+    size = questions + TEST_QUESTIONS
+    numbered = number_stories([story for one in tasks for story in write_stories(one, size, seed)])
+    part = np.arange(len(numbered.query)) % size < questions
+    tests, guesses = {}, {}
+    for place, one in enumerate(tasks):
+        rows = np.arange(place * size, (place + 1) * size)
+        tests[str(one)] = take_rows(numbered, rows[questions:])
+        guesses[str(one)] = measure_guess(numbered, rows[:questions], rows[questions:])
+    return QuestionWorld(numbered, take_rows(numbered, np.flatnonzero(part)), tests, guesses)
+
+
+def measure_guess(numbered: QuestionSet, train: np.ndarray, test: np.ndarray) -> float:
+    """Return the error of the most frequent answer in training; of equally frequent ones the first word."""
+    answer = np.array(numbered.words)[numbered.answer]
+    words, counts = np.unique(answer[train], return_counts=True)
+    return float((answer[test] != words[counts.argmax()]).mean())
+
+
+def take_rows(numbered: QuestionSet, rows: np.ndarray) -> Questions:
+    """Return some questions."""
+    chosen = numbered.select(rows)
+    return Questions(chosen.memory, chosen.query, chosen.answer)
+
+
+def run_fit(fit: QuestionFit, world: QuestionWorld) -> dict[str, Any]:
+    """Make one fit and return its line."""
+    numbered, start = world.numbered, time.process_time()
+    longest = min(int(SPARE * numbered.memory.shape[1]) + 1, MOST_ENTRIES)
+    shape = MemoryShape(len(numbered.words), fit.dims, longest, fit.hops, fit.tying)
+    network = MemoryNetwork(shape, fit.seed)
+    plan = AnswerPlan(
+        epochs=fit.epochs,
+        linear_start=fit.epochs // 5,
+        halving=max(fit.epochs // 4, 1),
+        seed=fit.seed,
+    )
+    fit_answers(network, numbered.entries, world.train, plan)
+    bags = WordBags(numbered.entries, len(numbered.words))
+    errors = {task: measure_error(network, bags, test) for task, test in world.tests.items()}
+    return {
+        **fit._asdict(),
+        "train_error": measure_error(network, bags, world.train),
+        "test_errors": errors,
+        "guesses": world.guesses,
+        "seconds": round(time.process_time() - start, 1),
+    }
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+def make_tables(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Return a table for each number of questions, alone and joint."""
+    for is_joint in (False, True):
+        for questions in sorted({line["questions"] for line in lines}):
+            chosen = [
+                line
+                for line in lines
+                if line["questions"] == questions and (line["task"] == JOINT) == is_joint
+            ]
+            if chosen:
+                title = (
+                    f"{questions:,} questions of each task, {'joint' if is_joint else 'each task alone'}"
+                )
+                yield f"{title}:\n\n{make_table(chosen)}"
+
+
+def make_table(lines: list[dict[str, Any]]) -> str:
+    """Return a table with a row for each tying and number of hops, and a column for each task."""
+    tasks = [str(task) for task in TASKS if any(str(task) in line["test_errors"] for line in lines)]
+    rows = [["tying", "hops", "seeds", *(f"task {task}" for task in tasks)]]
+    rows.append(["---"] * len(rows[0]))
+    guesses = {task: error for line in lines for task, error in line["guesses"].items()}
+    rows.append(["guess", "", "", *(f"{100 * guesses[task]:.1f}" for task in tasks)])
+    for tying, hops in sorted({(line["tying"], line["hops"]) for line in lines}):
+        own = [line for line in lines if (line["tying"], line["hops"]) == (tying, hops)]
+        by_task = [[line for line in own if task in line["test_errors"]] for task in tasks]
+        counts = sorted({len(part) for part in by_task if part})
+        cells = [format_errors(part, task) for part, task in zip(by_task, tasks, strict=True)]
+        rows.append([tying, str(hops), " to ".join(map(str, counts[:: len(counts) - 1 or 1])), *cells])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def format_errors(lines: list[dict[str, Any]], task: str) -> str:
+    """Return the test error of the fit with the lowest training error, and median, least and most."""
+    if not lines:
+        return "not run"
+    errors = [100 * line["test_errors"][task] for line in lines]
+    best = errors[int(np.argmin([line["train_error"] for line in lines]))]
+    return f"{best:.1f}, {np.median(errors):.1f} ({min(errors):.1f} to {max(errors):.1f})"
+
+
+if __name__ == "__main__":
+    cli.run(main, parser())
