@@ -38,7 +38,7 @@ IMPERSONAL = {"random", "popular", "means", *NOT_SHIPPED}
 
 def group_findings(report: Report) -> tuple[Advice, ...]:
     """Return the failed gates and warnings by what to do about them, the most urgent first."""
-    kinds = {row.model: row.model_kind for board in report.leaderboards for row in board.rows}
+    kinds = map_kinds(report)
     groups: dict[tuple[str, str], list[CheckRow]] = {}
     for row in (*report.failures, *report.warnings):
         groups.setdefault(choose_advice(row, kinds), []).append(row)
@@ -48,6 +48,19 @@ def group_findings(report: Report) -> tuple[Advice, ...]:
         for advice in order
         if advice in groups
     )
+
+
+def map_kinds(report: Report) -> dict[str, str]:
+    """Map each ranked model to its kind."""
+    return {row.model: row.model_kind for board in report.leaderboards for row in board.rows}
+
+
+def split_notes(report: Report) -> tuple[tuple[CheckRow, ...], tuple[CheckRow, ...]]:
+    """Return the findings that ask for something, gates first, and those that are notes."""
+    kinds = map_kinds(report)
+    rows = (*report.failures, *report.warnings)
+    notes = tuple(row for row in rows if choose_advice(row, kinds) == NATURE)
+    return tuple(row for row in rows if row not in notes), notes
 
 
 def choose_advice(row: CheckRow, kinds: dict[str, str]) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES, USER_METRICS, 
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.table_sql import view_files
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "bi.md"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 VALUES: dict[str, Any] = {
     "suite": "demo", "status": "succeeded", "attempt": 1, "dataset": "world", "split": "RO_RS",
@@ -138,3 +140,14 @@ def test_flags_that_do_not_go_together_are_refused(
     with pytest.raises(SystemExit) as end:
         cli.run(query.main, query.parser(), flags)
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_the_questions_of_the_page_have_answers(warehouse: str, tmp_path: Path) -> None:
+    """The warehouse has no slices, comparisons and regressions: these questions answer with their columns."""
+    target = tmp_path / "results.duckdb"
+    assert run_export(warehouse, target) == 0
+    questions = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(questions) == 5
+    with duckdb.connect(str(target), read_only=True) as connection:
+        counts = [len(connection.sql(sql).fetchall()) for sql in questions]
+    assert counts == [2, 4, 0, 0, 0]

@@ -15,6 +15,7 @@ from recbench_spark.reports import (
     Fall,
     Report,
     add_nights,
+    leaderboard_text,
     list_causes,
     make_fall,
     make_pairs_compared,
@@ -197,6 +198,9 @@ def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -
     assert [(one.title, one.is_note, one.findings[0][2]) for one in noted] == [("Notes", True, "t")]
     page = render_html(report(*rows, checks=found[:1]))
     assert '<span class="good">1 note</span>' in page and "1 note of no consequence" in page
+    text = leaderboard_text(report(*rows, checks=found[:1]))
+    assert text.endswith("1 note on what follows from the kind of a model are in the report")
+    assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=found))
 
 
 def test_every_finding_has_advice() -> None:
