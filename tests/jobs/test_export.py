@@ -143,7 +143,7 @@ def test_flags_that_do_not_go_together_are_refused(
 
 
 def test_the_questions_of_the_page_have_answers(warehouse: str, tmp_path: Path) -> None:
-    """The warehouse has no slices, comparisons and regressions: these questions answer with their columns."""
+    """The warehouse has no slices, comparisons and regressions: these questions have no rows."""
     target = tmp_path / "results.duckdb"
     assert run_export(warehouse, target) == 0
     questions = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
