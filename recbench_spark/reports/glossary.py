@@ -122,7 +122,7 @@ def list_terms(report: Report) -> tuple[tuple[str, str, str], ...]:
 def _list_keys(report: Report) -> Iterator[str]:
     """Yield the keys of the terms whose section is shown."""
     rows = [row for board in report.leaderboards for row in board.rows]
-    is_shown = {
+    is_shown: dict[str, object] = {
         "interval": any(row.estimate.interval for row in rows),
         "tie": any(row.overlaps_next for row in rows),
         "truth": any(row.model_kind == "truth" for row in rows),
@@ -149,8 +149,7 @@ def explain_users(report: Report) -> tuple[str, ...]:
     boards = {board.part: {row.estimate.n for row in board.rows} for board in report.leaderboards}
     runs = {run.n_users for run in report.runs if run.n_users is not None}
     pairs = {pair.users for pair in report.compared}
-    counts = set().union(*boards.values(), runs, pairs)
-    if len(counts) < 2:
+    if len({n for counts in (*boards.values(), runs, pairs) for n in counts}) < 2:
         return ()
     sentences = [
         f"Leaderboard of {part}: {_join_counts(users)} users with a value: by the default definition those "

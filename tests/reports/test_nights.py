@@ -50,7 +50,7 @@ def history(values: dict[str, list[tuple[str, float]]], **more: Any) -> pd.DataF
     return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
 
 
-def fallen_night() -> Report:
+def make_fallen_night() -> Report:
     made = report(
         *(number(m, v, model_kind=m) for m, v in (("truth", 0.5), ("ours", 0.2), ("popular", 0.1))),
     )
@@ -102,7 +102,7 @@ def test_causes_name_what_differs_and_when() -> None:
 
 
 def test_the_first_screen_says_what_fell_and_what_can_be_shipped() -> None:
-    opening = make_opening(fallen_night())
+    opening = make_opening(make_fallen_night())
     assert opening.tone == "bad" and opening.verdict.startswith("Do not ship ours: worse than an earlier")
     assert opening.events[0].startswith("ours fell by two thirds")
     assert opening.shipped == (
@@ -137,7 +137,7 @@ def test_a_model_that_failed_or_was_stopped_by_a_gate_is_not_shipped() -> None:
 
 
 def test_rows_have_their_change_and_their_last_nights() -> None:
-    made = fallen_night()
+    made = make_fallen_night()
     rows = {row.model: row for row in made.leaderboards[0].rows}
     trend = rows["ours"].trend
     assert trend is not None and trend.change == pytest.approx(-0.1) and trend.other_date == "2026-01-04"
@@ -154,7 +154,7 @@ def test_nights_under_another_meaning_are_no_trend(other: dict[str, Any]) -> Non
 
 
 def test_the_page_marks_the_row_and_draws_nights_and_comparisons() -> None:
-    page = render_html(fallen_night())
+    page = render_html(make_fallen_night())
     (row,) = re.findall(r'<tr class="fell"><td class="num place">.*?</tr>', page, flags=re.DOTALL)
     assert "ours" in row and "regressed" in row and "-0.1000" in row
     assert "the last 2 nights: 2026-01-04 0.3000, 2026-01-05 0.2000" in row
@@ -188,19 +188,19 @@ def test_what_the_digits_do_not_show_has_no_sign(value: float, text: str) -> Non
 
 def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -> None:
     kinds = {"t": "truth", "a": "als"}
-    found = [
+    checks = [
         [f"run-{model}", "test: tied truth items", "warning", 0.5, 0.1, False, "tied"] for model in kinds
     ]
     rows = [number(model, 0.5, model_kind=kind) for model, kind in kinds.items()]
-    both = group_findings(report(*rows, checks=found))
+    both = group_findings(report(*rows, checks=checks))
     assert [(one.title, one.is_note) for one in both] == [("Break ties", False)]
-    noted = group_findings(report(*rows, checks=found[:1]))
+    noted = group_findings(report(*rows, checks=checks[:1]))
     assert [(one.title, one.is_note, one.findings[0][2]) for one in noted] == [("Notes", True, "t")]
-    page = render_html(report(*rows, checks=found[:1]))
+    page = render_html(report(*rows, checks=checks[:1]))
     assert '<span class="good">1 note</span>' in page and "1 note of no consequence" in page
-    text = leaderboard_text(report(*rows, checks=found[:1]))
+    text = leaderboard_text(report(*rows, checks=checks[:1]))
     assert text.endswith("1 note on what follows from the kind of a model are in the report")
-    assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=found))
+    assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=checks))
 
 
 def test_every_finding_has_advice() -> None:
@@ -217,7 +217,7 @@ def test_counts_of_users_that_differ_are_explained_and_equal_ones_are_not() -> N
 
 
 def test_terms_of_the_page_stand_in_the_glossary_and_are_linked() -> None:
-    made = fallen_night()
+    made = make_fallen_night()
     page = render_html(made)
     keys = {key for key, _, _ in list_terms(made)}
     assert {"metric-ndcg", "since", "regression", "users", "verdict"} <= keys and "tau" not in keys
@@ -227,7 +227,7 @@ def test_terms_of_the_page_stand_in_the_glossary_and_are_linked() -> None:
 
 
 def test_regions_that_scroll_can_be_reached_by_keys() -> None:
-    page = render_html(fallen_night())
+    page = render_html(make_fallen_night())
     cards = re.findall(r'<div class="card[^>]*>\s*<table', page)
     assert cards and all('tabindex="0"' in card and "aria-label=" in card for card in cards)
     assert "minmax(min(460px, 100%), 1fr)" in page

@@ -14,7 +14,7 @@ from recbench_spark.runtime.journal import Journal
 from tests.waiting import wait_until
 
 
-class Screen:
+class Terminal:
     """A pseudo-terminal: what a journal writes to it."""
 
     def __init__(self) -> None:
@@ -36,31 +36,31 @@ class Screen:
 
 
 @pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(terminal_bar, "DRAW_SECONDS", 0.01)
-    made = Screen()
+    made = Terminal()
     yield made
     made.stream.close()
     os.close(made.reader)
 
 
-def test_a_stage_has_a_bar_with_its_share_and_the_night(screen: Screen) -> None:
-    journal = Journal(screen.stream)
+def test_a_stage_has_a_bar_with_its_share_and_the_night(terminal: Terminal) -> None:
+    journal = Journal(terminal.stream)
     journal.count("night", 3, 5)
     with journal.stage("rankings", "rank 2 models"):
         assert journal.bar is not None
-        wait_until(lambda: screen.has("night 3 of 5 █████░░░░░░░  rank 2 models  0 s\r"))
+        wait_until(lambda: terminal.has("night 3 of 5 █████░░░░░░░  rank 2 models  0 s\r"))
         journal.bar.move(1, 4)
-        wait_until(lambda: screen.has("█{6}░{18}  25%  rank 2 models  0 s\r"))
+        wait_until(lambda: terminal.has("█{6}░{18}  25%  rank 2 models  0 s\r"))
         journal.say("a line")
-    assert screen.has(r"\r\x1b\[K\[ +0\.\d s\] a line")
-    assert screen.text().endswith(terminal_bar.CLEAR)
+    assert terminal.has(r"\r\x1b\[K\[ +0\.\d s\] a line")
+    assert terminal.text().endswith(terminal_bar.CLEAR)
 
 
-def test_the_bar_is_no_longer_than_the_terminal(screen: Screen) -> None:
-    bar = terminal_bar.TerminalBar(screen.stream)
+def test_the_bar_is_no_longer_than_the_terminal(terminal: Terminal) -> None:
+    bar = terminal_bar.TerminalBar(terminal.stream)
     bar.begin("x" * 200)
     bar.move(1, 2)
     for columns in (1, 10, 40, 80):
@@ -69,14 +69,14 @@ def test_the_bar_is_no_longer_than_the_terminal(screen: Screen) -> None:
     bar.end()
 
 
-def test_an_error_takes_the_bar_away(screen: Screen) -> None:
-    journal = Journal(screen.stream)
+def test_an_error_takes_the_bar_away(terminal: Terminal) -> None:
+    journal = Journal(terminal.stream)
     with pytest.raises(ValueError, match="no"), journal.stage("train", "train"):
         raise ValueError("no")
-    assert journal.bar is not None and screen.text().endswith(terminal_bar.CLEAR)
+    assert journal.bar is not None and terminal.text().endswith(terminal_bar.CLEAR)
 
 
-def test_a_log_gets_lines_alone(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_lines_alone(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     journal = Journal(stream)
     journal.count("night", 1, 2)
@@ -84,4 +84,4 @@ def test_a_log_gets_lines_alone(screen: Screen, monkeypatch: pytest.MonkeyPatch)
         pass
     assert journal.bar is None and re.fullmatch(r"\[ +0\.\d s\] train\n", stream.getvalue())
     monkeypatch.setenv("TERM", "dumb")
-    assert Journal(screen.stream).bar is None
+    assert Journal(terminal.stream).bar is None
