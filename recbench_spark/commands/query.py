@@ -2,6 +2,7 @@
 
     python jobs/query.py --warehouse warehouse/demo leaderboard
     python jobs/query.py --warehouse warehouse/demo "SELECT model, value FROM leaderboard WHERE k = 10"
+    python jobs/query.py --warehouse warehouse/demo --export results.duckdb
     python jobs/query.py --list
 
 A name means a view, a table, or one of the ready-made questions of recbench_spark/sql/queries. Nothing is
@@ -10,6 +11,9 @@ changed: a statement that is not a query over these tables and views is refused 
 Names are answered in this process where the warehouse is a folder of this machine, or a URI of object
 storage (s3://, gs://, abfss://), and its tables are small enough, with the rows and the order of Spark; a
 SELECT of your own is in Spark's SQL, or in DuckDB's with --engine local and where pyspark is missing.
+
+--export copies all tables and views to one DuckDB file, for its shell and for BI tools, without Java. The
+file appears whole or not at all, and an existing one stays as it is without --replace.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--list", action="store_true", help="list tables, views and questions")
     flags.add_argument("--limit", type=cli.parse_count, default=50, help="rows printed (default 50)")
     flags.add_argument("--format", choices=["table", "csv"], default="table", help="form of the rows")
+    flags.add_argument("--export", metavar="FILE", help="copy all tables and views to this DuckDB file")
+    flags.add_argument("--replace", action="store_true", help="with --export: replace an existing file")
     flags.add_argument(
         "--engine",
         choices=["auto", "local", "spark"],
@@ -37,7 +43,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """List the queries, or run one and print its rows."""
+    """List the queries, run one and print its rows, or export the warehouse."""
     # Imported here, so that --help and wrong flags are answered before anything is loaded.
     from recbench_spark.commands.actions import query  # noqa: PLC0415
 

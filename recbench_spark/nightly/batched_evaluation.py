@@ -289,7 +289,8 @@ def _run_pass(
     work = BatchedWork(
         members, request.request, request.measures, request.values, folders, str(notes or "")
     )
-    with watch_progress(notes, night.n_rankings * len(group), journal.say):
+    draw = journal.bar.move if journal.bar else None
+    with watch_progress(notes, night.n_rankings * len(group), journal.say, draw):
         results = shuffle.evaluate(
             users,
             [ready.ranked for ready in group],

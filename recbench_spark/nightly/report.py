@@ -19,14 +19,20 @@ from recbench_spark.evaluation.comparison.differences import HOLDOUT
 from recbench_spark.kernels.comparison.paradoxes import KINDS
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.nightly.benchmark_checks import parse_headline
-from recbench_spark.nightly.comparisons import regression_in_words
 from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter
 from recbench_spark.nightly.night_status import report_file
+from recbench_spark.nightly.report_history import (
+    describe_regressions,
+    make_falls,
+    read_compared,
+    read_history,
+    read_regressed,
+)
 from recbench_spark.nightly.run_keys import choose_curve_cutoff
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.query.command_lines import query_command
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RETRIEVAL_RUNS, RUNS
+from recbench_spark.schemas import CURVE_CROSSINGS, GRAPH_RUNS, LEARNING_CURVES, RETRIEVAL_RUNS
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import view_files
 
@@ -60,6 +66,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     splits = sorted({split_id, *latest.split_id})
     selected, id_list = F.col("run_id").isin(ids), _sql_list(ids)
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
+    regressed = read_regressed(ask, ids, logical_date) if benchmark.regressions else []
     report = reports.make_report(
         latest,
         ask(f"SELECT * FROM runs WHERE run_id IN ({id_list}) OR ({failed})"),
@@ -68,8 +75,12 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         benchmark.headline,
         sql_lines=sql_lines(store, benchmark, logical_date),
         pairs=read_multiverse_pairs(store, [benchmark.name]) if benchmark.evaluation.multiverse else None,
-        regressions=describe_regressions(store, selected, logical_date) if benchmark.regressions else (),
+        regressions=describe_regressions(regressed),
     )
+    report = replace(report, falls=make_falls(store, regressed), has_rules=bool(benchmark.regressions))
+    compared = read_compared(ask, ids, report) if benchmark.comparisons else None
+    pairs = () if compared is None else reports.make_pairs_compared(compared)
+    report = reports.add_nights(report, read_history(ask, store, benchmark, logical_date, report), pairs)
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))
         report = replace(report, disagreements=shown)
@@ -143,15 +154,6 @@ def read_disagreements(store: Store, selected: Column) -> tuple[pd.DataFrame, pd
     order = (F.desc("certain"), severity.desc(), F.desc("opposed_share"), "part", "metric", "k", "model")
     plainest = disagree.orderBy(*order, "other").limit(reports.DISAGREEMENTS_SHOWN)
     return plainest.toPandas(), paradoxes.groupBy("kind", "certain").count().toPandas()
-
-
-def describe_regressions(store: Store, selected: Column, logical_date: date) -> tuple[str, ...]:
-    """Return the regressions of these runs on a night in words; models that can be deployed come first."""
-    kinds = store.read(RUNS).select("run_id", "model_kind")
-    regressed = selected & F.col("regressed") & (F.col("logical_date") == F.lit(logical_date))
-    rows = store.spark.table("current_comparisons").where(regressed).join(kinds, "run_id")
-    order = (F.col("model_kind").isin(*reports.NOT_SHIPPED), "model", "part", "metric", "k", "kind")
-    return tuple(regression_in_words(row) for row in rows.orderBy(*order).collect())
 
 
 def read_changes(store: Store, benchmark: Benchmark, selected: Column) -> pd.DataFrame:

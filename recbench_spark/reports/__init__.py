@@ -12,6 +12,15 @@ from recbench_spark.reports.facts import LearningCurveFacts, Report
 from recbench_spark.reports.graphs import make_graphs
 from recbench_spark.reports.learning_curves import make_learning_curves
 from recbench_spark.reports.multiverse import make_multiverse, make_pairs
+from recbench_spark.reports.night_facts import Fall
+from recbench_spark.reports.nights import (
+    COMPARED_COLUMNS,
+    HISTORY_COLUMNS,
+    add_nights,
+    make_fall,
+    make_pairs_compared,
+)
+from recbench_spark.reports.opening import list_causes
 from recbench_spark.reports.page import (
     render_board,
     render_html,
@@ -24,22 +33,29 @@ from recbench_spark.reports.retrieval import RetrievalFacts, choose_indexes, mak
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
 __all__ = [
+    "COMPARED_COLUMNS",
     "DISAGREEMENTS_SHOWN",
+    "HISTORY_COLUMNS",
     "NOT_SHIPPED",
     "BoardFacts",
+    "Fall",
     "LearningCurveFacts",
     "Report",
     "RetrievalFacts",
+    "add_nights",
     "board_text",
     "choose_indexes",
     "leaderboard_text",
+    "list_causes",
     "make_board",
     "make_changes",
     "make_disagreements",
+    "make_fall",
     "make_graphs",
     "make_learning_curves",
     "make_multiverse",
     "make_pairs",
+    "make_pairs_compared",
     "make_report",
     "make_retrieval",
     "multiverse_text",

@@ -13,16 +13,20 @@ from recbench_spark.reports.facts import ChangeFacts, GroupChange
 MODELS_PER_PART = 4
 GROUPS_PER_KEY = 8
 OTHERS = "others"
+VISIBLE = 0.00005
+"""Smallest change that four decimals show."""
 
 
 def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
     """Return facts for each model, part and key of groups, from rows of one metric and cut-off.
 
     Each part has the models that moved most, each key the groups that add most; the others are summed up.
+    What four decimals do not show has not moved: such models are left out, and pages leave out such groups.
     """
     facts = []
     for part, rows in changes.groupby("part", sort=True):
         moved = (rows.value - rows.other_value).abs().groupby(rows.model).max()
+        moved = moved[moved >= VISIBLE]
         models = moved.sort_values(ascending=False, kind="stable").index[:MODELS_PER_PART]
         for model in models:
             model_rows = rows[rows.model == model]

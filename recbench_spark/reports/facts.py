@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.reports.night_facts import ComparedPair, Fall, Trend
 from recbench_spark.reports.retrieval import RetrievalFacts
 
 
@@ -74,7 +75,7 @@ class LeaderboardRow:
     """A model's place on a board; `others` follow the board's `others`, None where not measured.
 
     `training_rows`: number of training items in its lists, which other models of the board cannot
-    recommend.
+    recommend. `trend`: its last nights, None on its first one. `fell`: whether it regressed on this part.
     """
 
     position: int
@@ -85,6 +86,8 @@ class LeaderboardRow:
     others: tuple[MetricEstimate | None, ...]
     overlaps_next: bool | None
     training_rows: int = 0
+    trend: Trend | None = None
+    fell: bool = False
 
     @property
     def note(self) -> str:
@@ -478,6 +481,9 @@ class Report:
     learning_curves: tuple[LearningCurveFacts, ...] = ()
     retrieval: tuple[RetrievalFacts, ...] = ()
     chosen_indexes: tuple[str, ...] = ()
+    falls: tuple[Fall, ...] = ()
+    compared: tuple[ComparedPair, ...] = ()
+    has_rules: bool = False
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -10,11 +10,16 @@ from typing import TypeVar
 
 import jinja2
 
+from recbench_spark.reports.advice import group_findings
 from recbench_spark.reports.boards import BoardFacts, format_spread
+from recbench_spark.reports.changes import VISIBLE
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
+from recbench_spark.reports.glossary import explain_term, explain_users, list_terms
+from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.phrases import (
     format_estimate,
     format_number,
+    format_signed,
     format_value,
     level_in_words,
 )
@@ -28,7 +33,14 @@ Place = TypeVar("Place", str, Path)
 def render_html(report: Report) -> str:
     """Render a report as one page without scripts and remote files; equal reports give equal bytes."""
     colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(report.models)}
-    return _template("report.html").render(report=report, colours=colours)
+    return _template("report.html").render(
+        report=report,
+        colours=colours,
+        opening=make_opening(report),
+        advice=group_findings(report),
+        terms=list_terms(report),
+        user_counts=explain_users(report),
+    )
 
 
 def render_multiverse(title: str, facts: Sequence[MultiverseFacts], pairs: Sequence[PairFacts]) -> str:
@@ -66,6 +78,8 @@ def _template(name: str) -> jinja2.Template:
         "estimate": format_estimate,
         "value": format_value,
         "number": format_number,
+        "signed": format_signed,
+        "term": explain_term,
         "level": level_in_words,
         "spread": format_spread,
         "cell": _cell,
@@ -77,6 +91,7 @@ def _template(name: str) -> jinja2.Template:
         "log": math.log,
         "log_ticks": find_log_ticks,
         "isfinite": math.isfinite,
+        "visible": VISIBLE,
         "zip": zip,
     }
     return environment.get_template(name)

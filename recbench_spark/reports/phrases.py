@@ -219,6 +219,16 @@ def format_value(estimate: MetricEstimate | None) -> str:
     return "–" if estimate is None or math.isnan(estimate.value) else f"{estimate.value:.4f}"
 
 
+def format_signed(value: float, digits: int = 4) -> str:
+    """Format a difference with its sign; what the digits do not show has none.
+
+    >>> format_signed(0.0312), format_signed(-0.00001)
+    ('+0.0312', '0.0000')
+    """
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text
+
+
 def level_in_words(level: float | None) -> str:
     """Describe the intervals by their level."""
     return "bootstrap intervals" if level is None else f"{100 * level:g} % bootstrap intervals"

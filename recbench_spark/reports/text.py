@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from recbench_spark.reports.advice import split_notes
 from recbench_spark.reports.facts import (
     CheckRow,
     CorrectionFacts,
@@ -35,10 +36,13 @@ def leaderboard_text(report: Report) -> str:
     for facts in report.corrections:
         lines += [*_corrections_text(facts), ""]
     lines += report.summary
-    findings = (*report.failures, *report.warnings)
+    findings, notes = split_notes(report)
     if findings:
         lines += ["", *(f"{row.severity}: {row.check}: {_finding_text(row)}" for row in findings[:5])]
         lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
+    if notes:
+        count = f"{len(notes)} notes" if len(notes) > 1 else "1 note"
+        lines += ["", f"{count} on what follows from the kind of a model are in the report"]
     return "\n".join(_printable(line) for line in lines)
 
 

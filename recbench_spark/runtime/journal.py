@@ -8,23 +8,28 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from recbench_spark.errors import StoreError
+from recbench_spark.runtime.terminal_bar import TerminalBar, is_terminal
 from recbench_spark.storage.objects import write_bytes, write_text
 from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 
 
 class Journal:
-    """Prints one line per stage to standard error, and writes one JSON line per stage to a file."""
+    """Prints one line per stage to standard error, and writes one JSON line per stage to a file.
+
+    Where standard error is a terminal, a bar at its foot shows the stage that lasts; logs get lines alone.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.path: Path | None = None
         self.remote: _RemoteLines | None = None
         self.stream = stream or sys.stderr
+        self.bar = TerminalBar(self.stream) if is_terminal(self.stream) else None
         self.started = time.monotonic()
 
     def write_to(self, path: str | Path) -> None:
@@ -69,7 +74,13 @@ class Journal:
 
     def say(self, text: str) -> None:
         """Print a line for the person who watches, with the seconds since the start."""
-        print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=self.stream, flush=True)
+        with self.bar.hide() if self.bar else nullcontext():
+            print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=self.stream, flush=True)
+
+    def count(self, word: str, n: int, total: int) -> None:
+        """Set the place of the present work in a longer one, such as night 2 of 30, for the bar."""
+        if self.bar:
+            self.bar.whole = (word, n, total)
 
     def record(self, stage: str, **facts: Any) -> None:
         """Write a line for the machine."""
@@ -101,12 +112,17 @@ class Journal:
         self.say(text)
         counts: dict[str, Any] = {}
         started = time.monotonic()
+        if self.bar:
+            self.bar.begin(text)
         try:
             yield counts
         except BaseException as error:
             failed = {"seconds": round(time.monotonic() - started, 3), "error": type(error).__name__}
             self.record(stage, **facts, **counts, **failed)
             raise
+        finally:
+            if self.bar:
+                self.bar.end()
         seconds = round(time.monotonic() - started, 3)
         self.record(stage, **facts, **counts, seconds=seconds)
 

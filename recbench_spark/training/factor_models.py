@@ -195,7 +195,7 @@ def load_pairs(folder: Path) -> UserItemPairs:
 
 
 def with_vectors(
-    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, *, chosen: Any = None
+    data: SplitData, name: str, ids: DataFrame, rows: np.ndarray, *, chosen: Any = None, biases: Any = None
 ) -> DataFrame:
     """Return `NAME_id`, vector, bias, read from a Parquet file of scratch that all executors see.
 
@@ -205,9 +205,10 @@ def with_vectors(
         ids: `NAME_id`, `NAME_index`.
         rows: (n, d) vectors by index.
         chosen: (k,) indices that have a vector; None: all. Items without training rows have none.
+        biases: (n,) biases by index; None: 0.
     """
     place = join_uri(data.scratch_folder(), f"{name}s.parquet")
-    write_vectors(place, rows, np.arange(len(rows)) if chosen is None else chosen)
+    write_vectors(place, rows, np.arange(len(rows)) if chosen is None else chosen, biases)
     places = ids.select(f"{name}_id", F.col(f"{name}_index").alias("place"))
     vectors = load_parquet(data.spark, place).join(places, "place")
     return vectors.select(f"{name}_id", "vector", "bias")

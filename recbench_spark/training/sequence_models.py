@@ -33,9 +33,11 @@ from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_hi
 from recbench_spark.models.networks.sequences import Sequences
 from recbench_spark.models.networks.settings import SequenceModelConfig
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.host_files import copy_file_to_object, digest_content, open_object
 from recbench_spark.storage.shared_arrays import flatten_lists
-from recbench_spark.storage.shared_rows import load_parquet
-from recbench_spark.training.factor_models import find_journal, fit_folder, read_rows, write_vectors
+from recbench_spark.storage.shared_rows import load_parquet, share_rows
+from recbench_spark.storage.uris import join_uri
+from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.sequences import count_order, require_times
 
@@ -46,21 +48,22 @@ CHECKPOINT = "checkpoints/best.safetensors"
 class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
     """Adapter of models that read users' items in the order of time."""
 
-    needs_folder: ClassVar[bool] = True
+    needs_files: ClassVar[bool] = True
+    keeps_checkpoints: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Fit the network; then compute the vectors of users with training or given rows."""
         settings, journal = self.settings, find_journal(data)
         folder = fit_folder(data, 1)
-        sequences = write_sequences(data, settings, folder, journal)
+        sequences = write_sequences(data, settings, journal)
         task = SequenceTask(sequences, settings)
         result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
-        network = FittedNetwork(settings, sequences.items, str(folder))
+        network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / CHECKPOINT))
         histories = list_histories(data, settings)
         return Trained(
-            embed_users(histories, network, folder),
-            make_item_rows(data, task, sequences, folder),
+            embed_users(histories, network, data.store.scratch),
+            make_item_rows(data, task, sequences),
             explanations=explain_users(histories, data.items, network),
         )
 
@@ -69,9 +72,7 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         return self.users(trained, source)
 
 
-def write_sequences(
-    data: SplitData, settings: SequenceModelConfig, folder: Path, journal: Journal
-) -> Sequences:
+def write_sequences(data: SplitData, settings: SequenceModelConfig, journal: Journal) -> Sequences:
     """Order the training rows in tasks, say how well times order them, and read them in this process.
 
     Raises:
@@ -79,9 +80,8 @@ def write_sequences(
     """
     require_times(data.timed_rows("train", "given", "valid"), settings.name, settings.kind)
     ordered = data.sequences("train")
-    place = str(folder / "sequences")
-    add_dense_index(ordered, F.col("user_id"), "user_index").write.mode("overwrite").parquet(place)
-    facts = count_order(load_parquet(data.spark, place), read_length(settings))
+    shared = share_rows(data.store.scratch, add_dense_index(ordered, F.col("user_id"), "user_index"))
+    facts = count_order(load_parquet(data.spark, *shared.files), read_length(settings))
     if not facts.users:
         raise DataError("no training rows are relevant", "lower the relevance threshold")
     journal.say(
@@ -89,7 +89,7 @@ def write_sequences(
         f"their last time and {facts.still:,} of one time alone, in the order of ids; {facts.longer:,} "
         f"have more than the {read_length(settings):,} items that are read"
     )
-    table = read_rows(data, place).select(["user_index", "items"]).sort_by("user_index")
+    table = shared.dataset().to_table(columns=["user_index", "items"]).sort_by("user_index")
     offsets, items = flatten_lists(table.column("items").combine_chunks())
     return Sequences(data.n_items, offsets.astype(np.int64), items.astype(np.int32))
 
@@ -100,16 +100,20 @@ def list_histories(data: SplitData, settings: SequenceModelConfig) -> DataFrame:
     return data.sequences(*parts).select("user_id", "items")
 
 
-def make_item_rows(data: SplitData, task: SequenceTask, sequences: Sequences, folder: Path) -> DataFrame:
+def make_item_rows(data: SplitData, task: SequenceTask, sequences: Sequences) -> DataFrame:
     """Return item_id, vector, bias of items with training rows; the others have no place in a list."""
     with torch.no_grad():
         vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
     seen = np.flatnonzero(np.bincount(sequences.item, minlength=sequences.items))
-    path = folder / "items.parquet"
-    write_vectors(path, vectors, seen, None if biases is None else biases.detach().numpy())
-    places = data.items.select("item_id", F.col("item_index").alias("place"))
-    rows = load_parquet(data.spark, str(path)).join(places, "place")
-    return rows.select("item_id", "vector", "bias")
+    own = None if biases is None else biases.detach().numpy()
+    return with_vectors(data, "item", data.items, vectors, chosen=seen, biases=own)
+
+
+def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
+    """Copy the weights to where all tasks see them; return place, bytes and digest."""
+    place = join_uri(data.scratch_folder(), path.name)
+    copy_file_to_object(path, place)
+    return place, path.stat().st_size, digest_content(path)
 
 
 # ------------------------------------------------------------------------------- vectors of users
@@ -117,33 +121,34 @@ def make_item_rows(data: SplitData, task: SequenceTask, sequences: Sequences, fo
 
 @dataclass(frozen=True)
 class FittedNetwork:
-    """FittedNetwork is a network as tasks open it: settings, number of items, and the folder of the fit."""
+    """FittedNetwork is a network as tasks open it: settings, number of items, and the file of its weights."""
 
     settings: SequenceModelConfig
     items: int
-    folder: str
+    place: str
+    size: int
+    digest: str
 
     def open(self) -> nn.Module:
         """Return the network with the weights of the best epoch, to be evaluated."""
         module = make_network(self.settings, self.items)
-        read_checkpoint(Path(self.folder, CHECKPOINT), module, None)
+        with open_object(self.place, self.size, self.digest) as file:
+            read_checkpoint(Path(file.name), module, None)
         return module.eval()
 
 
-def embed_users(histories: DataFrame, network: FittedNetwork, folder: Path) -> DataFrame:
-    """Return user_id, vector, bias of users, computed in tasks and written to the folder of the fit.
+def embed_users(histories: DataFrame, network: FittedNetwork, scratch: str) -> DataFrame:
+    """Return user_id, vector, bias of users, computed in tasks and written to scratch.
 
     A task holds the network and one batch of histories.
 
     Args:
         histories: user_id, items.
         network: the fitted network.
-        folder: folder of the fit.
+        scratch: place of rows that all tasks can read.
     """
     vectors = histories.mapInArrow(make_embedding_task(network), "user_id STRING, vector ARRAY<FLOAT>")
-    place = str(folder / "users")
-    vectors.write.mode("overwrite").parquet(place)
-    rows = load_parquet(histories.sparkSession, place)
+    rows = load_parquet(histories.sparkSession, *share_rows(scratch, vectors).files)
     return rows.select("user_id", "vector", F.lit(0.0).alias("bias"))
 
 

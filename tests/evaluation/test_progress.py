@@ -44,3 +44,14 @@ def test_progress_is_reported_during_the_run_and_leaves_nothing(
         wait_until(lambda: bool(said))
     assert said[0].startswith("ranked 50 of 100")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bar_gets_the_numbers_in_place_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "TELL_SECONDS", 0.0)
+    said: list[str] = []
+    drawn: list[tuple[int, int]] = []
+    with progress.watch_progress(tmp_path, 100, said.append, lambda n, total: drawn.append((n, total))):
+        progress.record_progress(str(tmp_path), 0, 50)
+        wait_until(lambda: (50, 100) in drawn)
+    assert said == []

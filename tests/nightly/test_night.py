@@ -585,9 +585,13 @@ def test_a_regression_opens_the_report_and_stands_in_the_nights_result(
             ("pair", "shipped", "truth")
         }
         page = Path(ran.outcome.report_path or "").read_text()
-        summary = page[page.index('<div class="summary">') :]
-        first = summary[summary.index("<p") : summary.index("</p>")]
-        assert ("Regression: shipped: ndcg@10 of test is" in first) == (code == 4)
+        answer = page[page.index('<div class="answer') : page.index('<details class="summary"')]
+        assert ("<li>shipped fell by" in answer) == (code == 4)
+        assert ("its setting kind from item_knn to random on 2026-01-02" in answer) == (code == 4)
+        assert (
+            ("Regression: shipped: ndcg@10 of test is" in page) == ('class="fell"' in page) == (code == 4)
+        )
+        assert ('id="nights"' in page) == (code == 4) and 'id="comparisons"' in page
         assert "Regression" in ran.outcome.leaderboard or code == 0
     # Nights that compare at once are not in one another's way.
     history = DeltaTable(f"{store.root}/comparisons").history()

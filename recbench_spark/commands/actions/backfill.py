@@ -27,6 +27,7 @@ from recbench_spark.failures import describe_with_trace
 from recbench_spark.nightly.night_status import NightOutcome, find_finished_night
 from recbench_spark.placeholders import fill_placeholders
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.storage.uris import link_place
 
 if TYPE_CHECKING:
     from recbench_spark.storage.store import Store
@@ -80,6 +81,7 @@ class Backfill:
     def run_night(self, day: date, benchmark: Benchmark) -> int:
         """Run one night, report it in one line and return its exit code. An error ends this night alone."""
         self.n += 1
+        self.journal.count("night", self.n, self.total)
         started = time.monotonic()
         try:
             outcome, summary = (self._check_night if self.args.dry_run else self._run)(day, benchmark)
@@ -95,8 +97,16 @@ class Backfill:
         self.journal.say(f"{self._describe(day, benchmark)} ({ended}{seconds}): {summary}")
         if outcome is not None:
             self.last = outcome
+            self._say_results(outcome)
             print_findings(outcome)
         return code
+
+    def _say_results(self, outcome: NightOutcome) -> None:
+        """Say what one night alone prints: its conclusions and its report."""
+        for line in list_conclusions(outcome.leaderboard):
+            self.journal.say(f"  {line}")
+        if outcome.report_path:
+            self.journal.say(f"  report: {link_place(outcome.report_path)}")
 
     def _describe(self, day: date, benchmark: Benchmark) -> str:
         split = f" of {benchmark.name}" if self.args.split_seeds else ""
@@ -129,6 +139,21 @@ class Backfill:
             what = f"{self.total} nights"
             self.opened_store = open_store(self.args, benchmark, self.journal, what)
         return self.opened_store
+
+
+def list_conclusions(leaderboard: str) -> list[str]:
+    """Return the sentences and findings below the tables of a leaderboard.
+
+    >>> list_conclusions("demo\\n\\ntest: ndcg@10\\n 1 a 0.5\\n\\na leads with 0.5.\\n\\nwarning: x: 1")
+    ['a leads with 0.5.', 'warning: x: 1']
+    """
+    blocks = leaderboard.split("\n\n")
+    return [
+        line
+        for block in blocks
+        for line in block.splitlines()
+        if line.endswith(".") or line.startswith(("error: ", "warning: "))
+    ]
 
 
 def summarise_night(outcome: NightOutcome) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -15,8 +16,10 @@ from recbench_spark.errors import OK, USAGE, ConfigError, FallbackToSpark, neare
 from recbench_spark.extras import has_module
 from recbench_spark.query import local_engine
 from recbench_spark.query.command_lines import command_line
+from recbench_spark.query.export import export_warehouse
 from recbench_spark.schemas import COMPARISONS, RUNS, TABLES
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.publish import local_path
 from recbench_spark.storage.table_sql import query_files, view_files
 
 if TYPE_CHECKING:
@@ -24,14 +27,16 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the queries, or run one and print its rows."""
+    """List the queries, run one and print its rows, or export the warehouse."""
+    if args.export is not None:
+        return export(args)
+    if args.replace:
+        raise ConfigError("--replace goes with --export alone", "leave it out")
     if args.list or not args.sql:
         print(list_queries())
         return OK if args.list else USAGE
     sql = read_statement(args.sql)
-    if args.warehouse is None:
-        raise ConfigError("the following arguments are required: --warehouse", "--list needs none")
-    require_warehouse(args.warehouse)
+    _require_named_warehouse(args)
     try:
         if not _is_local(args, sql):
             return _answer_on_spark(args, sql)
@@ -41,6 +46,32 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--engine local: {error.message}", "use --engine spark") from None
         print(f"starting Spark: {error.message}", file=sys.stderr)
         return _answer_on_spark(args, sql)
+
+
+def _require_named_warehouse(args: argparse.Namespace) -> None:
+    if args.warehouse is None:
+        raise ConfigError("the following arguments are required: --warehouse", "--list needs none")
+    require_warehouse(args.warehouse)
+
+
+def export(args: argparse.Namespace) -> int:
+    """Copy all tables and views to a DuckDB file, and print what it holds and how to open it."""
+    if args.sql or args.list:
+        raise ConfigError("--export takes no query", "it copies all tables and views; query the file then")
+    _require_named_warehouse(args)
+    if not needs_no_java(args.warehouse):
+        message = f"--export: warehouse {args.warehouse} is no folder and no object storage"
+        raise ConfigError(message, "query it with --engine spark, or copy the warehouse to a folder")
+    store = ArrowStore(args.warehouse, read_only=True)
+    _refuse_empty(args.warehouse, store.exists)
+    target = local_path(args.export)
+    try:
+        made = export_warehouse(store, target, replace=args.replace)
+    except FallbackToSpark as error:
+        raise ConfigError(f"--export: {error.message}", "query it with --engine spark") from None
+    print(f"{target}: {made.describe()}")
+    print(f"open it: {shlex.join(['duckdb', '-readonly', str(target)])}")
+    return OK
 
 
 def _is_local(args: argparse.Namespace, sql: str) -> bool:

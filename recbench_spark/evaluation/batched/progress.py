@@ -37,17 +37,25 @@ def sum_progress(folder: Path) -> int:
 
 
 @contextmanager
-def watch_progress(folder: Path | None, total: int, report: Callable[[str], None]) -> Iterator[None]:
+def watch_progress(
+    folder: Path | None,
+    total: int,
+    report: Callable[[str], None],
+    draw: Callable[[int, int], None] | None = None,
+) -> Iterator[None]:
     """Report every ten seconds, while the body runs, the finished pairs, their total and the time left.
 
-    Without a folder, tasks record nothing and there is nothing to report.
+    With `draw` the finished pairs and their total go to a bar instead, at each look. Without a folder,
+    tasks record nothing and there is nothing to report.
     """
     if folder is None:
         yield
         return
     finished = threading.Event()
     folder.mkdir(parents=True, exist_ok=True)
-    watcher = threading.Thread(target=_report_until, args=(folder, total, report, finished), daemon=True)
+    watcher = threading.Thread(
+        target=_report_until, args=(folder, total, report, draw, finished), daemon=True
+    )
     watcher.start()
     try:
         yield
@@ -58,12 +66,18 @@ def watch_progress(folder: Path | None, total: int, report: Callable[[str], None
 
 
 def _report_until(
-    folder: Path, total: int, report: Callable[[str], None], finished: threading.Event
+    folder: Path,
+    total: int,
+    report: Callable[[str], None],
+    draw: Callable[[int, int], None] | None,
+    finished: threading.Event,
 ) -> None:
     began = reported = time.monotonic()
     while not finished.wait(LOOK_SECONDS):
         pairs, now = sum_progress(folder), time.monotonic()
-        if now - reported >= TELL_SECONDS and pairs:
+        if draw is not None:
+            draw(pairs, total)
+        elif now - reported >= TELL_SECONDS and pairs:
             reported = now
             report(format_progress(pairs, total, now - began))
 

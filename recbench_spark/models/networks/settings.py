@@ -85,8 +85,11 @@ class FittedModel(GradientModel):
     unkeyed: ClassVar[frozenset[str]] = frozenset({"watch"})
 
     validation: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    """Share of the training rows that are set aside by hash."""
     processes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Processes that share each minibatch."""
     watch: bool = False
+    """Report the score of test rows after each epoch; it chooses nothing."""
 
     @model_validator(mode="after")
     def _one_gpu(self) -> Self:

@@ -1,0 +1,174 @@
+"""Short texts on the terms of a report; a page lists those that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recbench_spark.reports.facts import Report
+
+METRICS = {
+    "ndcg": "Hits of the first k, worth less the lower they stand, as a share of the best possible order.",
+    "dcg": "Hits of the first k, worth less the lower they stand.",
+    "recall": "Share of a user's relevant items among the first k.",
+    "precision": "Share of the first k that is relevant.",
+    "f1": "Harmonic mean of precision and recall.",
+    "hit": "Whether a relevant item is among the first k.",
+    "map": "Mean over users of the precision at each hit.",
+    "mrr": "One over the rank of the first hit.",
+    "rbp": "Hits, weighed by how likely a reader goes on to their rank.",
+    "r_precision": "Precision among as many items as the user has relevant ones.",
+    "auc": "Chance that a relevant item stands above another one.",
+    "percentile_rank": "Mean place of relevant items, 0 at the top of the ranking.",
+    "rmse": "Root of the mean squared error of predicted ratings; small is best.",
+    "mse": "Mean squared error of predictions; small is best.",
+    "mae": "Mean size of the error of predictions; small is best.",
+    "pe": "Prediction error: mean prediction over mean outcome, less 1; near 0 is best.",
+    "rig": "Relative information gain: how much less surprising outcomes are than by their mean alone.",
+    "nmse": "Normalised mean squared error: over that of predicting the mean outcome; 1 is no better.",
+    "gauc": "AUC of each user, averaged by the number of the user's rows.",
+    "coverage": "Share of the catalogue that is on some list.",
+    "gini": "How unevenly items are recommended: 0 all alike, 1 a single item.",
+    "novelty": "Mean surprise of recommended items: rare ones count more.",
+    "mean_popularity": "Mean share of training users who have a recommended item.",
+}
+"""What each metric says, in one sentence."""
+
+TERMS = {
+    "interval": (
+        "Interval",
+        "Range that would hold the mean in most samples of such users, by the bootstrap: users are drawn "
+        "again with replacement.",
+    ),
+    "part": (
+        "Part",
+        "Rows held out for measuring. valid chooses settings, test judges; open_loop was shown to users at "
+        "random.",
+    ),
+    "users": (
+        "Users",
+        "Users averaged. Which ones count is a matter of definition, so tables can have different counts.",
+    ),
+    "definition": (
+        "Definition",
+        "Version of the defaults and the axes in which a number differs from them.",
+    ),
+    "since": ("Since last night", "The value less the same model's value on its last night before."),
+    "regression": (
+        "Regression",
+        "A fall behind an earlier night that is larger than the benchmark file allows.",
+    ),
+    "truth": (
+        "Truth",
+        "A model that knows the generated world; nobody could ship it. It is an upper mark.",
+    ),
+    "tie": ("~", "The interval overlaps that of the next model: their order may be chance."),
+    "holm": (
+        "p by Holm",
+        "Chance of a difference as large if there were none, raised for the number of tests that are made "
+        "together.",
+    ),
+    "verdict": (
+        "Verdict",
+        "better and worse: the interval excludes 0; equivalent: it lies within the smallest difference "
+        "that matters; unclear: neither.",
+    ),
+    "open_loop": (
+        "Open loop",
+        "Items shown without the recommender's choice, each as likely as any other.",
+    ),
+    "exposure": (
+        "Exposure bias",
+        "What the deployed recommender did not show cannot be a hit. ips: inverse propensity scoring "
+        "weighs a hit by 1 / its chance to be shown; snips divides by the sum of weights; dr, the doubly "
+        "robust one, adds a model of outcomes.",
+    ),
+    "tau": ("tau-b", "Kendall's agreement of two orders: 1 the same, 0 none, -1 the reverse."),
+    "slice": ("Slice", "The same measure over a part of the items or users only."),
+    "mix": ("Mix", "Change of a mean because other users were averaged."),
+    "within": ("Within", "Change of a mean because the same kind of users got other results."),
+    "simpson": (
+        "Simpson's paradox",
+        "One model is better in the whole, the other within the parts of which the whole is made.",
+    ),
+    "retrieval": ("Recall of an index", "Share of the exact list that the index finds."),
+    "check": (
+        "Check",
+        "A count or share of a run with the largest value that passes; a gate stops a model.",
+    ),
+    "split": (
+        "Split",
+        "Which rows are trained on and which are held out. The same hash means the same rows.",
+    ),
+    "run": ("Run", "One attempt of one model on one night."),
+}
+"""Terms by key: the term as the page writes it, and its text."""
+
+
+def explain_term(key: str) -> str:
+    """Return the text of a term, or of a metric; empty if there is none."""
+    if key in TERMS:
+        return TERMS[key][1]
+    return METRICS.get(key, "")
+
+
+def list_terms(report: Report) -> tuple[tuple[str, str, str], ...]:
+    """Return key, term and text of what a page uses, sorted by term."""
+    metrics = {m.metric for board in report.leaderboards for m in (board.measure, *board.others)}
+    shown = [(f"metric-{name}", name, METRICS[name]) for name in metrics if name in METRICS]
+    shown += [(key, *TERMS[key]) for key in _list_keys(report)]
+    return tuple(sorted(shown, key=lambda term: (term[1].lower(), term[0])))
+
+
+def _list_keys(report: Report) -> Iterator[str]:
+    """Yield the keys of the terms whose section is shown."""
+    rows = [row for board in report.leaderboards for row in board.rows]
+    is_shown: dict[str, object] = {
+        "interval": any(row.estimate.interval for row in rows),
+        "tie": any(row.overlaps_next for row in rows),
+        "truth": any(row.model_kind == "truth" for row in rows),
+        "since": any(row.trend for row in rows),
+        "regression": report.falls or report.regressions or report.has_rules,
+        "open_loop": any(board.part == "open_loop" for board in report.leaderboards),
+        **dict.fromkeys(("part", "users", "definition"), report.leaderboards),
+        **dict.fromkeys(("holm", "verdict"), report.compared),
+        "exposure": report.corrections,
+        "tau": any(column.agreement is not None for one in report.corrections for column in one.columns),
+        "slice": report.slices,
+        **dict.fromkeys(("mix", "within"), report.changes),
+        "simpson": report.disagreements,
+        "retrieval": report.retrieval,
+        "check": report.checks,
+        "split": report.manifests,
+        "run": report.runs,
+    }
+    yield from (key for key, shown in is_shown.items() if shown)
+
+
+def explain_users(report: Report) -> tuple[str, ...]:
+    """Return a sentence for each place of a page that counts users, if they differ; else nothing."""
+    boards = {board.part: {row.estimate.n for row in board.rows} for board in report.leaderboards}
+    runs = {run.n_users for run in report.runs if run.n_users is not None}
+    pairs = {pair.users for pair in report.compared}
+    if len({n for counts in (*boards.values(), runs, pairs) for n in counts}) < 2:
+        return ()
+    sentences = [
+        f"Leaderboard of {part}: {_join_counts(users)} users with a value: by the default definition those "
+        "with a relevant item."
+        for part, users in boards.items()
+    ]
+    if runs:
+        sentences.append(
+            f"Runs: {_join_counts(runs)} users with held-out rows, relevant or not, in the part that has "
+            "most of them."
+        )
+    if pairs:
+        sentences.append(f"Comparisons: {_join_counts(pairs)} users with a value in both runs.")
+    if report.slices:
+        sentences.append("Slices: users with a relevant item of that slice, so fewer than the leaderboard.")
+    return tuple(sentences)
+
+
+def _join_counts(counts: set[int]) -> str:
+    """Return counts as text: one, or the smallest and the largest."""
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,131 @@
+"""Facts that tell a night from earlier ones: values over nights, falls, differences of models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NightValue:
+    """A model's value on a night, with its interval if there is one, and the users averaged."""
+
+    day: str
+    value: float
+    low: float | None
+    high: float | None
+    users: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the interval, or None."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A model's values on the last nights, ascending; the last one is that of the report's night."""
+
+    nights: tuple[NightValue, ...]
+
+    @property
+    def change(self) -> float:
+        """Difference of the last value from the one before."""
+        return self.nights[-1].value - self.nights[-2].value
+
+    @property
+    def other_date(self) -> str:
+        """Night that the change counts from."""
+        return self.nights[-2].day
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A regression: a model that fell behind an earlier night by more than its benchmark file allows.
+
+    Attributes:
+        kind: previous: the model's last night before; baseline: the night that the file names.
+        label: the measure as people write it.
+        best: which end of the metric's values is best.
+        users: users with a value on both nights.
+        difference, low, high: the change of the mean and its interval.
+        causes: what the two runs have recorded differently, in words.
+        is_shipped: False for a model that nobody could deploy, such as the world's truth.
+    """
+
+    model: str
+    kind: str
+    part: str
+    label: str
+    best: str
+    value: float
+    other_value: float
+    users: int
+    day: str
+    other_date: str
+    difference: float
+    low: float | None
+    high: float | None
+    allowed: float | None
+    causes: tuple[str, ...] = ()
+    is_shipped: bool = True
+
+
+@dataclass(frozen=True)
+class ComparedPair:
+    """A difference of two models of one night, or of one model on two nights.
+
+    Attributes:
+        kind: pair, previous or baseline.
+        other: the other model; the other night where it is the model itself.
+        users: users with a value in both runs.
+        p: p of the paired test, adjusted by Holm for all tests of its family; None: no such test.
+        verdict: better, worse, equivalent or unclear.
+    """
+
+    kind: str
+    part: str
+    label: str
+    definition: str
+    model: str
+    other: str
+    value: float
+    other_value: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    verdict: str
+    users: int
+    regressed: bool
+
+    @property
+    def gap(self) -> NightValue:
+        """The difference with its interval, as pictures draw values."""
+        return NightValue("", self.difference, self.low, self.high, self.users)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Findings that ask for the same: what to do, and each finding with its models."""
+
+    title: str
+    what_to_do: str
+    findings: tuple[tuple[str, str, str], ...]
+    is_note: bool = False
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first screen of a report: what happened, and which model can be shipped.
+
+    Attributes:
+        tone: bad, warn or good.
+        verdict: the answer in one line.
+        events: sentences on what happened, the most important first.
+        shipped: a sentence for each part on the best model that can be shipped.
+    """
+
+    tone: str
+    verdict: str
+    events: tuple[str, ...]
+    shipped: tuple[str, ...]

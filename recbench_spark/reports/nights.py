@@ -1,0 +1,178 @@
+"""Facts on earlier nights: the trend of each row of a leaderboard, and differences that were tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.reports.facts import Leaderboard, LeaderboardRow, Report, ReportedMeasure
+from recbench_spark.reports.frame_values import (
+    PART_ORDER,
+    is_missing,
+    order_key,
+    read_real,
+    read_records,
+    read_text,
+    read_whole,
+)
+from recbench_spark.reports.night_facts import ComparedPair, Fall, NightValue, Trend
+
+NIGHTS_SHOWN = 14
+PAIRS_SHOWN = 40
+
+HISTORY_COLUMNS = (
+    *("logical_date", "dataset", "split", "part", "model", "metric", "definition", "k", "estimator"),
+    *("value", "ci_low", "ci_high", "n"),
+)
+"""Columns of `current_metrics` that trends are made of."""
+
+COMPARED_COLUMNS = (
+    *("kind", "logical_date", "other_date", "model", "other", "part", "metric", "definition", "k", "users"),
+    *("value", "other_value", "difference", "ci_low", "ci_high", "p_holm", "verdict", "allowed_drop"),
+    *("regressed", "with_baseline", "run_id", "other_run_id"),
+)
+"""Columns of `current_comparisons` that falls and pairs are made of."""
+
+
+def add_nights(report: Report, history: pd.DataFrame, pairs: Sequence[ComparedPair]) -> Report:
+    """Return the report with earlier nights.
+
+    Args:
+        report: the night's own facts.
+        history: rows of `current_metrics` of the suite at the headline, until the report's night.
+        pairs: differences that were tested.
+    """
+    values = _group_history(history)
+    fallen = {(fall.model, fall.part) for fall in report.falls}
+    boards = tuple(
+        replace(board, rows=tuple(_add_night(board, row, values, fallen) for row in board.rows))
+        for board in report.leaderboards
+    )
+    return replace(report, leaderboards=boards, compared=tuple(pairs))
+
+
+def _group_history(history: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, NightValue]]:
+    """Map dataset, split, part, measure and model to the value of each night."""
+    values: dict[tuple[Any, ...], dict[str, NightValue]] = {}
+    for row in read_records(history, "current_metrics", HISTORY_COLUMNS):
+        if not is_missing(row["value"]):
+            key = (
+                *(read_text(row[name]) for name in ("dataset", "split", "part", "model")),
+                _read_measure(row, read_text(row["estimator"])),
+            )
+            value = NightValue(
+                read_text(row["logical_date"])[:10],
+                float(row["value"]),
+                read_real(row["ci_low"]),
+                read_real(row["ci_high"]),
+                read_whole(row["n"]) or 0,
+            )
+            values.setdefault(key, {})[value.day] = value
+    return values
+
+
+def _read_measure(row: dict[str, Any], estimator: str) -> ReportedMeasure:
+    return ReportedMeasure(
+        read_text(row["metric"]), read_whole(row["k"]), read_text(row["definition"]), estimator
+    )
+
+
+def _add_night(
+    board: Leaderboard,
+    row: LeaderboardRow,
+    values: dict[tuple[Any, ...], dict[str, NightValue]],
+    fallen: set[tuple[str, str]],
+) -> LeaderboardRow:
+    """Return a row with its trend, where there is an earlier night of the same dataset and split."""
+    nights = values.get((board.dataset, board.split, board.part, row.model, board.measure), {})
+    shown = tuple(nights[day] for day in sorted(nights))[-NIGHTS_SHOWN:]
+    ends_tonight = bool(shown) and shown[-1].value == row.estimate.value
+    trend = Trend(shown) if len(shown) > 1 and ends_tonight else None
+    return replace(row, trend=trend, fell=(row.model, board.part) in fallen)
+
+
+def make_pairs_compared(rows: pd.DataFrame) -> tuple[ComparedPair, ...]:
+    """Return the differences to a baseline, and those of each model to its earlier nights.
+
+    Args:
+        rows: rows of `current_comparisons` of a night's runs, at one metric and cut-off.
+    """
+    pairs = [
+        _make_pair(row)
+        for row in read_records(rows, "current_comparisons", COMPARED_COLUMNS)
+        if row["kind"] != "pair" or bool(row["with_baseline"])
+    ]
+    kinds = ("pair", "previous", "baseline")
+    return tuple(
+        sorted(
+            pairs,
+            key=lambda one: (
+                *order_key(one.part, PART_ORDER),
+                one.definition,
+                *order_key(one.kind, kinds),
+                about_metric(one.label.partition("@")[0]).sort_key(one.difference),
+                one.model,
+                one.other,
+            ),
+        )[:PAIRS_SHOWN]
+    )
+
+
+def _make_pair(row: dict[str, Any]) -> ComparedPair:
+    measure = _read_measure(row, "holdout")
+    is_pair = row["kind"] == "pair"
+    return ComparedPair(
+        kind=read_text(row["kind"]),
+        part=read_text(row["part"]),
+        label=measure.label,
+        definition=measure.definition,
+        model=read_text(row["model"]),
+        other=read_text(row["other"]) if is_pair else read_text(row["other_date"])[:10],
+        value=_read_value(row["value"]),
+        other_value=_read_value(row["other_value"]),
+        difference=_read_value(row["difference"]),
+        low=read_real(row["ci_low"]),
+        high=read_real(row["ci_high"]),
+        p=read_real(row["p_holm"]),
+        verdict=read_text(row["verdict"]),
+        users=read_whole(row["users"]) or 0,
+        regressed=bool(row["regressed"]),
+    )
+
+
+def make_fall(row: dict[str, Any], causes: Sequence[str], is_shipped: bool) -> Fall:
+    """Return a regression.
+
+    Args:
+        row: a row of `current_comparisons`.
+        causes: what the two runs have recorded differently.
+        is_shipped: whether the model could be deployed.
+    """
+    measure = _read_measure(row, "holdout")
+    return Fall(
+        model=read_text(row["model"]),
+        kind=read_text(row["kind"]),
+        part=read_text(row["part"]),
+        label=measure.label,
+        best=about_metric(measure.metric).best,
+        value=_read_value(row["value"]),
+        other_value=_read_value(row["other_value"]),
+        users=read_whole(row["users"]) or 0,
+        day=read_text(row["logical_date"])[:10],
+        other_date=read_text(row["other_date"])[:10],
+        difference=_read_value(row["difference"]),
+        low=read_real(row["ci_low"]),
+        high=read_real(row["ci_high"]),
+        allowed=read_real(row["allowed_drop"]),
+        causes=tuple(causes),
+        is_shipped=is_shipped,
+    )
+
+
+def _read_value(value: Any) -> float:
+    return math.nan if is_missing(value) else float(value)

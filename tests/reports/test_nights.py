@@ -1,0 +1,234 @@
+"""The first screen, earlier nights and advice of a report, from small frames. No JVM."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from recbench_spark.reports import (
+    COMPARED_COLUMNS,
+    HISTORY_COLUMNS,
+    Fall,
+    Report,
+    add_nights,
+    leaderboard_text,
+    list_causes,
+    make_fall,
+    make_pairs_compared,
+    render_html,
+)
+from recbench_spark.reports.advice import choose_advice, group_findings
+from recbench_spark.reports.facts import CheckRow
+from recbench_spark.reports.glossary import METRICS, TERMS, explain_users, list_terms
+from recbench_spark.reports.opening import describe_fall, make_opening, share_in_words
+from recbench_spark.reports.phrases import format_signed
+from tests.reports.test_reports import RUN, number, report
+
+COMPARED = {
+    "kind": "previous", "logical_date": "2026-02-03", "other_date": "2026-02-02", "model": "ours",
+    "other": "ours", "part": "test", "metric": "ndcg", "definition": "v1", "k": 10, "users": 3000,
+    "value": 0.033, "other_value": 0.098, "difference": -0.065, "ci_low": -0.07, "ci_high": -0.06,
+    "p_holm": 0.00001, "verdict": "worse", "allowed_drop": 0.01, "regressed": True,
+    "with_baseline": False, "run_id": "run-ours", "other_run_id": "run-before",
+}  # fmt: skip
+
+
+def fall(causes: tuple[str, ...] = (), is_shipped: bool = True, **more: Any) -> Fall:
+    return make_fall({**COMPARED, **more}, causes, is_shipped)
+
+
+def history(values: dict[str, list[tuple[str, float]]], **more: Any) -> pd.DataFrame:
+    rows = [
+        {**number(model, value, **more), "logical_date": day}
+        for model, nights in values.items()
+        for day, value in nights
+    ]
+    return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
+
+
+def make_fallen_night() -> Report:
+    made = report(
+        *(number(m, v, model_kind=m) for m, v in (("truth", 0.5), ("ours", 0.2), ("popular", 0.1))),
+    )
+    made = replace(made, falls=(fall(("its lists changed on 2026-02-03",)),), has_rules=True)
+    nights = history({"ours": [("2026-01-04", 0.3), ("2026-01-05", 0.2)]})
+    return add_nights(made, nights, make_pairs_compared(pd.DataFrame([COMPARED])))
+
+
+# ------------------------------------------------------------------------------- the first screen
+
+
+def test_a_regression_is_a_sentence_that_a_manager_reads() -> None:
+    causes = list_causes(["lists"], [], None, "2026-02-03", "2026-02-02")
+    assert describe_fall(fall(causes)) == (
+        "ours fell by two thirds: ndcg@10 from 0.0980 to 0.0330 (on test, 3,000 users), against its night "
+        "before, 2026-02-02; its lists changed on 2026-02-03."
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.5, "half"),
+        (0.34, "a third"),
+        (0.43, "43 %"),
+        (0.25, "a quarter"),
+        (0.004, "0.4 %"),
+        (1.4, "140 %"),
+    ],
+)
+def test_a_share_has_its_name_or_its_per_cent(share: float, words: str) -> None:
+    assert share_in_words(share) == words
+
+
+def test_a_metric_whose_small_values_are_best_rises_and_one_around_zero_moves() -> None:
+    worse = fall(metric="rmse", k=None, value=1.5, other_value=1.0, difference=0.5)
+    assert describe_fall(worse).startswith("ours rose by half: rmse from 1.0000 to 1.5000")
+    around = fall(metric="pe", k=None, value=0.3, other_value=-0.1, difference=0.4)
+    assert describe_fall(around).startswith("ours moved by +0.4000: pe from -0.1000 to 0.3000")
+
+
+def test_causes_name_what_differs_and_when() -> None:
+    made = list_causes(["log"], ["rank from 8 to 2"], "metrics 1 -> 2", "2026-02-03", "2026-01-28")
+    between = "between 2026-01-28 and 2026-02-03"
+    assert made == (
+        f"the log changed {between}", f"its setting rank from 8 to 2 {between}",
+        f"the code changed {between} (metrics 1 -> 2)",
+    )  # fmt: skip
+
+
+def test_the_first_screen_says_what_fell_and_what_can_be_shipped() -> None:
+    opening = make_opening(make_fallen_night())
+    assert opening.tone == "bad" and opening.verdict.startswith("Do not ship ours: worse than an earlier")
+    assert opening.events[0].startswith("ours fell by two thirds")
+    assert opening.shipped == (
+        "Best on test that can be shipped: popular, ndcg@10 0.1000; above it: truth (the world's own "
+        "truth), ours (it regressed).",
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "tone", "words"),
+    [
+        ({}, "good", "there is no earlier night"),
+        ({"falls": (fall(is_shipped=False),)}, "warn", "a model that nobody ships did"),
+        ({"checks": (CheckRow("rows", "error", False, 1.0, 0.0, "none", ("a",)),)}, "bad", "failed gates"),
+    ],
+)
+def test_the_verdict_is_the_first_that_holds(more: dict[str, Any], tone: str, words: str) -> None:
+    opening = make_opening(replace(report(number("a", 0.5)), **more))
+    assert opening.tone == tone and words in opening.verdict
+
+
+def test_a_model_that_failed_or_was_stopped_by_a_gate_is_not_shipped() -> None:
+    failed = {**RUN, "run_id": "x", "model": "b", "status": "failed"}
+    runs = [{**RUN, "run_id": "run-a", "model": "a"}, failed]
+    made = report(number("a", 0.5), runs=runs, checks=[["run-a", "rows", "error", 1.0, 0.0, False, "few"]])
+    opening = make_opening(made)
+    assert opening.shipped == ("On test no model can be shipped.",)
+    assert opening.events == ("A gate failed: rows (a): few.", "b failed: see Runs.")
+
+
+# ------------------------------------------------------------------------------- nights
+
+
+def test_rows_have_their_change_and_their_last_nights() -> None:
+    made = make_fallen_night()
+    rows = {row.model: row for row in made.leaderboards[0].rows}
+    trend = rows["ours"].trend
+    assert trend is not None and trend.change == pytest.approx(-0.1) and trend.other_date == "2026-01-04"
+    assert rows["popular"].trend is None and rows["ours"].fell and not rows["popular"].fell
+
+
+@pytest.mark.parametrize(
+    "other", [{"definition": "v2"}, {"split": "RO_RS 0.5"}, {"dataset": "else"}, {"estimator": "ips"}]
+)
+def test_nights_under_another_meaning_are_no_trend(other: dict[str, Any]) -> None:
+    nights = [("2026-01-04", 0.3), ("2026-01-05", 0.2)]
+    made = add_nights(report(number("a", 0.2)), history({"a": nights}, **other), ())
+    assert made.leaderboards[0].rows[0].trend is None
+
+
+def test_the_page_marks_the_row_and_draws_nights_and_comparisons() -> None:
+    page = render_html(make_fallen_night())
+    (row,) = re.findall(r'<tr class="fell"><td class="num place">.*?</tr>', page, flags=re.DOTALL)
+    assert "ours" in row and "regressed" in row and "-0.1000" in row
+    assert "the last 2 nights: 2026-01-04 0.3000, 2026-01-05 0.2000" in row
+    assert 'id="nights"' in page and 'id="comparisons"' in page and "ndcg@10 over nights" in page
+    assert "its lists changed on 2026-02-03" in page and "&lt; 0.0001" in page
+    assert page.index("Do not ship ours") < page.index('id="leaderboard"')
+
+
+def test_comparisons_are_those_with_the_baseline_and_with_earlier_nights() -> None:
+    pair = {**COMPARED, "kind": "pair", "other": "popular", "regressed": False}
+    rows = [COMPARED, {**pair, "with_baseline": True}, {**pair, "other": "als"}]
+    made = make_pairs_compared(pd.DataFrame(rows, columns=list(COMPARED_COLUMNS)))
+    assert [(one.kind, one.other) for one in made] == [("pair", "popular"), ("previous", "2026-02-02")]
+    assert made[0].gap.interval == (-0.07, -0.06) and made[0].gap.value == -0.065
+
+
+def test_only_a_night_with_the_truth_speaks_of_it() -> None:
+    whole = {"ci_low": 0.1, "ci_high": 0.9}
+    assert "does not know the truth" not in render_html(report(number("a", 0.5, **whole)))
+    both = report(number("a", 0.5, **whole), number("t", 0.6, model_kind="truth", **whole))
+    assert "does not know the truth" in render_html(both)
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.00001, "0.0000"), (0.5, "+0.5000"), (-0.5, "-0.5000")])
+def test_what_the_digits_do_not_show_has_no_sign(value: float, text: str) -> None:
+    assert format_signed(value) == text
+
+
+# ------------------------------------------------------------------------------- advice and terms
+
+
+def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -> None:
+    kinds = {"t": "truth", "a": "als"}
+    checks = [
+        [f"run-{model}", "test: tied truth items", "warning", 0.5, 0.1, False, "tied"] for model in kinds
+    ]
+    rows = [number(model, 0.5, model_kind=kind) for model, kind in kinds.items()]
+    both = group_findings(report(*rows, checks=checks))
+    assert [(one.title, one.is_note) for one in both] == [("Break ties", False)]
+    noted = group_findings(report(*rows, checks=checks[:1]))
+    assert [(one.title, one.is_note, one.findings[0][2]) for one in noted] == [("Notes", True, "t")]
+    page = render_html(report(*rows, checks=checks[:1]))
+    assert '<span class="good">1 note</span>' in page and "1 note of no consequence" in page
+    text = leaderboard_text(report(*rows, checks=checks[:1]))
+    assert text.endswith("1 note on what follows from the kind of a model are in the report")
+    assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=checks))
+
+
+def test_every_finding_has_advice() -> None:
+    row = CheckRow("never heard of", "warning", False, 1.0, 0.0, "x", ("a",))
+    assert choose_advice(row, {"a": "als"})[0] == "Look at these"
+    assert choose_advice(replace(row, severity="error"), {})[0] == "Failed gates"
+
+
+def test_counts_of_users_that_differ_are_explained_and_equal_ones_are_not() -> None:
+    runs = [{**RUN, "run_id": "run-a", "model": "a", "n_users": 9}]
+    said = explain_users(report(number("a", 0.5), runs=runs))
+    assert said[0].startswith("Leaderboard of test: 4 users") and said[1].startswith("Runs: 9 users")
+    assert explain_users(report(number("a", 0.5))) == ()
+
+
+def test_terms_of_the_page_stand_in_the_glossary_and_are_linked() -> None:
+    made = make_fallen_night()
+    page = render_html(made)
+    keys = {key for key, _, _ in list_terms(made)}
+    assert {"metric-ndcg", "since", "regression", "users", "verdict"} <= keys and "tau" not in keys
+    assert all(f'id="term-{key}"' in page for key in keys)
+    assert all(text.endswith(".") for text in (*METRICS.values(), *(text for _, text in TERMS.values())))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_regions_that_scroll_can_be_reached_by_keys() -> None:
+    page = render_html(make_fallen_night())
+    cards = re.findall(r'<div class="card[^>]*>\s*<table', page)
+    assert cards and all('tabindex="0"' in card and "aria-label=" in card for card in cards)
+    assert "minmax(min(460px, 100%), 1fr)" in page
+    assert min(float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", page)) >= 11
