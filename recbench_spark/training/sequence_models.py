@@ -121,7 +121,7 @@ def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class FittedNetwork:
-    """FittedNetwork is a network as tasks open it: settings, number of items, and the file of its weights."""
+    """FittedNetwork is a network as tasks open it: settings, number of items, file of its weights."""
 
     settings: SequenceModelConfig
     items: int
