@@ -31,6 +31,7 @@ from recbench_spark.kernels.metrics.texts import ESTIMATOR_TEXTS, TEXTS
 from recbench_spark.metric_names import ALIASES
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.schemas import TABLES
+from tools.presets_table import WHAT_DIFFERS
 from tools.reference.markdown import make_anchor, write_table
 from tools.reference.settings import (
     introduce,
@@ -215,6 +216,7 @@ def make_definitions() -> str:
         *axes,
         "## Presets\n",
         write_table(("preset", "version", "axes that differ from the defaults"), presets),
+        *(f"- **{name}**: {sentence}" for name, sentence in WHAT_DIFFERS.items()),
     ]
     return "\n".join(parts)
 
