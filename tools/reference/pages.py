@@ -99,18 +99,18 @@ def make_configuration() -> str:
         "One YAML file is one complete protocol. `--set section.key=value` on the command line replaces a"
         " key. An unknown key is an error that names the nearest known one.\n",
     ]
-    return "\n".join([*parts, *(_write_section(model) for model in _sections_of(Benchmark))])
+    return "\n".join([*parts, *(_write_section(model) for model in _list_inner_sections(Benchmark))])
 
 
 def make_files() -> str:
     """Return the page of all other files and sections of commands."""
     parts = ["# Other files: replays, graphs, bundles\n"]
-    models = [model for root in FILES for model in _sections_of(root)]
+    models = [model for root in FILES for model in _list_inner_sections(root)]
     fresh = [model for model in dict.fromkeys(models) if PLACES[model.__name__] == "files"]
     return "\n".join([*parts, *map(_write_section, fresh)])
 
 
-def _sections_of(root: type[BaseModel]) -> list[type[BaseModel]]:
+def _list_inner_sections(root: type[BaseModel]) -> list[type[BaseModel]]:
     return [model for model in list_sections(root) if model is not ModelConfig]
 
 
