@@ -97,7 +97,7 @@ def test_the_readme_is_short() -> None:
 # ------------------------------------------------------------------------------- commands
 
 
-def list_commands_of(path: Path) -> list[list[str]]:
+def read_page_commands(path: Path) -> list[list[str]]:
     """Return name and flags of each command of this package in the blocks of a page."""
     text = path.read_text()
     blocks = [body for kind, body in FENCED.findall(text) if kind in ("", "text", "bash")]
@@ -118,7 +118,7 @@ COMMAND = re.compile(r"(?:(?<=\s)|^)(?:(?:local:///\S*/)?jobs/(\w+)\.py|recbench
 @pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.stem)
 def test_commands_have_the_flags_that_stand_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = list_commands()
-    for name, *flags in list_commands_of(page):
+    for name, *flags in read_page_commands(page):
         assert name in known, name
         if "--help" not in flags:
             parser = import_module(f"recbench_spark.commands.{name}").parser()
@@ -133,7 +133,7 @@ def test_commands_are_seen(tmp_path: Path) -> None:
     page.write_text(
         "Run:\n\n    recbench query --lost\n\n```\n.venv/bin/python jobs/nightly.py --a \\\n  b # c\n```\n"
     )
-    assert list_commands_of(page) == [["nightly", "--a", "b"], ["query", "--lost"]]
+    assert read_page_commands(page) == [["nightly", "--a", "b"], ["query", "--lost"]]
 
 
 # ------------------------------------------------------------------------------- blocks

@@ -31,6 +31,7 @@ from recbench_spark.kernels.metrics.texts import ESTIMATOR_TEXTS, TEXTS
 from recbench_spark.metric_names import ALIASES
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.schemas import TABLES
+from tools.presets_table import WHAT_DIFFERS
 from tools.reference.markdown import make_anchor, write_table
 from tools.reference.settings import (
     introduce,
@@ -98,18 +99,18 @@ def make_configuration() -> str:
         "One YAML file is one complete protocol. `--set section.key=value` on the command line replaces a"
         " key. An unknown key is an error that names the nearest known one.\n",
     ]
-    return "\n".join([*parts, *(_write_section(model) for model in _sections_of(Benchmark))])
+    return "\n".join([*parts, *(_write_section(model) for model in _list_inner_sections(Benchmark))])
 
 
 def make_files() -> str:
     """Return the page of all other files and sections of commands."""
     parts = ["# Other files: replays, graphs, bundles\n"]
-    models = [model for root in FILES for model in _sections_of(root)]
+    models = [model for root in FILES for model in _list_inner_sections(root)]
     fresh = [model for model in dict.fromkeys(models) if PLACES[model.__name__] == "files"]
     return "\n".join([*parts, *map(_write_section, fresh)])
 
 
-def _sections_of(root: type[BaseModel]) -> list[type[BaseModel]]:
+def _list_inner_sections(root: type[BaseModel]) -> list[type[BaseModel]]:
     return [model for model in list_sections(root) if model is not ModelConfig]
 
 
@@ -215,6 +216,7 @@ def make_definitions() -> str:
         *axes,
         "## Presets\n",
         write_table(("preset", "version", "axes that differ from the defaults"), presets),
+        *(f"- **{name}**: {sentence}" for name, sentence in WHAT_DIFFERS.items()),
     ]
     return "\n".join(parts)
 

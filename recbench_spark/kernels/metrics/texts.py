@@ -37,7 +37,8 @@ TEXTS: dict[str, MetricText] = {
         "normalised discounted cumulative gain (nDCG)",
         "DCG / ideal DCG; DCG is the sum of gain / log2(rank + 1) over the first k ranks; the ideal list"
         " has the relevant items first.",
-        f"nDCG of a user without relevant items: {NO_RELEVANT} {NO_LIST}",
+        "nDCG of a user without relevant items has no value: the user is left out and counted, or counts 0"
+        f" (`empty_users: zero`). {NO_LIST}",
         "Järvelin and Kekäläinen 2002, Cumulated gain-based evaluation of IR techniques",
     ),
     "mandcg": MetricText(
