@@ -84,9 +84,9 @@ def _call_own(truth: Any, ks: list[int], **system: Any) -> Values:
 
 def import_warprec() -> None:
     """Import WarpRec's metrics without its packages, whose initialisation imports Ray."""
-    found = importlib.util.find_spec("warprec")
-    assert found is not None and found.submodule_search_locations is not None
-    root = Path(found.submodule_search_locations[0])
+    place = importlib.util.find_spec("warprec")
+    assert place is not None and place.submodule_search_locations is not None
+    root = Path(place.submodule_search_locations[0])
     for name in ("", ".data", ".data.entities", ".evaluation", ".utils"):
         package = types.ModuleType(f"warprec{name}")
         package.__path__ = [str(root.joinpath(*name.split(".")))]

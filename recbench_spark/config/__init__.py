@@ -158,8 +158,8 @@ def __getattr__(name: str) -> Any:
     """Import the module of a name on first use: a call that evaluates lists needs no models of a night."""
     if name in __all__:
         for module in MODULES:
-            found = import_module(f"{__name__}.{module}")
-            if hasattr(found, name):
-                globals()[name] = getattr(found, name)
+            imported = import_module(f"{__name__}.{module}")
+            if hasattr(imported, name):
+                globals()[name] = getattr(imported, name)
                 return globals()[name]
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -26,8 +26,8 @@ def test_pairs_stand_once_with_their_highest_value(seed: int, repeats: bool) -> 
     for user, item, value in rows:
         best[user, item] = max(best.get((user, item), 0.0), value)
     result, dropped = distinct_pairs(table, users, items)
-    found = zip(result.user_r.tolist(), result.item_r.tolist(), result.value_r.tolist(), strict=True)
-    assert list(found) == [(*pair, best[pair]) for pair in sorted(best)]
+    kept = zip(result.user_r.tolist(), result.item_r.tolist(), result.value_r.tolist(), strict=True)
+    assert list(kept) == [(*pair, best[pair]) for pair in sorted(best)]
     assert dropped == len(rows) - len(best)
     assert repeats == bool(dropped)
 

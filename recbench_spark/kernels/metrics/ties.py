@@ -75,7 +75,7 @@ class CutTie:
     earlier: Floats
 
 
-def expected_mean_precision(tie: CutTie) -> Floats:
+def average_precision_over_orders(tie: CutTie) -> Floats:
     """Return the mean precision at the hits, over all orders of each tie; an order without hits counts 0.
 
     The shown places hold h relevant items with a hypergeometric chance. Each place at j = 1 .. n is then
