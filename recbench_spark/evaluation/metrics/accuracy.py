@@ -208,18 +208,14 @@ def _user_batch(
     columns = {
         "user_id": batch.column("user_id"),
         "part": batch.column("part"),
-        "metric": _constant_column(metric, n),
-        "definition": _constant_column(plan.describe(metric), n),
-        "estimator": _constant_column(HOLDOUT, n),
+        "metric": pa.repeat(metric, n),
+        "definition": pa.repeat(plan.describe(metric), n),
+        "estimator": pa.repeat(HOLDOUT, n),
         "ks": pa.ListArray.from_arrays(offsets, pa.array(ks, pa.int32()).take(cuts)),
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
         "n_relevant": relevant,
     }
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
-
-
-def _constant_column(text: str, n: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text), n)
 
 
 # ------------------------------------------------------------------------------- overall
