@@ -200,10 +200,8 @@ def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Bat
 def _user_batch(
     batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
 ) -> pa.RecordBatch:
-    n = batch.num_rows
-    ks = plan.columns(metric)
-    offsets = np.arange(n + 1, dtype=np.int32) * len(ks)
-    cuts = pa.array(np.tile(np.arange(len(ks)), n))
+    n, ks = batch.num_rows, plan.columns(metric)
+    offsets, cuts = np.arange(n + 1, dtype=np.int32) * len(ks), pa.array(np.tile(np.arange(len(ks)), n))
     missing = np.isnan(values_uc).ravel()
     columns = {
         "user_id": batch.column("user_id"),
