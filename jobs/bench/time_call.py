@@ -158,10 +158,14 @@ def answer_lines(system: str, folder: Path, ks: list[int]) -> None:
     print(json.dumps({"cpu": measure_own_cpu(load)}), flush=True)
     call = prepare(folder, ks)
     for _ in sys.stdin:
-        results: list[tuple[float, Values]] = []
-        cpu = measure_own_cpu(lambda results=results: results.append(time_call(call)))
-        wall, values = results[0]
+        answers: list[tuple[float, Values]] = []
+        cpu = measure_own_cpu(partial(_append_call, answers, call))
+        wall, values = answers[0]
         print(json.dumps({"wall": wall, "cpu": cpu, "values": values}), flush=True)
+
+
+def _append_call(answers: list[tuple[float, Values]], call: Callable[[], Values]) -> None:
+    answers.append(time_call(call))
 
 
 if __name__ == "__main__":
