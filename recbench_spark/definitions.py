@@ -228,11 +228,11 @@ def make_definition(preset: str | None = None, overrides: Mapping[str, Any] | No
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"definition.{first['loc'][0]}: {first['msg']}") from None
-    _check_pairs_of_axes(definition)
+    _check_axes_together(definition)
     return definition
 
 
-def _check_pairs_of_axes(definition: Definition) -> None:
+def _check_axes_together(definition: Definition) -> None:
     if definition.grade_origin and definition.gain not in GRADED_GAINS:
         raise ConfigError(
             f"definition.grade_origin: a gain of '{definition.gain}' has no grades",

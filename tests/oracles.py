@@ -66,7 +66,7 @@ def _over_ties(name: str, scores: Scores, truth: Grades, k: int | None, d: Defin
     if name == "map" and d.ap == "precision_at_hits" and d.ap_ties == "last_rank":
         return _ap_last_rank(scores, truth, None if d.map_cut == "uncut" else k, d)
     if name == "map" and d.ap_by == "hits" and d.ties in ("optimistic", "pessimistic"):
-        return _ap_at_hits_of_extreme_order(scores, truth, k, d)
+        return _ap_at_hits_by_extreme_order(scores, truth, k, d)
     values = [METRICS[name](order, truth, k, d) for order in orders(scores)]
     ties = "expected" if name == "ndcg" and d.ndcg_ties == "expected" else d.ties
     if ties in ("id", "id_descending", "hashed"):
@@ -163,7 +163,7 @@ def _ap_length(length: int, relevant: int, k: int | None, d: Definition, *, hits
     }[d.ap_by]
 
 
-def _ap_at_hits_of_extreme_order(scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
+def _ap_at_hits_by_extreme_order(scores: Scores, truth: Grades, k: int | None, d: Definition) -> float:
     """Relevant items first, or last. More hits can have a smaller mean precision, so no largest value."""
     by_relevant = d.model_copy(update={"ap_by": "relevant"})
     pick = max if d.ties == "optimistic" else min

@@ -80,7 +80,8 @@ WHAT_DIFFERS = {
         "RetrievalMAP divides by the hits among the first k. RetrievalNormalizedDCG takes the grade as"
         " gain, and is the only one that averages ties; the others leave them to the sorting routine."
         " Queries without relevant items count 0 (`empty_target_action`). It knows only items that have"
-        " a score, and takes only scores above 0: its numbers are those of complete lists."
+        " a score, and takes only scores above 0: its numbers are those of complete lists. Its AUROC takes"
+        " the sigmoid of scores outside [0, 1], and large ones become equal: scale them into [0, 1]."
     ),
     "implicit": (
         "Users with held-out items count. Its precision is pooled: the hits of all users, divided by"

@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     """Start the systems, call them in turns, compare their values, print medians."""
     with tempfile.TemporaryDirectory(prefix="call-") as folder:
         make_inputs(Path(folder), args.users)
-        systems = {name: System(name, folder) for name in args.systems.split(",")}
+        systems = {name: SystemProcess(name, folder) for name in args.systems.split(",")}
         cold = {name: system.call() for name, system in systems.items()}
         check_values(cold)
         calls = {name: partial(system.call) for name, system in systems.items()}
@@ -79,7 +79,7 @@ def make_inputs(folder: Path, users: int) -> None:
     np.save(folder / "truth.npy", truth)
 
 
-class System:
+class SystemProcess:
     """A process that calls one system whenever it is asked to."""
 
     def __init__(self, name: str, folder: str) -> None:

@@ -84,9 +84,9 @@ def _call_own(truth: Any, ks: list[int], **system: Any) -> Values:
 
 def import_warprec() -> None:
     """Import WarpRec's metrics without its packages, whose initialisation imports Ray."""
-    found = importlib.util.find_spec("warprec")
-    assert found is not None and found.submodule_search_locations is not None
-    root = Path(found.submodule_search_locations[0])
+    place = importlib.util.find_spec("warprec")
+    assert place is not None and place.submodule_search_locations is not None
+    root = Path(place.submodule_search_locations[0])
     for name in ("", ".data", ".data.entities", ".evaluation", ".utils"):
         package = types.ModuleType(f"warprec{name}")
         package.__path__ = [str(root.joinpath(*name.split(".")))]
@@ -158,10 +158,14 @@ def answer_lines(system: str, folder: Path, ks: list[int]) -> None:
     print(json.dumps({"cpu": measure_own_cpu(load)}), flush=True)
     call = prepare(folder, ks)
     for _ in sys.stdin:
-        results: list[tuple[float, Values]] = []
-        cpu = measure_own_cpu(lambda results=results: results.append(time_call(call)))
-        wall, values = results[0]
+        answers: list[tuple[float, Values]] = []
+        cpu = measure_own_cpu(partial(_append_call, answers, call))
+        wall, values = answers[0]
         print(json.dumps({"wall": wall, "cpu": cpu, "values": values}), flush=True)
+
+
+def _append_call(answers: list[tuple[float, Values]], call: Callable[[], Values]) -> None:
+    answers.append(time_call(call))
 
 
 if __name__ == "__main__":

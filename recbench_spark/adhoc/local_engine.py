@@ -42,7 +42,7 @@ from recbench_spark.data.input_rules import value_columns
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation import ranking_counts
 from recbench_spark.evaluation.batch_schemas import METRIC_ROWS, RANKED_USERS, USER_VALUES
-from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed
+from recbench_spark.evaluation.metrics import accuracy, beyond_accuracy, listed, measured_batches
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.ranking.drawn_batches import draw_batches
 from recbench_spark.evaluation.ranking.given import add_lists, rank_batches
@@ -312,9 +312,9 @@ def _result(
     counts = ranking_counts.count_batches(plan.definition.threshold, to_batches(rankings))
     checks = [*tables.checks, *ranking_counts.checks_from_counts(counts, (PART,), lists=lists)]
     facts = beyond_accuracy.Facts(tables.catalogue.n_users, features)
-    measured = [accuracy.measure_batch(plan, batch) for batch in to_batches(rankings)]
-    values = [accuracy.user_rows(plan, measured)]
-    metrics = [_metrics(accuracy.measured_totals(plan, measured), plan, plan.rank_metrics)]
+    measured = [measured_batches.measure_batch(plan, batch) for batch in to_batches(rankings)]
+    values = [measured_batches.list_user_rows(plan, measured)]
+    metrics = [_metrics(measured_batches.sum_batches(plan, measured), plan, plan.rank_metrics)]
     if plan.list_metrics:
         threshold = plan.definition.threshold
         list_batches = list(listed.look_up_listed_items(tables.catalogue, threshold, to_batches(rankings)))

@@ -15,7 +15,7 @@ from recbench_spark.data.arrow_rows import distinct_ids
 def test_pairs_stand_once_with_their_highest_value(seed: int, repeats: bool) -> None:
     """Users "u9" and items "i9" are unknown, or NULL; without repeats no pair stands twice."""
     rng = np.random.default_rng(seed)
-    cells = rng.choice(80, 40, replace=repeats)
+    cells = rng.choice(80, 70, replace=repeats)
     pairs = [(f"u{cell % 8}", [None, f"i{cell // 8}"][int(rng.random() < 0.9)]) for cell in cells]
     values = rng.integers(0, 3, len(pairs)).astype(float)
     users, items = pa.array([f"u{n}" for n in range(8)]), pa.array([f"i{n}" for n in (3, 1, 0, 2, 7)])
@@ -26,8 +26,8 @@ def test_pairs_stand_once_with_their_highest_value(seed: int, repeats: bool) -> 
     for user, item, value in rows:
         best[user, item] = max(best.get((user, item), 0.0), value)
     result, dropped = distinct_pairs(table, users, items)
-    found = zip(result.user_r.tolist(), result.item_r.tolist(), result.value_r.tolist(), strict=True)
-    assert list(found) == [(*pair, best[pair]) for pair in sorted(best)]
+    kept = zip(result.user_r.tolist(), result.item_r.tolist(), result.value_r.tolist(), strict=True)
+    assert list(kept) == [(*pair, best[pair]) for pair in sorted(best)]
     assert dropped == len(rows) - len(best)
     assert repeats == bool(dropped)
 

@@ -524,3 +524,12 @@ def test_possible_figures_are_kept(write) -> None:
     }
     paper = {"name": "paper", "kind": "published", "figures": figures}
     assert load_benchmark(write({**MINIMAL, "models": [paper]})).models[0].figures == figures
+
+
+def test_only_given_lists_and_scores_have_hashed_ties(write) -> None:
+    evaluation = {"evaluation": {"preset": "warprec"}}
+    given = [{"name": kind, "kind": kind, "path": f"{kind}.parquet"} for kind in ("lists", "scores")]
+    check_benchmark(load_benchmark(write({**MINIMAL, **evaluation, "models": given})))
+    with pytest.raises(ConfigError, match=r"model popular: definition\.ties is 'hashed'"):
+        models = [*given, {"name": "popular", "kind": "popular"}]
+        check_benchmark(load_benchmark(write({**MINIMAL, **evaluation, "models": models})))

@@ -22,7 +22,7 @@ from recbench_spark.config import Bootstrap
 from recbench_spark.definitions import Definition
 from recbench_spark.evaluation import batch_schemas as schemas
 from recbench_spark.evaluation import ranking_counts
-from recbench_spark.evaluation.metrics import accuracy
+from recbench_spark.evaluation.metrics import accuracy, measured_batches
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.ranking import scored
 from recbench_spark.evaluation.ranking.given import rank_batches
@@ -151,11 +151,11 @@ def test_measured_batches_have_the_totals_and_rows_of_their_rankings(parts: tupl
     """Batches of one part, and of two; slices are measured on their own in both ways."""
     rankings = list(rank_batches(PLAN.request(), iter(users().to_batches(30))))
     chosen = [batch.filter(pc.is_in(batch.column("part"), pa.array(parts))) for batch in rankings]
-    measured = [accuracy.measure_batch(PLAN, batch) for batch in chosen]
-    totals = list(accuracy.measured_totals(PLAN, measured))
+    measured = [measured_batches.measure_batch(PLAN, batch) for batch in chosen]
+    totals = list(measured_batches.sum_batches(PLAN, measured))
     assert totals == list(accuracy.total_batches(PLAN, iter(chosen)))
     assert {batch.column("slice_key")[0].as_py() for batch in totals} == {None, "popularity"}
-    rows = list(accuracy.user_rows(PLAN, measured))
+    rows = list(measured_batches.list_user_rows(PLAN, measured))
     assert rows == list(accuracy.user_value_batches(PLAN, iter(chosen)))
 
 

@@ -117,6 +117,8 @@ def any_document(chance: random.Random, log: Path) -> dict[str, Any]:
     axes = {
         axis: chance.choice(axis_values(axis)) for axis in chance.sample(AXES, chance.choice([0, 1, 2]))
     }
+    # Trained models have no hashed ties.
+    axes |= {"ties": "id"} if axes.get("ties") == "hashed" else {}
     axes |= {"threshold": chance.choice([2, 3, 4])} if chance.random() < 0.4 else {}
     evaluation |= {"definition": axes} if axes else {}
     evaluation |= {"parts": ["test", "valid"]} if chance.random() < 0.1 else {}

@@ -100,7 +100,7 @@ def weighted_auc(given: Input, definition: Definition) -> float:
     return float((auc[kept] * positives[kept]).sum() / positives[kept].sum())
 
 
-def pooled_precision(given: Input, definition: Definition) -> dict[str, float]:
+def pool_precision(given: Input, definition: Definition) -> dict[str, float]:
     """Hits of all users / sum of their min(k, relevant): precision of implicit, no mean over users."""
     rankings, ks = ranked(given, definition), given["ks"]
     counted = definition.model_copy(update={"hit": "count"})

@@ -15,6 +15,8 @@ rows = [
     if item not in given["train"][user]
 ]
 users, scores, grades = (torch.tensor(column) for column in zip(*rows, strict=True))
+# AUROC takes the sigmoid of scores that are not all within [0, 1], which makes large ones equal.
+scores = scores / 2 ** torch.ceil(torch.log2(scores.max() + 1))
 names = {"map": "MAP", "mrr": "MRR", "precision": "Precision", "recall": "Recall", "hit": "HitRate"}
 
 

@@ -19,7 +19,7 @@ from recbench_spark.definitions import PRESET_VERSIONS, make_definition
 from recbench_spark.kernels.metrics.accuracy import measure
 from tests import oracles
 from tests.libraries.example import EXAMPLE, FULL
-from tests.libraries.inputs import our_values, pooled_precision, ranked, weighted_auc
+from tests.libraries.inputs import our_values, pool_precision, ranked, weighted_auc
 
 PRINTED = json.loads(Path(__file__).with_name("printed_values.json").read_text())
 SCORE_ALL = ("cornac", "recbole", "warprec", "sklearn", "torchmetrics", "implicit")
@@ -37,7 +37,7 @@ def test_presets_give_what_the_libraries_printed(
     given = FULL if library in SCORE_ALL else EXAMPLE
     definition = make_definition("ranx" if library == "trec_eval" else library, axes)
     ours = {**our_values(given, definition), "weighted_auc": weighted_auc(given, definition)}
-    ours |= pooled_precision(given, definition)
+    ours |= pool_precision(given, definition)
     for name, value in printed.items():
         single = name == "weighted_auc" or library in ("warprec", "torchmetrics")
         tolerance = 1e-6 if single else 1e-9

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.definitions import PRESET_VERSIONS, make_definition
-from tests.libraries.inputs import KS, Input, our_values, pooled_precision, random_input, weighted_auc
+from tests.libraries.inputs import KS, Input, our_values, pool_precision, random_input, weighted_auc
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = Path(os.environ.get("RECBENCH_LIBRARIES", ROOT / ".venv-libraries"))
@@ -81,7 +81,7 @@ def tolerance(library: str, name: str) -> float:
 def ours(given: Input, preset: str, axes: dict[str, Any]) -> dict[str, float]:
     definition = make_definition(preset, axes)
     values = our_values(given, definition)
-    return values | pooled_precision(given, definition) | {"weighted_auc": weighted_auc(given, definition)}
+    return values | pool_precision(given, definition) | {"weighted_auc": weighted_auc(given, definition)}
 
 
 def check_values(library: str, given: Input, results: list[dict[str, Any]]) -> int:

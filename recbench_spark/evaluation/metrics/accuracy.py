@@ -174,31 +174,19 @@ RANKING_COLUMNS = (
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Compute metrics of ranks per user: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
     for batch in batches:
-        yield from user_rows(plan, [measure_batch(plan, batch)])
+        yield from build_user_batches(plan, batch, measure_ranks(plan, to_rankings(batch)))
 
 
-class MeasuredBatch(NamedTuple):
-    """Rows of `RANKED_USERS`, and the values of their metrics, (u, c) each."""
-
-    batch: pa.RecordBatch
-    values: dict[str, Floats]
-
-
-def measure_batch(plan: MetricPlan, batch: pa.RecordBatch) -> MeasuredBatch:
-    """Compute all metrics of ranks of the users of a batch."""
-    return MeasuredBatch(batch, _measure(plan, to_rankings(batch)))
+def build_user_batches(plan: MetricPlan, batch: pa.RecordBatch, values: dict[str, Floats]) -> Batches:
+    """Build rows of `USER_VALUES` from the values of a batch of `RANKED_USERS`, (u, c) each."""
+    relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
+    for metric, values_uc in values.items():
+        yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
-def _measure(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
+def measure_ranks(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
+    """Compute all metrics of ranks of some users, (u, c) each."""
     return measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-
-
-def user_rows(plan: MetricPlan, measured: Sequence[MeasuredBatch]) -> Batches:
-    """Return rows of `USER_VALUES` of measured batches."""
-    for batch, values in measured:
-        relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
-        for metric, values_uc in values.items():
-            yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
 def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
@@ -212,31 +200,20 @@ def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Bat
 def _user_batch(
     batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
 ) -> pa.RecordBatch:
-    n = batch.num_rows
-    ks = plan.columns(metric)
-    offsets = np.arange(n + 1, dtype=np.int32) * len(ks)
+    n, ks = batch.num_rows, plan.columns(metric)
+    offsets, cuts = np.arange(n + 1, dtype=np.int32) * len(ks), pa.array(np.tile(np.arange(len(ks)), n))
     missing = np.isnan(values_uc).ravel()
     columns = {
         "user_id": batch.column("user_id"),
         "part": batch.column("part"),
-        "metric": _constant_column(metric, n),
-        "definition": _constant_column(plan.describe(metric), n),
-        "estimator": _constant_column(HOLDOUT, n),
-        "ks": pa.ListArray.from_arrays(offsets, _repeat_cutoffs(ks, n)),
+        "metric": pa.repeat(metric, n),
+        "definition": pa.repeat(plan.describe(metric), n),
+        "estimator": pa.repeat(HOLDOUT, n),
+        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks, pa.int32()).take(cuts)),
         "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
         "n_relevant": relevant,
     }
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
-
-
-def _repeat_cutoffs(ks: Sequence[int | None], n: int) -> pa.Array:
-    """Return the cut-offs n times; None is NULL."""
-    row = np.array([0 if k is None else k for k in ks], dtype=np.int32)
-    return pa.array(np.tile(row, n), mask=np.tile([k is None for k in ks], n))
-
-
-def _constant_column(text: str, n: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text), n)
 
 
 # ------------------------------------------------------------------------------- overall
@@ -285,7 +262,7 @@ def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches
         for part, users in split_by_part(batch):
             values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
             sums = sum_users(values, users.column("user_key").to_numpy(), plan.bootstrap)
-            _add_totals(totals, (part, None, None), sums)
+            add_slice_totals(totals, (part, None, None), sums)
     for key, sums in totals.items():
         yield totals_batch(key, sums)
 
@@ -294,21 +271,9 @@ def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Sum metrics of ranks over users, per part and slice: rows of `TOTALS` from `RANKED_USERS`."""
 
     def totals(selection: TruthSelection) -> MetricTotals:
-        return sum_users(_measure(plan, selection.rankings), selection.keys_u, plan.bootstrap)
+        return sum_users(measure_ranks(plan, selection.rankings), selection.keys_u, plan.bootstrap)
 
     yield from sum_by_slice(batches, totals)
-
-
-def measured_totals(plan: MetricPlan, measured: Sequence[MeasuredBatch]) -> Batches:
-    """Sum values like `total_batches`, where the batches are measured; slices are measured here."""
-    totals: dict[SliceKey, MetricTotals] = {}
-    for batch, values in measured:
-        for number, (key, selection) in enumerate(_selections(iter([batch]))):
-            is_whole = number == 0 and selection.batch.num_rows == batch.num_rows
-            known = values if is_whole else _measure(plan, selection.rankings)
-            _add_totals(totals, key, sum_users(known, selection.keys_u, plan.bootstrap))
-    for key, sums in totals.items():
-        yield totals_batch(key, sums)
 
 
 @dataclass(frozen=True)
@@ -343,13 +308,13 @@ def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection],
         measure_selection: function that sums the metrics of some truth items of a batch.
     """
     totals: dict[SliceKey, MetricTotals] = {}
-    for key, selection in _selections(batches):
-        _add_totals(totals, key, measure_selection(selection))
+    for key, selection in list_selections(batches):
+        add_slice_totals(totals, key, measure_selection(selection))
     for key, sums in totals.items():
         yield totals_batch(key, sums)
 
 
-def _selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
+def list_selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
     """Yield the truth items of each part and slice of each batch."""
     for batch in batches:
         for part, users in split_by_part(batch):
@@ -372,8 +337,8 @@ COLUMNS_PER_CHUNK = 512
 def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
     """Compute all metrics of ranks of users, from rows of `RANKED_USERS`; `model_totals` adds them up."""
     values_by_slice: SliceValues = {}
-    for key, selection in _selections(batches):
-        values = _measure(plan, selection.rankings)
+    for key, selection in list_selections(batches):
+        values = measure_ranks(plan, selection.rankings)
         table = np.concatenate(list(values.values()), axis=1)
         values_by_slice.setdefault(key, []).append((selection.keys_u, table))
     return values_by_slice
@@ -420,7 +385,7 @@ def _add_model_group(
         c = tables[0].shape[1]
         for at, (n, table) in enumerate(zip(group, tables, strict=True)):
             model_columns = (..., slice(at * c, (at + 1) * c))
-            _add_totals(
+            add_slice_totals(
                 totals_by_model[n],
                 key,
                 MetricTotals(
@@ -429,7 +394,8 @@ def _add_model_group(
             )
 
 
-def _add_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: MetricTotals) -> None:
+def add_slice_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: MetricTotals) -> None:
+    """Add the sums of some users to those of a slice."""
     if key in totals:
         totals[key].add(sums)
     else:

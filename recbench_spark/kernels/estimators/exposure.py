@@ -427,11 +427,12 @@ class _UserEstimates:
 
     @cached_property
     def _hit_shares(self) -> Floats:
-        return truth_shares(self.chunk, np.ones_like)
+        return truth_shares(self.chunk, np.ones_like, expected=self.chunk.definition.ties == "expected")
 
     @cached_property
     def _gain_shares(self) -> Floats:
-        return truth_shares(self.chunk, self.chunk.discount)
+        expected = "expected" in (self.chunk.definition.ties, self.chunk.definition.ndcg_ties)
+        return truth_shares(self.chunk, self.chunk.discount, expected=expected)
 
     @cached_property
     def _count_weight(self) -> Floats:
@@ -500,10 +501,12 @@ def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettin
     return weight
 
 
-def truth_shares(chunk: Chunk, weight: Weight) -> Floats:
-    """Return the expected weight of each truth item's rank at each cut-off, (p, c); 0: not ranked."""
+def truth_shares(chunk: Chunk, weight: Weight, *, expected: bool) -> Floats:
+    """Return the weight of each truth item's rank at each cut-off, (p, c); 0: not ranked.
+
+    expected: the mean over all orders of a tie
+    """
     r = chunk.rankings
-    expected = chunk.definition.ties == "expected"
     above, size = (r.above, r.tied + 1) if expected else (chunk.rank_p - 1, np.ones_like(r.tied))
     ranked = r.above >= 0
     share = shares(np.where(ranked, above, 0), np.where(ranked, size, 1), chunk.ks, weight)

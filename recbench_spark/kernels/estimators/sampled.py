@@ -193,8 +193,10 @@ def no_value(metric: str, definition: Definition) -> str | None:
     """Return the reason why a metric does not follow from the rank of one item; None if it does."""
     if metric not in RANK_METRICS:
         return "it does not follow from the rank of one item"
-    if definition.ties == "expected":
-        return "with ties=expected an item has no single rank"
+    axes = ("ties", "ndcg_ties") if metric == "ndcg" else ("ties",)
+    expected = [axis for axis in axes if getattr(definition, axis) == "expected"]
+    if expected:
+        return f"with {expected[0]}=expected an item has no single rank"
     graded = definition.gain in ("linear", "exponential")
     if metric == "ndcg" and graded and definition.negative_grades != "clip":
         return "gains below 0 depend on more than the rank"

@@ -23,7 +23,12 @@ from recbench_spark.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.kernels.arrays import Bools, Floats, Ints
 from recbench_spark.kernels.metrics.about import About
-from recbench_spark.kernels.metrics.ties import CutTie, expected_mean_precision, first_in_tie, harmonic
+from recbench_spark.kernels.metrics.ties import (
+    CutTie,
+    average_precision_over_orders,
+    first_in_tie,
+    harmonic,
+)
 from recbench_spark.kernels.ranking.rankings import Rankings, mark_relevant
 
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
@@ -287,7 +292,7 @@ class Chunk:
             user, above = g.user[cut], g.above[cut]
             earlier = np.where(above > 0, curve[user, above - 1], 0.0)
             tie = CutTie(above, k - above, g.size[cut], g.relevant[cut], g.prior[cut], earlier)
-            value[user, column] = expected_mean_precision(tie)
+            value[user, column] = average_precision_over_orders(tie)
         return value
 
     @cached_property

@@ -75,7 +75,7 @@ class CutTie:
     earlier: Floats
 
 
-def expected_mean_precision(tie: CutTie) -> Floats:
+def average_precision_over_orders(tie: CutTie) -> Floats:
     """Return the mean precision at the hits, over all orders of each tie; an order without hits counts 0.
 
     The shown places hold h relevant items with a hypergeometric chance. Each place at j = 1 .. n is then
@@ -90,11 +90,11 @@ def expected_mean_precision(tie: CutTie) -> Floats:
     for h in range(int(np.minimum(tie.relevant, n).max(initial=0)) + 1):
         precisions = h / n * ((prior + 1) * reciprocals + (h - 1) * later)
         hits = np.maximum(prior + h, 1)
-        value += _chance_of_hits(tie, h) * (tie.earlier + precisions) / hits
+        value += _hit_chance(tie, h) * (tie.earlier + precisions) / hits
     return value
 
 
-def _chance_of_hits(tie: CutTie, h: int) -> Floats:
+def _hit_chance(tie: CutTie, h: int) -> Floats:
     """Return the chance of h relevant items among the shown places, (t,)."""
     others = tie.size - tie.relevant
     possible = (h <= tie.relevant) & (h <= tie.shown) & (tie.shown - h <= others)

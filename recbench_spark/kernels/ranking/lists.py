@@ -283,7 +283,8 @@ def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems
 
 def _follows(user: Ints, keys: Ints) -> Bools:
     """Return whether each row but the first is of another user than the one before, or has a larger key."""
-    return (user[1:] != user[:-1]) | (keys[1:] > keys[:-1])
+    follows: Bools = (user[1:] != user[:-1]) | (keys[1:] > keys[:-1])
+    return follows
 
 
 def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:

@@ -70,9 +70,9 @@ def test_the_sample_reorders_the_toy_models() -> None:
 AXES = {axis: axis_values(axis) for axis in Definition.model_fields if axis_values(axis)}
 DEFINITIONS = st.one_of(
     st.sampled_from(sorted(PRESETS)).map(make_definition),
-    st.fixed_dictionaries({axis: st.sampled_from(values) for axis, values in AXES.items()}).map(
-        lambda axes: make_definition(None, axes)
-    ),
+    st.fixed_dictionaries({axis: st.sampled_from(values) for axis, values in AXES.items()})
+    .filter(lambda axes: (axes["ties"], axes["auc_ties"]) != ("hashed", "id_descending"))
+    .map(lambda axes: make_definition(None, axes)),
 )
 
 
@@ -105,6 +105,9 @@ def test_values_of_a_rank_are_those_of_the_definitions_own_kernel(
 @pytest.mark.parametrize("metric", sampled.RANK_METRICS)
 def test_every_preset_has_a_value_of_a_rank_that_is_its_own(preset: str, metric: str) -> None:
     definition = make_definition(preset)
+    if preset == "sklearn" or (preset, metric) == ("torchmetrics", "ndcg"):
+        assert "an item has no single rank" in str(sampled.no_value(metric, definition))
+        return
     columns = cutoffs(metric, [1, 3, 10])
     result = sampled.rank_values(metric, np.arange(1, 31), columns, 30, definition)
     np.testing.assert_allclose(result, run_kernel(metric, definition, 30, [1, 3, 10]), rtol=1e-13)
