@@ -142,7 +142,7 @@ def write_lines(folder: Path, name: str, *lines: str) -> Path:
     ("name", "lines", "message"),
     [
         ("a.csv", ("user,item,movieId", "1,2,3"), "add --item-column item or --item-column movieId"),
-        ("a.txt", ("a;1,2", "b;3,4"), "',' and ';' could both separate fields"),
+        ("a.txt", ("a;1,2", "b;3,4"), "',' and ';' could both separate the fields"),
         ("a.json", ("[", '{"user": 1, "item": 2}', "]"), "is one array of JSON"),
         ("a.txt", ("one", "two"), "no separator gives all lines as many fields"),
         ("a.csv", ("ann,book", "bob,film"), "add --header yes or --header no"),
