@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
@@ -160,7 +161,6 @@ def read_unit(time: ColumnFacts, unit: str | None) -> tuple[str, str]:
         return "timestamp", f"{kind} from {time.first} to {time.last}"
     if not time.is_numeric or time.lowest is None or time.highest is None:
         _refuse_text(time)
-    assert time.lowest is not None and time.highest is not None
     ends = (time.lowest, time.highest)
     if unit is not None:
         return _check_unit(time.name, ends, unit)
@@ -207,7 +207,7 @@ def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
     return ConfigError(f"{shown}, and no unit puts all of it between 1990 and 2099: {days}", hint)
 
 
-def _refuse_text(time: ColumnFacts) -> None:
+def _refuse_text(time: ColumnFacts) -> NoReturn:
     hint = f"write times as 2026-01-31 12:00:00 or as numbers, or add {FLAGS['event_time']} {NONE}"
     shown = ", ".join(time.samples) or "nothing"
     raise ConfigError(f"{time.name} has {shown}, which are no times that a night reads", hint)
