@@ -164,11 +164,10 @@ def read_unit(time: ColumnFacts, unit: str | None) -> tuple[str, str]:
     ends = (time.lowest, time.highest)
     if unit is not None:
         return _check_unit(time.name, ends, unit)
-    fits = {guess_unit(end) for end in ends}
-    if len(fits) == 1 and (only := fits.pop()) in MICROS_PER_UNIT:
-        return str(
-            only
-        ), f"by {only} they are from {_day(ends[0], str(only))} to {_day(ends[1], str(only))}"
+    fits = {str(guess_unit(end)) for end in ends}
+    if len(fits) == 1 and fits <= MICROS_PER_UNIT.keys():
+        only = fits.pop()
+        return only, f"by {only} they are from {_day(ends[0], only)} to {_day(ends[1], only)}"
     raise _make_unit_error(time.name, ends)
 
 
