@@ -336,10 +336,13 @@ def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
         return
     path = log.path.replace("'", "''")
     if log.reader == "json":
-        call = f"read_json('{path}', format = 'newline_delimited', records = true, sample_size = {SAMPLE}"
-        keys = [row[0] for row in connection.sql(f"DESCRIBE SELECT * FROM {call})").fetchall()]
+        call = f"read_json('{path}', format = 'newline_delimited', records = true, ignore_errors = true"
+        keys = [
+            row[0]
+            for row in connection.sql(f"DESCRIBE SELECT * FROM {call}, sample_size = {SAMPLE})").fetchall()
+        ]
         texts = ", ".join(f"{_quote_text(key)}: 'VARCHAR'" for key in keys)
-        call += f", columns = {{{texts}}}, ignore_errors = true)"
+        call += f", columns = {{{texts}}})"
     else:
         sep = log.options.get("sep") or ("\t" if bare_name(log.path).endswith(".tsv") else ",")
         quote = log.options.get("quote", '"')
