@@ -52,4 +52,4 @@ make_env faiss faiss-cpu==1.13.0 numpy==2.4.6
 # For jobs/bench/ratings.py and tests/libraries/test_ratings.py; implicit also for its preset. myfm asks for pkg_resources of old setuptools.
 make_env surprise scikit-surprise==1.1.4 numpy==1.26.4 pandas==2.3.3
 make_env myfm setuptools==79.0.1 myfm==0.3.6 numpy==1.26.4 scipy==1.17.1
-make_env implicit implicit==0.7.3 numpy==1.26.4 scipy==1.17.1
+make_env implicit implicit==0.7.3 numpy==1.26.4 scipy==1.17.1 pandas==2.3.3 pyarrow==19.0.1

@@ -337,7 +337,8 @@ def check_revisions(runs: Sequence[ModelRun]) -> list[Check]:
 
     Of models of two kinds only the code that both use is compared.
     """
-    last, checks = runs[-1], []
+    last = runs[-1]
+    checks: list[Check] = []
     for run in runs[:-1]:
         if run.revisions is None or last.revisions is None:
             continue

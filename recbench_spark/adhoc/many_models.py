@@ -67,7 +67,7 @@ def is_several(system: object, kind: str) -> bool:
         return False
     test = _is_table
     if kind == EMBEDDINGS:
-        test = _is_pair_of_tables if names_ids(system) else _is_pair
+        test = _is_table_pair if names_ids(system) else _is_pair
     return all(isinstance(name, str) for name in system) and all(map(test, system.values()))
 
 
@@ -75,7 +75,7 @@ def _is_pair(table: object) -> bool:
     return isinstance(table, tuple | list) and len(table) == 2
 
 
-def _is_pair_of_tables(table: object) -> bool:
+def _is_table_pair(table: object) -> bool:
     return isinstance(table, tuple | list) and len(table) == 2 and all(map(_is_table, table))
 
 

@@ -7,12 +7,12 @@ import shlex
 from dataclasses import dataclass
 from datetime import date
 
-from recbench_spark.data.log_columns import LogColumns
-from recbench_spark.data.log_files import Column, LogFile
+from recbench_spark.data.log_columns import ChosenColumns
+from recbench_spark.data.log_files import ColumnFacts, LogFile
 
 
 @dataclass(frozen=True)
-class Described:
+class LogDescription:
     """A log and what was seen of it.
 
     Attributes:
@@ -30,8 +30,8 @@ class Described:
     output: str
     log: LogFile
     rows: int = 0
-    columns: tuple[Column, ...] = ()
-    chosen: LogColumns | None = None
+    columns: tuple[ColumnFacts, ...] = ()
+    chosen: ChosenColumns | None = None
     known_users: float | None = None
     time_zone: str | None = None
 
@@ -54,7 +54,7 @@ def night_command(name: str, output: str) -> str:
     return f"recbench nightly {paths} --logical-date {date.today()}"
 
 
-def write_benchmark(described: Described) -> str:
+def write_benchmark(described: LogDescription) -> str:
     """Return the text of a benchmark file."""
     name, log = described.name, described.log
     head = [
@@ -77,13 +77,13 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _describe(described: Described) -> str:
+def _describe(described: LogDescription) -> str:
     if described.chosen is None:
         return f"the parts of {described.log.reader} as its files give them"
     return f"{described.rows:,} rows of {described.log.path.rsplit('/', 1)[-1]}"
 
 
-def _write_dataset(described: Described) -> list[str]:
+def _write_dataset(described: LogDescription) -> list[str]:
     """Return the lines of columns, options, times and rows with missing values."""
     chosen, log = described.chosen, described.log
     if chosen is None:
@@ -112,17 +112,17 @@ def _write_dataset(described: Described) -> list[str]:
     return lines
 
 
-def _is_category(column: Column) -> bool:
+def _is_category(column: ColumnFacts) -> bool:
     return 1 < column.distinct <= 20 and not column.numbers
 
 
-def _comment(column: Column) -> str:
+def _comment(column: ColumnFacts) -> str:
     """Return what a comment says of a column, in one line."""
     samples = " ".join(", ".join(text[:30] for text in column.samples).split())
     return f"{column.distinct:,} values such as {samples}"
 
 
-def _write_times(described: Described, chosen: LogColumns) -> list[str]:
+def _write_times(described: LogDescription, chosen: ChosenColumns) -> list[str]:
     if chosen.unit is None:
         return []
     lines = [f"  time_unit: {chosen.unit} # {chosen.unit_reason}"]
@@ -133,7 +133,7 @@ def _write_times(described: Described, chosen: LogColumns) -> list[str]:
     return lines
 
 
-def _write_split(described: Described) -> list[str]:
+def _write_split(described: LogDescription) -> list[str]:
     """Return the section `split`: by time where there are times, and by hash elsewhere."""
     if described.chosen is None:
         return ["split:", "  protocol: given # the files name the part of each row"]
@@ -158,7 +158,7 @@ def _write_split(described: Described) -> list[str]:
     return ["split:", *lines, "  ratio: [0.8, 0.0, 0.2] # train, valid, test", "  seed: 42"]
 
 
-def _write_evaluation(described: Described) -> str:
+def _write_evaluation(described: LogDescription) -> str:
     reader, chosen = described.log.reader, described.chosen
     lines = ["evaluation:", "  metrics: [hit, mrr, ndcg, recall]", "  k: [5, 10, 20]"]
     if reader in ("coat", "yahoo_r3"):
@@ -173,7 +173,7 @@ def _write_evaluation(described: Described) -> str:
     return "\n".join(lines)
 
 
-def _choose_threshold(rating: Column) -> float:
+def _choose_threshold(rating: ColumnFacts) -> float:
     """Return a rating near four fifths of the scale, for a comment."""
     assert rating.lowest is not None and rating.highest is not None
     return round(2 * (0.8 * rating.highest + 0.2 * max(rating.lowest, 0))) / 2

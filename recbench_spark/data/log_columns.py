@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from recbench_spark.data.column_names import LOG_NAMES, strip_name
-from recbench_spark.data.log_files import Column, LogFile
+from recbench_spark.data.log_files import ColumnFacts, LogFile
 from recbench_spark.data.times import LATEST, MICROS_PER_UNIT, describe_misread_times, guess_unit
 from recbench_spark.errors import ConfigError, DataError, nearest
 
@@ -31,7 +32,7 @@ OFFSET = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
 
 
 @dataclass(frozen=True)
-class LogColumns:
+class ChosenColumns:
     """The columns of a log by our names.
 
     Attributes:
@@ -41,15 +42,15 @@ class LogColumns:
         has_offsets: whether times that are text name their zone.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnFacts]
     unit: str | None
     unit_reason: str
     has_offsets: bool
 
 
 def choose_columns(
-    log: LogFile, columns: Sequence[Column], names: Mapping[str, str], unit: str | None = None
-) -> LogColumns:
+    log: LogFile, columns: Sequence[ColumnFacts], names: Mapping[str, str], unit: str | None = None
+) -> ChosenColumns:
     """Choose the columns of users, items, ratings and times.
 
     Args:
@@ -71,14 +72,16 @@ def choose_columns(
     _refuse_twice(chosen)
     _refuse_own_names(columns, chosen)
     if "event_time" not in chosen:
-        return LogColumns(chosen, None, "", has_offsets=False)
+        return ChosenColumns(chosen, None, "", has_offsets=False)
     time = chosen["event_time"]
     has_offsets = time.is_time_text and all(OFFSET.search(text) for text in time.samples)
     fitting, reason = read_unit(time, unit)
-    return LogColumns(chosen, fitting, reason, has_offsets)
+    return ChosenColumns(chosen, fitting, reason, has_offsets)
 
 
-def _choose_column(log: LogFile, columns: Sequence[Column], role: str, name: str | None) -> Column | None:
+def _choose_column(
+    log: LogFile, columns: Sequence[ColumnFacts], role: str, name: str | None
+) -> ColumnFacts | None:
     """Return the column of a role: the caller's, the one of the file's layout, or the one of usual name."""
     by_name = {column.name: column for column in columns}
     if name == NONE and role in ("rating", "event_time"):
@@ -102,7 +105,7 @@ def _choose_column(log: LogFile, columns: Sequence[Column], role: str, name: str
     return plausible[0] if plausible else None
 
 
-def _choose_by_values(similar: Sequence[Column], columns: Sequence[Column]) -> Column | None:
+def _choose_by_values(similar: Sequence[ColumnFacts], columns: Sequence[ColumnFacts]) -> ColumnFacts | None:
     """Return the one column of dates, where none has the name of a time."""
     if similar:
         _refuse_text(similar[0])
@@ -110,7 +113,7 @@ def _choose_by_values(similar: Sequence[Column], columns: Sequence[Column]) -> C
     return times[0] if len(times) == 1 else None
 
 
-def _may_be(role: str, column: Column) -> bool:
+def _may_be(role: str, column: ColumnFacts) -> bool:
     """Return whether the values of a column fit a role."""
     if role == "rating":
         return column.is_numeric
@@ -118,12 +121,12 @@ def _may_be(role: str, column: Column) -> bool:
     return column.is_numeric or is_time if role == "event_time" else not is_time
 
 
-def _describe_missing(roles: Sequence[str], columns: Sequence[Column]) -> str:
+def _describe_missing(roles: Sequence[str], columns: Sequence[ColumnFacts]) -> str:
     shown = "; ".join(f"{column.name}: {', '.join(column.samples[:2])}" for column in columns[:12])
     return f"add {' '.join(f'{FLAGS[role]} NAME' for role in roles)}, of {shown}"
 
 
-def _refuse_twice(chosen: Mapping[str, Column]) -> None:
+def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
     names = [column.name for column in chosen.values()]
     for role, column in chosen.items():
         if names.count(column.name) > 1:
@@ -132,7 +135,7 @@ def _refuse_twice(chosen: Mapping[str, Column]) -> None:
             raise ConfigError(f"{column.name} is taken for {role} and for {others[0]}", hint)
 
 
-def _refuse_own_names(columns: Sequence[Column], chosen: Mapping[str, Column]) -> None:
+def _refuse_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> None:
     """Refuse a column that a night reads by its name, although another or none was chosen."""
     taken = {column.name for column in chosen.values()}
     for column in columns:
@@ -145,7 +148,7 @@ def _refuse_own_names(columns: Sequence[Column], chosen: Mapping[str, Column]) -
 # -------------------------------------------------------------------------------------------- unit
 
 
-def read_unit(time: Column, unit: str | None) -> tuple[str, str]:
+def read_unit(time: ColumnFacts, unit: str | None) -> tuple[str, str]:
     """Return the unit of times, and why it is this one.
 
     Raises:
@@ -158,19 +161,17 @@ def read_unit(time: Column, unit: str | None) -> tuple[str, str]:
         return "timestamp", f"{kind} from {time.first} to {time.last}"
     if not time.is_numeric or time.lowest is None or time.highest is None:
         _refuse_text(time)
-    assert time.lowest is not None and time.highest is not None
     ends = (time.lowest, time.highest)
     if unit is not None:
         return _check_unit(time.name, ends, unit)
-    fits = {guess_unit(end) for end in ends}
-    if len(fits) == 1 and (only := fits.pop()) in MICROS_PER_UNIT:
-        return str(
-            only
-        ), f"by {only} they are from {_day(ends[0], str(only))} to {_day(ends[1], str(only))}"
+    fits = {str(guess_unit(end)) for end in ends}
+    if len(fits) == 1 and fits <= MICROS_PER_UNIT.keys():
+        only = fits.pop()
+        return only, f"by {only} they are from {_day(ends[0], only)} to {_day(ends[1], only)}"
     raise _make_unit_error(time.name, ends)
 
 
-def _check_stored(time: Column, unit: str | None) -> None:
+def _check_stored(time: ColumnFacts, unit: str | None) -> None:
     if unit not in (None, "timestamp"):
         raise ConfigError(f"--time-unit {unit}: {time.name} has {time.first}, no numbers", "leave it out")
     if time.is_stored_time and time.first and time.last:
@@ -205,7 +206,7 @@ def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
     return ConfigError(f"{shown}, and no unit puts all of it between 1990 and 2099: {days}", hint)
 
 
-def _refuse_text(time: Column) -> None:
+def _refuse_text(time: ColumnFacts) -> NoReturn:
     hint = f"write times as 2026-01-31 12:00:00 or as numbers, or add {FLAGS['event_time']} {NONE}"
     shown = ", ".join(time.samples) or "nothing"
     raise ConfigError(f"{time.name} has {shown}, which are no times that a night reads", hint)

@@ -70,8 +70,8 @@ class LogFile:
 
 
 @dataclass(frozen=True)
-class Column:
-    """What the values of a column are.
+class ColumnFacts:
+    """Facts about the values of a column.
 
     Attributes:
         name: the name.
@@ -252,7 +252,7 @@ def _is_value(text: str) -> bool:
 # ------------------------------------------------------------------------------------------ values
 
 
-def profile_columns(log: LogFile) -> tuple[int, list[Column]]:
+def profile_columns(log: LogFile) -> tuple[int, list[ColumnFacts]]:
     """Return the number of rows, and what the values of each column are: one pass over the file.
 
     Raises:
@@ -277,7 +277,7 @@ def profile_columns(log: LogFile) -> tuple[int, list[Column]]:
         facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
         values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
         kind = "" if stored == "VARCHAR" else stored
-        columns.append(Column(name, kind, *facts, samples=tuple(values)[:3]))
+        columns.append(ColumnFacts(name, kind, *facts, samples=tuple(values)[:3]))
     return int(row[0]), columns
 
 
@@ -292,7 +292,7 @@ def _count_bytes(path: str) -> int:
 
 
 def _write_aggregates(name: str, distinct: str) -> str:
-    """Return the SQL of the facts of a column, in the order of `Column`."""
+    """Return the SQL of the facts of a column, in the order of `ColumnFacts`."""
     text = f"nullif(CAST({_quote(name)} AS VARCHAR), '')"
     number = f"try_cast({text} AS DOUBLE)"
     is_time = f"regexp_matches({text}, '{DATE}')"
@@ -336,10 +336,13 @@ def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
         return
     path = log.path.replace("'", "''")
     if log.reader == "json":
-        call = f"read_json('{path}', format = 'newline_delimited', records = true, sample_size = {SAMPLE}"
-        keys = [row[0] for row in connection.sql(f"DESCRIBE SELECT * FROM {call})").fetchall()]
+        call = f"read_json('{path}', format = 'newline_delimited', records = true, ignore_errors = true"
+        keys = [
+            row[0]
+            for row in connection.sql(f"DESCRIBE SELECT * FROM {call}, sample_size = {SAMPLE})").fetchall()
+        ]
         texts = ", ".join(f"{_quote_text(key)}: 'VARCHAR'" for key in keys)
-        call += f", columns = {{{texts}}}, ignore_errors = true)"
+        call += f", columns = {{{texts}}})"
     else:
         sep = log.options.get("sep") or ("\t" if bare_name(log.path).endswith(".tsv") else ",")
         quote = log.options.get("quote", '"')

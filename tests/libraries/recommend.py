@@ -77,22 +77,6 @@ def recommend_implicit(log: pd.DataFrame, folder: Path) -> None:
     save(folder, own, "user", "item", "score")
 
 
-def recommend_replay(log: pd.DataFrame, folder: Path) -> None:
-    from replay.data import Dataset, FeatureHint, FeatureInfo, FeatureSchema, FeatureType
-    from replay.models import PopRec
-
-    schema = FeatureSchema(
-        [
-            FeatureInfo("user_id", FeatureType.CATEGORICAL, FeatureHint.QUERY_ID),
-            FeatureInfo("item_id", FeatureType.CATEGORICAL, FeatureHint.ITEM_ID),
-            FeatureInfo("rating", FeatureType.NUMERICAL, FeatureHint.RATING),
-        ]
-    )
-    data = Dataset(schema, log.assign(rating=log.rating.astype(float)))
-    own = PopRec().fit_predict(data, k=N)
-    save(folder, own, "user_id", "item_id", "rating")
-
-
 if __name__ == "__main__":
     library, log_path, target = sys.argv[1:]
     globals()[f"recommend_{library}"](pd.read_parquet(log_path), Path(target))

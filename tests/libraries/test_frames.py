@@ -1,4 +1,4 @@
-"""What recommend calls of other libraries return, measured as it is: the numbers of the plain form.
+"""Frames that calls of other libraries return, measured as they are: the numbers of the plain form.
 
 The documented shapes are rows of our own. The frames of the libraries themselves are made in their own
 environments (`make libraries`), by `recommend.py`.
@@ -89,7 +89,7 @@ def test_documented_shapes(library: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- libraries themselves
 
 
-@pytest.fixture(params=["lenskit", "rectools", "ranx", "implicit", "replay"])
+@pytest.fixture(params=["lenskit", "rectools", "ranx", "implicit"])
 def library_lists(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Folder with the frame that a library returns, and its plain form."""
     python = ENVIRONMENTS / request.param / "bin" / "python"

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from recbench_spark.commands.benchmark_files import Described, night_command, write_benchmark
+from recbench_spark.commands.benchmark_files import LogDescription, night_command, write_benchmark
 from recbench_spark.commands.logs import name_log
 from recbench_spark.config import make_benchmark
 from recbench_spark.config.base import NAME
 from recbench_spark.config.documents import load_yaml
-from recbench_spark.data.log_columns import FLAGS, LogColumns, choose_columns
-from recbench_spark.data.log_files import Column, open_log_file, profile_columns, share_known_users
+from recbench_spark.data.log_columns import FLAGS, ChosenColumns, choose_columns
+from recbench_spark.data.log_files import ColumnFacts, open_log_file, profile_columns, share_known_users
 from recbench_spark.errors import OK, ConfigError, DataError
 
 
@@ -35,14 +35,14 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def describe_log(args: argparse.Namespace, name: str, output: str) -> Described:
+def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescription:
     """Look at the log, and print what was taken for users, items, ratings and times."""
     separator = args.separator.replace("\\t", "\t") if args.separator else None
     header = None if args.header is None else args.header == "yes"
     log = open_log_file(args.log, separator, header=header)
     if not log.names and log.reader != "json":
         print(f"{log.path}: a folder of the reader {log.reader}, divided already")
-        return Described(name, output, log)
+        return LogDescription(name, output, log)
     rows, columns = profile_columns(log)
     if not rows:
         raise DataError(f"{log.path}: no rows", "check the path")
@@ -53,7 +53,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> Described:
     if "event_time" in chosen.columns:
         user, time = (chosen.columns[role].name for role in ("user_id", "event_time"))
         known = share_known_users(log, user, time)
-    return Described(
+    return LogDescription(
         name,
         output,
         log,
@@ -65,7 +65,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> Described:
     )
 
 
-def describe_choice(path: str, rows: int, columns: Sequence[Column], chosen: LogColumns) -> str:
+def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen: ChosenColumns) -> str:
     """Return the evidence: a row for each column that was taken, and the columns that were not."""
     table = [("", "column", "values", "distinct", "from", "to", "such as")]
     for role in FLAGS:
@@ -82,7 +82,7 @@ def describe_choice(path: str, rows: int, columns: Sequence[Column], chosen: Log
     return "\n".join([f"{path}: {rows:,} rows", *(line.rstrip() for line in lines), *notes])
 
 
-def _describe_column(column: Column) -> tuple[str, ...]:
+def _describe_column(column: ColumnFacts) -> tuple[str, ...]:
     is_time = column.first is not None
     lowest = column.first if is_time else _format(column.lowest)
     highest = column.last if is_time else _format(column.highest)
