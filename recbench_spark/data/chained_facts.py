@@ -67,10 +67,10 @@ def _draw_history(draw: np.random.Generator) -> list[int]:
     after = np.empty(ENTITIES, np.int64)
     after[cycle] = np.roll(cycle, -1)
     history = [2 * ENTITIES + a * ENTITIES + after[a] for a in draw.permutation(ENTITIES)]
-    asked = draw.permutation(ENTITIES)[:QUESTIONS]
-    ruled = after[after[asked]]
+    sources = draw.permutation(ENTITIES)[:QUESTIONS]
+    ruled = after[after[sources]]
     answers: list[int] = []
-    for number, (question, expected) in enumerate(zip(asked, ruled, strict=True)):
+    for number, (question, expected) in enumerate(zip(sources, ruled, strict=True)):
         barred = {*answers, *ruled[number + 1 :].tolist()}
         others = [c for c in range(ENTITIES) if c not in barred]
         answer = draw.choice(others) if draw.random() < NOISE else expected

@@ -77,7 +77,7 @@ def write_sequences(
     Raises:
         DataError: rows without a time, or no relevant training rows.
     """
-    require_times(data.timed_rows("train", "given", "valid"), settings.name, settings.kind)
+    require_times(data.read_times("train", "given", "valid"), settings.name, settings.kind)
     ordered = data.sequences("train")
     place = str(folder / "sequences")
     add_dense_index(ordered, F.col("user_id"), "user_index").write.mode("overwrite").parquet(place)
