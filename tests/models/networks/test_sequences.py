@@ -235,7 +235,9 @@ def test_losses_by_loops_and_by_gradcheck(loss: str) -> None:
     parts = tuple(part.requires_grad_() for part in (state, vectors, biases))
     assert torch.autograd.gradcheck(compute, parts)
     without = sum_losses(loss, state, target, (vectors, None), negative).detach()
-    assert float(without) == pytest.approx(float(compute(state, vectors, torch.zeros(6)).detach()), 1e-12)
+    assert float(without) == pytest.approx(
+        float(compute(state, vectors, torch.zeros_like(biases)).detach()), 1e-12
+    )
 
 
 def test_gradients_of_a_block() -> None:
