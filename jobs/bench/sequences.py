@@ -3,7 +3,7 @@
     python jobs/bench/sequences.py                     MovieLens 1M's size: 6,040 users, 3,706 items
     python jobs/bench/sequences.py --kind gru4rec
 
-Histories are drawn. Both ways do the same steps: the plain loop cuts padded windows out of one array and
+TokenWindows are drawn. Both ways do the same steps: the plain loop cuts padded windows out of one array and
 has no checkpoints, no epochs, and nothing made ahead. It prints the CPU seconds of this process, because
 other processes may share the machine, and the ratio of the medians.
 """
@@ -30,7 +30,7 @@ from recbench_spark.errors import OK
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_networks import make_network
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
-from recbench_spark.models.networks.sequences import Histories, Sequences, cut_newest
+from recbench_spark.models.networks.sequences import Sequences, TokenWindows, cut_newest
 
 
 def draw_sequences(users: int, items: int, rows: int) -> Sequences:
@@ -55,7 +55,7 @@ def fit_plainly(sequences: Sequences, settings: Any) -> None:
     for rows in torch.split(order, settings.batch):
         optimiser.zero_grad()
         longest = int(length[rows].max()) - 1
-        state = module.read_all(Histories(token[rows, :longest], length[rows] - 1))
+        state = module.read_all(TokenWindows(token[rows, :longest], length[rows] - 1))
         target = token[rows, 1 : longest + 1] - 1
         has_target = target >= 0
         score = state[has_target] @ module.item_vectors().T

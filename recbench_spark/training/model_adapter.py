@@ -135,14 +135,14 @@ class SplitData:
         """Rows that are given of users without training rows."""
         return self._part("given")
 
-    def timed_rows(self, *parts: str) -> DataFrame:
+    def read_times(self, *parts: str) -> DataFrame:
         """Return relevant rows of some parts with their times: user_id, item_id, event_time."""
         rows = keep_relevant(self.table(SPLITS).where(F.col("part").isin(*parts)), self.threshold)
         return rows.select("user_id", "item_id", "event_time")
 
     def sequences(self, *parts: str) -> DataFrame:
         """Return users' relevant items of some parts in the order of time; see `order_items`."""
-        return order_items(self.timed_rows(*parts), self.items)
+        return order_items(self.read_times(*parts), self.items)
 
     def _part(self, part: str) -> DataFrame:
         rows = self.table(SPLITS).where(F.col("part") == part)

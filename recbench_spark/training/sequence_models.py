@@ -78,7 +78,7 @@ def write_sequences(data: SplitData, settings: SequenceModelConfig, journal: Jou
     Raises:
         DataError: rows without a time, or no relevant training rows.
     """
-    require_times(data.timed_rows("train", "given", "valid"), settings.name, settings.kind)
+    require_times(data.read_times("train", "given", "valid"), settings.name, settings.kind)
     ordered = data.sequences("train")
     shared = share_rows(data.store.scratch, add_dense_index(ordered, F.col("user_id"), "user_index"))
     facts = count_order(load_parquet(data.spark, *shared.files), read_length(settings))
@@ -206,14 +206,15 @@ def make_explanation_rows(user: str, items: list[int], explained: Explanation) -
     hops, n = explained.weight.shape
     memory = np.array(items[:-1][::-1], np.int32)
     columns = {
-        "user_id": [user] * (hops * n),
+        "user_id": pa.array([user] * (hops * n), pa.string()),
         "item_index": np.tile(memory, hops),
         "place": np.tile(np.arange(n, dtype=np.int32), hops),
         "hop": np.repeat(np.arange(1, hops + 1, dtype=np.int32), n),
         "weight": explained.weight.reshape(-1).astype(np.float64),
         "score_change": np.tile(explained.score_change.astype(np.float64), hops),
     }
-    return pa.RecordBatch.from_arrays([pa.array(column) for column in columns.values()], list(columns))
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns.values()]
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
 @contextmanager

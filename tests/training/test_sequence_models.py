@@ -10,9 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recbench_spark.config.models import make_model
 from recbench_spark.errors import ConfigError
+from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.sequence_tasks import SequenceTask
+from recbench_spark.models.networks.sequences import make_sequences
 from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
 from recbench_spark.storage.store import Store
+from recbench_spark.training.sequence_models import (
+    FittedNetwork,
+    make_embedding_task,
+    make_explaining_task,
+)
 from tests.nights import Ran, models, run, small
 
 FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate": 0.01}
@@ -117,6 +126,25 @@ def test_a_log_without_times_is_refused_by_name(night: Ran, tmp_path: Path) -> N
     del log["columns"]["event_time"]
     outcome = run(night.store, bench(log, {"gru4rec": {}})).outcome
     assert "reads histories in the order of time" in str(outcome.failed)
+
+
+def test_tasks_compute_vectors_and_attention_user_by_user(tmp_path: Path) -> None:
+    """The functions that tasks run, on batches of three users and of one; the last one has no memory."""
+    settings: Any = make_model({"name": "m", "kind": "memn2n", **FIT, "hops": 2}, "models")
+    lists = [[1, 2, 3, 4, 5, 6, 7], [3, 1, 4], [8]]
+    task = SequenceTask(make_sequences(lists, ITEMS), settings)
+    fit(task, settings.plan(), tmp_path / "checkpoints", lambda _: None)
+    network = FittedNetwork(settings, ITEMS, str(tmp_path))
+    columns = [pa.array(["a", "b", "c"]), pa.array(lists, pa.list_(pa.int32()))]
+    batch = pa.RecordBatch.from_arrays(columns, ["user_id", "items"])
+    (vectors,) = make_embedding_task(network)(iter([batch]))
+    alone = [next(make_embedding_task(network)(iter([batch.slice(n, 1)]))) for n in range(3)]
+    assert [one["vector"][0].as_py() for one in alone] == vectors["vector"].to_pylist()
+    rows = pa.Table.from_batches(make_explaining_task(network)(iter([batch]))).to_pylist()
+    first = [row for row in rows if row["user_id"] == "a" and row["hop"] == 2]
+    assert [row["item_index"] for row in first] == [6, 5, 4, 3, 2]  # the five before the newest
+    assert sum(row["weight"] for row in first) == pytest.approx(1)
+    assert {row["user_id"] for row in rows} == {"a", "b"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from recbench_spark.models.networks.sequence_networks import HistoryMemory
-from recbench_spark.models.networks.sequences import Histories
+from recbench_spark.models.networks.sequences import TokenWindows
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -54,9 +54,9 @@ def explain_history(module: Any, tokens: Any) -> Explanation:
     return Explanation(best, weight, np.array([float(change) for change in reversed(changes)]))
 
 
-def make_one(token: torch.Tensor) -> Histories:
+def make_one(token: torch.Tensor) -> TokenWindows:
     """Return one history as a minibatch."""
-    return Histories(token[None], torch.tensor([len(token)]))
+    return TokenWindows(token[None], torch.tensor([len(token)]))
 
 
 def _score_without(module: HistoryMemory, token: torch.Tensor, place: int, item: int) -> torch.Tensor:
@@ -70,7 +70,7 @@ def compare_drops(explanations: list[Explanation], hop: int = 0) -> tuple[float,
     """Return the mean change without the item of the largest weight in a hop, and without another one.
 
     The second mean is over all other items of the memory: the expectation for one drawn at random.
-    Histories with a memory of one item or none are left out.
+    TokenWindows with a memory of one item or none are left out.
     """
     top, others = [], []
     for one in explanations:

@@ -18,7 +18,7 @@ from recbench_spark.models.gru4rec import Gru4RecModel
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.factors import random_normals
 from recbench_spark.models.networks.memory import MemoryNetwork, MemoryReading, MemoryShape
-from recbench_spark.models.networks.sequences import Histories
+from recbench_spark.models.networks.sequences import TokenWindows
 from recbench_spark.models.networks.settings import SequenceModelConfig
 from recbench_spark.models.sasrec import SasRecModel
 
@@ -32,10 +32,10 @@ class SequenceNetwork(Protocol):
 
     every_place: bool
 
-    def read_all(self, histories: Histories) -> torch.Tensor:
+    def read_all(self, histories: TokenWindows) -> torch.Tensor:
         """Return the (b, l, d) states after each item."""
 
-    def read_last(self, histories: Histories) -> torch.Tensor:
+    def read_last(self, histories: TokenWindows) -> torch.Tensor:
         """Return the (b, d) states after the newest item."""
 
     def item_vectors(self) -> torch.Tensor:
@@ -99,7 +99,7 @@ class AttentionNetwork(nn.Module):
         )
         self.norm = nn.LayerNorm(dims)
 
-    def read_all(self, histories: Histories) -> torch.Tensor:
+    def read_all(self, histories: TokenWindows) -> torch.Tensor:
         """Return the states, as in `SequenceNetwork`."""
         token, length = histories
         columns = torch.arange(token.shape[1], device=token.device)
@@ -111,7 +111,7 @@ class AttentionNetwork(nn.Module):
         state: torch.Tensor = self.norm(x)
         return state
 
-    def read_last(self, histories: Histories) -> torch.Tensor:
+    def read_last(self, histories: TokenWindows) -> torch.Tensor:
         """Return the states, as in `SequenceNetwork`."""
         return take_last(self.read_all(histories), histories.length)
 
@@ -137,13 +137,13 @@ class RecurrentNetwork(nn.Module):
         self.bias = nn.Parameter(torch.zeros(items))
         self.dropout = nn.Dropout(settings.dropout)
 
-    def read_all(self, histories: Histories) -> torch.Tensor:
+    def read_all(self, histories: TokenWindows) -> torch.Tensor:
         """Return the states, as in `SequenceNetwork`."""
         read = self.dropout(functional.embedding(histories.token, self.item))
         state: torch.Tensor = self.dropout(self.units(read)[0])
         return state
 
-    def read_last(self, histories: Histories) -> torch.Tensor:
+    def read_last(self, histories: TokenWindows) -> torch.Tensor:
         """Return the states, as in `SequenceNetwork`."""
         return take_last(self.read_all(histories), histories.length)
 
@@ -172,7 +172,7 @@ class HistoryMemory(nn.Module):
         self.network, self.dropout = MemoryNetwork(shape, settings.seed), nn.Dropout(settings.dropout)
         self.register_buffer("linear", torch.zeros((), dtype=torch.uint8))
 
-    def read_memory(self, histories: Histories) -> MemoryReading:
+    def read_memory(self, histories: TokenWindows) -> MemoryReading:
         """Return the last states and the attention of all hops."""
         token, length = histories
         query = take_last(token, length)
@@ -182,11 +182,11 @@ class HistoryMemory(nn.Module):
         reading: MemoryReading = self.network(query, memory, linear=bool(self.linear))
         return reading
 
-    def read_all(self, histories: Histories) -> torch.Tensor:
+    def read_all(self, histories: TokenWindows) -> torch.Tensor:
         """Raise an error: a memory is read for one query at a time."""
         raise NotImplementedError
 
-    def read_last(self, histories: Histories) -> torch.Tensor:
+    def read_last(self, histories: TokenWindows) -> torch.Tensor:
         """Return the states, as in `SequenceNetwork`."""
         state: torch.Tensor = self.dropout(self.read_memory(histories).state)
         return state

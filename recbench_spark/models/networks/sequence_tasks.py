@@ -22,9 +22,9 @@ from recbench_spark.models.networks.sequence_networks import (
     score_items,
 )
 from recbench_spark.models.networks.sequences import (
-    Histories,
     Indices,
     Sequences,
+    TokenWindows,
     add_empty_places,
     cut_newest,
     cut_windows,
@@ -50,7 +50,7 @@ class SequenceBatch(NamedTuple):
         seed: seed of dropout.
     """
 
-    histories: Histories
+    histories: TokenWindows
     target: torch.Tensor
     negative: torch.Tensor
     epoch: int
@@ -101,7 +101,7 @@ class SequenceTask:
         negative = torch.from_numpy(self._draw_negatives(target, self.user[row_b], seed))
         return SequenceBatch(histories, target, negative, at.epoch, seed)
 
-    def _cut(self, user_b: Indices, end_b: Indices, seed: int) -> tuple[Histories, torch.Tensor]:
+    def _cut(self, user_b: Indices, end_b: Indices, seed: int) -> tuple[TokenWindows, torch.Tensor]:
         """Return the histories and the targets of some examples."""
         first, memory = self.train.indptr[user_b], self.settings.memory
         if self.network.every_place:
@@ -227,5 +227,5 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
     """
     token = torch.from_numpy(np.asarray(tokens, np.int64))[None]
     with torch.no_grad():
-        state = cast(SequenceNetwork, module).read_last(Histories(token, torch.tensor([token.shape[1]])))
+        state = cast(SequenceNetwork, module).read_last(TokenWindows(token, torch.tensor([token.shape[1]])))
     return state[0].numpy()

@@ -41,8 +41,8 @@ class Sequences(NamedTuple):
         return np.diff(self.indptr)
 
 
-class Histories(NamedTuple):
-    """Histories are windows of sequences, in tokens.
+class TokenWindows(NamedTuple):
+    """TokenWindows are windows of sequences, in tokens.
 
     Attributes:
         token: (b, l) the oldest first, 0 behind the newest.
@@ -83,22 +83,22 @@ def sort_within_users(sequences: Sequences) -> npt.NDArray[np.int32]:
     return sequences.item[np.lexsort((sequences.item, user))]
 
 
-def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> Histories:
+def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> TokenWindows:
     """Return the items from place `begin` to before `end`, (b,) each, as padded tokens."""
     length = end_b - begin_b
     columns = np.arange(max(int(length.max(initial=0)), 1))
     place = np.minimum(begin_b[:, None] + columns, max(len(sequences.item) - 1, 0))
     token = np.where(columns < length[:, None], sequences.item[place].astype(np.int64) + 1, 0)
-    return Histories(torch.from_numpy(token), torch.from_numpy(length))
+    return TokenWindows(torch.from_numpy(token), torch.from_numpy(length))
 
 
-def cut_newest(sequences: Sequences, user_b: Indices, memory: int) -> Histories:
+def cut_newest(sequences: Sequences, user_b: Indices, memory: int) -> TokenWindows:
     """Return the newest `memory` items of some users."""
     end = sequences.indptr[user_b + 1]
     return cut_windows(sequences, np.maximum(sequences.indptr[user_b], end - memory), end)
 
 
-def add_empty_places(histories: Histories, share: float, memory: int, *, seed: int) -> Histories:
+def add_empty_places(histories: TokenWindows, share: float, memory: int, *, seed: int) -> TokenWindows:
     """Insert empty places before items other than the newest, each with a probability, by hash.
 
     The oldest items leave a history that becomes longer than `memory` items and a query.
@@ -120,4 +120,4 @@ def add_empty_places(histories: Histories, share: float, memory: int, *, seed: i
         empty = np.flatnonzero(drawn[row, :size])
         mixed = np.insert(own[:size], empty, 0)[-(memory + 1) :]
         out[row, : len(mixed)], sizes[row] = mixed, len(mixed)
-    return Histories(torch.from_numpy(out[:, : sizes.max(initial=1)]), torch.from_numpy(sizes))
+    return TokenWindows(torch.from_numpy(out[:, : sizes.max(initial=1)]), torch.from_numpy(sizes))

@@ -18,8 +18,8 @@ from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.sequence_networks import AttentionBlock, make_network
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, sum_losses
 from recbench_spark.models.networks.sequences import (
-    Histories,
     Sequences,
+    TokenWindows,
     add_empty_places,
     cut_newest,
     make_sequences,
@@ -154,12 +154,12 @@ def test_padding_and_other_users_change_nothing(name: str) -> None:
     module: Any = randomise(make_network(make_settings(name), ITEMS))
     token, length = cut_newest(make_sequences(LISTS, ITEMS), np.arange(5), 4)
     together = module.read_last(
-        Histories(torch.cat([token, torch.zeros(5, 1, dtype=torch.int64)], 1), length)
+        TokenWindows(torch.cat([token, torch.zeros(5, 1, dtype=torch.int64)], 1), length)
     )
     for row, size, state in zip(token, length.tolist(), together, strict=True):
         np.testing.assert_allclose(state.detach(), embed_history(module, row[:size]), rtol=0, atol=1e-12)
     if module.every_place and name != "sasrec":  # SASRec's places are counted from the newest
-        prefix = module.read_all(Histories(token, length))[0, 1]
+        prefix = module.read_all(TokenWindows(token, length))[0, 1]
         np.testing.assert_allclose(prefix.detach(), embed_history(module, token[0, :2]), rtol=0, atol=1e-12)
 
 
@@ -171,7 +171,7 @@ def test_no_state_sees_a_later_item(name: str) -> None:
     token, length = cut_newest(make_sequences(LISTS, ITEMS), np.arange(5), 4)
     changed = token.clone()
     changed[2, 3] = 1
-    one, two = (module.read_all(Histories(t, length))[2] for t in (token, changed))
+    one, two = (module.read_all(TokenWindows(t, length))[2] for t in (token, changed))
     assert torch.equal(one[:3], two[:3]) and not torch.equal(one[3], two[3])
 
 
@@ -235,7 +235,9 @@ def test_losses_by_loops_and_by_gradcheck(loss: str) -> None:
     parts = tuple(part.requires_grad_() for part in (state, vectors, biases))
     assert torch.autograd.gradcheck(compute, parts)
     without = sum_losses(loss, state, target, (vectors, None), negative).detach()
-    assert float(without) == pytest.approx(float(compute(state, vectors, torch.zeros(6)).detach()), 1e-12)
+    assert float(without) == pytest.approx(
+        float(compute(state, vectors, torch.zeros_like(biases)).detach()), 1e-12
+    )
 
 
 def test_gradients_of_a_block() -> None:
