@@ -135,7 +135,7 @@ def list_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -
         dict(_flatten(json.loads(run.get("config_json") or "{}").get("model", {})))
         for run in (after, before)
     )
-    names = sorted(settings.keys() | others.keys())
+    names = sorted(settings.keys() | others.keys(), key=lambda name: (name != "kind", name))
     return [
         f"{name} from {others.get(name, 'none')} to {settings.get(name, 'none')}"
         for name in names
