@@ -1,4 +1,4 @@
-"""What a night's report reads of earlier nights: values, falls with their causes, tested differences."""
+"""Read for a report what earlier nights say: values, falls with their causes, tested differences."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SIDE_FILES = (".wal", ".tmp")
 
 @dataclass(frozen=True)
 class Export:
-    """What a file holds.
+    """Content of an exported file.
 
     Attributes:
         rows: rows of each table that has some.
