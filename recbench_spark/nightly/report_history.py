@@ -1,4 +1,4 @@
-"""What a night's report reads of earlier nights: values, falls with their causes, tested differences."""
+"""Read for a report what earlier nights say: values, falls with their causes, tested differences."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def list_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -
         dict(_flatten(json.loads(run.get("config_json") or "{}").get("model", {})))
         for run in (after, before)
     )
-    names = sorted(settings.keys() | others.keys())
+    names = sorted(settings.keys() | others.keys(), key=lambda name: (name != "kind", name))
     return [
         f"{name} from {others.get(name, 'none')} to {settings.get(name, 'none')}"
         for name in names

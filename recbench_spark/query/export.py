@@ -29,7 +29,7 @@ SIDE_FILES = (".wal", ".tmp")
 
 @dataclass(frozen=True)
 class Export:
-    """What a file holds.
+    """Content of an exported file.
 
     Attributes:
         rows: rows of each table that has some.
@@ -124,7 +124,8 @@ def _copy_table(connection: duckdb.DuckDBPyConnection, store: ArrowStore, table:
     exists = store.exists(table.name)
     source = store.dataset(table) if exists else table.arrow_schema.empty_table()
     connection.register("source", source)
-    connection.execute(f"CREATE TABLE {table.name} AS SELECT * FROM source")
+    # Each result is fetched to its end: an open one keeps the connection.
+    connection.execute(f"CREATE TABLE {table.name} AS SELECT * FROM source").fetchall()
     connection.unregister("source")
     connection.execute(f"COMMENT ON TABLE {table.name} IS {_quote(table.comment)}")
     there = {name for (name, *_) in connection.execute(f"DESCRIBE {table.name}").fetchall()}
@@ -132,7 +133,7 @@ def _copy_table(connection: duckdb.DuckDBPyConnection, store: ArrowStore, table:
         if column.name in there:
             place = f'{table.name}."{column.name}"'
             connection.execute(f"COMMENT ON COLUMN {place} IS {_quote(column.comment)}")
-    (n,) = connection.execute(f"SELECT COUNT(*) FROM {table.name}").fetchone() or (0,)
+    ((n,),) = connection.execute(f"SELECT COUNT(*) FROM {table.name}").fetchall()
     return int(n)
 
 

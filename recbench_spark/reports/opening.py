@@ -20,6 +20,7 @@ NEAR = 0.01
 """Distance from a named share within which its name is used; else the per cent stand."""
 
 MAX_EVENTS = 5
+SETTINGS_SHOWN = 2
 
 
 def make_opening(report: Report) -> Opening:
@@ -120,7 +121,10 @@ def list_causes(
     is_next_day = (date.fromisoformat(day) - date.fromisoformat(before)).days == 1
     when = f"on {day}" if is_next_day else f"between {before} and {day}"
     inputs = [f"{'the' if name == 'log' else 'its'} {name} changed {when}" for name in changed_inputs]
-    settings = [f"its setting {text} {when}" for text in changed_settings]
+    changed = list(changed_settings)
+    settings = [f"its setting {text} {when}" for text in changed[:SETTINGS_SHOWN]]
+    if len(changed) > SETTINGS_SHOWN:
+        settings.append(f"and {len(changed) - SETTINGS_SHOWN} more of its settings")
     return (*inputs, *settings, *([f"the code changed {when} ({code})"] if code else []))
 
 

@@ -79,7 +79,8 @@ def test_the_file_holds_every_table_view_and_comment(
     assert views.keys() == view_files().keys() and all(
         text.endswith("?") or text for text in views.values()
     )
-    columns = read(target, "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = 'metrics'")
+    chosen = "FROM duckdb_columns() WHERE table_name = 'metrics' ORDER BY column_index"
+    columns = read(target, f"SELECT column_name, comment {chosen}")
     assert columns == [(c.name, c.comment) for c in METRICS.columns]
 
 
