@@ -277,7 +277,7 @@ def profile_columns(log: LogFile) -> tuple[int, list[ColumnFacts]]:
         facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
         values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
         kind = "" if stored == "VARCHAR" else stored
-        columns.append(ColumnFacts(name, kind, *facts, samples=tuple(values)[:3]))
+        columns.append(replace(ColumnFacts(name, kind, *facts), samples=tuple(values)[:3]))
     return int(row[0]), columns
 
 

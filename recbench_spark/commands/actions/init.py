@@ -67,7 +67,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
 
 def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen: ChosenColumns) -> str:
     """Return the evidence: a row for each column that was taken, and the columns that were not."""
-    table = [("", "column", "values", "distinct", "from", "to", "such as")]
+    table: list[tuple[str, ...]] = [("", "column", "values", "distinct", "from", "to", "such as")]
     for role in FLAGS:
         column = chosen.columns.get(role)
         table.append((role, *_describe_column(column)) if column else (role, "none", *[""] * 5))

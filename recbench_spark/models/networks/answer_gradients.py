@@ -95,7 +95,7 @@ def list_words(entries: Sequence[Sequence[int]], dims: int, columns: int, dtype:
 
 
 def _sum_products(x: Array, table: Array, row: int, start: int) -> float:
-    total = x[0] * table[row, start]
+    total: float = x[0] * table[row, start]
     for k in range(1, len(x)):
         total += x[k] * table[row, start + k]
     return total

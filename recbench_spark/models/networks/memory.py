@@ -161,7 +161,7 @@ class MemoryNetwork(nn.Module):
         vectors = functional.embedding(memory, rows)
         if self.times is not None:
             vectors = vectors + self.times[: memory.shape[1]]
-        by_table = vectors.split(self.shape.dims, dim=2)
+        by_table = torch.split(vectors, self.shape.dims, dim=2)
         queries = rows if self.query_table is None else self._encode(self.query_table, bags)
         state = functional.embedding(query, queries)[:, : self.shape.dims]
         filled, weights = memory > 0, []
