@@ -15,7 +15,7 @@ class MemN2NModel(SequenceModelConfig):
     The newest item is the query, and the `memory` items before it are the memories. `hops`: times that the
     memories are read. `tying`: an answer's vectors read the next hop's memories (adjacent), or all hops
     share their vectors, and a linear map leads from hop to hop (layer_wise). `linear_epochs`: first epochs
-    without the softmax of the attention. `noise`: share of empty memories that training adds. `explain`:
+    without the softmax of the attention, which are never the best epoch. `noise`: share of empty memories that training adds. `explain`:
     users whose attention goes to the table `explanations`.
     """
 
@@ -32,5 +32,9 @@ class MemN2NModel(SequenceModelConfig):
         if self.linear_epochs >= self.epochs:
             raise ValueError(
                 f"linear_epochs: {self.linear_epochs} of {self.epochs} epochs leave none with the softmax"
+            )
+        if 0 < self.patience <= self.linear_epochs:
+            raise ValueError(
+                f"patience: {self.patience} ends a fit in its {self.linear_epochs} linear epochs"
             )
         return self

@@ -155,6 +155,7 @@ def test_tasks_compute_vectors_and_attention_user_by_user(tmp_path: Path) -> Non
         ("sasrec", {"memory": 0}, "memory"),
         ("sasrec", {"dims": 5, "heads": 2}, "heads: 5 dims are not divided by 2"),
         ("memn2n", {"epochs": 3, "linear_epochs": 3}, "leave none with the softmax"),
+        ("memn2n", {"linear_epochs": 5, "patience": 5}, "patience: 5 ends a fit in its 5 linear epochs"),
         ("gru4rec", {"history": "all"}, "history"),
         ("gru4rec", {"validation": 0.1}, "validation"),
     ],

@@ -148,10 +148,15 @@ class SequenceTask:
         return score_items(state, self.network.item_vectors(), self.network.item_biases())
 
     def worth(self) -> float:
-        """Return NDCG@10 on the users' last items; NaN where no user has two items."""
+        """Return NDCG@10 on the users' last items; NaN where no user has two items.
+
+        An epoch of a linear start has the score -inf: it is never the best one.
+        """
         users = self.validation_users
         if not len(users):
             return math.nan
+        if isinstance(self.module, HistoryMemory) and bool(self.module.linear):
+            return -math.inf
         self.module.eval()
         with torch.no_grad():
             parts = [
