@@ -171,7 +171,7 @@ def find_old_objects(root: str, dashes: int, rule: RetentionRule) -> dict[str, i
     last_use: dict[tuple[str, ...], float] = {}
     size: dict[tuple[str, ...], int] = {}
     for entry in stat_objects(root):
-        if folder := _shared_folder_names(root, entry.name):
+        if folder := _find_shared_folder(root, entry.name):
             last_use[folder] = max(last_use.get(folder, 0.0), entry.written)
             size[folder] = size.get(folder, 0) + entry.size
     old = (
@@ -182,7 +182,7 @@ def find_old_objects(root: str, dashes: int, rule: RetentionRule) -> dict[str, i
     return {join_uri(root, "/".join(names)): size[names] for names in sorted(old)}
 
 
-def _shared_folder_names(root: str, name: str) -> tuple[str, ...]:
+def _find_shared_folder(root: str, name: str) -> tuple[str, ...]:
     """Return the parts of the name of an object's shared folder below `root`; () for a stray object."""
     names = name.split("/")
     depth = 2 if f"{root.rsplit('/', 1)[1]}/{names[0]}" in SHARED_FOLDERS else 1
@@ -235,7 +235,7 @@ def remove_private_objects(root: str, in_use: float) -> int:
     """
     newest: dict[tuple[str, str], float] = {}
     for entry in stat_objects(root):
-        folder = "/".join(_shared_folder_names(root, entry.name))
+        folder = "/".join(_find_shared_folder(root, entry.name))
         name = entry.name.removeprefix(f"{folder}/").partition("/")[0]
         if folder and PRIVATE_FOLDER.fullmatch(name):
             newest[folder, name] = max(newest.get((folder, name), 0.0), entry.written)

@@ -53,15 +53,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.paradoxes or benchmark.comparisons or benchmark.regressions:
         store.install_views()
     ask = make_query_runner(store)
-    latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
-    if (latest.logical_date > logical_date).any():
-        latest = ask(
-            f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
-        )
-    if len(latest):
-        # Datasets that no longer run, or have another name now, do not belong to this night.
-        last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
-        latest = latest[last == latest.logical_date.max()]
+    latest = read_latest(ask, benchmark, logical_date)
     ids = latest.run_id.unique().tolist()
     splits = sorted({split_id, *latest.split_id})
     selected, id_list = F.col("run_id").isin(ids), _sql_list(ids)
@@ -90,6 +82,20 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.comparisons is None:
         return report
     return replace(report, changes=reports.make_changes(read_changes(store, benchmark, selected)))
+
+
+def read_latest(ask: Callable[[str], pd.DataFrame], benchmark: Benchmark, logical_date: date) -> pd.DataFrame:
+    """Return the newest numbers of a suite on or before a night."""
+    latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
+    if (latest.logical_date > logical_date).any():
+        latest = ask(
+            f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
+        )
+    if len(latest):
+        # Datasets that no longer run, or have another name now, do not belong to this night.
+        last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
+        latest = latest[last == latest.logical_date.max()]
+    return latest
 
 
 def add_curves_and_indexes(

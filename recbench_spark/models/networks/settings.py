@@ -149,10 +149,12 @@ class SequenceModelConfig(GradientModel):
     fold_in_revisions: ClassVar[tuple[str, ...]] = ()
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
+    """Length of the vectors."""
     memory: Annotated[int, Field(ge=1, le=10_000)] = 200
     history: Literal["train", "with_valid"] = "train"
     loss: Literal["softmax", "shared_negatives", "one_negative"] = "softmax"
     negatives: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Negatives that a minibatch shares, with `loss: shared_negatives`."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     validation_users: Count = 2000
     batch: Count = 128
