@@ -22,6 +22,7 @@ from recbench_spark.nightly.benchmark_checks import parse_headline
 from recbench_spark.nightly.night import BenchmarkNight, describe_metric, headline_filter
 from recbench_spark.nightly.night_status import report_file
 from recbench_spark.nightly.report_history import (
+    Ask,
     describe_regressions,
     make_falls,
     read_compared,
@@ -84,7 +85,7 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     return replace(report, changes=reports.make_changes(read_changes(store, benchmark, selected)))
 
 
-def read_latest(ask: Callable[[str], pd.DataFrame], benchmark: Benchmark, logical_date: date) -> pd.DataFrame:
+def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFrame:
     """Return the newest numbers of a suite on or before a night."""
     latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
     if (latest.logical_date > logical_date).any():
