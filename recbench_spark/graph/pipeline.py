@@ -22,7 +22,7 @@ from recbench_spark.graph.incremental import LayerFiles
 from recbench_spark.graph.message_passing import Pass, PassPlan
 from recbench_spark.graph.model_inputs import NIGHT_NOTE, PreparedGraphModel, read_note
 from recbench_spark.graph.runner import LayerRun, has_result, run_model
-from recbench_spark.graph.stored_graphs import files_folder, write_graph_checks
+from recbench_spark.graph.stored_graphs import files_folder, mark_used, write_graph_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.block_arrays import remove_parts
@@ -75,6 +75,8 @@ def embed(store: Store, prepared: PreparedGraphModel, journal: Journal) -> list[
     folder = prepared.model.folder
     if not is_remote(folder) or read_note(folder) is None:  # what is published on object storage stays
         _write_note(store, prepared)
+    else:
+        mark_used(join_uri(folder, NIGHT_NOTE))
     if not runs:
         journal.say(f"model {prepared.model.model_id}: already made")
     return runs

@@ -17,9 +17,11 @@ from pyspark.sql import functions as F
 from recbench_spark.graph.model_inputs import NIGHT_NOTE, read_note
 from recbench_spark.graph.stored_graphs import FOLDER
 from recbench_spark.maintenance.retention import (
+    MAX_NIGHT_SECONDS,
     RetentionRule,
     find_old_folders,
     find_old_objects,
+    find_unused_objects,
     remove_folders,
 )
 from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS
@@ -84,12 +86,16 @@ def _find_old_graph_objects(store: Store, rule: RetentionRule) -> OldGraphs:
 
 def drop_old_graphs(store: Store, old: OldGraphs) -> None:
     """Delete old graphs, rows of layers first, so that no model without files appears complete."""
-    if old.models and store.exists(GRAPH_VECTORS.name):
-        for name in old.models:
+    root = join_uri(str(store.folder or store.root), FOLDER)
+    places = [join_uri(root, name) for name in old.folders]
+    if store.folder is None:  # a run may have begun to use one of them
+        places = find_unused_objects(places, store.read_clock() - MAX_NIGHT_SECONDS)
+    models = [name for name in old.models if join_uri(root, f"models/{name}") in places]
+    if models and store.exists(GRAPH_VECTORS.name):
+        for name in models:
             layer = _last_layer(store, name)
             vectors = f"CASE WHEN layer < {layer} THEN model_id END"
             store.delete(GRAPH_VECTORS.name, vectors, [name])
-    places = [join_uri(str(store.folder or store.root), f"{FOLDER}/{name}") for name in old.folders]
     remove_folders(store, places if store.folder is None else list(map(Path, places)))
 
 

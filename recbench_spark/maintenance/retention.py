@@ -22,10 +22,11 @@ from recbench_spark.simulation.part_files import FACTS
 from recbench_spark.storage.ages import newest_time, read_clock, remove_leftovers
 from recbench_spark.storage.host_files import PRIVATE_FOLDER
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
-from recbench_spark.storage.made_folders import find_folder
+from recbench_spark.storage.made_folders import CURRENT
 from recbench_spark.storage.marks import oldest_work
-from recbench_spark.storage.objects import remove_objects, stat_objects
+from recbench_spark.storage.objects import read_bytes, remove_objects, stat_objects
 from recbench_spark.storage.publish import remove_published
+from recbench_spark.storage.shared_rows import POINTER
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.fits.tasks import FIT_FILES
@@ -195,7 +196,8 @@ def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
     A folder that a run has begun to use since then stays.
     """
     if places := [place for place in old if isinstance(place, str)]:
-        remove_unused_objects(places, store.read_clock() - MAX_NIGHT_SECONDS)
+        for place in find_unused_objects(places, store.read_clock() - MAX_NIGHT_SECONDS):
+            remove_objects(place)
     in_use = 0.0 if store.folder is None else time_in_use(store.folder)
     for path in (path for path in old if isinstance(path, Path)):
         if not path.exists() or last_use_time(path) > in_use or is_held_within(path):
@@ -206,11 +208,9 @@ def remove_folders(store: Store, old: Sequence[Path | str]) -> None:
             remove_published(path)
 
 
-def remove_unused_objects(places: Sequence[str], in_use: float) -> None:
-    """Remove the objects below places to which nothing was written after a time of the storage's clock."""
-    for place in places:
-        if all(entry.written <= in_use for entry in stat_objects(place)):
-            remove_objects(place)
+def find_unused_objects(places: Sequence[str], in_use: float) -> list[str]:
+    """Return the places below which nothing was written after a time of the storage's clock."""
+    return [place for place in places if all(entry.written <= in_use for entry in stat_objects(place))]
 
 
 def remove_private_files(store: Store) -> int:
@@ -225,9 +225,10 @@ def remove_private_files(store: Store) -> int:
 
 
 def remove_private_objects(root: str, in_use: float) -> int:
-    """Remove the private folders of object storage that no `current.txt` names; return their number.
+    """Remove the private folders of object storage that nothing names; return their number.
 
-    Killed runs left them, and runs that came second.
+    Killed runs left them, and runs that came second. A folder that counts is named by `current.txt`
+    (`made_folders`) or by `published` (`shared_rows`) beside it.
 
     Args:
         root: URI of `fit_files` or `graph_files`.
@@ -240,7 +241,13 @@ def remove_private_objects(root: str, in_use: float) -> int:
         if folder and PRIVATE_FOLDER.fullmatch(name):
             newest[folder, name] = max(newest.get((folder, name), 0.0), entry.written)
     old = [(join_uri(root, folder), name) for (folder, name), time in newest.items() if time <= in_use]
-    unnamed = [place for target, name in old if (place := join_uri(target, name)) != find_folder(target)]
+    unnamed = [join_uri(target, name) for target, name in old if name not in _named_folders(target)]
     for place in unnamed:
         remove_objects(place)
     return len(unnamed)
+
+
+def _named_folders(target: str) -> set[str]:
+    """Return the names of the private folders of a place that count."""
+    names = (read_bytes(join_uri(target, pointer)) for pointer in (CURRENT, POINTER))
+    return {name.decode() for name in names if name}

@@ -251,12 +251,13 @@ class TrainedGraphModels(ModelAdapter[Any]):
 
     def save(self, trained: Trained, data: SplitData) -> None:
         """Append to `embeddings`; publish the weights and remove the fit's other files."""
-        super().save(trained, data)
         assert data.lease is not None
-        if data.store.folder is None:
+        if data.store.folder is None:  # weights first: a model with vectors is complete
             place = join_uri(data.store.root, f"{FIT_FILES}/{self.key(data)}/{WEIGHTS_FILE}")
             copy_file_to_object(data.lease.work / WEIGHTS_FILE, place)
+            super().save(trained, data)
             return
+        super().save(trained, data)
         for entry in data.lease.work.iterdir():
             if entry.name != WEIGHTS_FILE:
                 remove_tree(entry)

@@ -13,10 +13,10 @@ from recbench_spark.maintenance.graph_retention import _find_old_graph_objects
 from recbench_spark.maintenance.retention import (
     RetentionRule,
     find_old_objects,
+    find_unused_objects,
     remove_private_objects,
-    remove_unused_objects,
 )
-from recbench_spark.storage.objects import list_objects, write_bytes
+from recbench_spark.storage.objects import list_objects, remove_objects, write_bytes
 from tests.object_storage import S3Server
 
 DAYS_AGO = {
@@ -51,7 +51,10 @@ def test_files_of_fits_go_with_their_split_or_when_nothing_writes_to_them(
         "abc": 2, "bundles/b1": 1, "logs/log1": 1, "s2-means": 1,
     }  # fmt: skip
     write_bytes(f"{root}/abc/again.npz", b"1")  # a run begins to use it
-    remove_unused_objects(list(old), rule.in_use)
+    unused = find_unused_objects(list(old), rule.in_use)
+    assert unused == [place for place in old if not place.endswith("/abc")]
+    for place in unused:
+        remove_objects(place)
     kept = {"def/fit.json", "def/model.npz", "s1-means/fit.json", "logs/log2/part-0.parquet"}
     used = {f"abc/{name}" for name in ("again.npz", "fit.json", "model.npz")}
     assert set(list_objects(root)) == {*kept, *used, "logs/stray.parquet"}
@@ -89,6 +92,19 @@ def test_files_of_graphs_go_with_their_split_or_when_nobody_uses_them(
     assert remove_private_objects(root, rule.in_use) == 1 + 4, "one beside, four that no current.txt names"
     kept = {name for name in GRAPHS_DAYS_AGO if name.startswith(("eee", "ddd", "models/nnn"))}
     assert set(list_objects(root)) == kept - {"eee-4/fedcba9876543210fedcba9876543210/src/0.npy"}
+
+
+def test_published_rows_of_a_log_are_no_remains(s3_server: S3Server, bucket: str) -> None:
+    """Logs of tune and benchmark lie in a private folder that the object `published` names."""
+    one, other = "12345678901234567890123456789012", "a" * 32
+    days_ago = {
+        "logs/x/published": 40,
+        f"logs/x/{one}/part-0.parquet": 40,
+        f"logs/x/{other}/part-0.parquet": 40,
+    }
+    root = write_at(s3_server, bucket, "w/fit_files", days_ago, one.encode())
+    assert remove_private_objects(root, time.time() - 86400) == 1
+    assert set(list_objects(root)) == {"logs/x/published", f"logs/x/{one}/0.parquet"}
 
 
 def test_a_graph_in_use_is_marked(bucket: str) -> None:
