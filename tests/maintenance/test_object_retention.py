@@ -104,7 +104,7 @@ def test_published_rows_of_a_log_are_no_remains(s3_server: S3Server, bucket: str
     }
     root = write_at(s3_server, bucket, "w/fit_files", days_ago, one.encode())
     assert remove_private_objects(root, time.time() - 86400) == 1
-    assert set(list_objects(root)) == {"logs/x/published", f"logs/x/{one}/0.parquet"}
+    assert set(list_objects(root)) == {"logs/x/published", f"logs/x/{one}/part-0.parquet"}
 
 
 def test_a_graph_in_use_is_marked(bucket: str) -> None:
