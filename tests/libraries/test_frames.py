@@ -41,7 +41,7 @@ def measure(truth: Any, lists: Any) -> list[tuple[str, int, float]]:
     result = recbench_spark.evaluate(
         truth, lists=lists, k=KS, metrics=("ndcg", "recall", "hit"), bootstrap=0
     )
-    return [(row["metric"], row["k"], row["value"]) for row in result.metrics.to_pylist()]
+    return [(row["metric"], row["k"], row["value"]) for row in result.metrics.to_pylist() if row["k"]]
 
 
 def measure_files(folder: Path, lists: Path, truth: pd.DataFrame) -> list[tuple[str, int, float]]:
