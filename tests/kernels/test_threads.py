@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -20,3 +22,16 @@ def test_products_take_one_thread_within_the_context_alone() -> None:
             assert set(list_threads()) == {1}
             assert (np.ones((3, 4)) @ np.ones((4, 2)) == 4).all()
         assert list_threads() == before and 2 in before
+
+
+def test_the_last_of_overlapping_contexts_lifts_the_limit() -> None:
+    """The first one to begin ends first, as in two threads: the second one keeps its limit to its end."""
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = list_threads()
+        first, second = ExitStack(), ExitStack()
+        first.enter_context(one_thread_products())
+        second.enter_context(one_thread_products())
+        first.close()
+        assert set(list_threads()) == {1}
+        second.close()
+        assert list_threads() == before
