@@ -77,8 +77,8 @@ def export_warehouse(store: ArrowStore, target: Path, *, replace: bool = False) 
     def write(path: Path) -> None:
         rows.update(_write_alone(store, path))
         if replace:
-            # Just before the new file gets its name: a reader meanwhile opens the old file without the log's
-            # changes. After it, the new file beside an old log would not open.
+            # Just before the new file gets its name: a reader meanwhile opens the old file without the
+            # changes of the log. After it, the new file beside an old log would not open.
             remove_tree(target.with_name(target.name + LOG_FILE))
 
     try:

@@ -124,7 +124,7 @@ def test_an_existing_file_stays_unless_it_is_to_be_replaced(
 
 
 def test_the_log_of_an_old_file_goes_with_it(warehouse: str, tmp_path: Path) -> None:
-    """A process that wrote to the old file and was killed has left a log: the new file must open without it."""
+    """A killed process that wrote to the old file has left a log; the new file does not open beside it."""
     target, log = tmp_path / "results.duckdb", tmp_path / "results.duckdb.wal"
     with duckdb.connect(str(target)) as connection:
         connection.execute("CREATE TABLE mine (x INT)")
@@ -165,7 +165,7 @@ def test_flags_that_do_not_go_together_are_refused(
 
 
 def test_the_questions_of_the_page_have_answers(warehouse: str, tmp_path: Path) -> None:
-    """The warehouse has two models, two nights, one slice, one comparison with the baseline and one fall."""
+    """The warehouse has two models, two nights, a slice, a comparison with the baseline and a fall."""
     target = tmp_path / "results.duckdb"
     assert run_export(warehouse, target) == 0
     questions = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

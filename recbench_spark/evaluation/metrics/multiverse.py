@@ -48,7 +48,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def metric_definitions(metric: str, base: Definition) -> list[Definition]:
-    """List every combination of the choices that this metric depends on; ties that are not hashed have no seed.
+    """List every combination of the choices that this metric depends on.
 
     >>> len(metric_definitions("hit", Definition())), len(metric_definitions("ndcg", Definition()))
     (16, 288)
