@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 
 from threadpoolctl import ThreadpoolController
 
 _controllers: dict[int, ThreadpoolController] = {}
 """The controller, by the number of modules that were loaded: a new one may bring a library of its own."""
+
+_limited = threading.Lock()
+"""Held by the context that has set the number of threads."""
 
 
 def _find_libraries() -> ThreadpoolController:
@@ -24,39 +27,21 @@ def _find_libraries() -> ThreadpoolController:
     return controller
 
 
-class _SharedLimit:
-    """A limit of all threads of the process: the first one that needs it sets it, the last one lifts it.
-
-    The number of BLAS threads belongs to the process. A thread that set and restored it alone would restore
-    the 1 that another thread has set meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._users, self._limit = threading.Lock(), 0, ExitStack()
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Hold the limit."""
-        with self._lock:
-            if self._users == 0:
-                self._limit.enter_context(_find_libraries().limit(limits=1, user_api="blas"))
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    self._limit.close()
-
-
-_limit = _SharedLimit()
-
-
-def one_thread_products() -> AbstractContextManager[object]:
-    """Return a context in which a matrix product takes one thread, in every thread of the process.
+@contextmanager
+def one_thread_products() -> Iterator[None]:
+    """Return a context in which a matrix product takes one thread.
 
     A product of some hundred rows ends before further threads have begun. They spin while they wait: with
     as many tasks as cores such a product takes four times the CPU time.
+
+    The number of threads belongs to the process, so of contexts at the same time the first one alone sets
+    it, and sets it back. A second one would find 1, and at its end leave the process with that.
     """
-    return _limit.hold()
+    if not _limited.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _find_libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limited.release()
