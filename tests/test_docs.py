@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -18,6 +19,7 @@ import yaml
 from recbench_spark.commands.dispatch import list_commands
 from recbench_spark.config import load_benchmark
 from recbench_spark.config.models import MODELS
+from recbench_spark.definitions import PRESETS
 from recbench_spark.models.rating.interface import Ratings
 from tools.reference.markdown import make_anchor
 
@@ -112,7 +114,7 @@ def read_page_commands(path: Path) -> list[list[str]]:
     ]
 
 
-COMMAND = re.compile(r"(?:(?<=\s)|^)(?:(?:local:///\S*/)?jobs/(\w+)\.py|recbench (\w+))(?=\s|$)")
+COMMAND = re.compile(r"(?:(?<=\s)|^)(?:(?:local:///\S*/)?jobs/(\w+)\.py|recbench ([\w.]+))(?=\s|$)")
 
 
 @pytest.mark.parametrize("page", TAUGHT, ids=lambda page: page.stem)
@@ -134,6 +136,8 @@ def test_commands_are_seen(tmp_path: Path) -> None:
         "Run:\n\n    recbench query --lost\n\n```\n.venv/bin/python jobs/nightly.py --a \\\n  b # c\n```\n"
     )
     assert read_page_commands(page) == [["nightly", "--a", "b"], ["query", "--lost"]]
+    page.write_text("```\nrecbench maintain.py --migrate\nrecbench --help\n```\n")
+    assert read_page_commands(page) == [["maintain.py", "--migrate"]], "no command has this name"
 
 
 # ------------------------------------------------------------------------------- blocks
@@ -143,24 +147,33 @@ WHOLE: dict[str, Any] = {
     "dataset": {"name": "world", "reader": "world"},
     "models": [{"name": "popular", "kind": "popular"}, {"name": "als", "kind": "als"}],
 }
-SECTIONS = (
-    *("start/my_first_night", "how_to/csv_with_my_columns", "how_to/bring_your_model"),
-    *("how_to/gates_and_regressions", "how_to/correct_for_exposure", "how_to/retrieval"),
-)
-SNIPPETS = ("start/evaluate_my_lists", "start/compare_two_models", "how_to/bring_your_model")
+NOT_RUN = {
+    "README-1": "tests/test_readme.py runs it",
+    "evaluate_tables-1": "tests/test_readme.py runs it",
+    "graph_embeddings-1": "a model file of jobs/embed.py, and no benchmark file",
+    "bi-0": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
+    "duckdb_and_bi-0": "it reads the warehouse of the demo",
+    "results-0": "a test below runs it on a file of its own",
+}
+"""Blocks of YAML and Python that the tests of all pages leave out, and why."""
 
 
-def list_blocks(pages: tuple[str, ...], kind: str) -> list[Any]:
-    """Return the blocks of a kind of these pages, each with the name of its page."""
+def list_blocks(kind: str, *, run: bool = True) -> list[Any]:
+    """Return the blocks of a kind of all pages, or those of `NOT_RUN`, each with the name of its page."""
     return [
-        pytest.param(body, id=f"{page}-{n}")
-        for page in pages
-        for n, (found_kind, body) in enumerate(FENCED.findall((DOCS / f"{page}.md").read_text()))
-        if found_kind == kind
+        pytest.param(body, id=f"{page.stem}-{n}")
+        for page in PAGES
+        for n, (found_kind, body) in enumerate(FENCED.findall(page.read_text()))
+        if found_kind == kind and (f"{page.stem}-{n}" not in NOT_RUN) == run
     ]
 
 
-@pytest.mark.parametrize("block", list_blocks(SECTIONS, "yaml"))
+def test_blocks_that_are_left_out_exist() -> None:
+    left_out = [block.id for kind in ("yaml", "python") for block in list_blocks(kind, run=False)]
+    assert sorted(left_out) == sorted(NOT_RUN)
+
+
+@pytest.mark.parametrize("block", list_blocks("yaml"))
 def test_sections_are_those_of_a_benchmark_file(block: str, tmp_path: Path) -> None:
     (tmp_path / "page.yaml").write_text(yaml.safe_dump({**WHOLE, **yaml.safe_load(block)}))
     assert load_benchmark(str(tmp_path / "page.yaml"), []).models
@@ -190,10 +203,15 @@ def tables() -> dict[str, pd.DataFrame]:
     }
 
 
-@pytest.mark.parametrize("block", list_blocks(SNIPPETS, "python"))
+@pytest.mark.parametrize("block", list_blocks("python"))
 def test_python_runs_as_printed(
-    block: str, tables: dict[str, pd.DataFrame], capsys: pytest.CaptureFixture[str]
+    block: str,
+    tables: dict[str, pd.DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {**tables, "__name__": "page"}
     known = set(MODELS)
     try:
@@ -205,6 +223,35 @@ def test_python_runs_as_printed(
             del MODELS[kind]
     printed = capsys.readouterr().out
     assert bool(printed) == ("show()" in block or "print(" in block)
+
+
+def test_the_block_about_results_names_the_best_model_of_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [one.values[0] for one in list_blocks("python", run=False) if one.id == "results-0"]
+    number = {"metric": "ndcg", "k": 10, "ci_low": 0.1, "ci_high": 0.9}
+    values = [("valid", "als", 0.8), ("test", "als", 0.3), ("test", "popular", 0.4)]
+    rows = [{**number, "part": part, "model": model, "value": value} for part, model, value in values]
+    path = tmp_path / "warehouse" / "demo" / "results" / "night-demo-2026-01-01.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"metrics": rows, "exit_code": 0}))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "page", "exec", dont_inherit=True), {})
+    assert capsys.readouterr().out == "popular 0.4 [0.1, 0.9] 0\n"
+
+
+def test_pages_give_the_range_that_the_page_of_presets_has() -> None:
+    text = (DOCS / "presets.md").read_text()
+    low, high = re.findall(r"^- ndcg@3: from 0(\S+) \(.* to 0(\S+) \(", text, re.MULTILINE)[0]
+    libraries = {name.partition("==")[0] for name in PRESETS} - {"recbench"}
+    count = {14: "fourteen", 15: "fifteen", 16: "sixteen"}[len(libraries)]
+    for page in (ROOT / "README.md", DOCS / "measured" / "index.md"):
+        words = " ".join(page.read_text().split())
+        assert f"from .{round(float(low) * 1000)} to .{round(float(high) * 1000)}" in words, page
+        assert f"{count} libraries" in words and "all but one" in words, page
+    assert f"for {count} libraries" in " ".join(
+        (DOCS / "how_to" / "evaluate_tables.md").read_text().split()
+    )
 
 
 def fit_most_rated(model: Any) -> None:

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from threadpoolctl import ThreadpoolController
 
 _controllers: dict[int, ThreadpoolController] = {}
 """The controller, by the number of modules that were loaded: a new one may bring a library of its own."""
 
+_limited = threading.Lock()
+"""Held by the context that has set the number of threads."""
+
 
 def _find_libraries() -> ThreadpoolController:
     """Return the controller of the libraries of this process; a search takes some milliseconds."""
     loaded = len(sys.modules)
-    if loaded not in _controllers:
+    controller = _controllers.get(loaded)
+    if controller is None:
+        controller = ThreadpoolController()
         _controllers.clear()
-        _controllers[loaded] = ThreadpoolController()
-    return _controllers[loaded]
+        _controllers[loaded] = controller
+    return controller
 
 
-def one_thread_products() -> AbstractContextManager[object]:
+@contextmanager
+def one_thread_products() -> Iterator[None]:
     """Return a context in which a matrix product takes one thread.
 
     A product of some hundred rows ends before further threads have begun. They spin while they wait: with
     as many tasks as cores such a product takes four times the CPU time.
+
+    The number of threads belongs to the process, so of contexts at the same time the first one alone sets
+    it, and sets it back. A second one would find 1, and at its end leave the process with that.
     """
-    context: AbstractContextManager[object] = _find_libraries().limit(limits=1, user_api="blas")
-    return context
+    if not _limited.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _find_libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limited.release()

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 SETTINGS = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """Settings of the connection that writes: nothing is fetched from the network."""
 
-SIDE_FILES = (".wal", ".tmp")
+LOG_FILE = ".wal"
+"""End of the log of changes that belongs to a file: with another file DuckDB refuses both."""
+
+SIDE_FILES = (LOG_FILE, ".tmp")
 """Ends of what DuckDB keeps beside a file while it is open, and leaves there after an error."""
 
 
@@ -73,6 +76,10 @@ def export_warehouse(store: ArrowStore, target: Path, *, replace: bool = False) 
 
     def write(path: Path) -> None:
         rows.update(_write_alone(store, path))
+        if replace:
+            # Just before the new file gets its name: a reader meanwhile opens the old file without the
+            # changes of the log. After it, the new file beside an old log would not open.
+            remove_tree(target.with_name(target.name + LOG_FILE))
 
     try:
         if replace:

@@ -41,6 +41,8 @@ from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Train
 SECONDS_FILE, IDS_FILE = "seconds.npy", "items.parquet"
 SEARCH_SETTINGS = ("probes", "candidates", "theta", "first_level")
 """Settings of a search: indexes that differ in them alone share their files."""
+TIE_AXES = {"ties": "id", "ndcg_ties": "same", "ap_ties": "same"}
+"""Axes of ties, each with the one value that needs no items beyond the end of a list."""
 REVISION = 1
 """Revision of the files of an index. Raise it where the same settings give other files."""
 
@@ -59,12 +61,13 @@ def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> No
             f"definition.candidates is '{definition.candidates}'",
             "definition.candidates: unseen",
         )
-    if retrieved and definition.ties != "id":
-        raise ConfigError(
-            f"model {retrieved[0].name}: a list ends among tied items, and definition.ties is "
-            f"'{definition.ties}'",
-            "definition.ties: id",
-        )
+    for axis, wanted in TIE_AXES.items() if retrieved else ():
+        if getattr(definition, axis) != wanted:
+            raise ConfigError(
+                f"model {retrieved[0].name}: a list ends among tied items, and definition.{axis} is "
+                f"'{getattr(definition, axis)}'",
+                f"definition.{axis}: {wanted}",
+            )
     if any(model.index.kind != "lsh" for model in retrieved):
         load_faiss()
 

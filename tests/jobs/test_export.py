@@ -15,7 +15,7 @@ from recbench_spark import cli
 from recbench_spark.commands import query
 from recbench_spark.errors import RecbenchError
 from recbench_spark.query.local_engine import run_query
-from recbench_spark.schemas import CHECKS, METRICS, RUNS, TABLES, USER_METRICS, Table
+from recbench_spark.schemas import CHECKS, COMPARISONS, METRICS, RUNS, TABLES, USER_METRICS, Table
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.table_sql import view_files
 
@@ -25,7 +25,7 @@ VALUES: dict[str, Any] = {
     "suite": "demo", "status": "succeeded", "attempt": 1, "dataset": "world", "split": "RO_RS",
     "part": "test", "split_id": "s1", "source": "baseline", "metric": "ndcg", "definition": "v1", "k": 10,
     "estimator": "holdout", "n": 4, "severity": "info", "passed": True, "started_at": NOW,
-    "finished_at": NOW, "at_grid_edge": ["rank"],
+    "finished_at": NOW, "at_grid_edge": ["rank"], "regressed": False,
 }  # fmt: skip
 
 
@@ -48,6 +48,17 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> str:
             store.append_rows([make_row(METRICS, value=0.1 * (m + n), **run)], METRICS)
             store.append_rows([make_row(CHECKS, check="rows", **run)], CHECKS)
             store.append_rows([make_row(RUNS, model_kind="als", **run)], RUNS)
+    store.append_rows(
+        [make_row(METRICS, run_id="als-1", slice_key="popularity", slice_value="head", value=0.2)], METRICS
+    )
+    sides: dict[str, Any] = {"run_id": "als-1", "model": "als", "logical_date": date(2026, 1, 2)}
+    pair = {"kind": "pair", "other": "it's", "other_run_id": "it's-1", "other_date": date(2026, 1, 2)}
+    fall = {"kind": "previous", "other": "als", "other_run_id": "als-0", "other_date": date(2026, 1, 1)}
+    differences = [
+        make_row(COMPARISONS, comparison_id="c1", with_baseline=True, compared_at=NOW, **sides, **pair),
+        make_row(COMPARISONS, comparison_id="c2", regressed=True, compared_at=NOW, **sides, **fall),
+    ]
+    store.append_rows(differences, COMPARISONS)
     return str(root)
 
 
@@ -70,15 +81,13 @@ def test_the_file_holds_every_table_view_and_comment(
     target = tmp_path / "new" / "results.duckdb"
     assert run_export(warehouse, target) == 0
     said = capsys.readouterr().out
-    assert f"{target}: {len(TABLES)} tables (3 with rows, 12 rows), {len(view_files())} views" in said
+    assert f"{target}: {len(TABLES)} tables (4 with rows, 15 rows), {len(view_files())} views" in said
     assert f"duckdb -readonly {target}" in said
     assert list_names(target.parent) == ["results.duckdb"]
     tables = dict(read(target, "SELECT table_name, comment FROM duckdb_tables()"))
     assert tables == {name: table.comment for name, table in TABLES.items()}
     views = dict(read(target, "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal"))
-    assert views.keys() == view_files().keys() and all(
-        text.endswith("?") or text for text in views.values()
-    )
+    assert views.keys() == view_files().keys() and all("?" in text for text in views.values())
     chosen = "FROM duckdb_columns() WHERE table_name = 'metrics' ORDER BY column_index"
     columns = read(target, f"SELECT column_name, comment {chosen}")
     assert columns == [(c.name, c.comment) for c in METRICS.columns]
@@ -114,6 +123,18 @@ def test_an_existing_file_stays_unless_it_is_to_be_replaced(
     assert list_names(tmp_path) == ["results.duckdb"]
 
 
+def test_the_log_of_an_old_file_goes_with_it(warehouse: str, tmp_path: Path) -> None:
+    """A killed process that wrote to the old file has left a log; the new file does not open beside it."""
+    target, log = tmp_path / "results.duckdb", tmp_path / "results.duckdb.wal"
+    with duckdb.connect(str(target)) as connection:
+        connection.execute("CREATE TABLE mine (x INT)")
+        left = log.read_bytes()
+    log.write_bytes(left)
+    assert run_export(warehouse, target, "--replace") == 0
+    assert list_names(tmp_path) == ["results.duckdb"]
+    assert read(target, "SELECT COUNT(*) FROM runs") == [(4,)]
+
+
 def test_an_error_on_the_way_leaves_the_old_file_and_nothing_else(warehouse: str, tmp_path: Path) -> None:
     target, copy = tmp_path / "results.duckdb", tmp_path / "copy"
     assert run_export(warehouse, target) == 0
@@ -144,11 +165,11 @@ def test_flags_that_do_not_go_together_are_refused(
 
 
 def test_the_questions_of_the_page_have_answers(warehouse: str, tmp_path: Path) -> None:
-    """The warehouse has no slices, comparisons and regressions: these questions have no rows."""
+    """The warehouse has two models, two nights, a slice, a comparison with the baseline and a fall."""
     target = tmp_path / "results.duckdb"
     assert run_export(warehouse, target) == 0
     questions = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(questions) == 5
     with duckdb.connect(str(target), read_only=True) as connection:
         counts = [len(connection.sql(sql).fetchall()) for sql in questions]
-    assert counts == [2, 4, 0, 0, 0]
+    assert counts == [2, 4, 1, 1, 1]

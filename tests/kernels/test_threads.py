@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -20,3 +22,18 @@ def test_products_take_one_thread_within_the_context_alone() -> None:
             assert set(list_threads()) == {1}
             assert (np.ones((3, 4)) @ np.ones((4, 2)) == 4).all()
         assert list_threads() == before and 2 in before
+
+
+def test_overlapping_contexts_leave_the_threads_as_they_were() -> None:
+    """The first one to begin ends first, as in two threads: the second one must not set its own 1 back."""
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = list_threads()
+        first, second = ExitStack(), ExitStack()
+        first.enter_context(one_thread_products())
+        second.enter_context(one_thread_products())
+        assert set(list_threads()) == {1}
+        first.close()
+        second.close()
+        assert list_threads() == before
+        with one_thread_products():
+            assert set(list_threads()) == {1}

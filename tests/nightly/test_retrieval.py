@@ -107,7 +107,15 @@ def test_sections_that_cannot_be(changes, message) -> None:
         parse(Benchmark, DOCUMENT | changes, "test")
 
 
-@pytest.mark.parametrize(("axis", "value"), [("candidates", "uniform"), ("ties", "expected")])
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [
+        ("candidates", "uniform"),
+        ("ties", "expected"),
+        ("ndcg_ties", "expected"),
+        ("ap_ties", "last_rank"),
+    ],
+)
 def test_definitions_that_a_list_cannot_have_are_refused(axis, value) -> None:
     pytest.importorskip("faiss")
     evaluation = DOCUMENT["evaluation"] | {"definition": {axis: value}}

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import DEFAULT_TIE_SEED, Definition
 from recbench_spark.evaluation.batch_schemas import RankingMeasure
 from recbench_spark.evaluation.metrics import accuracy as metric_rows
 from recbench_spark.evaluation.metrics import measuring
@@ -54,14 +54,26 @@ def metric_definitions(metric: str, base: Definition) -> list[Definition]:
     (16, 288)
     """
     axes = [axis for axis in CHOICES if axis in METRICS[metric].axes]
-    worlds = product(*(_choices(axis, base) for axis in axes))
-    return [base.model_copy(update=dict(zip(axes, world, strict=True))) for world in worlds]
+    worlds = product(*(_choices(axis, metric, base) for axis in axes))
+    return [_make_world(base, dict(zip(axes, world, strict=True))) for world in worlds]
 
 
-def _choices(axis: str, base: Definition) -> tuple[str, ...]:
-    """Return the values of an axis; ranks with hashed ties do not know the order of ids."""
-    hashed = axis == "ties" and base.ties == "hashed"
-    return ("hashed", *CHOICES["ties"][1:]) if hashed else CHOICES[axis]
+def _choices(axis: str, metric: str, base: Definition) -> tuple[str, ...]:
+    """Return the values of an axis; ranks with hashed ties do not know the order of ids.
+
+    NDCG has a rule of ties of its own in some definitions: `ties` then changes nothing in it.
+    """
+    if axis != "ties":
+        return CHOICES[axis]
+    if metric == "ndcg" and base.ndcg_ties != "same":
+        return (base.ties,)
+    return ("hashed", *CHOICES["ties"][1:]) if base.ties == "hashed" else CHOICES["ties"]
+
+
+def _make_world(base: Definition, choices: dict[str, str]) -> Definition:
+    """Return the definition of a world, which `make_definition` takes too."""
+    world = base.model_copy(update=choices)
+    return world if world.ties == "hashed" else world.model_copy(update={"tie_seed": DEFAULT_TIE_SEED})
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:

@@ -11,7 +11,7 @@ import pytest
 
 from recbench_spark import reports
 from recbench_spark.config import Bootstrap
-from recbench_spark.definitions import Definition
+from recbench_spark.definitions import Definition, make_definition
 from recbench_spark.evaluation.metrics.accuracy import MetricPlan
 from recbench_spark.evaluation.metrics.multiverse import (
     WORLDS,
@@ -36,6 +36,22 @@ def test_worlds_are_all_different_and_stand_on_the_benchmarks_definition() -> No
     assert all("threshold=4" in world.definition for world in worlds)
     # Users 2 x empty users 2 x ties 4, and of precision 3 denominators, at two cut-offs.
     assert sum(world.metric == "precision" for world in worlds) == 2 * 2 * 4 * 3 * 2
+
+
+def test_ndcg_with_a_rule_of_ties_of_its_own_has_one_world_for_each_value() -> None:
+    own = Definition(ndcg_ties="expected")
+    worlds = metric_definitions("ndcg", own)
+    assert len(worlds) == len(metric_definitions("ndcg", Definition())) // 4 == 72
+    assert {world.ties for world in worlds} == {"id"}
+    assert len({world.ties for world in metric_definitions("map", own)}) == 4
+
+
+def test_every_world_of_hashed_ties_is_a_definition_that_can_be_set() -> None:
+    base = make_definition(overrides={"ties": "hashed", "tie_seed": 7})
+    for metric in WORLDS:
+        worlds = metric_definitions(metric, base)
+        assert [make_definition(overrides=world.model_dump()) for world in worlds] == worlds
+        assert {world.tie_seed for world in worlds if world.ties == "hashed"} == {7}
 
 
 def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
