@@ -28,8 +28,6 @@ FLAGS = {
 NONE = "none"
 """Name that means: the log has no such column."""
 
-OFFSET = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
-
 
 @dataclass(frozen=True)
 class ChosenColumns:
@@ -70,11 +68,12 @@ def choose_columns(
         message = f"{log.path}: no column is known to be {' or '.join(missing)}"
         raise ConfigError(message, _describe_missing(missing, columns))
     _refuse_twice(chosen)
+    _refuse_words(chosen.get("rating"))
     _refuse_own_names(columns, chosen)
     if "event_time" not in chosen:
         return ChosenColumns(chosen, None, "", has_offsets=False)
     time = chosen["event_time"]
-    has_offsets = time.is_time_text and all(OFFSET.search(text) for text in time.samples)
+    has_offsets = time.is_time_text and time.offsets == time.days
     fitting, reason = read_unit(time, unit)
     return ChosenColumns(chosen, fitting, reason, has_offsets)
 
@@ -133,6 +132,15 @@ def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
             others = [one for one, other in chosen.items() if other.name == column.name and one != role]
             hint = f"add {FLAGS[others[0]]} with another one"
             raise ConfigError(f"{column.name} is taken for {role} and for {others[0]}", hint)
+
+
+def _refuse_words(rating: ColumnFacts | None) -> None:
+    """Refuse ratings some of which are no finite numbers."""
+    if rating is not None and not rating.is_numeric:
+        shown = ", ".join(rating.samples) or "nothing"
+        counts = f"{rating.numbers:,} of {rating.present:,} values are finite numbers"
+        hint = f"write numbers, or add {FLAGS['rating']} {NONE}"
+        raise ConfigError(f"{rating.name} has {shown}: {counts}", hint)
 
 
 def _refuse_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> None:
