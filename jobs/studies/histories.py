@@ -135,8 +135,12 @@ def read_ratings(path: Path) -> pd.DataFrame:
     with path.open(encoding="utf-8") as file:
         has_header = not file.readline()[:1].isdigit()
     separator = {".csv": ",", ".dat": "::"}.get(path.suffix, "\t")
-    engine = "python" if separator == "::" else "c"
-    rows = pd.read_csv(path, sep=separator, header=0 if has_header else None, engine=engine)
+    rows = pd.read_csv(
+        path,
+        sep=separator,
+        header=0 if has_header else None,
+        engine="python" if separator == "::" else "c",
+    )
     if rows.shape[1] < 4:
         raise ConfigError(f"{path} has no times", "columns user, item, rating, timestamp")
     rows = rows.iloc[:, :4]

@@ -92,6 +92,7 @@ def _write_dataset(described: LogDescription) -> list[str]:
         return []
     lines = ["  columns:"]
     lines += [f"    {role}: {_text(one.name)} # {_comment(one)}" for role, one in chosen.columns.items()]
+    lines += [f'    {role}: "" # none: a column of this name is not read' for role in chosen.unread]
     if "rating" not in chosen.columns:
         lines.append("    # no rating: every row counts as 1")
     if log.options:

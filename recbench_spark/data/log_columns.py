@@ -38,12 +38,14 @@ class ChosenColumns:
         unit: value of `dataset.time_unit`; None without times.
         unit_reason: a sentence that says why it is this unit.
         has_offsets: whether times that are text name their zone.
+        unread: our names of columns that are there, and that the caller goes without.
     """
 
     columns: Mapping[str, ColumnFacts]
     unit: str | None
     unit_reason: str
     has_offsets: bool
+    unread: tuple[str, ...] = ()
 
 
 def choose_columns(
@@ -69,13 +71,14 @@ def choose_columns(
         raise ConfigError(message, _describe_missing(missing, columns))
     _refuse_twice(chosen)
     _refuse_words(chosen.get("rating"))
-    _refuse_own_names(columns, chosen)
+    own = _find_own_names(columns, chosen)
+    _refuse_own_names({role: name for role, name in own.items() if names.get(role) != NONE})
     if "event_time" not in chosen:
-        return ChosenColumns(chosen, None, "", has_offsets=False)
+        return ChosenColumns(chosen, None, "", has_offsets=False, unread=tuple(own))
     time = chosen["event_time"]
     has_offsets = time.is_time_text and time.offsets == time.days
     fitting, reason = read_unit(time, unit)
-    return ChosenColumns(chosen, fitting, reason, has_offsets)
+    return ChosenColumns(chosen, fitting, reason, has_offsets, tuple(own))
 
 
 def _choose_column(
@@ -143,14 +146,18 @@ def _refuse_words(rating: ColumnFacts | None) -> None:
         raise ConfigError(f"{rating.name} has {shown}: {counts}", hint)
 
 
-def _refuse_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> None:
-    """Refuse a column that a night reads by its name, although another or none was chosen."""
+def _find_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> dict[str, str]:
+    """Return our name -> the column called so, where no column was chosen."""
     taken = {column.name for column in chosen.values()}
-    for column in columns:
-        for role, flag in FLAGS.items():
-            if column.name.lower() == role and column.name not in taken and role not in chosen:
-                hint = f"rename it in the file, or add {flag} {column.name}"
-                raise ConfigError(f"a night reads the column {column.name} as {role}", hint)
+    rest = {column.name.lower(): column.name for column in columns if column.name not in taken}
+    return {role: rest[role] for role in FLAGS if role in rest and role not in chosen}
+
+
+def _refuse_own_names(own: Mapping[str, str]) -> None:
+    """Refuse a column that a night reads by its name, although it was not chosen."""
+    for role, name in own.items():
+        hint = f"rename it in the file, or add {FLAGS[role]} {name} or {FLAGS[role]} {NONE}"
+        raise ConfigError(f"a night reads the column {name} as {role}", hint)
 
 
 # -------------------------------------------------------------------------------------------- unit

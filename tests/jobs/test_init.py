@@ -187,6 +187,23 @@ def test_ratings_are_finite_numbers(value: str, place: Path, capsys: pytest.Capt
     assert "1 of 2 values are finite numbers" in error and "or add --rating-column none" in error
 
 
+@pytest.mark.parametrize("name", ["rating", "Rating"])
+def test_a_column_of_our_name_can_be_left_unread(name: str, place: Path) -> None:
+    """The empty name tells a night that words are no ratings; the checks before a night take it too."""
+    path = write_lines(
+        place, "a.csv", f"user,item,{name},time", f"1,2,good,{FIRST}", f"2,3,bad,{FIRST + 9}"
+    )
+    assert run(path) == 2 and run(path, "--rating-column", "none") == 0
+    benchmark = load_benchmark(str(output_file(path)))
+    assert benchmark.dataset.source_names == {
+        **{"user_id": "user", "item_id": "item", "event_time": "time", "part": "part"}
+    }
+    words = ["--config", str(output_file(path)), "--warehouse", str(place / "w"), "--dry-run"]
+    with pytest.raises(SystemExit) as end:
+        cli.run(nightly.main, nightly.parser(), [*words, "--logical-date", "2026-01-01"])
+    assert end.value.code == 0
+
+
 def test_broken_lines_are_counted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They stand after the first 100 lines, all of which must be rows."""
     broken = ("2,3", "3,1,4,5,6", "4,1,")
