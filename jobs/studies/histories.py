@@ -10,7 +10,8 @@ memory network also the change of a score without the item of the largest weight
 `ratings`: the last item of each user among all items that the user does not have, for several orders of
 rows of one time (`id`, or a number that seeds a random order) and several seeds. The item before the last
 one chooses the epoch and is shown at the test. The file has columns user, item, rating, timestamp: by a
-header (userId, movieId ...), or four columns between tabs. Spark is not used, and one thread computes.
+header (userId, movieId ...), or four columns between tabs, or between `::` where its name ends in `.dat`.
+Spark is not used, and one thread computes.
 """
 
 from __future__ import annotations
@@ -133,8 +134,13 @@ def read_ratings(path: Path) -> pd.DataFrame:
     """
     with path.open(encoding="utf-8") as file:
         has_header = not file.readline()[:1].isdigit()
-    separator = "," if path.suffix == ".csv" else "\t"
-    rows = pd.read_csv(path, sep=separator, header=0 if has_header else None)
+    separator = {".csv": ",", ".dat": "::"}.get(path.suffix, "\t")
+    rows = pd.read_csv(
+        path,
+        sep=separator,
+        header=0 if has_header else None,
+        engine="python" if separator == "::" else "c",
+    )
     if rows.shape[1] < 4:
         raise ConfigError(f"{path} has no times", "columns user, item, rating, timestamp")
     rows = rows.iloc[:, :4]
@@ -192,7 +198,8 @@ def score_ratings(shown: Sequences, args: argparse.Namespace, seed: int) -> torc
 def run_write(args: argparse.Namespace) -> int:
     """Write the planted world as a log."""
     write_log(args.folder, args.users, args.test_users)
-    print(f"{args.folder}/log.parquet: {args.users:,} users, {args.test_users:,} of them more are tested")
+    users = f"{args.users:,} users train and {args.test_users:,} further ones are tested"
+    print(f"{args.folder}/log.parquet: {users}")
     return OK
 
 
@@ -200,6 +207,15 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """Return settings from NAME=VALUE."""
     named = [pair.partition("=") for pair in pairs]
     return {name: load_yaml(value, "--set") for name, _, value in named}
+
+
+def parse_ties(text: str) -> tuple[str, ...]:
+    """Parse orders of rows of one time: `id`, or seeds from 0 on."""
+    ties = tuple(text.split(","))
+    seeds = [tie for tie in ties if tie != "id"]
+    if seeds:
+        cli.parse_seeds(",".join(seeds))
+    return ties
 
 
 def parser() -> cli.Parser:
@@ -212,7 +228,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--users", type=cli.parse_count, default=3000, help="users of the world that train")
     flags.add_argument("--test-users", type=cli.parse_count, default=1000)
     flags.add_argument("--file", type=Path, help="of ratings")
-    flags.add_argument("--ties", type=lambda text: text.split(","), default=["id"])
+    flags.add_argument("--ties", type=parse_ties, default=("id",), help="id, or seeds: id,1,2")
     flags.add_argument("--seeds", type=cli.parse_count, default=1, help="of ratings")
     return flags
 

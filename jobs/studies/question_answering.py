@@ -108,16 +108,27 @@ def list_fits(args: argparse.Namespace) -> list[QuestionFit]:
 
 
 def read_lines(path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
-    """Return the lines of a file by their fits; a file that does not exist has none."""
+    """Return the lines of a file by their fits; a file that does not exist has none.
+
+    A last line without its end, which a killed study leaves, is left out.
+    """
     if path is None or not path.exists():
         return {}
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    lines = [json.loads(line) for line in read_whole_lines(path).splitlines() if line]
     return {QuestionFit(*(line[name] for name in QuestionFit._fields)): line for line in lines}
 
 
+def read_whole_lines(path: Path) -> str:
+    """Return the text of a file up to its last line break."""
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1]
+
+
 def run_fits(fits: list[QuestionFit], path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
-    """Make fits one after the other, and append a line for each to the file."""
+    """Make fits one after the other, and append a line for each to the file; a half line is cut off."""
     journal, lines = Journal(), {}
+    if fits and path is not None and path.exists():
+        path.write_text(read_whole_lines(path), encoding="utf-8")
     worlds: dict[tuple[Any, ...], QuestionWorld] = {}
     for number, fit in enumerate(fits, 1):
         key = (fit.task, fit.questions, fit.stories)

@@ -20,6 +20,7 @@ class LogDescription:
         output: path of the benchmark file.
         log: the file and its reader.
         rows: number of rows.
+        broken: number of lines that are no rows.
         columns: facts of all columns.
         chosen: the columns of users, items, ratings and times; None for a folder that is divided already.
         known_users: share of the users of the last fifth, by time, with earlier rows; None without times.
@@ -30,6 +31,7 @@ class LogDescription:
     output: str
     log: LogFile
     rows: int = 0
+    broken: int = 0
     columns: tuple[ColumnFacts, ...] = ()
     chosen: ChosenColumns | None = None
     known_users: float | None = None
@@ -90,26 +92,30 @@ def _write_dataset(described: LogDescription) -> list[str]:
         return []
     lines = ["  columns:"]
     lines += [f"    {role}: {_text(one.name)} # {_comment(one)}" for role, one in chosen.columns.items()]
+    lines += [f'    {role}: "" # none: a column of this name is not read' for role in chosen.unread]
     if "rating" not in chosen.columns:
         lines.append("    # no rating: every row counts as 1")
     if log.options:
         lines.append("  options: # of Spark's reader")
         lines += [f"    {key}: {_text(value)}" for key, value in log.options.items()]
     lines += _write_times(described, chosen)
-    missing = {
-        one.name: described.rows - one.present
-        for one in chosen.columns.values()
-        if one.present < described.rows
-    }
-    if missing:
-        shown = ", ".join(f"{count:,} rows without {name}" for name, count in missing.items())
-        lines.append(f"  bad_rows: reject # {shown}: left out, counted, kept in the table rejects")
+    bad = _count_bad_rows(described, chosen)
+    if bad:
+        lines.append(f"  bad_rows: reject # {bad}: left out, counted, kept in the table rejects")
     taken = {one.name for one in chosen.columns.values()}
     others = [one for one in described.columns if _is_category(one) and one.name not in taken]
     if others:
         one = others[0]
         lines.append(f"  # attributes: [{_text(one.name)}] # kept for slices; it has {_comment(one)}")
     return lines
+
+
+def _count_bad_rows(described: LogDescription, chosen: ChosenColumns) -> str:
+    """Return the numbers of broken lines and of rows with missing values; nothing where there are none."""
+    rows, broken = described.rows, described.broken
+    parts = [f"{broken:,} lines that are no rows"] if broken else []
+    gaps = [one for one in chosen.columns.values() if one.present < rows]
+    return ", ".join([*parts, *(f"{rows - one.present:,} rows without {one.name}" for one in gaps)])
 
 
 def _is_category(column: ColumnFacts) -> bool:

@@ -162,7 +162,7 @@ def _has_known_columns(dataset: Dataset) -> bool:
 def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
     """Return the columns that a log must have; of a nested field the outer one."""
     named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
-    wanted = [*{**named, **dataset.columns}.values(), *dataset.attributes]
+    wanted = [*filter(None, {**named, **dataset.columns}.values()), *dataset.attributes]
     return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
 
 

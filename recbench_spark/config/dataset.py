@@ -28,6 +28,9 @@ OFFSET = re.compile(r"[+-](0[0-9]|1[0-8]):[0-5][0-9]")
 LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 """Standard names of the columns of a log; the first two must exist."""
 
+SourceName = Annotated[str, Field(pattern=r"^([^\x00]*[^\x00\s][^\x00]*)?$")]
+"""The name of a column of a log, or nothing."""
+
 TABLE_READERS = ("csv", "json", "parquet", "delta")
 """Readers of logs that are tables with their own columns; all files of a folder are read alike."""
 
@@ -106,7 +109,8 @@ class WorldSettings(Strict):
 class Dataset(Strict):
     """The place of the log and the way to read it.
 
-    `columns` maps the standard names (user_id, item_id, rating, event_time, part) to the log's columns;
+    `columns` maps the standard names (user_id, item_id, rating, event_time, part) to the log's columns; an
+    empty name (`rating: ""`) says that the log has none, although a column is called so;
     `attributes` lists further columns, which are kept for slices. `time_unit` is the unit of times that are
     numbers; times from 2100 on are refused (`data.times`). `time_zone` is the zone of times without an
     offset. `bad_rows`: raise an error, or leave the rows out, count them and keep them in the table
@@ -143,7 +147,7 @@ class Dataset(Strict):
     """Format of the log; `world` generates one, and csv, parquet and delta take `columns`."""
     path: Location | None = None
     """File or folder of the log, on any storage; it may hold `{logical_date}`."""
-    columns: dict[str, Location] = {}
+    columns: dict[str, SourceName] = {}
     attributes: tuple[Location, ...] = ()
     options: dict[str, str] = {}
     """Options of the reader, such as `{delimiter: ";"}`."""
@@ -174,10 +178,12 @@ class Dataset(Strict):
     @field_validator("columns")
     @classmethod
     def _check_columns(cls, columns: dict[str, str]) -> dict[str, str]:
-        for name in columns:
+        for name, source in columns.items():
             if name not in LOG_COLUMNS:
                 raise make_error(f"unknown column '{name}'", nearest(name, LOG_COLUMNS))
-        sources = list(columns.values())
+            if not source and name in LOG_COLUMNS[:2]:
+                raise make_error(f"a log needs the column {name}", f"columns: {{{name}: NAME}}")
+        sources = [source for source in columns.values() if source]
         twice = next((name for name in sources if sources.count(name) > 1), None)
         if twice is not None:
             raise make_error(
@@ -197,6 +203,12 @@ class Dataset(Strict):
     @classmethod
     def _format_until(cls, until: Any) -> Any:
         return until.isoformat() if isinstance(until, date) else until  # YAML reads 2026-01-31 as a date
+
+    @property
+    def source_names(self) -> dict[str, str]:
+        """Return standard name -> the log's name, without the columns that the log is said not to have."""
+        names = {name: self.columns.get(name, name) for name in LOG_COLUMNS}
+        return {name: source for name, source in names.items() if source}
 
     @property
     def lists_negatives(self) -> bool:

@@ -28,8 +28,6 @@ FLAGS = {
 NONE = "none"
 """Name that means: the log has no such column."""
 
-OFFSET = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
-
 
 @dataclass(frozen=True)
 class ChosenColumns:
@@ -40,12 +38,14 @@ class ChosenColumns:
         unit: value of `dataset.time_unit`; None without times.
         unit_reason: a sentence that says why it is this unit.
         has_offsets: whether times that are text name their zone.
+        unread: our names of columns that are there, and that the caller goes without.
     """
 
     columns: Mapping[str, ColumnFacts]
     unit: str | None
     unit_reason: str
     has_offsets: bool
+    unread: tuple[str, ...] = ()
 
 
 def choose_columns(
@@ -70,13 +70,15 @@ def choose_columns(
         message = f"{log.path}: no column is known to be {' or '.join(missing)}"
         raise ConfigError(message, _describe_missing(missing, columns))
     _refuse_twice(chosen)
-    _refuse_own_names(columns, chosen)
+    _refuse_words(chosen.get("rating"))
+    own = _find_own_names(columns, chosen)
+    _refuse_own_names({role: name for role, name in own.items() if names.get(role) != NONE})
     if "event_time" not in chosen:
-        return ChosenColumns(chosen, None, "", has_offsets=False)
+        return ChosenColumns(chosen, None, "", has_offsets=False, unread=tuple(own))
     time = chosen["event_time"]
-    has_offsets = time.is_time_text and all(OFFSET.search(text) for text in time.samples)
+    has_offsets = time.is_time_text and time.offsets == time.days
     fitting, reason = read_unit(time, unit)
-    return ChosenColumns(chosen, fitting, reason, has_offsets)
+    return ChosenColumns(chosen, fitting, reason, has_offsets, tuple(own))
 
 
 def _choose_column(
@@ -135,14 +137,27 @@ def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
             raise ConfigError(f"{column.name} is taken for {role} and for {others[0]}", hint)
 
 
-def _refuse_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> None:
-    """Refuse a column that a night reads by its name, although another or none was chosen."""
+def _refuse_words(rating: ColumnFacts | None) -> None:
+    """Refuse ratings some of which are no finite numbers."""
+    if rating is not None and not rating.is_numeric:
+        shown = ", ".join(rating.samples) or "nothing"
+        counts = f"{rating.numbers:,} of {rating.present:,} values are finite numbers"
+        hint = f"write numbers, or add {FLAGS['rating']} {NONE}"
+        raise ConfigError(f"{rating.name} has {shown}: {counts}", hint)
+
+
+def _find_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnFacts]) -> dict[str, str]:
+    """Return our name -> the column called so, where no column was chosen."""
     taken = {column.name for column in chosen.values()}
-    for column in columns:
-        for role, flag in FLAGS.items():
-            if column.name.lower() == role and column.name not in taken and role not in chosen:
-                hint = f"rename it in the file, or add {flag} {column.name}"
-                raise ConfigError(f"a night reads the column {column.name} as {role}", hint)
+    rest = {column.name.lower(): column.name for column in columns if column.name not in taken}
+    return {role: rest[role] for role in FLAGS if role in rest and role not in chosen}
+
+
+def _refuse_own_names(own: Mapping[str, str]) -> None:
+    """Refuse a column that a night reads by its name, although it was not chosen."""
+    for role, name in own.items():
+        hint = f"rename it in the file, or add {FLAGS[role]} {name} or {FLAGS[role]} {NONE}"
+        raise ConfigError(f"a night reads the column {name} as {role}", hint)
 
 
 # -------------------------------------------------------------------------------------------- unit

@@ -7,7 +7,9 @@ says it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +37,9 @@ TYPED = re.compile(r".+:(token|float)(_seq)?")
 """A name in the header of RecBole."""
 
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+OFFSET = "(Z|[+-][0-9]{2}:?[0-9]{2})$"
+"""The end of a time that names its zone."""
+
 MATRIX_WIDTH = 20
 """Numbers in each line from which a file without names is a matrix and no log."""
 
@@ -80,6 +85,7 @@ class ColumnFacts:
         whole, numbers, days: values that are whole numbers, numbers, and begin with a date.
         lowest, highest: of the numbers; None where there are none.
         first, last: of the times.
+        offsets: times that are text and name their zone.
         samples: some values.
     """
 
@@ -94,6 +100,7 @@ class ColumnFacts:
     highest: float | None
     first: str | None
     last: str | None
+    offsets: int = 0
     samples: tuple[str, ...] = ()
 
     @property
@@ -184,11 +191,21 @@ def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFi
     usual = "\t" if bare_name(place.name).endswith(".tsv") else ","
     options = {} if sep == usual else {"sep": sep}
     if has_names:
+        _refuse_equal_names(fields[0], place)
         return LogFile(str(place), "csv", tuple(fields[0]), options)
     if len(fields[0]) >= MATRIX_WIDTH:
         raise _make_matrix_error(place)
     names = tuple(f"_c{n}" for n in range(len(fields[0])))
     return LogFile(str(place), "csv", names, {**options, "header": "false"})
+
+
+def _refuse_equal_names(names: Sequence[str], place: Path) -> None:
+    """Refuse names that are one name where case does not count, as in SQL."""
+    counts = Counter(name.lower() for name in names)
+    equal = [name for name in names if counts[name.lower()] > 1]
+    if equal:
+        message = f"{place}: columns have one name, or differ only in case: {', '.join(equal)}"
+        raise ConfigError(message, "rename them in the file")
 
 
 def _make_matrix_error(place: Path) -> DataError:
@@ -252,38 +269,36 @@ def _is_value(text: str) -> bool:
 # ------------------------------------------------------------------------------------------ values
 
 
-def profile_columns(log: LogFile) -> tuple[int, list[ColumnFacts]]:
-    """Return the number of rows, and what the values of each column are: one pass over the file.
+def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
+    """Return the numbers of rows and of broken lines of CSV, and what the values of each column are.
 
     Raises:
         DataError: the file cannot be read.
     """
-    import duckdb  # noqa: PLC0415
-
-    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
-        try:
-            _register(connection, log)
-            types = {row[0]: str(row[1]) for row in connection.sql("DESCRIBE log").fetchall()}
-            distinct = (
-                "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
-            )
-            parts = ", ".join(_write_aggregates(name, distinct) for name in types)
-            row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
-            samples = connection.sql("SELECT * FROM log LIMIT 1000").fetchall()
-        except duckdb.Error as error:
-            raise DataError(f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}") from None
+    with _connect(log) as connection:
+        types = {row[0]: str(row[1]) for row in connection.sql("DESCRIBE log").fetchall()}
+        distinct = "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
+        parts = ", ".join(_write_aggregates(name, distinct) for name in types)
+        row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
+        broken = _count_broken_lines(connection) if log.reader == "csv" else 0
+        samples = connection.sql("SELECT * FROM log LIMIT 1000").fetchall()
     columns = []
     for n, (name, stored) in enumerate(types.items()):
         facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
         values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
         kind = "" if stored == "VARCHAR" else stored
         columns.append(replace(ColumnFacts(name, kind, *facts), samples=tuple(values)[:3]))
-    return int(row[0]), columns
+    return int(row[0]), broken, columns
 
 
-FACTS = 9
+FACTS = 10
 EXACT_BYTES = 1 << 26
 """Bytes of a file up to which different values are counted; beyond it they are estimated."""
+
+
+def _count_broken_lines(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return the number of lines that the pass over all rows, the only one before, left out."""
+    return int(connection.sql("SELECT count(DISTINCT line) FROM reject_errors").fetchall()[0][0])
 
 
 def _count_bytes(path: str) -> int:
@@ -304,29 +319,46 @@ def _write_aggregates(name: str, distinct: str) -> str:
             f"count(*) FILTER (regexp_full_match({text}, '-?[0-9]+'))",
             f"count({number}) FILTER (isfinite({number}))",
             f"count({time})",
-            f"min({number})",
-            f"max({number})",
+            f"min({number}) FILTER (isfinite({number}))",
+            f"max({number}) FILTER (isfinite({number}))",
             f"CAST(min({time}) AS VARCHAR)",
             f"CAST(max({time}) AS VARCHAR)",
+            f"count({time}) FILTER (regexp_matches({text}, '{OFFSET}'))",
         ]
     )
 
 
 def share_known_users(log: LogFile, user: str, time: str) -> float:
-    """Return the share of the users of the last fifth of the rows, by time, who have earlier rows too."""
-    import duckdb  # noqa: PLC0415
+    """Return the share of the users of the last fifth of the rows, by time, who have earlier rows too.
 
+    It is 0 where no row is later than the others.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     text = f"CAST({_quote(time)} AS VARCHAR)"
     moment = f"coalesce(try_cast({text} AS DOUBLE), epoch(try_cast({text} AS TIMESTAMP)))"
     query = f"""
         WITH rows AS (SELECT {_quote(user)} AS u, {moment} AS t FROM log),
         users AS (SELECT min(t) AS first, max(t) AS last FROM rows GROUP BY u),
         cut AS (SELECT quantile_disc(t, 0.8) AS t FROM rows)
-        SELECT count(*) FILTER (first <= cut.t) / count(*) FROM users, cut WHERE last > cut.t"""
-    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
-        _register(connection, log)
+        SELECT count(*) FILTER (first <= cut.t) / nullif(count(*), 0) FROM users, cut WHERE last > cut.t"""
+    with _connect(log) as connection:
         share = connection.sql(query).fetchall()[0][0]
     return float(share or 0.0)
+
+
+@contextmanager
+def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Connect to a new database with the log as the view `log`; its errors become DataErrors."""
+    import duckdb  # noqa: PLC0415
+
+    with duckdb.connect(":memory:", config={"threads": "2"}) as connection:
+        try:
+            _register(connection, log)
+            yield connection
+        except duckdb.Error as error:
+            raise DataError(f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}") from None
 
 
 def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
@@ -334,9 +366,9 @@ def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
     if log.reader in ("parquet", "delta"):
         connection.register("log", open_dataset(log.path, log.reader))
         return
-    path = log.path.replace("'", "''")
+    path = _quote_path(log.path)
     if log.reader == "json":
-        call = f"read_json('{path}', format = 'newline_delimited', records = true, ignore_errors = true"
+        call = f"read_json({path}, format = 'newline_delimited', records = true, ignore_errors = true"
         keys = [
             row[0]
             for row in connection.sql(f"DESCRIBE SELECT * FROM {call}, sample_size = {SAMPLE})").fetchall()
@@ -349,14 +381,19 @@ def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
         names = "{" + ", ".join(f"{_quote_text(name)}: 'VARCHAR'" for name in log.names) + "}"
         header = log.options.get("header", "true")
         call = (
-            f"read_csv('{path}', delim = {_quote_text(sep)}, header = {header}, auto_detect = false, "
-            f"quote = '{quote}', escape = '{quote}', columns = {names}, ignore_errors = true)"
+            f"read_csv({path}, delim = {_quote_text(sep)}, header = {header}, auto_detect = false, "
+            f"quote = '{quote}', escape = '{quote}', columns = {names}, store_rejects = true)"
         )
     connection.execute(f"CREATE VIEW log AS SELECT * FROM {call}")
 
 
 def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _quote_path(path: str) -> str:
+    """Return SQL of the path of one file: DuckDB takes `*`, `?` and `[` for wildcards elsewhere."""
+    return _quote_text(re.sub(r"([*?[])", r"[\1]", path))
 
 
 def _quote_text(text: str) -> str:

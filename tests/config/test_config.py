@@ -247,6 +247,14 @@ def test_a_column_map_and_a_world_are_part_of_a_dataset() -> None:
     )
 
 
+def test_a_log_may_be_read_without_a_column_of_our_name() -> None:
+    facts = {"name": "log", "reader": "csv", "path": "x.csv"}
+    dataset = Dataset(**facts, columns={"rating": "", "event_time": ""})
+    assert dataset.source_names == {"user_id": "user_id", "item_id": "item_id", "part": "part"}
+    with pytest.raises(ValueError, match="a log needs the column user_id"):
+        Dataset(**facts, columns={"user_id": ""})
+
+
 NOT_FINITE = [
     ("gates=[{fact: rows, below: .nan}]", "gates.0.below"),
     ("gates=[{fact: rows, above: .inf}]", "gates.0.above"),

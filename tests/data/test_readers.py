@@ -116,6 +116,19 @@ def test_csv_without_rating_and_time(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("reader", "text"),
+    [
+        ("csv", "user_id,item_id,rating\n1,2,good\n"),
+        ("csv", "user_id,item_id,Rating\n1,2,good\n"),
+        ("json", '{"user_id": "1", "item_id": "2", "rating": "good"}\n'),
+    ],
+)
+def test_a_column_of_our_name_is_not_read(spark, tmp_path, reader, text):
+    path = write(tmp_path / f"log.{reader}", text)
+    assert rows(read_log(spark, dataset(reader, path, columns={"rating": ""}))) == [log("1", "2")]
+
+
+@pytest.mark.parametrize(
     ("unit", "times"),
     [
         ("s", {"3": 3 * SECOND, "1.5": 1_500_000}),

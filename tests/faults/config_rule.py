@@ -129,6 +129,10 @@ def location(value: Any, place: str) -> str:
     return string
 
 
+def source_name(value: Any, place: str) -> str:
+    return location(value, place) if as_text(value, place) else ""
+
+
 TRUE = dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True)
 FALSE = dict.fromkeys(("false", "no", "off", "n", "f", "0"), False)
 
@@ -358,8 +362,9 @@ def _column_mistakes(dataset: dict[str, Any]) -> str | None:
     )
     if set(columns) - {"user_id", "item_id", "rating", "event_time", "part"}:
         return "no such column of ours"
-    if len(set(columns.values())) < len(columns):
-        return "one column is two of ours"
+    names = [name for name in columns.values() if name]
+    if "" in (columns.get("user_id"), columns.get("item_id")) or len(set(names)) < len(names):
+        return "one column is two of ours, or there are no users or items"
     if reader not in tables and (columns or dataset.get("options")):
         return "has a layout of its own"
     if strange := list_strange_options(dataset):
@@ -405,7 +410,7 @@ DATASET = with_rule(
             "name": NAME,
             "reader": choice(*READERS),
             "path": maybe(location),
-            "columns": mapping(location),
+            "columns": mapping(source_name),
             "attributes": several(location),
             "options": mapping(an_option),
             "time_unit": choice("s", "ms", "us", "timestamp"),

@@ -179,6 +179,74 @@ def test_missing_values_are_rejected_with_a_comment(place: Path) -> None:
     assert "# 1 rows without item, 1 rows without rating: left out" in output_file(path).read_text()
 
 
+@pytest.mark.parametrize("value", ["good", "nan", "inf"])
+def test_ratings_are_finite_numbers(value: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_lines(place, "a.csv", "user,item,rating", "1,2,3", f"2,3,{value}")
+    assert run(path) == 2
+    error = capsys.readouterr().err
+    assert "1 of 2 values are finite numbers" in error and "or add --rating-column none" in error
+
+
+@pytest.mark.parametrize("name", ["rating", "Rating"])
+def test_a_column_of_our_name_can_be_left_unread(name: str, place: Path) -> None:
+    """The empty name tells a night that words are no ratings; the checks before a night take it too."""
+    path = write_lines(
+        place, "a.csv", f"user,item,{name},time", f"1,2,good,{FIRST}", f"2,3,bad,{FIRST + 9}"
+    )
+    assert run(path) == 2 and run(path, "--rating-column", "none") == 0
+    benchmark = load_benchmark(str(output_file(path)))
+    assert benchmark.dataset.source_names == {
+        **{"user_id": "user", "item_id": "item", "event_time": "time", "part": "part"}
+    }
+    words = ["--config", str(output_file(path)), "--warehouse", str(place / "w"), "--dry-run"]
+    with pytest.raises(SystemExit) as end:
+        cli.run(nightly.main, nightly.parser(), [*words, "--logical-date", "2026-01-01"])
+    assert end.value.code == 0
+
+
+def test_broken_lines_are_counted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They stand after the first 100 lines, all of which must be rows."""
+    broken = ("2,3", "3,1,4,5,6", "4,1,")
+    path = write_lines(place, "a.csv", "user,item,rating", *["1,2,3"] * 200, *broken)
+    assert run(path) == 0
+    assert "2 lines are no rows of 3 fields" in capsys.readouterr().out
+    assert load_benchmark(str(output_file(path))).dataset.bad_rows == "reject"
+    assert "# 2 lines that are no rows, 1 rows without rating: left" in output_file(path).read_text()
+
+
+@pytest.mark.parametrize("name", ["a*b.csv", "a?b.csv", "a[x]b.csv"])
+def test_a_name_with_wildcards_is_one_file(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(place, "axb.csv", "user,item", "1,2", "1,3")
+    assert run(write_lines(place, name, "user,item", "1,2")) == 0
+    assert f"{name}: 1 rows" in capsys.readouterr().out
+
+
+def test_times_that_are_all_the_same(place: Path) -> None:
+    """No row is after a cut at one time, so each user's rows are divided."""
+    path = write_times(place, [FIRST] * 3)
+    assert run(path) == 0
+    text = output_file(path).read_text()
+    assert "protocol: TO_RS" in text and "nan%" not in text
+
+
+@pytest.mark.parametrize("header", ["user,item,user", "user,item,USER"])
+def test_columns_of_one_name(header: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write_lines(place, "a.csv", header, "1,2,3")) == 2
+    assert f"differ only in case: user, {header[-4:]}" in capsys.readouterr().err
+
+
+def test_a_later_time_without_an_offset_needs_a_zone(place: Path) -> None:
+    times = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 5)]
+    rows = [f"{n},{n},{time}" for n, time in enumerate(times)]
+    path = write_lines(place, "a.csv", "user,item,time", *rows)
+    assert run(path) == 0 and "time_zone" not in output_file(path).read_text()
+    write_lines(place, "a.csv", "user,item,time", *rows, "5,5,2026-01-09T12:00:00")
+    assert run(path, "--force") == 0
+    assert 'time_zone: "UTC" # of times without an offset' in output_file(path).read_text()
+
+
 def test_users_who_come_once_are_split_one_by_one(place: Path) -> None:
     """After one cut for all nobody would be known; each user's own last rows are held out."""
     rows = [f"{user},{item},{FIRST + 86_400 * user + item}" for user in range(20) for item in range(6)]

@@ -43,12 +43,14 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
     if not log.names and log.reader != "json":
         print(f"{log.path}: a folder of the reader {log.reader}, divided already")
         return LogDescription(name, output, log)
-    rows, columns = profile_columns(log)
+    rows, broken, columns = profile_columns(log)
     if not rows:
         raise DataError(f"{log.path}: no rows", "check the path")
     flags = {role: getattr(args, flag[2:].replace("-", "_")) for role, flag in FLAGS.items()}
     chosen = choose_columns(log, columns, {role: one for role, one in flags.items() if one}, args.time_unit)
     print(describe_choice(log.path, rows, columns, chosen))
+    if broken:
+        print(f"{broken:,} lines are no rows of {len(columns)} fields")
     known = None
     if "event_time" in chosen.columns:
         user, time = (chosen.columns[role].name for role in ("user_id", "event_time"))
@@ -58,6 +60,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
         output,
         log,
         rows,
+        broken,
         tuple(columns),
         chosen,
         known_users=known,

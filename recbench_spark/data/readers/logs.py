@@ -108,7 +108,7 @@ def _read_csv(spark: SparkSession, dataset: Dataset) -> RawLog:
 def _read_json(spark: SparkSession, dataset: Dataset) -> RawLog:
     path = str(dataset.path)
     check_path(path)
-    names = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
+    names = list(dataset.source_names.values())
     text = read_objects(spark, path, [*names, *dataset.attributes], dataset.options)
     return RawLog(text.frame, path, text.line, dataset.columns, time_unit=dataset.time_unit)
 
@@ -119,7 +119,7 @@ def _read_stored(spark: SparkSession, dataset: Dataset) -> RawLog:
         frame = open_reader(spark, path, dataset.options).table(path)
     elif dataset.reader == "parquet":
         check_path(path)
-        names = [dataset.columns.get(name, name) for name in LOG_COLUMNS]
+        names = list(dataset.source_names.values())
         frame = read_parquet(spark, path, [*names, *dataset.attributes], dataset.options)
     else:
         check_path(path)
@@ -222,10 +222,11 @@ def _select_rejects(raw: RawLog, reason: Column, names: Sequence[str]) -> DataFr
 
 def _find_log_columns(raw: RawLog, dataset: Dataset) -> dict[str, str]:
     """Map canonical column names to the log's own names, where they are present."""
-    source_names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
+    names = {name: raw.source_names.get(name, name) for name in LOG_COLUMNS}
+    source_names = {name: source for name, source in names.items() if source}
     required = {"user_id", "item_id", *raw.source_names} - set(raw.optional)
     visible = raw.frame.drop(*HIDDEN)
-    needed = [*(source_names[name] for name in LOG_COLUMNS if name in required), *dataset.attributes]
+    needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
     require_columns(visible.columns, needed, raw.where, raw.where)
     if dataset.reader in TABLE_READERS:
         refuse_misspelt(visible.columns, list(source_names.values()), raw.where, "dataset.columns")
