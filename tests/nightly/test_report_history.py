@@ -1,4 +1,4 @@
-"""What a report reads of earlier nights: settings that changed, and the nights that it shows. No JVM."""
+"""Facts of earlier nights that a report reads: changed settings, and the nights that it shows. No JVM."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import duckdb
 import pandas as pd
 
-from recbench_spark.nightly.report_history import list_changed_settings, read_history
+from recbench_spark.nightly.report_history import describe_regressions, list_changed_settings, read_history
 from recbench_spark.reports import NIGHTS_SHOWN
+from tests.reports.test_nights import COMPARED
 from tests.reports.test_reports import number, report
 
 
@@ -36,6 +37,13 @@ def test_places_of_files_are_no_settings_that_changed() -> None:
 def test_settings_of_an_unknown_kind_are_told_by_their_names() -> None:
     runs = [run(kind="nobody_has_it", users=day, file_path=day) for day in ("01", "02")]
     assert list_changed_settings(*runs) == ["users from 01 to 02"]
+
+
+def test_a_regression_in_numbers_has_no_zero_with_a_sign() -> None:
+    (sentence,) = describe_regressions([{**COMPARED, "value": -0.00001, "ci_high": -0.00001}])
+    assert sentence == (
+        "ours: ndcg@10 of test is 0.0000, 0.0980 on 2026-02-02: -0.0650 [-0.0700, 0.0000], allowed 0.01"
+    )
 
 
 def test_only_the_nights_that_are_shown_are_read() -> None:
