@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
-from recbench_spark.kernels.metrics.texts import TEXTS
+from recbench_spark.kernels.metrics.texts import TEXTS, MetricText
 from recbench_spark.reports.facts import Report
+
+
+def _describe_metric(name: str, text: MetricText) -> str:
+    best = " Small is best." if about_metric(name).best == "small" else ""
+    return f"{text.title[0].upper()}{text.title[1:]}: {text.formula}{best}"
+
 
 METRICS = {
     "dcg": "Discounted cumulative gain (DCG): sum of gain / log2(rank + 1) over the first k ranks.",
-    **{name: f"{text.title[0].upper()}{text.title[1:]}: {text.formula}" for name, text in TEXTS.items()},
+    **{name: _describe_metric(name, text) for name, text in TEXTS.items()},
 }
 """What each metric says, in a sentence: every registered one, and the DCG of estimators."""
 
