@@ -26,6 +26,7 @@ from recbench_spark.kernels.metrics.about import about_metric, best_when
 from recbench_spark.nightly.code_provenance import CodeChange, code_changes
 from recbench_spark.nightly.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
 from recbench_spark.query.answers import make_query_runner
+from recbench_spark.reports.phrases import format_decimals, format_signed
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.runtime.session import cache_frame
 from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS
@@ -350,8 +351,10 @@ def _describe_regressions(night: BenchmarkNight, name: str) -> tuple[str, ...]:
 def regression_in_words(row: Row | SimpleNamespace, code: CodeChange | None = None) -> str:
     """Return a regression in words: the fall, its interval, the other night, and the change of the code."""
     at = f"@{row.k}" if row.k else ""
+    value, other = format_decimals(row.value), format_decimals(row.other_value)
+    difference, low, high = (format_signed(one) for one in (row.difference, row.ci_low, row.ci_high))
     return (
-        f"{row.model}: {row.metric}{at} of {row.part} is {row.value:.4f}, {row.other_value:.4f} on "
-        f"{row.other_date}: {row.difference:+.4f} [{row.ci_low:+.4f}, {row.ci_high:+.4f}], "
+        f"{row.model}: {row.metric}{at} of {row.part} is {value}, {other} on "
+        f"{row.other_date}: {difference} [{low}, {high}], "
         f"allowed {row.allowed_drop:g}{f'; the code differs, {code.words}' if code else ''}"
     )

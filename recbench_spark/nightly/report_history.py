@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 
 from recbench_spark import reports
-from recbench_spark.config import Benchmark
+from recbench_spark.config.models import model_class
+from recbench_spark.errors import ConfigError
 from recbench_spark.inputs import OLD_IDENTITY
 from recbench_spark.nightly.code_provenance import code_changes
 from recbench_spark.nightly.comparisons import regression_in_words
@@ -33,21 +34,24 @@ NOT_A_SETTING = ("name", "path", "provenance", "version")
 """Parts of a model's settings whose change is no cause: places differ every night."""
 
 
-def read_history(
-    ask: Ask, store: Store, benchmark: Benchmark, day: date, report: reports.Report
-) -> pd.DataFrame:
-    """Return the suite's numbers of the report's measure until a night; no rows on its first night.
+def read_history(ask: Ask, suite: str, day: date, report: reports.Report) -> pd.DataFrame:
+    """Return a suite's numbers of the report's measure on the last nights until one: those that are shown.
 
     The driver holds a row for each model, part and night.
     """
-    filters = [("suite", "=", benchmark.name), ("status", "=", "succeeded"), ("logical_date", "<", day)]
-    if not report.leaderboards or not store.rows(RUNS, filters, ["logical_date"]):
+    if not report.leaderboards:
         return pd.DataFrame(columns=list(reports.HISTORY_COLUMNS))
     measure = report.leaderboards[0].measure
+    until = f"suite = '{suite}' AND logical_date <= DATE '{day}'"
+    nights = (
+        f"SELECT DISTINCT logical_date FROM runs WHERE {until} AND status = 'succeeded' "
+        f"ORDER BY logical_date DESC LIMIT {reports.NIGHTS_SHOWN}"
+    )
     return ask(
         f"SELECT {', '.join(reports.HISTORY_COLUMNS)} FROM current_metrics "
-        f"WHERE suite = '{benchmark.name}' AND {_measure_condition(measure.metric, measure.k)} "
-        f"AND slice_key IS NULL AND logical_date <= DATE '{day}' ORDER BY logical_date, split_id, run_id"
+        f"WHERE {until} AND {_measure_condition(measure.metric, measure.k)} AND slice_key IS NULL "
+        f"AND logical_date >= (SELECT MIN(logical_date) FROM ({nights}) AS nights) "
+        "ORDER BY logical_date, split_id, run_id"
     )
 
 
@@ -143,14 +147,27 @@ def list_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -
     ]
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(
+    settings: Mapping[str, Any], prefix: str = "", paths: Iterable[str] = ()
+) -> Iterator[tuple[str, str]]:
+    paths = {*paths, *_list_paths(settings.get("kind"))}
     for name, value in settings.items():
-        if name in NOT_A_SETTING or name.endswith("path"):
+        if name in NOT_A_SETTING or name.endswith("path") or name in paths:
             continue
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
+            below = [path.removeprefix(f"{name}.") for path in paths if path.startswith(f"{name}.")]
+            yield from _flatten(value, f"{prefix}{name}.", below)
         else:
             yield f"{prefix}{name}", str(value)
+
+
+def _list_paths(kind: object) -> Sequence[str]:
+    """Return the settings of a kind of models that are paths; nothing for a section of another kind."""
+    try:
+        paths = model_class(str(kind)).paths if kind else ()
+    except ConfigError:
+        return ()
+    return paths if isinstance(paths, tuple) else ()  # those of `retrieved` are those of its base
 
 
 def _quote(names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from recbench_spark.reports.night_facts import Fall
 from recbench_spark.reports.nights import (
     COMPARED_COLUMNS,
     HISTORY_COLUMNS,
+    NIGHTS_SHOWN,
     add_nights,
     make_fall,
     make_pairs_compared,
@@ -36,6 +37,7 @@ __all__ = [
     "COMPARED_COLUMNS",
     "DISAGREEMENTS_SHOWN",
     "HISTORY_COLUMNS",
+    "NIGHTS_SHOWN",
     "NOT_SHIPPED",
     "BoardFacts",
     "Fall",

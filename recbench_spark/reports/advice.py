@@ -12,7 +12,10 @@ from recbench_spark.reports.phrases import NOT_SHIPPED, format_number
 GATES = ("Failed gates", "Ship none of these models before the fact is explained or the bound is raised.")
 OUTPUT = ("Look at a model's output", "Ask whoever makes it; its numbers count what is missing as misses.")
 TIES = ("Break ties", "Give items different scores, or set `definition: {ties: expected}`.")
-DATA = ("Look at the data", "Compare with last night's counts in the section on the split.")
+DATA = (
+    "Look at the data",
+    "Compare the counts in the section on the split with those of last night's report.",
+)
 WEIGHTS = ("Read the estimate with care", "Few rows carry it: look at its interval, or clip the weights.")
 OTHER = ("Look at these", "The table of checks says what each one means.")
 
@@ -27,13 +30,17 @@ ADVICE = (
 )
 """Parts of names of checks, in the order in which they are looked for, and their advice."""
 
-BY_NATURE = ("unranked truth items", "users without output", "tied truth items")
-"""Checks that a model without personal scores, or the world's truth, cannot pass."""
-
 NATURE = ("Notes", "These follow from the kind of model; nothing is to be done.")
 
 IMPERSONAL = {"random", "popular", "means", *NOT_SHIPPED}
-"""Kinds of models whose ties and gaps are their nature."""
+"""Kinds of models whose ties are their nature."""
+
+BY_NATURE = {
+    "unranked truth items": IMPERSONAL,
+    "tied truth items": IMPERSONAL,
+    "users without output": {*NOT_SHIPPED},
+}
+"""Checks that some kinds of models cannot pass: parts of their names, and these kinds."""
 
 
 def group_findings(report: Report) -> tuple[Advice, ...]:
@@ -76,8 +83,8 @@ def choose_advice(row: CheckRow, kinds: dict[str, str]) -> tuple[str, str]:
 
 
 def _is_by_nature(row: CheckRow, kinds: dict[str, str]) -> bool:
-    known = bool(row.models) and all(kinds.get(model) in IMPERSONAL for model in row.models)
-    return known and any(name in row.check for name in BY_NATURE)
+    excused = set().union(*(some for name, some in BY_NATURE.items() if name in row.check))
+    return bool(row.models) and all(kinds.get(model) in excused for model in row.models)
 
 
 def _describe(row: CheckRow, report: Report) -> tuple[str, str, str]:

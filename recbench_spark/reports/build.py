@@ -235,12 +235,15 @@ def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
 
 def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
     """Return a sentence for each model with figures of an earlier attempt, since its last one failed."""
+    _, outdated = find_failed(runs)
+    return tuple(f"{model}'s last attempt failed: its figures are of an earlier one." for model in outdated)
+
+
+def find_failed(runs: Sequence[RunFacts]) -> tuple[list[str], list[str]]:
+    """Return the models that failed without figures, and those with figures of an earlier attempt."""
     succeeded = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
-    return tuple(
-        f"{model}'s last attempt failed: its figures are of an earlier one."
-        for model, _ in sorted(failed & succeeded)
-    )
+    return sorted({model for model, _ in failed - succeeded}), sorted({m for m, _ in failed & succeeded})
 
 
 def _make_run(row: dict[str, Any]) -> RunFacts:

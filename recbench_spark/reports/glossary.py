@@ -4,34 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recbench_spark.kernels.metrics.about import about_metric
+from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
+from recbench_spark.kernels.metrics.texts import TEXTS, MetricText
 from recbench_spark.reports.facts import Report
 
+
+def _describe_metric(name: str, text: MetricText) -> str:
+    best = " Small is best." if about_metric(name).best == "small" else ""
+    return f"{text.title[0].upper()}{text.title[1:]}: {text.formula}{best}"
+
+
 METRICS = {
-    "ndcg": "Hits of the first k, worth less the lower they stand, as a share of the best possible order.",
-    "dcg": "Hits of the first k, worth less the lower they stand.",
-    "recall": "Share of a user's relevant items among the first k.",
-    "precision": "Share of the first k that is relevant.",
-    "f1": "Harmonic mean of precision and recall.",
-    "hit": "Whether a relevant item is among the first k.",
-    "map": "Mean over users of the precision at each hit.",
-    "mrr": "One over the rank of the first hit.",
-    "rbp": "Hits, weighed by how likely a reader goes on to their rank.",
-    "r_precision": "Precision among as many items as the user has relevant ones.",
-    "auc": "Chance that a relevant item stands above another one.",
-    "percentile_rank": "Mean place of relevant items, 0 at the top of the ranking.",
-    "rmse": "Root of the mean squared error of predicted ratings; small is best.",
-    "mse": "Mean squared error of predictions; small is best.",
-    "mae": "Mean size of the error of predictions; small is best.",
-    "pe": "Prediction error: mean prediction over mean outcome, less 1; near 0 is best.",
-    "rig": "Relative information gain: how much less surprising outcomes are than by their mean alone.",
-    "nmse": "Normalised mean squared error: over that of predicting the mean outcome; 1 is no better.",
-    "gauc": "AUC of each user, averaged by the number of the user's rows.",
-    "coverage": "Share of the catalogue that is on some list.",
-    "gini": "How unevenly items are recommended: 0 all alike, 1 a single item.",
-    "novelty": "Mean surprise of recommended items: rare ones count more.",
-    "mean_popularity": "Mean share of training users who have a recommended item.",
+    "dcg": "Discounted cumulative gain (DCG): sum of gain / log2(rank + 1) over the first k ranks.",
+    **{name: _describe_metric(name, text) for name, text in TEXTS.items()},
 }
-"""What each metric says, in one sentence."""
+"""What each metric says, in a sentence: every registered one, and the DCG of estimators."""
 
 TERMS = {
     "interval": (
@@ -144,17 +132,24 @@ def _list_keys(report: Report) -> Iterator[str]:
     yield from (key for key, shown in is_shown.items() if shown)
 
 
+USERS_COUNTED = "users with a value: by the default definition those with a relevant item"
+ROWS_COUNTED = "rows with a prediction, not users"
+
+
 def explain_users(report: Report) -> tuple[str, ...]:
-    """Return a sentence for each place of a page that counts users, if they differ; else nothing."""
+    """Return a sentence for each place of a page that counts users, if they differ; else nothing.
+
+    Boards of metrics of predictions count rows.
+    """
     boards = {board.part: {row.estimate.n for row in board.rows} for board in report.leaderboards}
+    of_rows = {board.part for board in report.leaderboards if board.measure.metric in VALUE_METRICS}
     runs = {run.n_users for run in report.runs if run.n_users is not None}
     pairs = {pair.users for pair in report.compared}
     if len({n for counts in (*boards.values(), runs, pairs) for n in counts}) < 2:
         return ()
     sentences = [
-        f"Leaderboard of {part}: {_join_counts(users)} users with a value: by the default definition those "
-        "with a relevant item."
-        for part, users in boards.items()
+        f"Leaderboard of {part}: {_join_counts(n)} {ROWS_COUNTED if part in of_rows else USERS_COUNTED}."
+        for part, n in boards.items()
     ]
     if runs:
         sentences.append(

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import date
 
+from recbench_spark.reports.build import describe_failed_attempts, find_failed
 from recbench_spark.reports.facts import Leaderboard, LeaderboardRow, Report
 from recbench_spark.reports.night_facts import Fall, Opening
-from recbench_spark.reports.phrases import NOT_SHIPPED, format_estimate
+from recbench_spark.reports.phrases import NOT_SHIPPED, format_decimals, format_estimate, format_signed
 
 FRACTIONS = (
     (1 / 10, "a tenth"), (1 / 5, "a fifth"), (1 / 4, "a quarter"), (1 / 3, "a third"), (1 / 2, "half"),
@@ -27,33 +28,54 @@ def make_opening(report: Report) -> Opening:
     """Return verdict, events and the best models that can be shipped."""
     falls = sorted(report.falls, key=lambda fall: (not fall.is_shipped, -measure_fall(fall), fall.model))
     gated = [f"{row.check} ({', '.join(row.models)}): {row.detail}" for row in report.failures]
-    failed = sorted({run.model for run in report.runs if run.status == "failed"})
+    failed, _ = find_failed(report.runs)
     events = [
         *(describe_fall(fall) for fall in falls[:MAX_EVENTS]),
         *([f"{len(falls) - MAX_EVENTS} more in the view regressions."] if len(falls) > MAX_EVENTS else []),
         *(f"A gate failed: {text}." for text in gated[:MAX_EVENTS]),
         *(f"{model} failed: see Runs." for model in failed[:MAX_EVENTS]),
+        *describe_failed_attempts(report.runs)[:MAX_EVENTS],
     ]
-    return Opening(*_choose_verdict(report, falls, failed), tuple(events), describe_shipped(report))
+    return Opening(*_choose_verdict(report, falls), tuple(events), describe_shipped(report))
 
 
-def _choose_verdict(report: Report, falls: Sequence[Fall], failed: Sequence[str]) -> tuple[str, str]:
+def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
     """Return the tone, and the verdict in one line: the first one that holds."""
     fallen = list(dict.fromkeys(fall.model for fall in falls if fall.is_shipped))
-    names = ", ".join(fallen[:3]) + (f" and {len(fallen) - 3} more" if len(fallen) > 3 else "")
+    failed, outdated = find_failed(report.runs)
+    missing = _list_missing(report)
+    has_values = any(
+        math.isfinite(row.estimate.value) for board in report.leaderboards for row in board.rows
+    )
+    others = "" if outdated or missing else "; the other models have values"
+    worse = f"Do not ship {_join_names(fallen)}: worse than an earlier night by more than is allowed"
+    earlier = f"The last attempt failed, so figures are of an earlier one: {_join_names(outdated)}"
     verdicts = (
-        (fallen, "bad", f"Do not ship {names}: worse than an earlier night by more than is allowed"),
+        (fallen, "bad", worse),
         (report.failures, "bad", "Do not ship before the failed gates are looked at"),
-        (not report.leaderboards, "bad", "No model of this night has a value"),
-        (failed, "warn", f"{', '.join(failed)} failed; the other models have values"),
+        (not has_values, "bad", "No model of this night has a value"),
+        (failed, "warn", f"{_join_names(failed)} failed{others}"),
+        (outdated, "warn", earlier),
+        (missing, "warn", f"No value for {_join_names(missing)}"),
         (falls, "warn", "Nothing that could be shipped fell; a model that nobody ships did"),
     )
     calm = ("good", _describe_calm(report))
     return next(((tone, verdict) for holds, tone, verdict in verdicts if holds), calm)
 
 
+def _list_missing(report: Report) -> list[str]:
+    """Return the rows of leaderboards that have no value, as `model on part`."""
+    rows = [(board.part, row) for board in report.leaderboards for row in board.rows]
+    return sorted({f"{row.model} on {part}" for part, row in rows if not math.isfinite(row.estimate.value)})
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """Return the first three names, and the number of the others."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _describe_calm(report: Report) -> str:
-    """Return the verdict on a night on which nothing failed or fell."""
+    """Return the verdict on a night on which nothing failed or fell, and all models have values."""
     has_nights = any(row.trend for board in report.leaderboards for row in board.rows)
     if not has_nights:
         return "Every model has a value; there is no earlier night to compare with"
@@ -70,7 +92,7 @@ def describe_fall(fall: Fall) -> str:
 
     The numbers have the four decimals that tables have.
     """
-    numbers = f"{fall.label} from {fall.other_value:.4f} to {fall.value:.4f}"
+    numbers = f"{fall.label} from {format_decimals(fall.other_value)} to {format_decimals(fall.value)}"
     where = f"on {fall.part}, {fall.users:,} users"
     night = "the night that the file names" if fall.kind == "baseline" else "its night before"
     since = f"against {night}, {fall.other_date}"
@@ -83,7 +105,7 @@ def describe_move(fall: Fall) -> str:
     verb = "fell" if fall.difference < 0 else "rose"
     share = measure_fall(fall)
     if fall.best == "near 0" or not math.isfinite(share):
-        return f"moved by {fall.difference:+.4f}"
+        return f"moved by {format_signed(fall.difference)}"
     return f"{verb} by {share_in_words(share)}"
 
 
@@ -134,10 +156,11 @@ def list_causes(
 def describe_shipped(report: Report) -> tuple[str, ...]:
     """Return a sentence for each part on its best model that can be shipped, and why better ones cannot."""
     held = find_held(report)
+    _, outdated = find_failed(report.runs)
     sentences: dict[str, str] = {}
     for board in report.leaderboards:
         if board.part not in sentences:
-            sentences[board.part] = _describe_board(board, held)
+            sentences[board.part] = _describe_board(board, held, outdated)
     return tuple(sentences.values())
 
 
@@ -157,7 +180,7 @@ def find_held(report: Report) -> dict[str, str]:
     }
 
 
-def _describe_board(board: Leaderboard, held: dict[str, str]) -> str:
+def _describe_board(board: Leaderboard, held: dict[str, str], outdated: Sequence[str]) -> str:
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
     able = [row for row in rows if row.model not in held]
     if not able:
@@ -168,6 +191,8 @@ def _describe_board(board: Leaderboard, held: dict[str, str]) -> str:
         f"Best on {board.part} that can be shipped: {best.model}, "
         f"{board.measure.label} {format_estimate(best.estimate)}"
     )
+    if best.model in outdated:
+        sentence += ", of an earlier attempt, since its last one failed"
     level = [row.model for row in able[1:] if best.estimate.overlaps(row.estimate)]
     if level:
         others = ", ".join(level[:2]) + (f" and {len(level) - 2} more" if len(level) > 2 else "")

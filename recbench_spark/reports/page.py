@@ -17,6 +17,7 @@ from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.glossary import explain_term, explain_users, list_terms
 from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.phrases import (
+    format_decimals,
     format_estimate,
     format_number,
     format_signed,
@@ -62,7 +63,7 @@ def _cell(value: object) -> str:
     """Format a cell of any table: empty if missing, four decimals if not a whole number."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else str(value)
+    return format_decimals(value) if isinstance(value, float) and not value.is_integer() else str(value)
 
 
 @cache
@@ -77,6 +78,7 @@ def _template(name: str) -> jinja2.Template:
     environment.filters |= {
         "estimate": format_estimate,
         "value": format_value,
+        "decimals": format_decimals,
         "number": format_number,
         "signed": format_signed,
         "term": explain_term,

@@ -211,12 +211,24 @@ def format_estimate(estimate: MetricEstimate | None) -> str:
     if estimate is None or estimate.interval is None:
         return value
     low, high = estimate.interval
-    return f"{value} [{low:.4f}, {high:.4f}]"
+    return f"{value} [{format_decimals(low)}, {format_decimals(high)}]"
 
 
 def format_value(estimate: MetricEstimate | None) -> str:
     """Format with four decimals; a dash if there is no value."""
-    return "–" if estimate is None or math.isnan(estimate.value) else f"{estimate.value:.4f}"
+    return "–" if estimate is None else format_decimals(estimate.value)
+
+
+def format_decimals(value: float) -> str:
+    """Format with four decimals; what they do not show has no sign, and NaN is a dash.
+
+    >>> format_decimals(-0.00001), format_decimals(-0.5)
+    ('0.0000', '-0.5000')
+    """
+    if math.isnan(value):
+        return "–"
+    text = f"{value:.4f}"
+    return text.removeprefix("-") if float(text) == 0 else text
 
 
 def format_signed(value: float, digits: int = 4) -> str:

@@ -41,8 +41,8 @@ def leaderboard_text(report: Report) -> str:
         lines += ["", *(f"{row.severity}: {row.check}: {_finding_text(row)}" for row in findings[:5])]
         lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
     if notes:
-        count = f"{len(notes)} notes" if len(notes) > 1 else "1 note"
-        lines += ["", f"{count} on what follows from the kind of a model are in the report"]
+        count, are = (f"{len(notes)} notes", "are") if len(notes) > 1 else ("1 note", "is")
+        lines += ["", f"{count} on what follows from the kind of a model {are} in the report"]
     return "\n".join(_printable(line) for line in lines)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from recbench_spark.kernels.metrics.about import ABOUT
 from recbench_spark.reports import (
     COMPARED_COLUMNS,
     HISTORY_COLUMNS,
@@ -133,6 +134,24 @@ def test_a_model_that_failed_or_was_stopped_by_a_gate_is_not_shipped() -> None:
     assert opening.events == ("A gate failed: rows (a): few.", "b failed: see Runs.")
 
 
+def test_figures_of_an_earlier_attempt_are_called_that() -> None:
+    again = {**RUN, "run_id": "x", "model": "a", "status": "failed", "started_at": "2026-01-05 09:00:00"}
+    runs = [{**RUN, "run_id": "run-a", "model": "a", "started_at": "2026-01-05 08:00:00"}, again]
+    opening = make_opening(report(number("a", 0.5), runs=runs))
+    assert opening.tone == "warn" and opening.verdict.endswith("are of an earlier one: a")
+    assert opening.events == ("a's last attempt failed: its figures are of an earlier one.",)
+    assert opening.shipped[0].endswith("0.5000, of an earlier attempt, since its last one failed.")
+    other = {**again, "run_id": "y", "model": "b"}
+    assert make_opening(report(number("a", 0.5), runs=[*runs, other])).verdict == "b failed"
+
+
+@pytest.mark.parametrize("has_rules", [False, True])
+def test_a_model_without_a_value_is_named(has_rules: bool) -> None:
+    some = replace(report(number("a", 0.5), number("b", None)), has_rules=has_rules)
+    assert make_opening(some).tone == "warn" and make_opening(some).verdict == "No value for b on test"
+    assert make_opening(report(number("a", None))).verdict == "No model of this night has a value"
+
+
 # ------------------------------------------------------------------------------- nights
 
 
@@ -183,6 +202,18 @@ def test_what_the_digits_do_not_show_has_no_sign(value: float, text: str) -> Non
     assert format_signed(value) == text
 
 
+def test_a_page_shows_no_zero_with_a_sign() -> None:
+    tiny = -0.00001
+    row: dict[str, Any] = {"metric": "pe", "k": None}
+    made = report(number("a", tiny, ci_low=tiny, ci_high=tiny, **row), headline="pe")
+    moved = {**row, "value": tiny, "other_value": tiny, "difference": tiny, "model": "a"}
+    pairs = make_pairs_compared(pd.DataFrame([{**COMPARED, **moved}]))
+    nights = history({"a": [("2026-01-04", tiny), ("2026-01-05", tiny)]}, **row)
+    made = add_nights(replace(made, falls=(fall(**moved),)), nights, pairs)
+    page = render_html(made) + leaderboard_text(made)
+    assert "moved by 0.0000: pe from 0.0000 to 0.0000" in page and "-0.0000" not in page
+
+
 # ------------------------------------------------------------------------------- advice and terms
 
 
@@ -199,8 +230,14 @@ def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -
     page = render_html(report(*rows, checks=checks[:1]))
     assert '<span class="good">1 note</span>' in page and "1 note of no consequence" in page
     text = leaderboard_text(report(*rows, checks=checks[:1]))
-    assert text.endswith("1 note on what follows from the kind of a model are in the report")
+    assert text.endswith("1 note on what follows from the kind of a model is in the report")
     assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=checks))
+
+
+def test_a_model_of_all_users_has_no_excuse_for_users_without_output() -> None:
+    row = CheckRow("test: users without output", "warning", False, 1.0, 0.0, "x", ("a",))
+    titles = {kind: choose_advice(row, {"a": kind})[0] for kind in ("popular", "truth", "published")}
+    assert titles == {"popular": "Look at a model's output", "truth": "Notes", "published": "Notes"}
 
 
 def test_every_finding_has_advice() -> None:
@@ -214,6 +251,13 @@ def test_counts_of_users_that_differ_are_explained_and_equal_ones_are_not() -> N
     said = explain_users(report(number("a", 0.5), runs=runs))
     assert said[0].startswith("Leaderboard of test: 4 users") and said[1].startswith("Runs: 9 users")
     assert explain_users(report(number("a", 0.5))) == ()
+    predicted = explain_users(report(number("a", 0.5, metric="rmse", k=None), headline="rmse", runs=runs))
+    assert predicted[0] == "Leaderboard of test: 4 rows with a prediction, not users."
+
+
+def test_every_metric_has_a_text() -> None:
+    assert METRICS.keys() == {*ABOUT, "dcg"}
+    assert "times its positives" in METRICS["gauc"] and METRICS["rmse"].endswith("Small is best.")
 
 
 def test_terms_of_the_page_stand_in_the_glossary_and_are_linked() -> None:
