@@ -16,8 +16,10 @@ from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences
 from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
+from recbench_spark.storage.host_files import digest_content
 from recbench_spark.storage.store import Store
 from recbench_spark.training.sequence_models import (
+    CHECKPOINT,
     FittedNetwork,
     make_embedding_task,
     make_explaining_task,
@@ -134,7 +136,8 @@ def test_tasks_compute_vectors_and_attention_user_by_user(tmp_path: Path) -> Non
     lists = [[1, 2, 3, 4, 5, 6, 7], [3, 1, 4], [8]]
     task = SequenceTask(make_sequences(lists, ITEMS), settings)
     fit(task, settings.plan(), tmp_path / "checkpoints", lambda _: None)
-    network = FittedNetwork(settings, ITEMS, str(tmp_path))
+    place = tmp_path / CHECKPOINT
+    network = FittedNetwork(settings, ITEMS, str(place), place.stat().st_size, digest_content(place))
     columns = [pa.array(["a", "b", "c"]), pa.array(lists, pa.list_(pa.int32()))]
     batch = pa.RecordBatch.from_arrays(columns, ["user_id", "items"])
     (vectors,) = make_embedding_task(network)(iter([batch]))

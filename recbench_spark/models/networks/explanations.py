@@ -70,7 +70,7 @@ def compare_drops(explanations: list[Explanation], hop: int = 0) -> tuple[float,
     """Return the mean change without the item of the largest weight in a hop, and without another one.
 
     The second mean is over all other items of the memory: the expectation for one drawn at random.
-    TokenWindows with a memory of one item or none are left out.
+    Histories with a memory of one item or none are left out.
     """
     top, others = [], []
     for one in explanations:

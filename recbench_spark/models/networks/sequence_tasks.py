@@ -175,9 +175,23 @@ class SequenceTask:
         for row, user in enumerate(user_b.tolist()):
             own = self.train.item[self.train.indptr[user] : self.train.indptr[user + 1]]
             score[row, torch.from_numpy(own.astype(np.int64))] = -math.inf
-        place = (score > truth).sum(dim=1).to(torch.float64)
+        place = count_better(score, last, truth).to(torch.float64)
         gain = torch.where(place < CUTOFF, 1 / torch.log2(place + 2), 0.0)
         return float(gain.sum())
+
+
+def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return the (b,) number of items before one item: larger scores, and equal ones of smaller items.
+
+    Rankings order equal scores in this way, too.
+
+    Args:
+        score: (b, items); -inf for items that do not compete.
+        item: (b,) the item.
+        truth: (b, 1) its score.
+    """
+    is_smaller = torch.arange(score.shape[1], device=score.device) < item[:, None]
+    return ((score > truth) | ((score == truth) & is_smaller)).sum(dim=1)
 
 
 def read_length(settings: SequenceModelConfig) -> int:

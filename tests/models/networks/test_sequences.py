@@ -111,19 +111,22 @@ def recur_by_loops(module: Any, items: list[int]) -> np.ndarray:
     return rows[-1]
 
 
+def split_tables(table: np.ndarray, dims: int) -> list[np.ndarray]:
+    """Tables of a memory network stand side by side in one array."""
+    return np.split(table, table.shape[1] // dims, axis=1)
+
+
 def read_by_loops(module: Any, items: list[int]) -> np.ndarray:
     """The state of MemN2N after all hops, entry by entry."""
     net, w = module.network, weights(module)
     adjacent = net.H is None
     query, *past = [i + 1 for i in reversed(items)]
     past = past[: net.shape.memory]
-    u = w[f"network.tables.{0 if adjacent else 2}"][query]
+    tables, times = (split_tables(w[f"network.{name}"], net.shape.dims) for name in ("table", "times"))
+    u = (tables[0] if adjacent else w["network.query_table"])[query]
     for hop in range(net.shape.hops):
         a, c = (hop, hop + 1) if adjacent else (0, 1)
-        m, o = (
-            [w[f"network.tables.{t}"][i] + w[f"network.times.{t}"][n] for n, i in enumerate(past)]
-            for t in (a, c)
-        )
+        m, o = ([tables[t][i] + times[t][n] for n, i in enumerate(past)] for t in (a, c))
         p = softmax(np.array([u @ row for row in m])) if past else []
         total = sum((p[n] * row for n, row in enumerate(o)), np.zeros(len(u)))
         u = total + (u if adjacent else w["network.H"] @ u)
@@ -340,10 +343,11 @@ def test_an_item_is_explained_by_the_memory_without_it() -> None:
 def read_with_gap(module: Any, items: list[int], gap: int) -> np.ndarray:
     """The state when the item at a place is left out, and the older ones keep their places."""
     net, w = module.network, weights(module)
-    u = w["network.tables.2"][items[-1] + 1]
+    tables, times = (split_tables(w[f"network.{name}"], net.shape.dims) for name in ("table", "times"))
+    u = w["network.query_table"][items[-1] + 1]
     past = [(n, i + 1) for n, i in enumerate(reversed(items[:-1])) if len(items) - 2 - n != gap]
     for _ in range(net.shape.hops):
-        m, o = ([w[f"network.tables.{t}"][i] + w[f"network.times.{t}"][n] for n, i in past] for t in (0, 1))
+        m, o = ([tables[t][i] + times[t][n] for n, i in past] for t in (0, 1))
         p = softmax(np.array([u @ row for row in m]))
         u = w["network.H"] @ u + sum(p[n] * row for n, row in enumerate(o))
     return u
