@@ -31,7 +31,7 @@ FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate":
 KINDS: dict[str, dict[str, Any]] = {
     "sasrec": {"blocks": 1, "heads": 2},
     "gru4rec": {"loss": "shared_negatives", "negatives": 5},
-    "memn2n": {"hops": 2, "linear_epochs": 1, "explain": ["u03", "given", "nobody"]},
+    "memn2n": {"hops": 2, "linear_epochs": 1, "explain": ["u05", "given", "nobody"]},
 }
 USERS, ITEMS = 24, 20
 
@@ -91,10 +91,10 @@ def test_users_with_a_history_are_ranked_and_others_are_counted(night: Ran) -> N
 def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
     (settings,) = (m for m in night.benchmark.models if m.name == "memn2n")
     rows = night.store.rows(EXPLANATIONS, [("model_id", "=", night.night.data.key(settings))])
-    assert {row["user_id"] for row in rows} == {"u03"}  # who has one item has a query and no memory
+    assert {row["user_id"] for row in rows} == {"u05"}  # who has one item has a query and no memory
     sums = {hop: sum(row["weight"] for row in rows if row["hop"] == hop) for hop in (1, 2)}
     assert sums == {1: pytest.approx(1), 2: pytest.approx(1)}
-    train = night.store.rows(SPLITS, [("split_id", "=", night.night.split_id), ("user_id", "=", "u03")])
+    train = night.store.rows(SPLITS, [("split_id", "=", night.night.split_id), ("user_id", "=", "u05")])
     past = sorted((r["event_time"], int(r["item_id"])) for r in train if r["part"] == "train")
     expected = [str(item) for _, item in past[-6:-1]][::-1]
     assert [row["item_id"] for row in sorted(rows, key=lambda r: r["place"]) if row["hop"] == 1] == expected
@@ -103,7 +103,7 @@ def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
     vectors = read_vectors(night, "memn2n")
     assert len(past) > 6 and best not in {str(item) for _, item in past} and ("item", best) in vectors
     scores = {
-        item: np.frombuffer(vectors["user", "u03"]) @ np.frombuffer(vector)
+        item: np.frombuffer(vectors["user", "u05"]) @ np.frombuffer(vector)
         for (side, item), vector in vectors.items()
         if side == "item" and item not in {str(item) for _, item in past}
     }
@@ -199,7 +199,7 @@ def test_a_part_that_is_shown_is_not_measured() -> None:
     [{}, {"holdout": "leave_one_out"}, {"held_out": {"of": "users", "test": 0.1, "valid": 0.1}}],
 )
 def test_a_part_that_does_not_exist_is_not_shown(split: dict[str, Any]) -> None:
-    """Of held-out users, other users are the part valid."""
+    """With `held_out`, the part valid has rows of other users than those that are tested."""
     evaluation = {"metrics": ["ndcg"], "k": [5]}
     shown = {"name": "m", "kind": "gru4rec", "history": "with_valid"}
     with pytest.raises(ConfigError, match=r"models\.m: history 'with_valid', and users have no rows"):
