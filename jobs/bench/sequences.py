@@ -3,7 +3,7 @@
     python jobs/bench/sequences.py                     MovieLens 1M's size: 6,040 users, 3,706 items
     python jobs/bench/sequences.py --kind gru4rec
 
-TokenWindows are drawn. Both ways do the same steps: the plain loop cuts padded windows out of one array and
+Histories are drawn. Both ways do the same steps: the plain loop cuts padded windows out of one array and
 has no checkpoints, no epochs, and nothing made ahead. It prints the CPU seconds of this process, because
 other processes may share the machine, and the ratio of the medians.
 """

@@ -40,7 +40,7 @@ from recbench_spark.errors import OK, ConfigError
 from recbench_spark.models.networks.explanations import compare_drops, explain_history
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_networks import HistoryMemory
-from recbench_spark.models.networks.sequence_tasks import SequenceTask, read_length
+from recbench_spark.models.networks.sequence_tasks import SequenceTask, count_better, read_length
 from recbench_spark.models.networks.sequences import Sequences, cut_newest, make_sequences, set_last_aside
 
 KINDS = ("popular", "sasrec", "gru4rec", "memn2n")
@@ -58,12 +58,15 @@ class Values(NamedTuple):
 
 
 def measure(score_ui: torch.Tensor, shown: Sequences, last_u: Any) -> Values:
-    """Return the values of scores for the last item of each user, among items that were not shown."""
+    """Return the values of scores for the last item of each user, among items that were not shown.
+
+    Of equal scores the smaller item comes first.
+    """
     score_ui, last = score_ui.clone(), torch.from_numpy(np.asarray(last_u, np.int64))
     truth = score_ui.gather(1, last[:, None])
     user = np.repeat(np.arange(shown.users), shown.sizes)
     score_ui[torch.from_numpy(user), torch.from_numpy(shown.item.astype(np.int64))] = -math.inf
-    place = (score_ui > truth).sum(dim=1).double().numpy()
+    place = count_better(score_ui, last, truth).double().numpy()
     gain = np.where(place < 10, 1 / np.log2(place + 2), 0.0)
     half = 1.96 * gain.std(ddof=1) / math.sqrt(len(gain))
     return Values(float((place == 0).mean()), float((place < 10).mean()), float(gain.mean()), float(half))

@@ -102,7 +102,7 @@ def check_inputs(benchmark: Benchmark) -> list[str]:
     paths = evaluation_paths(benchmark)
     lines = check_log(benchmark.dataset)
     _check_log_parts(benchmark)
-    _check_curve_times(benchmark)
+    _require_times(benchmark)
     lines += [describe_table(name, path, REQUIRED_COLUMNS[name]) for name, path in paths.items()]
     lines += check_slice_tables(benchmark)
     return lines + [line for model in benchmark.models for line in _describe_model_tables(model)]
@@ -202,20 +202,28 @@ def _check_log_parts(benchmark: Benchmark) -> None:
             require_parts(benchmark, ())
 
 
-def _check_curve_times(benchmark: Benchmark) -> None:
-    """Check that a log has times where a learning curve is in their order. Raises ConfigError.
+def _require_times(benchmark: Benchmark) -> None:
+    """Check that a log has times where a learning curve or a model needs them. Raises ConfigError.
 
     Only the header of a table is read; a night looks for rows without a time as well.
     """
     dataset, curve = benchmark.dataset, benchmark.evaluation.learning_curve
-    if curve is None or curve.order != "time" or not _has_known_columns(dataset):
+    needs = {
+        f"model {model.name}: kind '{model.kind}' reads histories in the order of time": "a kind without it"
+        for model in benchmark.models
+        if model.needs_times
+    }
+    if curve is not None and curve.order == "time":
+        needs = {"evaluation.learning_curve: order 'time'": "order: hash"}
+    if not needs or not _has_known_columns(dataset):
         return
     name = dataset.columns.get("event_time", "event_time")
     with suppress(FallbackToSpark):
         if name not in (known := arrow_files.read_column_names(str(dataset.path))):
+            need, way_out = next(iter(needs.items()))
             raise ConfigError(
-                f"evaluation.learning_curve: order 'time', and the log has no column '{name}'",
-                f"order: hash, or map dataset.columns.event_time to one of {', '.join(known)}",
+                f"{need}, and the log has no column '{name}'",
+                f"{way_out}, or map dataset.columns.event_time to one of {', '.join(known)}",
             )
 
 

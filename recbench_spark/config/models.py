@@ -59,6 +59,7 @@ class ModelConfig(Strict):
     key. `unfitted`: settings that no fit depends on: models that differ in them alone share one fit.
     `fitted_by_version`: True if another `version` is another fit. `fold_in_revisions`: names in `revisions`
     that the numbers of users held out from training depend on, where `folds_given_rows` is true.
+    `needs_times`: True if the model reads the times of rows, whatever the split does.
     """
 
     behaviour: ClassVar[str] = ""
@@ -70,6 +71,7 @@ class ModelConfig(Strict):
     unfitted: ClassVar[frozenset[str]] = frozenset()
     fitted_by_version: ClassVar[bool] = False
     fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in", "held_out_users")
+    needs_times: ClassVar[bool] = False
 
     name: Name
     """Name of the model in tables and reports."""
@@ -97,6 +99,10 @@ class ModelConfig(Strict):
     def shows_validation(self) -> bool:
         """True if rows of the part valid are shown to the model when users are ranked for another part."""
         return False
+
+    def hide_validation(self) -> Self:
+        """Return the model without the rows that `shows_validation` means."""
+        return self
 
     def check(self, reader: str) -> None:
         """Check, before Spark starts, what the checks of single settings cannot see.

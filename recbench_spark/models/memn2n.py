@@ -15,8 +15,9 @@ class MemN2NModel(SequenceModelConfig):
     The newest item is the query, and the `memory` items before it are the memories. `hops`: times that the
     memories are read. `tying`: an answer's vectors read the next hop's memories (adjacent), or all hops
     share their vectors, and a linear map leads from hop to hop (layer_wise). `linear_epochs`: first epochs
-    without the softmax of the attention; none of them is the best epoch. `noise`: share of empty memories
-    that training adds. `explain`: users whose attention goes to the table `explanations`.
+    without the softmax of the attention; none of them is the best epoch. `noise`: chance of an
+    empty memory before each item in training: .1 leaves about .09 of the memories empty. `explain`: users
+    whose attention goes to the table `explanations`.
     """
 
     kind: Literal["memn2n"]

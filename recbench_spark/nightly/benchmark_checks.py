@@ -123,7 +123,8 @@ def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
         of_log: held-out parts that the log itself may name.
 
     Raises:
-        ConfigError: a part has no rows, whatever the log holds.
+        ConfigError: a part has no rows, whatever the log holds; or a model is to be shown the part valid of
+            the users that are tested, and there is none.
     """
     split = benchmark.split
     made = (*list_made_parts(split), *(list_held_out_parts(split) if split.holdout == "given" else ()))
@@ -132,6 +133,11 @@ def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
             hint = "split.ratio: [0.7, 0.1, 0.2], or split.valid: true" if part == "valid" else ""
             message = f"evaluation.parts: neither the split nor the log has rows of '{part}'"
             raise ConfigError(message, hint or nearest(part, (*made, *of_log)))
+    of_tested_users = split.parts if split.held_out else made
+    for model in benchmark.models:
+        if model.shows_validation and "valid" not in (*of_tested_users, *of_log):
+            message = f"models.{model.name}: history 'with_valid', and users have no rows of the part valid"
+            raise ConfigError(message, "history: train, or split.valid: true")
 
 
 def parse_headline(benchmark: Benchmark) -> tuple[str, int | None]:

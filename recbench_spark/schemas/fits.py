@@ -228,6 +228,7 @@ EXPLANATIONS = Table(
     (
         text_column("model_id", "Hash of the split and the model's settings."),
         text_column("user_id", "Original user id."),
+        text_column("best_item_id", "Item that is explained: the best one that the user does not have."),
         text_column("item_id", "Item of the memory."),
         TableColumn("place", INT, "Items between it and the query, the user's newest item.", False),
         TableColumn("hop", INT, "Number of the hop, from 1.", False),

@@ -1,9 +1,10 @@
 """SASRec, GRU4Rec and MemN2N in a night: users' items in the order of time become vectors.
 
-The fit runs in the driver's process, which holds 4 bytes per training row and the network. Tasks order the
-rows of users and write them as Parquet. After the fit, tasks compute the vector of each user by a forward
-pass of its history, one user after the other, and write them as Parquet. So the vector of a user does not
-depend on partitions or on other users. A killed fit goes on from its checkpoint, with the same bits.
+The fit runs in the driver's process, which holds the network and 12 bytes per training row (MemN2N: 28; for
+a short time, when the fit begins, about 40). Tasks order the rows of users and write them as Parquet. After
+the fit, tasks compute the vector of each user by a forward pass of its history, one user after the other,
+and write them as Parquet. So the vector of a user does not depend on partitions or on other users. A killed
+fit goes on from its checkpoint, with the same bits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from pyspark.sql import DataFrame
@@ -24,15 +26,17 @@ from torch import nn
 
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.sources import Source
+from recbench_spark.evaluation.ranking.user_blocks import HISTORY
 from recbench_spark.indexing import add_dense_index
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.explanations import Explanation, explain_history
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.sequence_networks import make_network
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
-from recbench_spark.models.networks.sequences import Sequences
+from recbench_spark.models.networks.sequences import Indices, Sequences
 from recbench_spark.models.networks.settings import SequenceModelConfig
 from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import SPLITS
 from recbench_spark.storage.host_files import copy_file_to_object, digest_content, open_object
 from recbench_spark.storage.shared_arrays import flatten_lists
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
@@ -40,6 +44,8 @@ from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.training.sequences import count_order, require_times
+
+BooleanArray = npt.NDArray[np.bool_]
 
 CHECKPOINT = "checkpoints/best.safetensors"
 """File of a fit's folder with the weights of the best epoch; tasks read it."""
@@ -61,10 +67,11 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
         network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / CHECKPOINT))
         histories = list_histories(data, settings)
+        listed = np.bincount(sequences.item, minlength=sequences.items) > 0
         return Trained(
             embed_users(histories, network, data.store.scratch),
-            make_item_rows(data, task, sequences),
-            explanations=explain_users(histories, data.items, network),
+            make_item_rows(data, task, listed),
+            explanations=explain_users(histories, data, network, np.flatnonzero(~listed)),
         )
 
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
@@ -95,18 +102,33 @@ def write_sequences(data: SplitData, settings: SequenceModelConfig, journal: Jou
 
 
 def list_histories(data: SplitData, settings: SequenceModelConfig) -> DataFrame:
-    """Return user_id, items of all users with training or given rows, as they are shown at the ranking."""
-    parts = ("train", "given", "valid") if settings.history == "with_valid" else ("train", "given")
-    return data.sequences(*parts).select("user_id", "items")
+    """Return user_id, items of all users with training or given rows, as they are shown at the ranking.
+
+    Raises:
+        DataError: rows of the part valid are to be shown, and there are none.
+    """
+    if not settings.shows_validation:
+        return data.sequences(*HISTORY).select("user_id", "items")
+    if data.read_times("valid").isEmpty():
+        raise DataError(
+            f"model {settings.name}: history 'with_valid', and no relevant row is in the part valid",
+            "history: train, or a split with a part valid",
+        )
+    return data.sequences(*HISTORY, "valid").select("user_id", "items")
 
 
-def make_item_rows(data: SplitData, task: SequenceTask, sequences: Sequences) -> DataFrame:
-    """Return item_id, vector, bias of items with training rows; the others have no place in a list."""
+def make_item_rows(data: SplitData, task: SequenceTask, listed: BooleanArray) -> DataFrame:
+    """Return item_id, vector, bias of items with training rows; the others have no place in a list.
+
+    Args:
+        data: the split.
+        task: the task after the fit.
+        listed: (items,) true for items with relevant training rows.
+    """
     with torch.no_grad():
         vectors, biases = task.network.item_vectors().numpy(), task.network.item_biases()
-    seen = np.flatnonzero(np.bincount(sequences.item, minlength=sequences.items))
     own = None if biases is None else biases.detach().numpy()
-    return with_vectors(data, "item", data.items, vectors, chosen=seen, biases=own)
+    return with_vectors(data, "item", data.items, vectors, chosen=np.flatnonzero(listed), biases=own)
 
 
 def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
@@ -172,31 +194,62 @@ def make_embedding_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
     return run
 
 
-def explain_users(histories: DataFrame, items: DataFrame, network: FittedNetwork) -> DataFrame | None:
+def explain_users(
+    histories: DataFrame, data: SplitData, network: FittedNetwork, unlisted: Indices
+) -> DataFrame | None:
     """Return rows of `explanations` of the users that the settings list; None for models without attention.
 
-    Users without a history have no rows. A task holds the network and the weights of one user.
+    Users with less than two items have no memory and no rows, and the journal counts them. A task holds
+    the network and the weights of one user.
+
+    Args:
+        histories: user_id, items.
+        data: the split.
+        network: the fitted network.
+        unlisted: items that have no place in a list.
     """
     settings = network.settings
     if not isinstance(settings, MemN2NModel) or not settings.explain:
         return None
-    listed = histories.where(F.col("user_id").isin(*settings.explain))
-    schema = "user_id STRING, item_index INT, place INT, hop INT, weight DOUBLE, score_change DOUBLE"
-    rows = listed.mapInArrow(make_explaining_task(network), schema)
-    return rows.join(items.select("item_id", "item_index"), "item_index").drop("item_index")
+    is_wanted = F.col("user_id").isin(*settings.explain)
+    histories = histories.where(is_wanted & (F.size("items") > 1))
+    users, explained = len(set(settings.explain)), histories.count()
+    if explained < users:
+        find_journal(data).say(f"  explain: {users - explained} of {users} users have no memory")
+    names = data.items.select("item_id", "item_index")
+    known = data.table(SPLITS).where(is_wanted & F.col("part").isin(*HISTORY)).join(names, "item_id")
+    owned = known.groupBy("user_id").agg(F.collect_set("item_index").alias("owned"))
+    rows = histories.join(owned, "user_id", "left").mapInArrow(
+        make_explaining_task(network, unlisted), EXPLAINED
+    )
+    best = names.select(F.col("item_id").alias("best_item_id"), F.col("item_index").alias("best_index"))
+    return rows.join(names, "item_index").join(best, "best_index").drop("item_index", "best_index")
 
 
-def make_explaining_task(network: FittedNetwork):  # type: ignore[no-untyped-def]
-    """Return a function over batches of user_id, items that explains the best item of each user."""
+EXPLAINED = (
+    "user_id STRING, best_index INT, item_index INT, place INT, hop INT, weight DOUBLE, score_change DOUBLE"
+)
+"""Columns of explanations before items have their ids."""
+
+
+def make_explaining_task(network: FittedNetwork, unlisted: Indices):  # type: ignore[no-untyped-def]
+    """Return a function over batches of user_id, items, owned that explains the best item of each user.
+
+    It is the best one of those that the user does not have and that are not `unlisted`. A user who has all
+    of them has no rows.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         opened, length = None, read_length(network.settings)
         for batch in batches:
             opened = network.open() if opened is None else opened
-            for user, items in zip(batch["user_id"].to_pylist(), batch["items"].to_pylist(), strict=True):
-                with use_one_thread():
-                    explained = explain_history(opened, np.array(items[-length:]) + 1)
-                yield make_explanation_rows(user, items[-length:], explained)
+            for row in batch.to_pylist():
+                items, read = row["items"], row["items"][-length:]
+                barred = np.unique([*unlisted, *items, *(row["owned"] or ())]).astype(np.int64)
+                if len(barred) < network.items:
+                    with use_one_thread():
+                        explained = explain_history(opened, np.array(read) + 1, barred)
+                    yield make_explanation_rows(row["user_id"], read, explained)
 
     return run
 
@@ -207,6 +260,7 @@ def make_explanation_rows(user: str, items: list[int], explained: Explanation) -
     memory = np.array(items[:-1][::-1], np.int32)
     columns = {
         "user_id": pa.array([user] * (hops * n), pa.string()),
+        "best_index": np.full(hops * n, explained.best, np.int32),
         "item_index": np.tile(memory, hops),
         "place": np.tile(np.arange(n, dtype=np.int32), hops),
         "hop": np.repeat(np.arange(1, hops + 1, dtype=np.int32), n),

@@ -44,7 +44,7 @@ DAY = date(1970, 1, 1)
 """Date of the night of all trials: the log names the data of a search, not the day."""
 
 COLUMNS = ("user_id", "item_id", "rating")
-"""Columns of the training log; times are added where the split uses them."""
+"""Columns of the training log; times are added where the split or a model uses them."""
 
 
 class RankingTrials:
@@ -67,7 +67,7 @@ class RankingTrials:
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
         """Run one night of all settings that have no run yet."""
         models = [self._models(trial.model) for trial in planned]
-        unique = {model.name: model for seeds in models for model in seeds}
+        unique = {model.name: model.hide_validation() for seeds in models for model in seeds}
         night = open_night(
             self.store, self.inner.model_copy(update={"models": tuple(unique.values())}), DAY
         )
@@ -102,7 +102,7 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
     """Return the benchmark over its own training rows: a share of each user's rows is held out.
 
     It measures the headline. Rows are held out in the order of the benchmark's split: the last ones where
-    it uses times.
+    it uses times. There is no part valid, so none is shown to models.
     """
     metric, k = parse_headline(benchmark)
     settings = benchmark.evaluation
@@ -117,7 +117,7 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
         split=Split(
             order=benchmark.split.order, ratio=(1 - search.share, 0.0, search.share), seed=search.seed
         ),
-        models=benchmark.models,
+        models=tuple(model.hide_validation() for model in benchmark.models),
         evaluation=evaluation,
         headline=benchmark.headline,
     )
@@ -125,17 +125,19 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
 
 def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
     """Write the split's training rows once as Parquet that workers see; return the folder."""
-    store, split_id = night.store, night.split_id
+    store, split_id, by_time = night.store, night.split_id, night.benchmark.split.temporal
+    has_times = by_time or any(model.needs_times for model in night.benchmark.models)
 
     def write(folder: str) -> None:
         prepare_split(store, night.benchmark, split_id, journal)
         # These times were converted from their unit before; the metadata stops a second conversion.
         time = F.col("event_time").alias("event_time", metadata={CHECKED: True})
-        times = (time,) if night.benchmark.split.temporal else ()
+        times = (time,) if has_times else ()
         rows = read_split(store, SPLITS, split_id).where("part = 'train'").select(*COLUMNS, *times)
         write_folder(rows, folder)
 
-    return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-train", write)
+    name = "train-times" if has_times and not by_time else "train"
+    return publish_rows(f"{store.files_root}/fit_files/logs/{split_id}-{name}", write)
 
 
 @cache_scope()

@@ -154,6 +154,8 @@ SETTINGS = (
      "two values of ndcg are at most 1 apart", "0.01"),
     (nightly, f"{NIGHT} --set regressions=[{{\"metric\":\"ndcg\",\"k\":10,\"drop\":5}}]",
      "regressions.0.drop is 5", "0.01"),
+    (nightly, f"{NIGHT} --set models=[{{\"name\":\"m\",\"kind\":\"gru4rec\"}}]",
+     "reads histories in the order of time, and the log has no column 'event_time'", "watched_at"),
     (tune, f"{STARS} --set search.spaces.sgd.rates.high=1000000000.0", "rate of 1e+09 is above 1000", ""),
     (benchmark, f"{STARS} --set models.sgd.rates=1001", "learning rate of 1001 is above 1000", ""),
     (split, f"{LOG} --protocol TO_LS --set split.protocol=RO_LS", "are one setting", "leave one out"),

@@ -15,9 +15,12 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences
+from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
+from recbench_spark.storage.host_files import digest_content
 from recbench_spark.storage.store import Store
 from recbench_spark.training.sequence_models import (
+    CHECKPOINT,
     FittedNetwork,
     make_embedding_task,
     make_explaining_task,
@@ -28,7 +31,7 @@ FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate":
 KINDS: dict[str, dict[str, Any]] = {
     "sasrec": {"blocks": 1, "heads": 2},
     "gru4rec": {"loss": "shared_negatives", "negatives": 5},
-    "memn2n": {"hops": 2, "linear_epochs": 1, "explain": ["u03", "given", "nobody"]},
+    "memn2n": {"hops": 2, "linear_epochs": 1, "explain": ["u05", "given", "nobody"]},
 }
 USERS, ITEMS = 24, 20
 
@@ -88,14 +91,24 @@ def test_users_with_a_history_are_ranked_and_others_are_counted(night: Ran) -> N
 def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
     (settings,) = (m for m in night.benchmark.models if m.name == "memn2n")
     rows = night.store.rows(EXPLANATIONS, [("model_id", "=", night.night.data.key(settings))])
-    assert {row["user_id"] for row in rows} == {"u03"}  # who has one item has a query and no memory
+    assert {row["user_id"] for row in rows} == {"u05"}  # who has one item has a query and no memory
     sums = {hop: sum(row["weight"] for row in rows if row["hop"] == hop) for hop in (1, 2)}
     assert sums == {1: pytest.approx(1), 2: pytest.approx(1)}
-    train = night.store.rows(SPLITS, [("split_id", "=", night.night.split_id), ("user_id", "=", "u03")])
+    train = night.store.rows(SPLITS, [("split_id", "=", night.night.split_id), ("user_id", "=", "u05")])
     past = sorted((r["event_time"], int(r["item_id"])) for r in train if r["part"] == "train")
     expected = [str(item) for _, item in past[-6:-1]][::-1]
     assert [row["item_id"] for row in sorted(rows, key=lambda r: r["place"]) if row["hop"] == 1] == expected
     assert any(row["score_change"] for row in rows)
+    (best,) = {row["best_item_id"] for row in rows}
+    vectors = read_vectors(night, "memn2n")
+    assert len(past) > 6 and best not in {str(item) for _, item in past} and ("item", best) in vectors
+    scores = {
+        item: np.frombuffer(vectors["user", "u05"]) @ np.frombuffer(vector)
+        for (side, item), vector in vectors.items()
+        if side == "item" and item not in {str(item) for _, item in past}
+    }
+    assert best == max(scores, key=lambda item: scores[item])
+    assert "explain: 2 of 3 users have no memory" in night.remarks
 
 
 def test_later_rows_and_the_order_of_a_file_change_no_bit(night: Ran, spark: Any, tmp_path: Path) -> None:
@@ -134,17 +147,26 @@ def test_tasks_compute_vectors_and_attention_user_by_user(tmp_path: Path) -> Non
     lists = [[1, 2, 3, 4, 5, 6, 7], [3, 1, 4], [8]]
     task = SequenceTask(make_sequences(lists, ITEMS), settings)
     fit(task, settings.plan(), tmp_path / "checkpoints", lambda _: None)
-    network = FittedNetwork(settings, ITEMS, str(tmp_path))
-    columns = [pa.array(["a", "b", "c"]), pa.array(lists, pa.list_(pa.int32()))]
-    batch = pa.RecordBatch.from_arrays(columns, ["user_id", "items"])
+    place = tmp_path / CHECKPOINT
+    network = FittedNetwork(settings, ITEMS, str(place), place.stat().st_size, digest_content(place))
+    owned = [[0, *range(9, ITEMS)], None, []]  # of the first user only 8 is left, and it is not listed
+    columns = [pa.array(["a", "b", "c"]), *(pa.array(x, pa.list_(pa.int32())) for x in (lists, owned))]
+    batch = pa.RecordBatch.from_arrays(columns, ["user_id", "items", "owned"])
     (vectors,) = make_embedding_task(network)(iter([batch]))
     alone = [next(make_embedding_task(network)(iter([batch.slice(n, 1)]))) for n in range(3)]
     assert [one["vector"][0].as_py() for one in alone] == vectors["vector"].to_pylist()
-    rows = pa.Table.from_batches(make_explaining_task(network)(iter([batch]))).to_pylist()
+    rows = explain(network, [], batch)
     first = [row for row in rows if row["user_id"] == "a" and row["hop"] == 2]
     assert [row["item_index"] for row in first] == [6, 5, 4, 3, 2]  # the five before the newest
     assert sum(row["weight"] for row in first) == pytest.approx(1)
     assert {row["user_id"] for row in rows} == {"a", "b"}
+    assert {row["best_index"] for row in rows if row["user_id"] == "a"} == {8}
+    assert {row["user_id"] for row in explain(network, [8], batch)} == {"b"}, "no item is left for a"
+
+
+def explain(network: FittedNetwork, unlisted: list[int], batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    task = make_explaining_task(network, np.array(unlisted, np.int64))
+    return pa.Table.from_batches(task(iter([batch]))).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -170,6 +192,20 @@ def test_a_part_that_is_shown_is_not_measured() -> None:
     shown = {"name": "m", "kind": "sasrec", "history": "with_valid"}
     with pytest.raises(ConfigError, match=r"models\.m: history 'with_valid' shows the part valid"):
         small(models=[shown], evaluation=evaluation)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [{}, {"holdout": "leave_one_out"}, {"held_out": {"of": "users", "test": 0.1, "valid": 0.1}}],
+)
+def test_a_part_that_does_not_exist_is_not_shown(split: dict[str, Any]) -> None:
+    """With `held_out`, the part valid has rows of other users than those that are tested."""
+    evaluation = {"metrics": ["ndcg"], "k": [5]}
+    shown = {"name": "m", "kind": "gru4rec", "history": "with_valid"}
+    with pytest.raises(ConfigError, match=r"models\.m: history 'with_valid', and users have no rows"):
+        check_night(small(models=[shown], evaluation=evaluation, split=split))
+    more: dict[str, Any] = {"holdout": "leave_one_out", "valid": True}
+    check_night(small(models=[shown], evaluation=evaluation, split=more))
 
 
 def test_readers_without_times_are_refused_before_spark() -> None:

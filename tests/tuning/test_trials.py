@@ -26,7 +26,13 @@ from recbench_spark.tuning.search import (
     read_searches,
     run_searches,
 )
-from recbench_spark.tuning.trials import DAY, RankingTrials, check_trials, validation_benchmark
+from recbench_spark.tuning.trials import (
+    DAY,
+    RankingTrials,
+    check_trials,
+    validation_benchmark,
+    write_training_log,
+)
 from tests.nights import DATE, SMALL, Ran, copy_warehouse
 from tests.tuning.test_search import apply_best
 
@@ -92,6 +98,28 @@ def test_settings_are_tried_on_training_rows_and_resumed(small_night: Ran, tmp_p
     later = {model.name: model.provenance for model in credit_searches(store, sliced).models}
     assert later["item_knn"].budget.startswith("3 settings, ") and later["popular"].budget is None
     assert later["item_knn"].search_space == {"neighbours": (1.0, 30.0)}
+
+
+GRU = {"name": "gru", "kind": "gru4rec", "history": "with_valid"}
+
+
+@pytest.mark.full
+def test_models_that_read_times_get_them_on_any_split(small_night: Ran, tmp_path) -> None:
+    store, journal = copy_warehouse(small_night.store, tmp_path / "warehouse"), Journal(io.StringIO())
+    plain = write_training_log(open_night(store, benchmark(), DATE), journal)
+    one = benchmark(models=[GRU], search=None)
+    timed = write_training_log(open_night(store, one, DATE), journal)
+    assert not one.split.temporal and plain != timed
+    assert "event_time" not in store.spark.read.parquet(plain).columns
+    rows = store.spark.read.parquet(timed)
+    assert 0 == rows.where("event_time IS NULL").count() < rows.count()
+
+
+def test_trials_show_no_part_valid() -> None:
+    """A trial holds out a part test alone, so `with_valid` has nothing to show in it."""
+    one = benchmark(models=[GRU], search={"spaces": {"gru": {"rate": {"low": 0.001, "high": 0.1}}}})
+    (model,) = validation_benchmark(one, one.search, "log").models
+    assert model.history == "train" and one.models[0].history == "with_valid"
 
 
 def test_what_cannot_be_searched_is_told_before_spark_starts() -> None:

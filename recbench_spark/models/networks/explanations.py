@@ -22,7 +22,7 @@ class Explanation(NamedTuple):
     """Explanation is the attention of one user.
 
     Attributes:
-        best: the item with the largest score that is not in the history.
+        best: the item with the largest score among those that may be recommended.
         weight: (hops, n) weights of the memory, from the newest item before the query on.
         score_change: (n,) change of the best item's score if this item is taken out of the memory.
     """
@@ -32,12 +32,14 @@ class Explanation(NamedTuple):
     score_change: Floats
 
 
-def explain_history(module: Any, tokens: Any) -> Explanation:
+def explain_history(module: Any, tokens: Any, barred: Any = ()) -> Explanation:
     """Return the attention of a history, and the changes of the score of its best item.
 
     Args:
         module: a `HistoryMemory` in evaluation mode.
-        tokens: (l,) items plus 1, the oldest first; the newest one is the query.
+        tokens: (l,) items plus 1 that the network reads, the oldest first; the newest one is the query.
+        barred: further items that may not be the best one: those that the user had before, and those
+            that no list has.
     """
     assert isinstance(module, HistoryMemory)
     token = torch.from_numpy(np.asarray(tokens, np.int64))
@@ -46,6 +48,7 @@ def explain_history(module: Any, tokens: Any) -> Explanation:
         score = module.item_vectors() @ reading.state[0]
         unseen = score.clone()
         unseen[token - 1] = -torch.inf
+        unseen[torch.from_numpy(np.asarray(barred, np.int64))] = -torch.inf
         best = int(unseen.argmax())
         changes = [
             _score_without(module, token, place, best) - score[best] for place in range(len(token) - 1)
@@ -70,7 +73,7 @@ def compare_drops(explanations: list[Explanation], hop: int = 0) -> tuple[float,
     """Return the mean change without the item of the largest weight in a hop, and without another one.
 
     The second mean is over all other items of the memory: the expectation for one drawn at random.
-    TokenWindows with a memory of one item or none are left out.
+    Histories with a memory of one item or none are left out.
     """
     top, others = [], []
     for one in explanations:

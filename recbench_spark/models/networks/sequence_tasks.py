@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from recbench_spark.errors import ConfigError
 from recbench_spark.kernels.graph.ids import hash_numbers
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.devices import move_batch
@@ -38,6 +39,9 @@ CUTOFF = 10
 
 USERS_AT_ONCE = 256
 
+MAX_SCORE_BYTES = 8 * 2**30
+"""Most bytes of the scores of a minibatch, with their softmax and their gradient."""
+
 
 class SequenceBatch(NamedTuple):
     """SequenceBatch is a minibatch.
@@ -64,11 +68,15 @@ class SequenceTask:
     for one query at a time, it is one item with those before it. The loss of an example is a sum over its
     targets, times a constant that makes the mean over targets the mean over examples. The validation score
     is NDCG@10 of the last items among those that the user does not have, over users drawn by hash.
+
+    Raises:
+        ConfigError: the scores of a minibatch need too much memory.
     """
 
     def __init__(self, sequences: Sequences, settings: SequenceModelConfig) -> None:
         self.settings = settings
         self.train, self.last = set_last_aside(sequences)
+        check_score_bytes(self.train, settings)
         self.module = make_network(settings, sequences.items)
         self.network = cast(SequenceNetwork, self.module)
         self.owned = sort_within_users(self.train)
@@ -175,9 +183,43 @@ class SequenceTask:
         for row, user in enumerate(user_b.tolist()):
             own = self.train.item[self.train.indptr[user] : self.train.indptr[user + 1]]
             score[row, torch.from_numpy(own.astype(np.int64))] = -math.inf
-        place = (score > truth).sum(dim=1).to(torch.float64)
+        place = count_better(score, last, truth).to(torch.float64)
         gain = torch.where(place < CUTOFF, 1 / torch.log2(place + 2), 0.0)
         return float(gain.sum())
+
+
+def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
+    """Check that the scores of the largest possible minibatch fit into MAX_SCORE_BYTES.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    columns = {"softmax": train.items, "shared_negatives": settings.negatives}.get(settings.loss, 1)
+    targets = settings.batch
+    if not isinstance(settings, MemN2NModel):
+        longest = np.sort(np.minimum(train.sizes, settings.memory + 1) - 1)[-settings.batch :]
+        targets = int(np.maximum(longest, 0).sum())
+    needed = 3 * 4 * targets * columns
+    if needed > MAX_SCORE_BYTES:
+        raise ConfigError(
+            f"model {settings.name}: loss '{settings.loss}' makes {targets:,} x {columns:,} scores in a "
+            f"minibatch, which need {needed / 2**30:.0f} GiB; at most {MAX_SCORE_BYTES / 2**30:.0f}",
+            "loss: shared_negatives with fewer negatives, a smaller batch, or a shorter memory",
+        )
+
+
+def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return the (b,) number of items before one item: larger scores, and equal ones of smaller items.
+
+    Rankings order equal scores in this way, too.
+
+    Args:
+        score: (b, items); -inf for items that do not compete.
+        item: (b,) the item.
+        truth: (b, 1) its score.
+    """
+    is_smaller = torch.arange(score.shape[1], device=score.device) < item[:, None]
+    return ((score > truth) | ((score == truth) & is_smaller)).sum(dim=1)
 
 
 def read_length(settings: SequenceModelConfig) -> int:

@@ -1,7 +1,7 @@
 """Hold users' items in the order of time, and cut them into histories and the items that follow them.
 
 Histories of a minibatch are tokens: the number of an item plus 1, the oldest first. Token 0 is an empty
-place, behind the newest item of a history or, as noise, between two items.
+place, behind the newest item of a history or, as noise, before an item.
 """
 
 from __future__ import annotations
@@ -99,13 +99,14 @@ def cut_newest(sequences: Sequences, user_b: Indices, memory: int) -> TokenWindo
 
 
 def add_empty_places(histories: TokenWindows, share: float, memory: int, *, seed: int) -> TokenWindows:
-    """Insert empty places before items other than the newest, each with a probability, by hash.
+    """Insert an empty place before each item with a probability, by hash.
 
-    The oldest items leave a history that becomes longer than `memory` items and a query.
+    So they come before the query, which is the newest item, and before the oldest item, too. The oldest
+    places leave a history that becomes longer than `memory` places and a query.
 
     Args:
         histories: of a minibatch.
-        share: share of the memories that are empty: 0.1 is one in ten.
+        share: probability of an empty place before an item: 0.1 makes 0.1 of 1.1 places empty, about .09.
         memory: places of the memory, without the query.
         seed: seed of the draws.
     """

@@ -147,6 +147,7 @@ class SequenceModelConfig(GradientModel):
     """
 
     fold_in_revisions: ClassVar[tuple[str, ...]] = ()
+    needs_times: ClassVar[bool] = True
 
     dims: Annotated[int, Field(ge=1, le=2048)] = 64
     """Length of the vectors."""
@@ -168,6 +169,10 @@ class SequenceModelConfig(GradientModel):
     def shows_validation(self) -> bool:
         """True if the part valid is shown; see `ModelConfig`."""
         return self.history == "with_valid"
+
+    def hide_validation(self) -> Self:
+        """Return the model with `history: train`."""
+        return self.model_copy(update={"history": "train"})
 
     def check(self, reader: str) -> None:
         """Check that the reader's logs have times; errors as `ModelConfig.check`."""

@@ -12,11 +12,17 @@ import torch
 from torch import nn
 
 from recbench_spark.config.models import make_model
+from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.explanations import compare_drops, explain_history
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.sequence_networks import AttentionBlock, make_network
-from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, sum_losses
+from recbench_spark.models.networks.sequence_tasks import (
+    SequenceTask,
+    check_score_bytes,
+    embed_history,
+    sum_losses,
+)
 from recbench_spark.models.networks.sequences import (
     Sequences,
     TokenWindows,
@@ -111,19 +117,22 @@ def recur_by_loops(module: Any, items: list[int]) -> np.ndarray:
     return rows[-1]
 
 
+def split_tables(table: np.ndarray, dims: int) -> list[np.ndarray]:
+    """Tables of a memory network stand side by side in one array."""
+    return np.split(table, table.shape[1] // dims, axis=1)
+
+
 def read_by_loops(module: Any, items: list[int]) -> np.ndarray:
     """The state of MemN2N after all hops, entry by entry."""
     net, w = module.network, weights(module)
     adjacent = net.H is None
     query, *past = [i + 1 for i in reversed(items)]
     past = past[: net.shape.memory]
-    u = w[f"network.tables.{0 if adjacent else 2}"][query]
+    tables, times = (split_tables(w[f"network.{name}"], net.shape.dims) for name in ("table", "times"))
+    u = (tables[0] if adjacent else w["network.query_table"])[query]
     for hop in range(net.shape.hops):
         a, c = (hop, hop + 1) if adjacent else (0, 1)
-        m, o = (
-            [w[f"network.tables.{t}"][i] + w[f"network.times.{t}"][n] for n, i in enumerate(past)]
-            for t in (a, c)
-        )
+        m, o = ([tables[t][i] + times[t][n] for n, i in enumerate(past)] for t in (a, c))
         p = softmax(np.array([u @ row for row in m])) if past else []
         total = sum((p[n] * row for n, row in enumerate(o)), np.zeros(len(u)))
         u = total + (u if adjacent else w["network.H"] @ u)
@@ -295,6 +304,29 @@ def test_the_score_is_that_of_a_sorted_list() -> None:
     assert task.worth() == pytest.approx(float(np.mean(gains)), abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["sasrec", "memn2n"])
+def test_ties_go_to_the_smaller_item(name: str) -> None:
+    """With equal scores of all items, an item comes after the smaller ones that its user does not have."""
+    task = SequenceTask(make_sequences(LISTS, ITEMS), make_settings(name))
+    with torch.no_grad():
+        for weight in task.module.parameters():
+            weight.zero_()
+    before = [sum(i not in own[:-1] for i in range(own[-1])) for own in LISTS if len(own) > 1]
+    assert min(before) > 0
+    assert task.worth() == pytest.approx(np.mean([1 / math.log2(n + 2) for n in before]), abs=1e-12)
+
+
+def test_scores_that_need_too_much_memory_are_refused() -> None:
+    """Seven targets of SASRec, or 128 of MemN2N, each with the scores of a billion items."""
+    sequences = make_sequences(LISTS, 10**9)
+    with pytest.raises(ConfigError, match=r"makes 7 x 1,000,000,000 scores in a minibatch") as error:
+        SequenceTask(sequences, make_settings("sasrec"))
+    assert "loss: shared_negatives" in error.value.hint
+    with pytest.raises(ConfigError, match=r"makes 128 x 1,000,000,000 scores"):
+        SequenceTask(sequences, make_settings("memn2n"))
+    check_score_bytes(sequences, make_settings("sasrec", loss="shared_negatives"))
+
+
 def test_a_linear_start_ends(tmp_path: Any) -> None:
     """The flag is part of the weights, and a linear epoch is never the best one."""
     task = SequenceTask(circles(), make_settings("memn2n", linear_epochs=1))
@@ -330,6 +362,8 @@ def test_an_item_is_explained_by_the_memory_without_it() -> None:
     assert explained.best == max(others, key=lambda i: scores[i])
     gap = vectors[explained.best] @ read_with_gap(module, items, 3) - scores[explained.best]
     assert explained.score_change[0] == pytest.approx(gap, abs=1e-12) != 0
+    second = explain_history(module, np.array(items) + 1, [explained.best]).best
+    assert second == max(set(others) - {explained.best}, key=lambda i: scores[i])
     assert len(explain_history(module, np.array([4])).score_change) == 0
     top, other = compare_drops([explained])
     largest = explained.weight[0].argmax()
@@ -340,10 +374,11 @@ def test_an_item_is_explained_by_the_memory_without_it() -> None:
 def read_with_gap(module: Any, items: list[int], gap: int) -> np.ndarray:
     """The state when the item at a place is left out, and the older ones keep their places."""
     net, w = module.network, weights(module)
-    u = w["network.tables.2"][items[-1] + 1]
+    tables, times = (split_tables(w[f"network.{name}"], net.shape.dims) for name in ("table", "times"))
+    u = w["network.query_table"][items[-1] + 1]
     past = [(n, i + 1) for n, i in enumerate(reversed(items[:-1])) if len(items) - 2 - n != gap]
     for _ in range(net.shape.hops):
-        m, o = ([w[f"network.tables.{t}"][i] + w[f"network.times.{t}"][n] for n, i in past] for t in (0, 1))
+        m, o = ([tables[t][i] + times[t][n] for n, i in past] for t in (0, 1))
         p = softmax(np.array([u @ row for row in m]))
         u = w["network.H"] @ u + sum(p[n] * row for n, row in enumerate(o))
     return u
