@@ -241,13 +241,13 @@ def remove_private_objects(root: str, in_use: float) -> int:
         if folder and PRIVATE_FOLDER.fullmatch(name):
             newest[folder, name] = max(newest.get((folder, name), 0.0), entry.written)
     old = [(join_uri(root, folder), name) for (folder, name), time in newest.items() if time <= in_use]
-    unnamed = [join_uri(target, name) for target, name in old if name not in _named_folders(target)]
+    unnamed = [join_uri(target, name) for target, name in old if name not in _read_named_folders(target)]
     for place in unnamed:
         remove_objects(place)
     return len(unnamed)
 
 
-def _named_folders(target: str) -> set[str]:
+def _read_named_folders(target: str) -> set[str]:
     """Return the names of the private folders of a place that count."""
     names = (read_bytes(join_uri(target, pointer)) for pointer in (CURRENT, POINTER))
     return {name.decode() for name in names if name}
