@@ -13,7 +13,7 @@ from recbench_spark.definitions import Definition
 from recbench_spark.kernels.metrics.accuracy import measure
 from recbench_spark.kernels.ranking.rankings import Rankings
 
-PAGE = Path(__file__).parents[3] / "docs" / "learning_curves.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how_to" / "learning_curves.md"
 STARS = ((1, 5, 3), (4, 5, 1), (1, 3))
 """Stars of the items of three users, in the order in which they are ranked."""
 
