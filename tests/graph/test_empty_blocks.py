@@ -130,6 +130,7 @@ def test_some_nodes_of_a_graph_of_mostly_empty_blocks(sides, graphs, tmp_path) -
     assert vectors[0] == vectors[1]
 
 
+@pytest.mark.slow
 def test_spark_runs_every_plan_over_a_side_smaller_than_its_blocks(spark, tmp_path) -> None:
     folder, result = tmp_path / "g", {}
     small_graph(folder, TWO, 1)

@@ -140,6 +140,7 @@ def test_embeddings_of_other_edges_are_made_and_of_equal_ones_found(
     assert models_after("src,dst\n1,2\n2,3\n") == 2
 
 
+@pytest.mark.slow
 def test_nights_of_tables_at_version_0_and_of_lists_written_anew(spark: Any, tmp_path: Path) -> None:
     model = {"name": "m", "kind": "lists", "path": str(tmp_path / "lists")}
     file = {

@@ -399,6 +399,7 @@ def write_pieces(
     ]
 
 
+@pytest.mark.slow
 def test_numbers_of_several_runs_are_compared_as_if_one_run_had_them(spark: Any, tmp_path: Path) -> None:
     whole = write_pieces(spark, tmp_path / "one", {"": [("ndcg", KS), ("recall", KS)]})
     pieces = {"-all": [("ndcg", KS)], "-recall": [("recall", (None, 10, 5))], "-five": [("ndcg", (5,))]}

@@ -39,6 +39,7 @@ def test_an_unknown_system_is_named(tmp_path):
         run("--systems", "ours-men", "--folder", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_what_is_predicted_is_told_before_it_is_run(spark, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(graph, "FIT_SIZES", (1000, 3000))
     output = tmp_path / "new.jsonl"
