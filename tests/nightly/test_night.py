@@ -432,7 +432,7 @@ def test_a_failing_model_does_not_stop_the_others(small_night: Ran, tmp_path: Pa
     assert set(ran.outcome.failed) == {"broken"}, ran.outcome.failed
     assert set(ran.outcome.run_ids) == {"popular"}
     assert "2 dimensions" in ran.outcome.failed["broken"]
-    (failed,) = small_night.store.read(RUNS).where("model = 'broken'").collect()
+    (failed,) = small_night.store.read(RUNS).where("model = 'broken' AND suite = 'failing'").collect()
     assert failed.status == "failed" and "2 dimensions" in failed.error
     result = json.loads((Path(small_night.store.root) / "results" / f"{failed.run_id}.json").read_text())
     assert (result["status"], result["exit_code"]) == ("failed", 1)
