@@ -14,7 +14,7 @@ from recbench_spark import __version__
 from recbench_spark.commands.table_descriptions import describe_table
 from recbench_spark.commands.warehouses import check_models, check_warehouse
 from recbench_spark.config import (
-    TABLE_READERS,
+    HEADED_READERS,
     Benchmark,
     Dataset,
     EmbeddingsModel,
@@ -156,7 +156,7 @@ def check_log(dataset: Dataset) -> list[str]:
 
 def _has_known_columns(dataset: Dataset) -> bool:
     """Return whether the columns of a log are read without Spark; no header names those of JSON."""
-    return dataset.reader in TABLE_READERS and dataset.reader != "json" and not dataset.options
+    return dataset.reader in HEADED_READERS and not dataset.options
 
 
 def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def _require_times(benchmark: Benchmark) -> None:
 def _check_reader(dataset: Dataset) -> None:
     """Check that the format of the log fits its reader. Raises ConfigError."""
     path, reader = str(dataset.path), dataset.reader
-    if reader not in TABLE_READERS or reader == "json":
+    if reader not in HEADED_READERS:
         return
     with suppress(FallbackToSpark):
         kind = arrow_files.detect_kind(path)

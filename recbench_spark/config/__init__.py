@@ -30,7 +30,14 @@ from recbench_spark.config.base import (
 )
 from recbench_spark.config.benchmark import Benchmark
 from recbench_spark.config.comparisons import Comparisons, Gate, Paradoxes, Regression
-from recbench_spark.config.dataset import LOG_COLUMNS, OFFSET, TABLE_READERS, Dataset, WorldSettings
+from recbench_spark.config.dataset import (
+    HEADED_READERS,
+    LOG_COLUMNS,
+    OFFSET,
+    TABLE_READERS,
+    Dataset,
+    WorldSettings,
+)
 from recbench_spark.config.documents import MAX_ALIAS_NODES, MAX_DEPTH, Loader, load_yaml
 from recbench_spark.config.evaluation import (
     CURVE_METRIC,
@@ -73,6 +80,7 @@ __all__ = [
     "DEFAULT_METRICS",
     "EXPOSURE_SLICES",
     "FOLD_HOLDOUTS",
+    "HEADED_READERS",
     "HOLDOUT_KEYS",
     "INT",
     "LOG_COLUMNS",

@@ -39,7 +39,7 @@ class Benchmark(Strict):
     name: Name
     """Name of the suite in tables and reports."""
     description: str = ""
-    """What the file measures, in words."""
+    """Text that says what the file measures."""
     dataset: Dataset
     """The log and the way to read it."""
     split: Split = Split()
@@ -49,7 +49,7 @@ class Benchmark(Strict):
     models: tuple[SerializeAsAny[ModelConfig], ...]
     """Models, each under a name of its own."""
     evaluation: Evaluation = Evaluation()
-    """What is measured, and how."""
+    """Metrics, cut-offs, parts and the definition by which they are computed."""
     headline: Annotated[str, Field(pattern="^[a-z_0-9]+(@[1-9][0-9]{0,8})?$")] = "ndcg@10"
     """Figure that reports show first."""
     gates: tuple[Gate, ...] = ()

@@ -31,7 +31,9 @@ LOG_COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 SourceName = Annotated[str, Field(pattern=r"^([^\x00]*[^\x00\s][^\x00]*)?$")]
 """The name of a column of a log, or nothing."""
 
-TABLE_READERS = ("csv", "json", "parquet", "delta")
+HEADED_READERS = ("csv", "parquet", "delta")
+"""Readers of tables whose columns are known before any row is read."""
+TABLE_READERS = (*HEADED_READERS, "json")
 """Readers of logs that are tables with their own columns; all files of a folder are read alike."""
 
 READERS_WITHOUT_TIMES = ("coat", "yahoo_r3", "lightgcn")

@@ -21,13 +21,13 @@ class FoldInRidge(Strict):
     """
 
     targets: Literal["likes", "ratings"] = "likes"
-    """What the vector of a user predicts: 1 for liked items, or ratings."""
+    """Target of the ridge regression of a user: 1 for liked items, or the ratings."""
     regulariser: AboveZero
-    """r, the weight of the squared length of the vector."""
+    """Weight r of the squared length of the vector."""
     unobserved_weight: AboveZero | None = None
-    """w, the weight of all items beside the liked ones; for likes alone."""
+    """Weight w of all items beside the liked ones; for likes alone."""
     frequency: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """f, how the regulariser grows with the number of liked rows; for likes alone."""
+    """Exponent f of the regulariser's growth with the number of liked rows; for likes alone."""
     bias_regulariser: AboveZero | None = None
     """Weight of the squared bias of the user; None: no bias; for ratings alone."""
 

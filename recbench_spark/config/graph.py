@@ -122,13 +122,13 @@ class LayerSettings(Strict):
     form: Literal["convolve", "sage"] = "sage"
     """Layer of PinSage (convolve) or of GraphSAGE (sage)."""
     aggregator: Aggregator = "mean"
-    """How neighbours are pooled."""
+    """Function that pools the vectors of the neighbours."""
     width: Width = 64
     """Numbers of a node after the layer."""
     hidden: Width | None = None
     """Numbers of a neighbour before it is pooled; None: the width."""
     join: Literal["concat", "add"] = "concat"
-    """How a node's own vector meets that of its neighbours: side by side, or as a sum."""
+    """Join of a node's own vector and the pooled one: side by side, or their sum."""
     activation: Literal["relu", "none"] = "relu"
     """Function after the layer."""
     normalise: bool = True
@@ -181,7 +181,7 @@ class GraphLayers(Strict):
     wire: Literal["float16", "float32"] = "float32"
     """Type of numbers that travel between tasks."""
     plan: Literal["auto", "G", "R", "S"] = "auto"
-    """How tasks share the work; no number depends on it."""
+    """Plan by which tasks share the work; no number depends on it."""
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
     """Blocks of nodes; None: chosen from the size."""
     groups: Annotated[int, Field(ge=1)] | None = None

@@ -1,4 +1,4 @@
-"""Limit the threads of numpy's matrix products, where several tasks share the cores of a machine."""
+"""Limit the threads of matrix products: numpy's, where tasks share the cores of a machine, and torch's."""
 
 from __future__ import annotations
 
@@ -45,3 +45,16 @@ def one_thread_products() -> Iterator[None]:
             yield
     finally:
         _limited.release()
+
+
+@contextmanager
+def use_one_thread() -> Iterator[None]:
+    """Let torch use one thread, so that a sum has one order on every host."""
+    import torch  # noqa: PLC0415
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

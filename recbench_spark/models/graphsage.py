@@ -24,7 +24,7 @@ class GraphSageModel(FittedLayers):
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["graphsage"]
     aggregator: Literal["mean", "max", "gcn", "lstm"] = "mean"
-    """How neighbours are pooled."""
+    """Function that pools the vectors of the neighbours."""
     samples: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = ()
     final: tuple[Width, ...] = (64,)
     weight: Annotated[float, Field(ge=0)] = 1.0

@@ -30,7 +30,7 @@ class FittedLayers(FittedModel):
     hidden: Width = 64
     """Numbers of a neighbour before they are pooled."""
     join: Literal["concat", "add"] = "concat"
-    """How a node's own vector meets that of its neighbours: side by side, or as a sum."""
+    """Join of a node's own vector and the pooled one: side by side, or their sum."""
     negatives: Annotated[int, Field(ge=1, le=1 << 20)] = 500
     """Random items that a minibatch shares as negatives."""
     batch: Count = 512
@@ -58,7 +58,7 @@ class PinSageModel(FittedLayers):
     paths: ClassVar[tuple[str, ...]] = ("features.path",)
     kind: Literal["pinsage"]
     aggregator: Literal["importance", "mean", "max", "sum"] = "importance"
-    """How neighbours are pooled; `importance` weights them by visits of the walks."""
+    """Function that pools the neighbours; `importance` weights them by visits of the walks."""
     final: tuple[Width, ...] = (64,)
     """Widths of the dense layers at the end."""
     top: Annotated[int, Field(ge=1, le=1 << 12)] = 50

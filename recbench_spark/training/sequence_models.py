@@ -10,7 +10,6 @@ fit goes on from its checkpoint, with the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +27,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.sources import Source
 from recbench_spark.evaluation.ranking.user_blocks import HISTORY
 from recbench_spark.indexing import add_dense_index
+from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.explanations import Explanation, explain_history
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
@@ -269,14 +269,3 @@ def make_explanation_rows(user: str, items: list[int], explained: Explanation) -
     }
     arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns.values()]
     return pa.RecordBatch.from_arrays(arrays, list(columns))
-
-
-@contextmanager
-def use_one_thread() -> Iterator[None]:
-    """Let torch compute with one thread, so that sums do not depend on the host."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

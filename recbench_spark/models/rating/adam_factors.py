@@ -9,7 +9,6 @@ Axes: u users, i items, d dimensions, r ratings, b examples of a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.splits.positions import number_slots
+from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.networks.sampling import draw_unseen
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
@@ -252,19 +252,6 @@ class PairSampler:
 
 
 # ------------------------------------------------------------------------------------ both
-
-
-@contextmanager
-def use_one_thread() -> Iterator[None]:
-    """Let torch use one thread, so that a sum has one order on every host."""
-    import torch  # noqa: PLC0415
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def make_generator(seed: int, purpose: int) -> np.random.Generator:

@@ -20,6 +20,7 @@ from pydantic import Field, field_validator
 
 from recbench_spark.errors import DivergedError
 from recbench_spark.kernels.compiling import compile_kernel, readonly
+from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.rating.adam_factors import (
     ITEMS,
     NEGATIVES,
@@ -28,7 +29,6 @@ from recbench_spark.models.rating.adam_factors import (
     AdamSettings,
     PairSampler,
     make_generator,
-    use_one_thread,
 )
 from recbench_spark.models.rating.interface import (
     Fit,

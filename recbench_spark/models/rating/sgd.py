@@ -51,13 +51,13 @@ class Steps(Strict):
     """One number for each kind of parameter: learning rates or regularisers."""
 
     user_biases: Positive
-    """Of the biases of users."""
+    """Number for the biases of users."""
     item_biases: Positive
-    """Of the biases of items."""
+    """Number for the biases of items."""
     user_factors: Positive
-    """Of the factors of users."""
+    """Number for the factors of users."""
     item_factors: Positive
-    """Of the factors of items."""
+    """Number for the factors of items."""
 
     def as_float32(self, by: float = 1.0) -> tuple[np.float32, ...]:
         """Return the four numbers times `by`, in the order above."""
