@@ -56,7 +56,7 @@ def without_unknown_keys(document: dict[str, Any]) -> dict[str, Any]:
 
 def with_another_seed(document: dict[str, Any]) -> dict[str, Any]:
     split = document.get("split")
-    if isinstance(split, dict) and isinstance(split.get("seed"), int) and split["seed"] == 42:
+    if isinstance(split, dict):
         return {**document, "split": {**split, "seed": 43}}
     return document
 

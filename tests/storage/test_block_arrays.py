@@ -214,9 +214,11 @@ def test_one_of_many_readers_fetches(bucket: str, disk: Path, monkeypatch) -> No
     part = write_part(f"{bucket}/a", 0, np.arange(100_000))
     for path in disk.iterdir():
         path.unlink()
-    fetched, fetch = [], host_files._download_object
+    fetched, fetch = [], host_files.copy_object_to_file
     monkeypatch.setattr(
-        host_files, "_download_object", lambda place, path: (fetched.append(place), fetch(place, path))
+        host_files,
+        "copy_object_to_file",
+        lambda place, path: (fetched.append(place), fetch(place, path)),
     )
     barrier = threading.Barrier(8)
 

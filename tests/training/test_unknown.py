@@ -64,14 +64,15 @@ BY_LIKES = {
 
 def write_log(path: Path) -> dict[str, Any]:
     """A log with parts of its own: users like items of their parity."""
-    draw, rows = np.random.default_rng(1), []
+    draw = np.random.default_rng(1)
+    rows = [("u00", DISLIKED_ITEM, DISLIKED, "valid")]  # first: of a repeated pair the last row is kept
     for user in range(30):
         own = draw.permutation(10)[:8] * 2 + user % 2
         rows += [(f"u{user:02}", str(item), LIKED, "train") for item in own[:6]]
         rows += [(f"u{user:02}", str(item), LIKED, "test") for item in own[6:]]
         rows += [(f"u{user:02}", NEVER, LIKED, "test"), (f"u{user:02}", DISLIKED_ITEM, LIKED, "test")]
     rows += [(user, "3", DISLIKED, "train") for user in COOL]
-    rows += [("u00", DISLIKED_ITEM, DISLIKED, "valid"), ("cool0", DISLIKED_ITEM, DISLIKED, "train")]
+    rows += [("cool0", DISLIKED_ITEM, DISLIKED, "train")]
     rows += [(user, item, LIKED, "test") for user in (*COLD, *COOL) for item in ("4", "5")]
     names = ("user_id", "item_id", "rating", "part")
     table = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
