@@ -25,6 +25,7 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.delta_tables import list_table_files, open_for_write, open_table, read_dataset
+from recbench_spark.storage.object_errors import is_cut_answer
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import join_uri
 
@@ -129,9 +130,6 @@ def commit(
         ConflictError: another writer was faster; try again.
         StoreError: the folder cannot hold a log.
     """
-    # Imported here, since workers import this module and do not need it.
-    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
-
     table = open_table(folder)
     if table.transaction_version(once) is not None:
         return False
@@ -141,13 +139,8 @@ def commit(
         names.append("/".join(["chosen files", *partition.values()]))
         if not files:
             return False
-    try:
+    with explain_delta_errors(f"write {folder}", "the disk must support hard links and renames"):
         append(table, files, partition, *names)
-    except CommitFailedError as error:
-        raise ConflictError(str(error)) from None
-    except DeltaError as error:
-        hint = "the disk must support hard links and renames"
-        raise StoreError(f"cannot write {folder}: {error}", hint) from None
     return True
 
 
@@ -274,16 +267,25 @@ def _write_rows(
 
 
 @contextmanager
-def explain_delta_errors(what: str) -> Iterator[None]:
-    """Turn errors of `deltalake` into ConflictError, where another writer was faster, and StoreError."""
+def explain_delta_errors(what: str, hint: str = "") -> Iterator[None]:
+    """Turn errors of `deltalake` into StoreError, and those after which a write may be tried again.
+
+    Raises:
+        ConflictError: another writer was faster, or the storage's answer was cut. The write may have
+            happened; its name tells.
+    """
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
     try:
         yield
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
-    except DeltaError as error:
-        raise StoreError(f"cannot {what}: {str(error).splitlines()[0]}") from None
+    except (DeltaError, OSError) as error:
+        if is_cut_answer(error):
+            raise ConflictError(str(error)) from None
+        if not isinstance(error, DeltaError):
+            raise
+        raise StoreError(f"cannot {what}: {str(error).splitlines()[0]}", hint) from None
 
 
 def _quote_value(value: str) -> str:

@@ -26,7 +26,7 @@ from pyarrow import fs
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import delta_options
-from recbench_spark.storage.object_errors import storage_error
+from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
@@ -58,8 +58,9 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
     """
     from deltalake import DeltaTable  # noqa: PLC0415
 
+    uri, options = _table_uri(place), delta_options(place)
     try:
-        return DeltaTable(_table_uri(place), version=version, storage_options=delta_options(place))
+        return repeat_if_cut(lambda: DeltaTable(uri, version=version, storage_options=options))
     except OSError as error:  # of object storage; a folder that is no table has errors of `deltalake`
         if not is_object_storage(place):
             raise

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import read_access
 from recbench_spark.storage.uris import split_bucket
+
+T = TypeVar("T")
 
 HINT_ACCESS = "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROFILE the credentials"
 
@@ -50,6 +54,37 @@ EXPIRED = (
     "security token included in the request is expired",
 )
 SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
+
+
+CUT = (
+    "response body error",
+    "error reading a body",
+    "getting list response body",
+    "message length reached",
+)
+
+CUT_ATTEMPTS = 5
+
+
+def is_cut_answer(error: Exception) -> bool:
+    """Return whether the connection ended within the storage's answer.
+
+    The libraries repeat a request without an answer, and go on with an object that is read; of a listing
+    they do not ask for the rest.
+    """
+    return _has_word(_squeeze(str(error)), CUT)
+
+
+def repeat_if_cut(action: Callable[[], T]) -> T:
+    """Run an action that changes nothing, again where the storage's answer was cut; return its result."""
+    for attempt in range(1, CUT_ATTEMPTS):
+        try:
+            return action()
+        except Exception as error:
+            if not is_cut_answer(error):
+                raise
+        time.sleep(0.1 * 2**attempt)
+    return action()
 
 
 def _squeeze(text: str) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,7 @@ from recbench_spark.storage.object_access import (
     open_filesystem,
     open_path,
 )
-from recbench_spark.storage.object_errors import storage_error
+from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
@@ -40,6 +40,9 @@ from recbench_spark.storage.uris import (
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
+
+LISTED_AT_ONCE = 1000
+"""Objects of one listing, as many as S3 lists by a request."""
 
 PROBE_SECONDS = 10
 """Longest time of all attempts at a request that looks whether a storage answers."""
@@ -136,7 +139,7 @@ def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
     """
     import obstore  # noqa: PLC0415
 
-    for chunk in obstore.list(store, key or None, chunk_size=1000):
+    for chunk in _list_chunks(store, key):
         for entry in chunk:
             if not entry["size"]:
                 try:
@@ -144,6 +147,25 @@ def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
                 except FileNotFoundError:
                     continue
             yield entry
+
+
+def _list_chunks(store: ObjectStore, key: str) -> Iterator[Sequence[ObjectMeta]]:
+    """Yield the objects below a key by thousands. An answer that was cut is asked for again."""
+    last: str | None = None
+    while True:
+        chunk = repeat_if_cut(partial(_list_after, store, key, last))
+        if chunk:
+            yield chunk
+        if len(chunk) < LISTED_AT_ONCE:
+            return
+        last = chunk[-1]["path"]
+
+
+def _list_after(store: ObjectStore, key: str, last: str | None) -> Sequence[ObjectMeta]:
+    """Return the first thousand objects below a key whose names come after one."""
+    import obstore  # noqa: PLC0415
+
+    return next(iter(obstore.list(store, key or None, offset=last, chunk_size=LISTED_AT_ONCE)), [])
 
 
 def holds_files(place: str) -> bool:
@@ -208,7 +230,8 @@ def list_folders(place: str) -> list[str]:
 
     bucket = split_bucket(place)
     with explain_storage(place):
-        listed = obstore.list_with_delimiter(open_bucket(bucket.root), bucket.key or None)
+        store = open_bucket(bucket.root)
+        listed = repeat_if_cut(lambda: obstore.list_with_delimiter(store, bucket.key or None))
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
 
 
@@ -241,7 +264,7 @@ def remove_objects(place: str) -> None:
     bucket = split_bucket(place)
     with explain_storage(place):
         store = open_bucket(bucket.root)
-        for chunk in obstore.list(store, bucket.key or None, chunk_size=1000):
+        for chunk in _list_chunks(store, bucket.key):
             obstore.delete(store, [entry["path"] for entry in chunk])
 
 

@@ -1,0 +1,91 @@
+"""Storage that is slow, refuses, cuts and loses answers: nothing is lost, doubled or read in part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recbench_spark.schemas import TRIALS, arrow_rows
+from recbench_spark.storage import delta_files, host_files
+from recbench_spark.storage.block_arrays import map_whole
+from recbench_spark.storage.delta_tables import open_table, read_dataset
+from recbench_spark.storage.objects import list_objects, put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.storage.table_folders import create_object_table
+from tests.faulty_storage import Faults, Proxy, disturb
+from tests.object_storage import S3Server
+from tests.storage.test_block_arrays import write_array
+from tests.storage.test_missing_rows import trial
+
+BAD_DAY = Faults(delay=0.003, refuse=23, cut=7, lose=5)
+"""Much worse than a storage is: one answer of five writes is lost."""
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with disturb(s3_server, BAD_DAY) as running:
+        for name, value in running.server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def append_once(place: str, number: int) -> None:
+    """Append one row under its name, as a store does."""
+    rows = arrow_rows([trial(number)], TRIALS)
+    commit = partial(delta_files.append_rows, place, rows, f"trials/{number}")
+    retry_while(is_delta_conflict, "write trials", commit, wait=0.05)
+
+
+def test_named_appends_of_two_writers_at_once_are_there_once(proxy: Proxy) -> None:
+    place = f"s3://{proxy.server.make_bucket()}/trials"
+    create_object_table(place, TRIALS)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):  # the second time each row is already there
+            list(pool.map(partial(append_once, place), range(12)))
+    ids = read_dataset(place).to_table(columns=["trial_id"]).column("trial_id").to_pylist()
+    assert Counter(ids) == dict.fromkeys((f"t{n}" for n in range(12)), 1)
+    assert open_table(place).version() == 12
+    assert min(proxy.done[fault] for fault in ("refuse", "cut", "lose")) > 0
+
+
+def drop_copies() -> None:
+    """Remove this host's copies, so that objects are fetched."""
+    for path in (host_folder() / host_files.COPIES).iterdir():
+        path.unlink()
+
+
+def test_of_puts_at_once_no_two_win_and_the_content_says_whose_it_is(proxy: Proxy) -> None:
+    """A lost answer may hide one's own success; a second success never appears."""
+    place = f"s3://{proxy.server.make_bucket()}"
+    for n in range(10):
+        name = f"{place}/log/{n}"
+        with ThreadPoolExecutor(4) as pool:
+            wins = list(pool.map(lambda k, name=name: put_if_absent(name, str(k).encode()), range(4)))
+        winner = read_bytes(name)
+        assert sum(wins) <= 1
+        assert winner is not None and (True not in wins or str(wins.index(True)).encode() == winner)
+    assert proxy.done["lose"]
+
+
+def test_bytes_and_blocks_are_read_whole(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))  # no copy of an earlier test
+    place = f"s3://{proxy.server.make_bucket()}"
+    for n in range(20):
+        content = np.random.default_rng(n).bytes(10_000 * n)
+        write_bytes(f"{place}/bytes/{n:02}", content)
+        assert read_bytes(f"{place}/bytes/{n:02}") == content
+    assert len(list(list_objects(f"{place}/bytes"))) == 20
+    array = np.arange(200_000).reshape(-1, 4)
+    write_array(f"{place}/blocks", array, [12_500, 25_000, 37_500])
+    drop_copies()
+    assert map_whole(f"{place}/blocks").tobytes() == array.tobytes()
+    assert proxy.done["cut"] and proxy.done["refuse"]
