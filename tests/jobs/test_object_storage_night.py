@@ -23,6 +23,7 @@ from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.objects import list_objects
 from tests.cluster.processes import ROOT, SPARK_HOME, Process, start_process
+from tests.faulty_storage import Faults, disturb
 from tests.nights import TINY, models
 from tests.object_storage import S3Server
 from tools import compare_warehouses
@@ -75,6 +76,9 @@ ON_THIS_MACHINE = {
     "spark.eventLog.compress": "false",
 }
 """Otherwise the settings are those of conf/spark/s3.conf."""
+
+TRY_TASKS_AGAIN = {"MASTER": "local[2,4]"}
+"""A task may fail three times, as on a cluster; by default not once where all is one process."""
 
 
 @contextmanager
@@ -163,6 +167,22 @@ def test_nights_on_s3_at_once_and_after_a_kill_give_the_bits_of_a_folder(
     assert compare_warehouses.main([folder, warehouse]) == 0
     assert list_holders(s3_server.endpoint, tmp_path), "the jobs name the address nowhere"
     assert not list_holders(s3_server.secret, tmp_path, s3_server.folder)
+
+
+def test_a_night_over_a_bad_network_gives_the_bits_of_a_folder(
+    s3_server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    """30 ms a request, one of a hundred refused, answers cut and lost: nothing is lost or doubled."""
+    warehouse, folder = f"{bucket}/team/w", str(tmp_path / "w")
+    with start_night(tmp_path, folder, "tiny", "folder") as job:
+        assert job.popen.wait(300) == 0, job.remarks[-4000:]
+    network = Faults(delay=0.03, refuse=100, cut=100, lose=20)
+    with disturb(s3_server, network) as proxy:
+        variables = proxy.server.environment
+        with start_night(tmp_path, warehouse, "tiny", "s3", **variables, **TRY_TASKS_AGAIN) as job:
+            assert job.popen.wait(500) == 0, job.remarks[-4000:]
+    assert min(proxy.done[fault] for fault in ("refuse", "cut", "lose")) > 0
+    assert compare_warehouses.main([folder, warehouse]) == 0
 
 
 def run_alone(folder: Path, warehouse: str, suite: str, name: str) -> str:
