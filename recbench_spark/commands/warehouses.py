@@ -12,7 +12,7 @@ from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.delta_files import partition_values
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.table_folders import check_would_write, is_catalog_schema
+from recbench_spark.storage.table_folders import check_would_write, is_catalog_schema, may_have_folder
 from recbench_spark.storage.uris import is_object_storage
 
 MAX_NEIGHBOURS = 1000
@@ -48,7 +48,7 @@ def check_models(root: str, models: Sequence[ModelConfig]) -> None:
         ConfigError: files of a model are mapped, and the warehouse is no folder; or tasks write them, and
             it is a catalog or on a storage that is read and written by Java alone.
     """
-    if is_local_folder(root):
+    if is_local_folder(root) or may_have_folder(root):
         return
     from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
 

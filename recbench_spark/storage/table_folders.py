@@ -31,6 +31,14 @@ def is_catalog_schema(root: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
 
 
+def may_have_folder(root: str) -> bool:
+    """Return whether a `catalog.schema` may lie where tasks write files: one of Spark's own catalog.
+
+    Only a session of Spark knows the place (`catalogs.find_schema_place`).
+    """
+    return is_catalog_schema(root) and root.startswith("spark_catalog.")
+
+
 def check_writable(root: Path) -> None:
     """Make the folder of a warehouse.
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -18,6 +17,7 @@ from recbench_spark import schemas
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
+from recbench_spark.storage.catalogs import find_schema_place, is_registered, register_table
 from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, open_table
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
@@ -27,7 +27,6 @@ from recbench_spark.storage.object_access import (
 )
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.paths import IN_SCRATCH
-from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import spark_schema
 from recbench_spark.storage.table_folders import (
@@ -46,7 +45,6 @@ from recbench_spark.storage.uris import LOG, is_object_storage, read_scheme
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
-HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
@@ -110,22 +108,29 @@ def require_jars(spark: SparkSession, place: str) -> None:
 
 
 class WarehouseTables:
-    """Tables by name under one root; `Store` adds writing."""
+    """Tables by name under one root; `Store` adds writing.
+
+    Attributes:
+        root: folder or URI of the tables, or a `catalog.schema` whose tables Spark alone writes.
+        schema: `catalog.schema` in which the tables have names; empty: in none.
+        in_catalog: true if the root is a `catalog.schema`.
+    """
 
     def __init__(
         self, spark: SparkSession, root: str, read_only: bool = False, any_version: bool = False
     ) -> None:
         self.spark = spark
-        self.in_catalog = is_catalog_schema(root)
+        self.schema = root if is_catalog_schema(root) else ""
+        root = (find_schema_place(spark, root) if self.schema else None) or root
+        self.in_catalog = root == self.schema
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
         if is_object_storage(root):
             self.root = hadoop_uri(spark, root.rstrip("/"))
             share_access(spark, self.root)
             _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()
-        if self.in_catalog:
-            _check_schema(spark, root)
-        elif self.folder is not None and not read_only:
+        self._registered: set[str] = set()
+        if self.folder is not None and not read_only:
             check_writable(self.folder)
         if not any_version:
             self._check_version()
@@ -134,6 +139,11 @@ class WarehouseTables:
     def folder(self) -> Path | None:
         """The root as a local folder; None if it is remote or a catalog."""
         return None if self.in_catalog or "://" in self.root else Path(self.root)
+
+    @property
+    def has_names(self) -> bool:
+        """True if tasks and driver write the tables, and the catalog has names for them."""
+        return bool(self.schema) and not self.in_catalog
 
     @property
     def is_file_storage(self) -> bool:
@@ -193,8 +203,22 @@ class WarehouseTables:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
         self._renew_access()
         missing = [table for table in tables if not self.exists(table.name)]
+        self._check_names(missing)
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(self._create, missing))
+        self._register(tables)
+
+    def _check_names(self, missing: Sequence[Table]) -> None:
+        """Raise StoreError where the catalog has a table elsewhere under a name that is to be made."""
+        for table in missing if self.has_names else ():
+            is_registered(self.spark, self.schema, table.name, self.location(table.name))
+
+    def _register(self, tables: Sequence[Table]) -> None:
+        """Give tables their names in the catalog, once in this process."""
+        for table in tables if self.has_names else ():
+            if table.name not in self._registered:
+                register_table(self.spark, self.schema, table.name, self.location(table.name))
+                self._registered.add(table.name)
 
     def _renew_access(self) -> None:
         """Read the keys of an object storage again, since those of a profile expire and are replaced."""
@@ -335,12 +359,3 @@ def _check_storage(spark: SparkSession, root: str, read_only: bool) -> None:
                 "remove this setting, and let no job with it write to the warehouse",
             )
     require_conditional_writes(root)
-
-
-def _check_schema(spark: SparkSession, root: str) -> None:
-    try:
-        exists = spark.catalog.databaseExists(root)
-    except PySparkException as error:
-        raise StoreError(f"cannot open warehouse {root}: {first_line(error)}", HINT_ROOT) from None
-    if not exists:
-        raise StoreError(f"no schema {root}", f"CREATE SCHEMA {root}; {HINT_ROOT}")

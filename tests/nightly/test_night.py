@@ -38,6 +38,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
     Table,
 )
+from recbench_spark.storage import warehouse
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from recbench_spark.tuning.board_update import append_entries, update_board
@@ -670,12 +671,17 @@ def test_every_question_has_an_answer(with_views: Ran, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_night_in_a_catalog(spark) -> None:
+@pytest.mark.parametrize("writer", ["tasks", "Spark"])
+def test_a_night_in_a_catalog(spark, writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spark.sql("CREATE SCHEMA recbench_night_test")
+    if writer == "Spark":
+        monkeypatch.setattr(warehouse, "find_schema_place", lambda *_: None)
     try:
         store = Store(spark, "spark_catalog.recbench_night_test")
         ran = run(store, small(**TINY))
-        assert set(ran.outcome.run_ids) == {"popular"} and ran.outcome.report_path is None
+        assert set(ran.outcome.run_ids) == {"popular"}
+        assert (ran.outcome.report_path is None) == (writer == "Spark")
+        assert spark.table("recbench_night_test.runs").count() == 1
         assert "popular" in ran.outcome.leaderboard
         assert run(store, small(**TINY)).outcome.skipped == ("popular",)
     finally:

@@ -23,13 +23,16 @@ from recbench_spark.schemas import (
     RUNS,
     SCHEMA_VERSION,
     TABLES,
+    TRIALS,
     USER_METRICS,
 )
+from recbench_spark.storage import warehouse
 from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.table_sql import VERSION_PROPERTY, query_files, view_files
+from tests.storage.test_missing_rows import trial
 
 
 @pytest.fixture
@@ -37,11 +40,22 @@ def store(spark, tmp_path: Path) -> Store:
     return Store(spark, str(tmp_path / "warehouse"))
 
 
+SCHEMA = "spark_catalog.recbench_store_test"
+
+
 @pytest.fixture
-def catalog_store(spark) -> Iterator[Store]:
-    spark.sql("CREATE SCHEMA recbench_store_test")
-    yield Store(spark, "spark_catalog.recbench_store_test")
-    spark.sql("DROP SCHEMA recbench_store_test CASCADE")
+def schema(spark, tmp_path: Path) -> Iterator[str]:
+    """A schema of Spark's own catalog in a folder."""
+    spark.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path / 'schema of mine'}'")
+    yield SCHEMA
+    spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
+
+
+@pytest.fixture
+def catalog_store(spark, schema: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A warehouse in which Spark writes, as in a catalog that commits itself."""
+    monkeypatch.setattr(warehouse, "find_schema_place", lambda *_: None)
+    return Store(spark, schema)
 
 
 def facts(store: Store, split: str, n: int = 3):
@@ -244,6 +258,40 @@ def test_a_warehouse_opened_to_read_is_not_made(spark, tmp_path: Path) -> None:
 def test_an_unknown_catalog_or_schema_is_a_store_error(spark, root: str) -> None:
     with pytest.raises(StoreError, match=root.partition(".")[2 if "schema" in root else 0]):
         Store(spark, root)
+
+
+def test_a_schema_in_a_folder_is_written_by_tasks_and_read_by_name(spark, schema: str) -> None:
+    store = Store(spark, schema)
+    assert store.is_file_storage and not store.in_catalog and store.root.endswith("/schema of mine")
+    assert list_names(spark, schema) == set(), "a store that only opens enters nothing"
+    store.append_rows([trial(1)], TRIALS)
+    store.append(facts(store, "a"), MANIFESTS)
+    assert spark.table(f"{schema}.trials").count() == 1
+    assert spark.table(f"{schema}.manifests").count() == 3
+    assert list_names(spark, schema) == {"trials", "manifests"}
+    again = Store(spark, schema)
+    again.append_rows([trial(2)], TRIALS)
+    assert spark.table(f"{schema}.trials").count() == 2
+    assert len(Store(spark, store.root).rows(TRIALS)) == 2
+
+
+def list_names(spark, schema: str) -> set[str]:
+    return {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()}
+
+
+def test_tables_of_a_schema_that_lie_elsewhere_are_kept(spark, schema: str, tmp_path: Path) -> None:
+    """Spark writes where the table of runs has a place of its own; another name is refused."""
+    elsewhere = Store(spark, str(tmp_path / "elsewhere"))
+    elsewhere.create(TRIALS, RUNS)
+    spark.sql(f"CREATE TABLE {schema}.trials USING delta LOCATION '{elsewhere.location('trials')}'")
+    with pytest.raises(StoreError, match=r"trials lies at .*elsewhere/trials, and the schema at "):
+        Store(spark, schema).append_rows([trial(1)], TRIALS)
+    assert not (tmp_path / "schema of mine" / "trials").exists()
+    spark.sql(f"CREATE TABLE {schema}.runs USING delta LOCATION '{elsewhere.location('runs')}'")
+    store = Store(spark, schema)
+    assert store.in_catalog
+    store.append(run_row(store, "one"), RUNS)
+    assert elsewhere.read(RUNS).count() == 1
 
 
 def test_two_names_and_a_dot_are_a_catalog_unless_there_is_such_a_folder(

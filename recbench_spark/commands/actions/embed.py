@@ -37,7 +37,7 @@ from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import list_folders, require_storage
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.table_folders import is_catalog_schema
+from recbench_spark.storage.table_folders import is_catalog_schema, may_have_folder
 from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
 from recbench_spark.training.nearest_nodes import check_nearest, ensure_nearest_nodes
 
@@ -96,7 +96,7 @@ def check_names(args: argparse.Namespace) -> None:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     if args.neighbourhoods:
         require_partition(args.warehouse, NEIGHBOURHOODS, args.neighbourhoods, "--neighbourhoods")
-    if args.previous:
+    if args.previous and not is_catalog_schema(args.warehouse):
         known = list_folders(join_uri(args.warehouse, FOLDER, MODELS))
         if args.previous not in known:
             message = f"--previous {args.previous}: no such model in {args.warehouse}"
@@ -167,10 +167,14 @@ def print_costs(
 def require_folder(warehouse: str) -> None:
     """Refuse a warehouse where tasks cannot write files, or whose storage does not answer.
 
+    A schema of Spark's own catalog is looked at when Spark has started.
+
     Raises:
         ConfigError: it is a catalog, or on a storage that is read and written by Java alone.
         StoreError: the object storage does not answer, or refuses.
     """
+    if may_have_folder(warehouse):
+        return
     if is_catalog_schema(warehouse) or (is_remote(warehouse) and not is_object_storage(warehouse)):
         kind = "a catalog's schema" if is_catalog_schema(warehouse) else "on a storage of Hadoop alone"
         raise ConfigError(
