@@ -100,7 +100,7 @@ def run_world(args: argparse.Namespace) -> int:
     history_ul = generate_histories(args.users + args.test_users)
     shown = make_sequences(history_ul[args.users :, :-1].tolist(), ITEMS)
     usual = {"memory": LENGTH, "dims": 32, "dropout": 0.0, "patience": 0, "rate": 0.01, "epochs": 30}
-    usual |= {"batch": 512, "noise": 0.0} if args.kind == "memn2n" else {"batch": 128, "rate": 0.003}
+    usual |= {"batch": 256, "noise": 0.0} if args.kind == "memn2n" else {"batch": 128, "rate": 0.003}
     started = time.process_time()
     train = make_sequences(history_ul[: args.users].tolist(), ITEMS)
     task = fit_task(train, args.kind, {**usual, **args.settings})

@@ -105,7 +105,7 @@ class RatingFolder(RoundedFolder):
             ridge_n = ridge_per_rating(self.regulariser, _longest(offsets))
             return fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[:, :dims]
 
-        return _fold_used(offsets, used_p, dims, solve_used)
+        return fold_used_rows(offsets, used_p, dims, solve_used)
 
     def _make_design(self, chosen_k: Ints) -> Floats:
         """Return the vectors of some items, with a column for the bias of the user."""
@@ -147,7 +147,7 @@ class ConfidenceFolder(RoundedFolder):
             arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
             return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
 
-        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve_used)
+        return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class PairFolder(RoundedFolder):
             ridge_n = ridge_by_frequency(self.regulariser, longest, n_items, *strengths)
             return fold_in_ials_prefixes(offsets, liked_r, self.factors_id, self.spectrum, ridge_n)
 
-        return _fold_used(offsets, used_p, self.factors_id.shape[1], solve_used)
+        return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
 
 
 def _longest(offsets: Ints) -> int:
@@ -202,7 +202,7 @@ def _mark_known_items(known_i: Bools, items: Ints) -> Bools:
     return np.append(known_i, np.False_)[items]
 
 
-def _fold_used(
+def fold_used_rows(
     offsets: Ints, used_p: Bools, dims: int, solve_used: Callable[[Ints], Floats]
 ) -> tuple[Floats, Bools]:
     """Solve for the rows that are used, and give each prefix the vector of its last such row.

@@ -9,8 +9,9 @@ fit goes on from its checkpoint, with the same bits.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +22,6 @@ import pyarrow as pa
 import torch
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from torch import nn
 
 from recbench_spark.errors import DataError
 from recbench_spark.evaluation.ranking.sources import Source
@@ -30,25 +30,26 @@ from recbench_spark.indexing import add_dense_index
 from recbench_spark.kernels.threads import use_one_thread
 from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.explanations import Explanation, explain_history
-from recbench_spark.models.networks.fitting import fit, read_checkpoint
-from recbench_spark.models.networks.sequence_networks import make_network
+from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask, embed_history, read_length
 from recbench_spark.models.networks.sequences import Indices, Sequences
 from recbench_spark.models.networks.settings import SequenceModelConfig
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import SPLITS
-from recbench_spark.storage.host_files import copy_file_to_object, digest_content, open_object
+from recbench_spark.storage.host_files import copy_file_to_object, digest_content
 from recbench_spark.storage.shared_arrays import flatten_lists
 from recbench_spark.storage.shared_rows import load_parquet, share_rows
 from recbench_spark.storage.uris import join_uri
 from recbench_spark.training.factor_models import find_journal, fit_folder, with_vectors
+from recbench_spark.training.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.training.sequence_fold_in import FittedNetwork, HistoryFoldIn, find_network
 from recbench_spark.training.sequences import count_order, require_times
 
 BooleanArray = npt.NDArray[np.bool_]
 
 CHECKPOINT = "checkpoints/best.safetensors"
-"""File of a fit's folder with the weights of the best epoch; tasks read it."""
+"""File of a fit's folder with the weights of the best epoch."""
 
 
 class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
@@ -56,6 +57,7 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
 
     needs_files: ClassVar[bool] = True
     keeps_checkpoints: ClassVar[bool] = True
+    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Fit the network; then compute the vectors of users with training or given rows."""
@@ -65,7 +67,8 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         task = SequenceTask(sequences, settings)
         result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
-        network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / CHECKPOINT))
+        shutil.copyfile(folder / CHECKPOINT, folder / WEIGHTS_FILE)
+        network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / WEIGHTS_FILE))
         histories = list_histories(data, settings)
         listed = np.bincount(sequences.item, minlength=sequences.items) > 0
         return Trained(
@@ -77,6 +80,18 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
     def rank_users(self, trained: Trained, source: Source, data: SplitData) -> DataFrame | None:
         """Return user_id, vector: the fit gave vectors to held-out users as well."""
         return self.users(trained, source)
+
+    def saved(self, data: SplitData) -> bool:
+        """Return true if the model has its vectors, and the weights that fold users in."""
+        return super().saved(data) and has_weights(data, self.key(data))
+
+    def save(self, trained: Trained, data: SplitData) -> None:
+        """Append to `embeddings` and `explanations`, and publish the weights."""
+        keep_weights(data, self.key(data), partial(super().save, trained, data))
+
+    def make_fold_in(self, data: SplitData) -> HistoryFoldIn:
+        """Return the network of the fit, which reads each prefix."""
+        return HistoryFoldIn(find_network(data, self.key(data), self.settings), data.threshold)
 
 
 def write_sequences(data: SplitData, settings: SequenceModelConfig, journal: Journal) -> Sequences:
@@ -139,24 +154,6 @@ def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
 
 
 # ------------------------------------------------------------------------------- vectors of users
-
-
-@dataclass(frozen=True)
-class FittedNetwork:
-    """FittedNetwork is a network as tasks open it: settings, number of items, file of its weights."""
-
-    settings: SequenceModelConfig
-    items: int
-    place: str
-    size: int
-    digest: str
-
-    def open(self) -> nn.Module:
-        """Return the network with the weights of the best epoch, to be evaluated."""
-        module = make_network(self.settings, self.items)
-        with open_object(self.place, self.size, self.digest) as file:
-            read_checkpoint(Path(file.name), module, None)
-        return module.eval()
 
 
 def embed_users(histories: DataFrame, network: FittedNetwork, scratch: str) -> DataFrame:

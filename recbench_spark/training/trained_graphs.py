@@ -49,10 +49,9 @@ from recbench_spark.models.networks.tasks import (
 from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.schemas import EMBEDDINGS
 from recbench_spark.storage.block_arrays import map_file, map_whole
-from recbench_spark.storage.host_files import copy_file_to_object
 from recbench_spark.storage.publish import remove_tree
 from recbench_spark.storage.shared_arrays import replace_array
-from recbench_spark.storage.uris import absolute_place, join_uri
+from recbench_spark.storage.uris import absolute_place
 from recbench_spark.training.factor_models import (
     collect_rows,
     find_journal,
@@ -61,12 +60,9 @@ from recbench_spark.training.factor_models import (
     read_test_pairs,
     with_vectors,
 )
-from recbench_spark.training.fits.tasks import FIT_FILES
+from recbench_spark.training.kept_weights import WEIGHTS_FILE, keep_weights
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, Trained, keep_relevant
 from recbench_spark.training.multiprocess_fit import fit_as_configured
-
-WEIGHTS_FILE = "weights.safetensors"
-"""File of a fit's weights, for `jobs/embed.py --weights`."""
 
 EXAMPLES_FOLDER = "examples"
 """Subfolder of a fit's folder that all its processes read."""
@@ -250,18 +246,8 @@ class TrainedGraphModels(ModelAdapter[Any]):
         return describe_files(self.settings.over(None))
 
     def save(self, trained: Trained, data: SplitData) -> None:
-        """Append to `embeddings`; publish the weights and remove the fit's other files."""
-        assert data.lease is not None
-        if data.store.folder is None:  # weights first: a model with vectors is complete
-            place = join_uri(data.store.root, f"{FIT_FILES}/{self.key(data)}/{WEIGHTS_FILE}")
-            copy_file_to_object(data.lease.work / WEIGHTS_FILE, place)
-            super().save(trained, data)
-            return
-        super().save(trained, data)
-        for entry in data.lease.work.iterdir():
-            if entry.name != WEIGHTS_FILE:
-                remove_tree(entry)
-        data.lease.publish()
+        """Append to `embeddings`, and publish the weights."""
+        keep_weights(data, self.key(data), partial(super().save, trained, data))
 
     def embed_nodes(self, data: SplitData, source: GraphSource, weights: Path) -> str:
         """Embed all nodes; return the model's name in `embeddings`."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config.models import make_model
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences
@@ -19,12 +19,10 @@ from recbench_spark.nightly.benchmark_checks import check_night
 from recbench_spark.schemas import CHECKS, EMBEDDINGS, EXPLANATIONS, RANKINGS, SPLITS
 from recbench_spark.storage.host_files import digest_content
 from recbench_spark.storage.store import Store
-from recbench_spark.training.sequence_models import (
-    CHECKPOINT,
-    FittedNetwork,
-    make_embedding_task,
-    make_explaining_task,
-)
+from recbench_spark.training.kept_weights import find_weights
+from recbench_spark.training.model_adapter import make_adapter
+from recbench_spark.training.sequence_fold_in import FittedNetwork
+from recbench_spark.training.sequence_models import CHECKPOINT, make_embedding_task, make_explaining_task
 from tests.nights import Ran, models, run, small
 
 FIT: dict[str, Any] = {"epochs": 2, "batch": 16, "dims": 4, "memory": 5, "rate": 0.01}
@@ -109,6 +107,27 @@ def test_the_attention_of_listed_users_is_stored(night: Ran) -> None:
     }
     assert best == max(scores, key=lambda item: scores[item])
     assert "explain: 2 of 3 users have no memory" in night.remarks
+
+
+def test_the_last_prefix_of_given_rows_is_the_stored_vector(night: Ran) -> None:
+    """Curves open the weights that the fit has kept; without them the model is fitted again."""
+    data = night.night.data
+    index = {row.item_id: row.item_index for row in data.items.collect()}
+    for kind in KINDS:
+        (settings,) = (m for m in night.benchmark.models if m.name == kind)
+        chosen = make_adapter(settings)
+        _, folder = chosen.make_prefix_scorer(chosen.load(data), data).open()
+        assert folder is not None
+        folded = folder.fold(np.array([0, 2]), np.array([index["4"], index["5"]]), np.ones(2))
+        one, two = (np.array([*vector, 0.0]).tobytes() for vector in folded.vectors_pd)
+        assert one == read_vectors(night, kind)["user", "given"] != two
+        weights = Path(find_weights(data, data.key(settings)))
+        assert chosen.is_saved(data) and [path.name for path in weights.parent.iterdir()] == [weights.name]
+        weights.rename(weights.with_name("away"))
+        assert not chosen.is_saved(data)
+        with pytest.raises(StoreError, match="these weights fold users in"):
+            chosen.make_fold_in(data)
+        weights.with_name("away").rename(weights)
 
 
 def test_later_rows_and_the_order_of_a_file_change_no_bit(night: Ran, spark: Any, tmp_path: Path) -> None:

@@ -276,3 +276,19 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
     with torch.no_grad():
         state = cast(SequenceNetwork, module).read_last(TokenWindows(token, torch.tensor([token.shape[1]])))
     return state[0].numpy()
+
+
+def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
+    """Return the (l, d) vectors of one user after each of l items, float32.
+
+    Each is a forward pass of its own, as `embed_history` computes it. The passes share nothing: SASRec and
+    MemN2N count places from the newest item, and a padded minibatch would change last bits.
+
+    Args:
+        module: a network in evaluation mode.
+        items: (l,) numbers of the items, the oldest first.
+        length: newest items that a vector reads.
+    """
+    ends = range(1, len(items) + 1)
+    rows = [embed_history(module, items[max(0, end - length) : end] + 1) for end in ends]
+    return np.array(rows, np.float32).reshape(len(items), -1)

@@ -1,0 +1,51 @@
+"""Keep the weights of a fit in the warehouse, beside the tables of trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from recbench_spark.storage.host_files import copy_file_to_object
+from recbench_spark.storage.objects import stat_objects
+from recbench_spark.storage.publish import local_path, remove_tree
+from recbench_spark.storage.uris import is_remote, join_uri
+from recbench_spark.training.fits.tasks import FIT_FILES
+from recbench_spark.training.model_adapter import SplitData
+
+WEIGHTS_FILE = "weights.safetensors"
+"""File of a fit's folder with the final weights; `jobs/embed.py --weights` reads those of graph models."""
+
+
+def find_weights(data: SplitData, key: str) -> str:
+    """Return the place of the weights of a model, by its key."""
+    return join_uri(data.store.files_root, f"{FIT_FILES}/{key}/{WEIGHTS_FILE}")
+
+
+def has_weights(data: SplitData, key: str) -> bool:
+    """Return true if the weights of a model are in the warehouse."""
+    place = find_weights(data, key)
+    if is_remote(place):
+        return next(stat_objects(place), None) is not None
+    return local_path(place).exists()
+
+
+def keep_weights(data: SplitData, key: str, append: Callable[[], None]) -> None:
+    """Append the tables of a model, publish WEIGHTS_FILE, and remove the other files of the fit.
+
+    On object storage the weights are written first, so that a model with vectors is complete. In a folder
+    the target becomes visible last, and its lease ends.
+
+    Args:
+        data: the split, with the lease of the fit.
+        key: key of the model.
+        append: appends the tables.
+    """
+    assert data.lease is not None
+    if data.store.folder is None:
+        copy_file_to_object(data.lease.work / WEIGHTS_FILE, find_weights(data, key))
+        append()
+        return
+    append()
+    for entry in data.lease.work.iterdir():
+        if entry.name != WEIGHTS_FILE:
+            remove_tree(entry)
+    data.lease.publish()
