@@ -364,7 +364,8 @@ def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
             _register(connection, log)
             yield connection
         except duckdb.Error as error:
-            raise DataError(f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}") from None
+            message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
+            raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
 
 
 def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:
