@@ -94,8 +94,8 @@ ENVIRONMENT_OF = {"replay": "replay-spark"}
 
 
 @pytest.fixture(params=["lenskit", "rectools", "ranx", "implicit", "replay", "recbole"])
-def library_lists(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Folder with the frame that a library returns, and its plain form."""
+def library_lists(request: pytest.FixtureRequest, tmp_path: Path, own_jvm: None) -> Path:
+    """Folder with the frame that a library returns, and its plain form; RePlay starts a JVM."""
     python = ENVIRONMENTS / ENVIRONMENT_OF.get(request.param, request.param) / "bin" / "python"
     if not python.exists():
         pytest.skip(f"no environment of {request.param} under {ENVIRONMENTS}: run `make libraries`")
