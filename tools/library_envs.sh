@@ -43,7 +43,7 @@ make_env recommenders --no-deps recommenders==1.2.1
 make_env recommenders numpy==2.4.6 pandas==2.3.3 scipy==1.17.1 scikit-learn==1.7.2
 make_env recpack --no-deps recpack==0.3.6
 make_env recpack numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 tqdm==4.67.1 PyYAML==6.0.2
-# For jobs/bench/splits.py and jobs/bench/lists.py: on Spark, each with a Spark it supports.
+# For jobs/bench/splits.py and jobs/bench/lists.py, replay-spark also for tests/libraries/test_frames.py: each with a Spark it supports.
 make_env replay-spark replay-rec==0.22.0 pyspark==4.2.1 psutil
 make_env recommenders-spark --no-deps recommenders==1.2.1
 make_env recommenders-spark pyspark==3.5.9 numpy==1.26.4 pandas==2.2.3 scipy==1.13.1 scikit-learn==1.5.2 setuptools==80.9.0 psutil

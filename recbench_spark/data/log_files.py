@@ -191,12 +191,18 @@ def _open_text(place: Path, separator: str | None, header: bool | None) -> LogFi
     usual = "\t" if bare_name(place.name).endswith(".tsv") else ","
     options = {} if sep == usual else {"sep": sep}
     if has_names:
-        _refuse_equal_names(fields[0], place)
-        return LogFile(str(place), "csv", tuple(fields[0]), options)
+        names = _name_columns(fields[0])
+        _refuse_equal_names(names, place)
+        return LogFile(str(place), "csv", names, options)
     if len(fields[0]) >= MATRIX_WIDTH:
         raise _make_matrix_error(place)
     names = tuple(f"_c{n}" for n in range(len(fields[0])))
     return LogFile(str(place), "csv", names, {**options, "header": "false"})
+
+
+def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a header; one without a name, as of an index of pandas, is named as by Spark."""
+    return tuple(name or f"_c{n}" for n, name in enumerate(fields))
 
 
 def _refuse_equal_names(names: Sequence[str], place: Path) -> None:
@@ -358,7 +364,8 @@ def _connect(log: LogFile) -> Iterator[duckdb.DuckDBPyConnection]:
             _register(connection, log)
             yield connection
         except duckdb.Error as error:
-            raise DataError(f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}") from None
+            message = f"{log.path}: cannot be read: {str(error).splitlines()[0][:300]}"
+            raise DataError(message, "write it as Parquet, or as CSV in UTF-8") from None
 
 
 def _register(connection: duckdb.DuckDBPyConnection, log: LogFile) -> None:

@@ -237,6 +237,19 @@ def test_columns_of_one_name(header: str, place: Path, capsys: pytest.CaptureFix
     assert f"differ only in case: user, {header[-4:]}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [(), ("--header", "yes")])
+def test_a_column_without_a_name_is_named_by_its_place(
+    flags: tuple[str, ...], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index that pandas writes first; Spark's reader calls it so too."""
+    frame = pd.DataFrame({"userId": [1, 1, 2], "movieId": [5, 6, 5]}, index=[7, 8, 9])
+    frame.to_csv(place / "a.csv")
+    assert run(place / "a.csv", *flags) == 0
+    assert "not taken: _c0" in capsys.readouterr().out
+    columns = load_benchmark(str(output_file(place / "a.csv"))).dataset.columns
+    assert (columns["user_id"], columns["item_id"]) == ("userId", "movieId")
+
+
 def test_a_later_time_without_an_offset_needs_a_zone(place: Path) -> None:
     times = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 5)]
     rows = [f"{n},{n},{time}" for n, time in enumerate(times)]

@@ -7,7 +7,7 @@ An input is plain JSON: `lists` {user: [[item, score], ...] best first}, `truth`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,9 @@ def _flat(rows: list[list[list[float]]]) -> tuple[Any, Any, Any]:
     return offsets, flat[:, 0].astype(np.int64), flat[:, 1]
 
 
-def our_values(given: Input, definition: Definition) -> dict[str, float]:
-    """Every metric at every cut-off, the mean over the averaged users."""
-    result = measure(ranked(given, definition), list(METRICS), given["ks"], definition)
+def our_values(given: Input, definition: Definition, metrics: Sequence[str] = ()) -> dict[str, float]:
+    """Every metric, or some, at every cut-off, the mean over the averaged users."""
+    result = measure(ranked(given, definition), list(metrics or METRICS), given["ks"], definition)
     means = {}
     for metric, values in result.items():
         for column, k in enumerate(cutoffs(metric, given["ks"])):

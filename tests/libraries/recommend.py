@@ -77,6 +77,55 @@ def recommend_implicit(log: pd.DataFrame, folder: Path) -> None:
     save(folder, own, "user", "item", "score")
 
 
+def recommend_replay(log: pd.DataFrame, folder: Path) -> None:
+    from pyspark.sql import SparkSession
+    from replay.data.dataset import Dataset, FeatureHint, FeatureInfo, FeatureSchema, FeatureType
+    from replay.models import ALSWrap
+    from replay.utils.session_handler import State
+
+    builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", 2)
+    session = builder.getOrCreate()
+    State(session)
+    category, number = FeatureType.CATEGORICAL, FeatureType.NUMERICAL
+    schema = FeatureSchema(
+        [
+            FeatureInfo("user_id", category, FeatureHint.QUERY_ID),
+            FeatureInfo("item_id", category, FeatureHint.ITEM_ID),
+            FeatureInfo("rating", number, FeatureHint.RATING),
+        ]
+    )
+    data = Dataset(schema, session.createDataFrame(log))
+    own = ALSWrap(rank=4, seed=1).fit_predict(data, k=N).toPandas()
+    session.stop()
+    save(folder, own, "user_id", "item_id", "rating")
+
+
+def recommend_recbole(log: pd.DataFrame, folder: Path) -> None:
+    """Save the tensors of `full_sort_topk` as columns of RecBole's own names, with the ids of its file."""
+    from recbole.config import Config
+    from recbole.data import create_dataset, data_preparation
+    from recbole.model.general_recommender import EASE
+    from recbole.utils.case_study import full_sort_topk
+
+    (folder / "log").mkdir()
+    names = {"user_id": "user_id:token", "item_id": "item_id:token", "rating": "rating:float"}
+    log.rename(columns=names).to_csv(folder / "log" / "log.inter", sep="\t", index=False)
+    settings = {"data_path": str(folder), "use_gpu": False, "load_col": {"inter": ["user_id", "item_id"]}}
+    config = Config(model="EASE", dataset="log", config_dict=settings)
+    data = create_dataset(config)
+    train, _, test = data_preparation(config, data)
+    users = np.arange(1, data.user_num)
+    scores, items = full_sort_topk(users, EASE(config, train.dataset), test, N)
+    own = pd.DataFrame(
+        {
+            data.uid_field: np.repeat(data.id2token(data.uid_field, users), N),
+            data.iid_field: data.id2token(data.iid_field, items.numpy()).ravel(),
+            "score": scores.numpy().ravel(),
+        }
+    )
+    save(folder, own, "user_id", "item_id", "score")
+
+
 if __name__ == "__main__":
     library, log_path, target = sys.argv[1:]
     globals()[f"recommend_{library}"](pd.read_parquet(log_path), Path(target))

@@ -89,10 +89,14 @@ def test_documented_shapes(library: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- libraries themselves
 
 
-@pytest.fixture(params=["lenskit", "rectools", "ranx", "implicit"])
-def library_lists(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Folder with the frame that a library returns, and its plain form."""
-    python = ENVIRONMENTS / request.param / "bin" / "python"
+ENVIRONMENT_OF = {"replay": "replay-spark"}
+"""Environments that have another name than the library."""
+
+
+@pytest.fixture(params=["lenskit", "rectools", "ranx", "implicit", "replay", "recbole"])
+def library_lists(request: pytest.FixtureRequest, tmp_path: Path, own_jvm: None) -> Path:
+    """Folder with the frame that a library returns, and its plain form; RePlay starts a JVM."""
+    python = ENVIRONMENTS / ENVIRONMENT_OF.get(request.param, request.param) / "bin" / "python"
     if not python.exists():
         pytest.skip(f"no environment of {request.param} under {ENVIRONMENTS}: run `make libraries`")
     draw(3, 8).to_parquet(tmp_path / "log.parquet", index=False)
