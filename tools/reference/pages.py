@@ -159,6 +159,12 @@ def make_metrics() -> str:
     """Return the page of metrics and estimators."""
     parts = [
         "# Metrics\n",
+        "## What a metric does for a user without relevant items\n",
+        "nDCG, recall, MAP, MRR and the other metrics of ranks have no value for such a user. The default"
+        " leaves the user out and counts it in a check; `empty_users: zero` gives it 0. A user with"
+        " relevant items and no list counts 0 ([`users`](definitions.md#users),"
+        " [`empty_users`](definitions.md#empty_users)).\n",
+        "## Names\n",
         "Names are read as people write them: `NDCG@10`, `HR`, `hit_rate`. A number is a mean over users"
         " unless its formula says otherwise, with a 95 % interval of a bootstrap over users. An axis is one"
         " of the [definition](definitions.md), and changes the formula.\n",
@@ -203,10 +209,6 @@ def make_definitions() -> str:
         f"## {name}\n\n{texts[name]}\n\nValues: {show_field(field)}. Default: {show_default(field)}.\n"
         for name, field in Definition.model_fields.items()
     ]
-    presets = [
-        (f"`{name}`", PRESET_VERSIONS[name], ", ".join(f"`{a}={v}`" for a, v in chosen.items()) or "none")
-        for name, chosen in PRESETS.items()
-    ]
     parts = [
         "# Definitions: axes and presets\n",
         "A definition has one value for each axis. `--set definition.AXIS=VALUE`, or"
@@ -215,10 +217,28 @@ def make_definitions() -> str:
         " shows what they change.\n",
         *axes,
         "## Presets\n",
-        write_table(("preset", "version", "axes that differ from the defaults"), presets),
-        *(f"- **{name}**: {sentence}" for name, sentence in WHAT_DIFFERS.items()),
+        *map(_write_preset, PRESETS),
     ]
     return "\n".join(parts)
+
+
+def _write_preset(name: str) -> str:
+    """Return how the metrics of a library are different, axis by axis."""
+    rows = [
+        (
+            f"[`{axis}`](#{axis})",
+            f"`{value}`",
+            f"`{Definition.model_fields[axis].default}`",
+            ", ".join(m for m in METRICS if axis in METRICS[m].axes),
+        )
+        for axis, value in PRESETS[name].items()
+    ]
+    head = ("axis", "value there", "value here", "metrics that it changes")
+    table = f"\n{write_table(head, rows)}" if rows else ""
+    return (
+        f"### {name}: how its metrics are different\n\nVersion {PRESET_VERSIONS[name]}, `preset: {name}`."
+        f" {WHAT_DIFFERS[name]}\n{table}"
+    )
 
 
 def make_tables() -> str:
