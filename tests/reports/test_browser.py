@@ -1,6 +1,6 @@
 """Pages in a real browser: axe finds nothing, light and dark, on a phone and on a desk.
 
-It needs Chromium and the file axe.min.js of the npm package axe-core: in node_modules, or where AXE_CORE says.
+It needs Chromium and axe.min.js of the npm package axe-core: in node_modules, or where AXE_CORE says.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HOST = """<!doctype html><title>host</title><pre id="answer"></pre>
 
 
 def run_axe(page: str, width: int, dark: bool, folder: Path) -> dict[str, Any]:
-    """Return what axe finds on a page that is as wide as a screen, and whether the page is wider than it."""
+    """Return what axe finds on a page of this width, and whether its content is wider."""
     scheme = "all" if dark else "not all"
     shown = page.replace("(prefers-color-scheme: dark)", scheme)
     assert shown != page
@@ -52,8 +52,9 @@ def run_axe(page: str, width: int, dark: bool, folder: Path) -> dict[str, Any]:
     host = folder / "host.html"
     host.write_text(HOST.format(width=width, page=escape(inside)))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000", "--dump-dom"]
+    flags += [f"--user-data-dir={folder}/browser", "--window-size=1400,1700"]
     done = subprocess.run(
-        [str(BROWSER), *flags, f"--user-data-dir={folder}/browser", "--window-size=1400,1700", host.as_uri()],
+        [str(BROWSER), *flags, host.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     answer = re.search(r'<pre id="answer">(.*?)</pre>', done.stdout, re.DOTALL)
