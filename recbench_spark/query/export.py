@@ -25,8 +25,8 @@ SETTINGS = {
     "autoload_known_extensions": "false",
     "storage_compatibility_version": "v1.2.0",
 }
-"""Settings of the connection that writes. Nothing is fetched from the network. Shells and tools with a DuckDB from
-1.2 on read the file, not only those as new as the writer."""
+"""Settings of the connection that writes. Nothing is fetched from the network. Shells and tools with a
+DuckDB from 1.2 on read the file, not only those as new as the writer."""
 
 LOG_FILE = ".wal"
 """End of the log of changes that belongs to a file: with another file DuckDB refuses both."""
