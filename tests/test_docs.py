@@ -82,6 +82,12 @@ def test_paths_of_pages_exist_wherever_they_are_named() -> None:
     assert missing == []
 
 
+def test_every_notebook_is_named_by_a_page_and_every_named_one_is_there() -> None:
+    texts = "".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
+    named = set(re.findall(r"\bnotebooks/(\w+)\.ipynb", texts))
+    assert named == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
 WRITTEN = {"docs/pinsage_study.md"}
 """Pages that an example of a command would write."""
 

@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = Path(os.environ.get("AXE_CORE", ROOT / "node_modules" / "axe-core" / "axe.min.js"))
 
-NEEDS_AXE = [
+pytestmark = [
+    pytest.mark.full,
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed"),
     pytest.mark.skipif(not AXE.is_file(), reason="npm install axe-core, or set AXE_CORE to its axe.min.js"),
 ]
@@ -32,10 +33,10 @@ RUN = """
 for (const one of document.querySelectorAll("details")) one.open = true;
 axe.run().then(({violations}) => {
   const about = (node) => node.html + " " + node.failureSummary;
-  const found = violations.map(({id, nodes}) => ({id, nodes: nodes.map(about)}));
+  const broken = violations.map(({id, nodes}) => ({id, nodes: nodes.map(about)}));
   const wide = document.documentElement.scrollWidth > innerWidth;
   const paper = getComputedStyle(document.body).backgroundColor;
-  parent.postMessage(JSON.stringify({width: innerWidth, wide, paper, found}), "*");
+  parent.postMessage(JSON.stringify({width: innerWidth, wide, paper, broken}), "*");
 });
 """
 HOST = """<!doctype html><title>host</title><pre id="answer"></pre>
@@ -65,18 +66,16 @@ def run_axe(page: str, width: int, dark: bool, folder: Path) -> dict[str, Any]:
 SCREENS = [(400, False), (400, True), (1280, False), (1280, True)]
 
 
-class TestPages:
-    pytestmark = (*NEEDS_AXE, pytest.mark.full)
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+@pytest.mark.parametrize("make", [make_fallen_night, demo], ids=["fallen night", "demo"])
+def test_axe_finds_nothing(make: Any, width: int, dark: bool, tmp_path: Path) -> None:
+    answer = run_axe(render_html(make()), width, dark, tmp_path)
+    assert answer["broken"] == [] and not answer["wide"]
+    assert answer["width"] == width
+    assert answer["paper"] == ("rgb(20, 23, 26)" if dark else "rgb(252, 252, 250)")
 
-    @pytest.mark.parametrize(("width", "dark"), SCREENS)
-    @pytest.mark.parametrize("make", [make_fallen_night, demo], ids=["fallen night", "demo"])
-    def test_axe_finds_nothing(self, make: Any, width: int, dark: bool, tmp_path: Path) -> None:
-        answer = run_axe(render_html(make()), width, dark, tmp_path)
-        assert answer["found"] == [] and not answer["wide"]
-        assert answer["width"] == width
-        assert answer["paper"] == ("rgb(20, 23, 26)" if dark else "rgb(252, 252, 250)")
 
-    def test_a_picture_without_a_name_and_a_pale_text_are_seen(self, tmp_path: Path) -> None:
-        bad = '<img src="data:,"><p style="color: #ddd; background: #fff">pale</p></main>'
-        answer = run_axe(render_html(demo()).replace("</main>", bad), 400, False, tmp_path)
-        assert {"image-alt", "color-contrast"} <= {one["id"] for one in answer["found"]}
+def test_a_picture_without_a_name_and_a_pale_text_are_seen(tmp_path: Path) -> None:
+    bad = '<img src="data:,"><p style="color: #ddd; background: #fff">pale</p></main>'
+    answer = run_axe(render_html(demo()).replace("</main>", bad), 400, False, tmp_path)
+    assert {"image-alt", "color-contrast"} <= {one["id"] for one in answer["broken"]}
