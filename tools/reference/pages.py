@@ -6,7 +6,7 @@ import argparse
 import getpass
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -168,7 +168,7 @@ def make_metrics() -> str:
         "Names are read as people write them: `NDCG@10`, `HR`, `hit_rate`. A number is a mean over users"
         " unless its formula says otherwise, with a 95 % interval of a bootstrap over users. An axis is one"
         " of the [definition](definitions.md), and changes the formula.\n",
-        *map(_write_metric, sorted(TEXTS, key=lambda name: (place_in_reports(name), name))),
+        *map(_write_metric, _sort_metrics(TEXTS)),
         "## Estimators\n",
         "The column `estimator` says how a number is corrected for exposure or for drawn candidates"
         " ([exposure bias](../explain/exposure_bias.md)).\n",
@@ -178,6 +178,10 @@ def make_metrics() -> str:
         ),
     ]
     return "\n".join(parts)
+
+
+def _sort_metrics(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (place_in_reports(name), name))
 
 
 def _write_metric(name: str) -> str:
@@ -228,8 +232,8 @@ def _write_preset(name: str) -> str:
         (
             f"[`{axis}`](#{axis})",
             f"`{value}`",
-            f"`{Definition.model_fields[axis].default}`",
-            ", ".join(m for m in METRICS if axis in METRICS[m].axes),
+            show_default(Definition.model_fields[axis]).replace('"', ""),
+            ", ".join(m for m in _sort_metrics(METRICS) if axis in METRICS[m].axes),
         )
         for axis, value in PRESETS[name].items()
     ]
