@@ -16,7 +16,6 @@ from tools.notebooks import NOTEBOOKS, find_differences, list_code, read_warehou
 
 OF_A_WAREHOUSE = [path for path in NOTEBOOKS if read_warehouse(path)]
 OF_THEIR_OWN = [path for path in NOTEBOOKS if not read_warehouse(path)]
-NIGHT = "a_night_on_your_log"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -42,15 +41,8 @@ def display(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "path", [path for path in OF_THEIR_OWN if path.stem != NIGHT], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("path", OF_THEIR_OWN, ids=lambda path: path.stem)
 def test_cells_show_what_is_stored(path: Path, display: None) -> None:
-    assert find_differences(path) == []
-
-
-def test_a_night_on_an_own_log_shows_what_is_stored(spark: object, display: None) -> None:
-    (path,) = [path for path in OF_THEIR_OWN if path.stem == NIGHT]
     assert find_differences(path) == []
 
 
