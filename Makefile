@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 # One worker runs all of the first group, which needs Spark; files without Spark fill the other.
 TWO_WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: docs faults bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
+.PHONY: docs notebooks faults bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -109,8 +109,12 @@ docs: $(STAMP) ## write docs/reference from the code, and build the site into si
 	$(PY) -m tools.reference
 	@test -x .venv-docs/bin/mkdocs || ($(VENV)/bin/uv venv -q --python $(PY) .venv-docs && \
 		$(VENV)/bin/uv pip install -q --python .venv-docs/bin/python -r tools/docs_requirements.txt)
-	.venv-docs/bin/mkdocs build -q
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q
 	@echo "open site/index.html"
+
+# Three read the demo's warehouse, so `make demo` comes first.
+notebooks: $(STAMP) ## after make demo: run the notebooks and store their outputs; ARGS=--check compares them
+	RECBENCH_WAREHOUSE="$(abspath $(WAREHOUSE))" RECBENCH_SUITE=demo $(PY) -m tools.notebooks $(ARGS)
 
 clean: ## remove the demo's tables
 	rm -rf warehouse spark-warehouse

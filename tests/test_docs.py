@@ -82,6 +82,12 @@ def test_paths_of_pages_exist_wherever_they_are_named() -> None:
     assert missing == []
 
 
+def test_every_notebook_is_named_by_a_page_and_every_named_one_is_there() -> None:
+    texts = "".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
+    named = set(re.findall(r"\bnotebooks/(\w+)\.ipynb", texts))
+    assert named == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
 WRITTEN = {"docs/pinsage_study.md"}
 """Pages that an example of a command would write."""
 
@@ -152,6 +158,7 @@ NOT_RUN = {
     "evaluate_tables-1": "tests/test_readme.py runs it",
     "graph_embeddings-1": "a model file of jobs/embed.py, and no benchmark file",
     "bi-0": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
+    "bi-6": "a dashboard of streamlit, which is no requirement; the page says what was tried",
     "duckdb_and_bi-0": "it reads the warehouse of the demo",
     "results-0": "a test below runs it on a file of its own",
 }

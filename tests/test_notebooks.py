@@ -1,33 +1,73 @@
-"""The notebooks run on a warehouse, and are stored without outputs."""
+"""The notebooks hold outputs, show them again, and run on another warehouse."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
 import nbformat
+import pandas as pd
 import pytest
 
 from tests.nights import Ran
+from tools.notebooks import NOTEBOOKS, find_differences, list_code, read_warehouse
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
-ids = [path.stem for path in NOTEBOOKS]
+OF_A_WAREHOUSE = [path for path in NOTEBOOKS if read_warehouse(path)]
+OF_THEIR_OWN = [path for path in NOTEBOOKS if not read_warehouse(path)]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
-def test_outputs_are_stripped(path: Path) -> None:
-    for cell in nbformat.read(path, as_version=4).cells:
-        assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_are_stored(path: Path) -> None:
+    cells = list_code(nbformat.read(path, as_version=4))
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run: make notebooks"
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert outputs and not [
+        one for one in outputs if one.output_type == "error" or one.get("name") == "stderr"
+    ]
+    places = re.findall(r"/(?:tmp|work|home|root)/[\w./]+", str(outputs))
+    assert places == [], "outputs name no place of a machine"
+
+
+@pytest.fixture
+def display(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Show frames as a notebook does, and draw to nowhere."""
+    before = mpl.get_backend()
+    mpl.use("agg")
+    with pd.option_context("display.max_columns", 20, "display.width", 80):
+        yield
+    mpl.use(before)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", OF_THEIR_OWN, ids=lambda path: path.stem)
+def test_cells_show_what_is_stored(path: Path, display: None) -> None:
+    assert find_differences(path) == []
+
+
+def test_another_output_is_seen(tmp_path: Path) -> None:
+    cell = nbformat.v4.new_code_cell("print(1 + 1)")
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="2\n")]
+    path = tmp_path / "sum.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    assert find_differences(path) == []
+    path.write_text(path.read_text().replace('"2\\n"', '"3\\n"'))
+    (line,) = find_differences(path)
+    assert line.startswith("sum, code cell 0: stored\n3")
 
 
 @pytest.mark.parametrize(
     "path",
     [
         pytest.param(path, marks=[pytest.mark.full] * (path.stem != "read_leaderboard"))
-        for path in NOTEBOOKS
+        for path in OF_A_WAREHOUSE
     ],
-    ids=ids,
+    ids=lambda path: path.stem,
 )
-def test_a_notebook_runs(path: Path, small_night: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs_on_a_warehouse(
+    path: Path, small_night: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from nbclient import NotebookClient
 
     monkeypatch.setenv("RECBENCH_WAREHOUSE", small_night.store.root)

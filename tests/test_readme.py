@@ -19,6 +19,7 @@ from nbformat import read as read_notebook
 from recbench_spark import cli
 from recbench_spark.commands import benchmark, board, compare, embed, evaluate, nightly, query, tune
 from recbench_spark.config import load_benchmark
+from tools.notebooks import NOTEBOOKS, read_warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -217,7 +218,9 @@ def test_two_models_of_the_demo_are_compared(
     assert (tmp_path / "table.tex").is_file() and (tmp_path / "differences.pdf").is_file()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if read_warehouse(path)], ids=lambda path: path.stem
+)
 def test_a_notebook_runs_on_the_demo(path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECBENCH_WAREHOUSE", str(demo))
     monkeypatch.delenv("RECBENCH_SUITE", raising=False)

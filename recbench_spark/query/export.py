@@ -20,8 +20,13 @@ from recbench_spark.storage.table_sql import view_files
 if TYPE_CHECKING:
     import duckdb
 
-SETTINGS = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-"""Settings of the connection that writes: nothing is fetched from the network."""
+SETTINGS = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "storage_compatibility_version": "v1.2.0",
+}
+"""Settings of the connection that writes. Nothing is fetched from the network. Shells and tools with a
+DuckDB from 1.2 on read the file, not only those as new as the writer."""
 
 LOG_FILE = ".wal"
 """End of the log of changes that belongs to a file: with another file DuckDB refuses both."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 
 from recbench_spark.checks import TRAINING_ROWS
 from recbench_spark.reports.facts import CheckRow, Report
@@ -30,7 +31,7 @@ ADVICE = (
 )
 """Parts of names of checks, in the order in which they are looked for, and their advice."""
 
-NATURE = ("Notes", "These follow from the kind of model; nothing is to be done.")
+NATURE = ("Notes", "These follow from the kind of model or the generated world; nothing is to be done.")
 
 IMPERSONAL = {"random", "popular", "means", *NOT_SHIPPED}
 """Kinds of models whose ties are their nature."""
@@ -42,13 +43,18 @@ BY_NATURE = {
 }
 """Checks that some kinds of models cannot pass: parts of their names, and these kinds."""
 
+FITTED_HERE = {"als", "als_wr", "implicit_als", "item_knn", "lightgcn", "mf_bpr", "sgd_mf"}
+"""Kinds of models that this package fits to relevant rows. A generated world has users and items without
+such rows, and items that share no neighbour: what these models lack there is the world's nature. A model
+from outside has no excuse there."""
+
 
 def group_findings(report: Report) -> tuple[Advice, ...]:
     """Return the failed gates and warnings by what to do about them, the most urgent first."""
-    kinds = map_kinds(report)
+    kinds, generated = map_kinds(report), list_generated(report)
     groups: dict[tuple[str, str], list[CheckRow]] = {}
     for row in (*report.failures, *report.warnings):
-        groups.setdefault(choose_advice(row, kinds), []).append(row)
+        groups.setdefault(choose_advice(row, kinds, generated), []).append(row)
     order = (GATES, OUTPUT, DATA, TIES, WEIGHTS, OTHER, NATURE)
     return tuple(
         Advice(*advice, tuple(_describe(row, report) for row in groups[advice]), advice == NATURE)
@@ -62,19 +68,33 @@ def map_kinds(report: Report) -> dict[str, str]:
     return {row.model: row.model_kind for board in report.leaderboards for row in board.rows}
 
 
+def list_generated(report: Report) -> set[str]:
+    """Return the models that were measured on a generated world."""
+    return {run.model for run in report.runs if _read_reader(run.config) == "world"}
+
+
+def _read_reader(config: str) -> str:
+    try:
+        settings = json.loads(config)
+    except json.JSONDecodeError:
+        return ""  # a run of another system may describe itself in words
+    dataset = settings.get("dataset") if isinstance(settings, dict) else None
+    return str(dataset.get("reader")) if isinstance(dataset, dict) else ""
+
+
 def split_notes(report: Report) -> tuple[tuple[CheckRow, ...], tuple[CheckRow, ...]]:
     """Return the findings that ask for something, gates first, and those that are notes."""
-    kinds = map_kinds(report)
+    kinds, generated = map_kinds(report), list_generated(report)
     rows = (*report.failures, *report.warnings)
-    notes = tuple(row for row in rows if choose_advice(row, kinds) == NATURE)
+    notes = tuple(row for row in rows if choose_advice(row, kinds, generated) == NATURE)
     return tuple(row for row in rows if row not in notes), notes
 
 
-def choose_advice(row: CheckRow, kinds: dict[str, str]) -> tuple[str, str]:
-    """Return title and advice of a check that did not pass."""
+def choose_advice(row: CheckRow, kinds: dict[str, str], generated: Collection[str] = ()) -> tuple[str, str]:
+    """Return title and advice of a check that did not pass; `generated`: models of a generated world."""
     if row.severity == "error":
         return GATES
-    if _is_by_nature(row, kinds):
+    if _is_by_nature(row, kinds, generated):
         return NATURE
     for parts, advice in ADVICE:
         if any(part in row.check for part in parts):
@@ -82,9 +102,12 @@ def choose_advice(row: CheckRow, kinds: dict[str, str]) -> tuple[str, str]:
     return OTHER
 
 
-def _is_by_nature(row: CheckRow, kinds: dict[str, str]) -> bool:
-    excused = set().union(*(some for name, some in BY_NATURE.items() if name in row.check))
-    return bool(row.models) and all(kinds.get(model) in excused for model in row.models)
+def _is_by_nature(row: CheckRow, kinds: dict[str, str], generated: Collection[str]) -> bool:
+    excuses = [some for name, some in BY_NATURE.items() if name in row.check]
+    return bool(row.models and excuses) and all(
+        kinds.get(model) in excuses[0] or (model in generated and kinds.get(model) in FITTED_HERE)
+        for model in row.models
+    )
 
 
 def _describe(row: CheckRow, report: Report) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from recbench_spark.kernels.metrics.about import about_metric
 from recbench_spark.kernels.metrics.predictions import VALUE_METRICS
 from recbench_spark.kernels.metrics.texts import TEXTS, MetricText
-from recbench_spark.reports.facts import Report
+from recbench_spark.reports.facts import Report, ReportedMeasure
 
 
 def _describe_metric(name: str, text: MetricText) -> str:
@@ -36,6 +36,7 @@ TERMS = {
         "Users",
         "Users averaged. Which ones count is a matter of definition, so tables can have different counts.",
     ),
+    "rows": ("Rows", "Held-out rows with a prediction. The metric is one value of all of them."),
     "definition": (
         "Definition",
         "Version of the defaults and the axes in which a number differs from them.",
@@ -110,6 +111,7 @@ def list_terms(report: Report) -> tuple[tuple[str, str, str], ...]:
 def _list_keys(report: Report) -> Iterator[str]:
     """Yield the keys of the terms whose section is shown."""
     rows = [row for board in report.leaderboards for row in board.rows]
+    counted = {name_counted(board.measure) for board in report.leaderboards}
     is_shown: dict[str, object] = {
         "interval": any(row.estimate.interval for row in rows),
         "tie": any(row.overlaps_next for row in rows),
@@ -117,7 +119,8 @@ def _list_keys(report: Report) -> Iterator[str]:
         "since": any(row.trend for row in rows),
         "regression": report.falls or report.regressions or report.has_rules,
         "open_loop": any(board.part == "open_loop" for board in report.leaderboards),
-        **dict.fromkeys(("part", "users", "definition"), report.leaderboards),
+        **dict.fromkeys(("part", "definition"), report.leaderboards),
+        **{kind: kind in counted for kind in ("users", "rows")},
         **dict.fromkeys(("holm", "verdict"), report.compared),
         "exposure": report.corrections,
         "tau": any(column.agreement is not None for one in report.corrections for column in one.columns),
@@ -134,6 +137,11 @@ def _list_keys(report: Report) -> Iterator[str]:
 
 USERS_COUNTED = "users with a value: by the default definition those with a relevant item"
 ROWS_COUNTED = "rows with a prediction, not users"
+
+
+def name_counted(measure: ReportedMeasure) -> str:
+    """Return what the column with the number of averaged things counts."""
+    return "rows" if measure.metric in VALUE_METRICS else "users"
 
 
 def explain_users(report: Report) -> tuple[str, ...]:

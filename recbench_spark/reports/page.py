@@ -14,7 +14,7 @@ from recbench_spark.reports.advice import group_findings
 from recbench_spark.reports.boards import BoardFacts, format_spread
 from recbench_spark.reports.changes import VISIBLE
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
-from recbench_spark.reports.glossary import explain_term, explain_users, list_terms
+from recbench_spark.reports.glossary import explain_term, explain_users, list_terms, name_counted
 from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.phrases import (
     format_decimals,
@@ -82,6 +82,7 @@ def _template(name: str) -> jinja2.Template:
         "number": format_number,
         "signed": format_signed,
         "term": explain_term,
+        "counted": name_counted,
         "level": level_in_words,
         "spread": format_spread,
         "cell": _cell,

@@ -14,6 +14,7 @@ from recbench_spark.reports.facts import (
     MultiverseFacts,
     Report,
 )
+from recbench_spark.reports.glossary import name_counted
 from recbench_spark.reports.phrases import (
     format_estimate,
     format_number,
@@ -42,7 +43,7 @@ def leaderboard_text(report: Report) -> str:
         lines += [f"... and {len(findings) - 5} more"] if len(findings) > 5 else []
     if notes:
         count, are = (f"{len(notes)} notes", "are") if len(notes) > 1 else ("1 note", "is")
-        lines += ["", f"{count} on what follows from the kind of a model {are} in the report"]
+        lines += ["", f"{count} on what follows from the kind of a model or the world {are} in the report"]
     return "\n".join(_printable(line) for line in lines)
 
 
@@ -72,7 +73,15 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
     axis = axis_for([row.estimate for row in board.rows], 0, BAR_WIDTH - 1)
     others = board.others[:MAX_COLUMNS]
     ends = f"{axis.low:.3g}".ljust(BAR_WIDTH - 6) + f"{axis.high:.3g}".rjust(6)
-    header = ["", "#", "model", board.measure.label, ends, *(m.label for m in others), "users"]
+    header = [
+        "",
+        "#",
+        "model",
+        board.measure.label,
+        ends,
+        *(m.label for m in others),
+        name_counted(board.measure),
+    ]
     table = [header, *(_row_text(row, axis, len(others)) for row in board.rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     right = {1, *range(5, len(header))}

@@ -107,6 +107,14 @@ def test_every_view_has_the_rows_that_a_query_of_the_warehouse_has(warehouse: st
     assert filled >= 8 and USER_METRICS.name in TABLES
 
 
+def test_shells_that_are_older_than_the_writer_read_the_file(warehouse: str, tmp_path: Path) -> None:
+    """The format's number stands behind the mark: 65 is DuckDB 1.2; without the setting 2.0 writes 69."""
+    target = tmp_path / "results.duckdb"
+    assert run_export(warehouse, target) == 0
+    head = target.read_bytes()[:20]
+    assert head[8:12] == b"DUCK" and int.from_bytes(head[12:20], "little") <= 65
+
+
 def test_an_existing_file_stays_unless_it_is_to_be_replaced(
     warehouse: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

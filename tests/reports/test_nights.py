@@ -230,7 +230,7 @@ def test_findings_are_grouped_by_what_to_do_and_the_world_s_nature_is_a_note() -
     page = render_html(report(*rows, checks=checks[:1]))
     assert '<span class="good">1 note</span>' in page and "1 note of no consequence" in page
     text = leaderboard_text(report(*rows, checks=checks[:1]))
-    assert text.endswith("1 note on what follows from the kind of a model is in the report")
+    assert text.endswith("1 note on what follows from the kind of a model or the world is in the report")
     assert "warning: test: tied truth items" in leaderboard_text(report(*rows, checks=checks))
 
 
@@ -238,6 +238,26 @@ def test_a_model_of_all_users_has_no_excuse_for_users_without_output() -> None:
     row = CheckRow("test: users without output", "warning", False, 1.0, 0.0, "x", ("a",))
     titles = {kind: choose_advice(row, {"a": kind})[0] for kind in ("popular", "truth", "published")}
     assert titles == {"popular": "Look at a model's output", "truth": "Notes", "published": "Notes"}
+
+
+def test_what_a_generated_world_leaves_out_is_a_note_for_models_that_are_fitted_here() -> None:
+    kinds = {"a": "als", "own": "lists"}
+    rows = [number(model, 0.5, model_kind=kind) for model, kind in kinds.items()]
+    checks = [
+        [f"run-{model}", "test: users without output", "warning", n, 0.0, False, "they count 0"]
+        for n, model in enumerate(kinds, 1)
+    ]
+    runs = [
+        {**RUN, "run_id": f"run-{model}", "model": model, "config_json": '{"dataset": {"reader": "world"}}'}
+        for model in kinds
+    ]
+    groups = {one.title: one.findings for one in group_findings(report(*rows, checks=checks, runs=runs))}
+    assert {title: row[2] for title, (row,) in groups.items()} == {
+        "Look at a model's output": "own",
+        "Notes": "a",
+    }
+    (of_a_log,) = group_findings(report(*rows, checks=checks))
+    assert of_a_log.title == "Look at a model's output" and len(of_a_log.findings) == 2
 
 
 def test_every_finding_has_advice() -> None:
@@ -253,6 +273,14 @@ def test_counts_of_users_that_differ_are_explained_and_equal_ones_are_not() -> N
     assert explain_users(report(number("a", 0.5))) == ()
     predicted = explain_users(report(number("a", 0.5, metric="rmse", k=None), headline="rmse", runs=runs))
     assert predicted[0] == "Leaderboard of test: 4 rows with a prediction, not users."
+    rated, ranked = (
+        report(number("a", 0.5, metric="rmse", k=None), headline="rmse"),
+        report(number("a", 0.5)),
+    )
+    for facts, head, other in ((rated, "rows", "users"), (ranked, "users", "rows")):
+        assert leaderboard_text(facts).splitlines()[3].split()[-1] == head
+        page = render_html(facts)
+        assert f'href="#term-{head}"' in page and f'href="#term-{other}"' not in page
 
 
 def test_every_metric_has_a_text() -> None:

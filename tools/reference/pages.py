@@ -6,7 +6,7 @@ import argparse
 import getpass
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -159,10 +159,16 @@ def make_metrics() -> str:
     """Return the page of metrics and estimators."""
     parts = [
         "# Metrics\n",
+        "## What a metric does for a user without relevant items\n",
+        "nDCG, recall, MAP, MRR and the other metrics of ranks have no value for such a user. The default"
+        " leaves the user out and counts it in a check; `empty_users: zero` gives it 0. A user with"
+        " relevant items and no list counts 0 ([`users`](definitions.md#users),"
+        " [`empty_users`](definitions.md#empty_users)).\n",
+        "## Names\n",
         "Names are read as people write them: `NDCG@10`, `HR`, `hit_rate`. A number is a mean over users"
         " unless its formula says otherwise, with a 95 % interval of a bootstrap over users. An axis is one"
         " of the [definition](definitions.md), and changes the formula.\n",
-        *map(_write_metric, sorted(TEXTS, key=lambda name: (place_in_reports(name), name))),
+        *map(_write_metric, _sort_metrics(TEXTS)),
         "## Estimators\n",
         "The column `estimator` says how a number is corrected for exposure or for drawn candidates"
         " ([exposure bias](../explain/exposure_bias.md)).\n",
@@ -172,6 +178,10 @@ def make_metrics() -> str:
         ),
     ]
     return "\n".join(parts)
+
+
+def _sort_metrics(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: (place_in_reports(name), name))
 
 
 def _write_metric(name: str) -> str:
@@ -203,10 +213,6 @@ def make_definitions() -> str:
         f"## {name}\n\n{texts[name]}\n\nValues: {show_field(field)}. Default: {show_default(field)}.\n"
         for name, field in Definition.model_fields.items()
     ]
-    presets = [
-        (f"`{name}`", PRESET_VERSIONS[name], ", ".join(f"`{a}={v}`" for a, v in chosen.items()) or "none")
-        for name, chosen in PRESETS.items()
-    ]
     parts = [
         "# Definitions: axes and presets\n",
         "A definition has one value for each axis. `--set definition.AXIS=VALUE`, or"
@@ -215,10 +221,28 @@ def make_definitions() -> str:
         " shows what they change.\n",
         *axes,
         "## Presets\n",
-        write_table(("preset", "version", "axes that differ from the defaults"), presets),
-        *(f"- **{name}**: {sentence}" for name, sentence in WHAT_DIFFERS.items()),
+        *map(_write_preset, PRESETS),
     ]
     return "\n".join(parts)
+
+
+def _write_preset(name: str) -> str:
+    """Return how the metrics of a library are different, axis by axis."""
+    rows = [
+        (
+            f"[`{axis}`](#{axis})",
+            f"`{value}`",
+            show_default(Definition.model_fields[axis]).replace('"', ""),
+            ", ".join(m for m in _sort_metrics(METRICS) if axis in METRICS[m].axes),
+        )
+        for axis, value in PRESETS[name].items()
+    ]
+    head = ("axis", "value there", "value here", "metrics that it changes")
+    table = f"\n{write_table(head, rows)}" if rows else ""
+    return (
+        f"### {name}: how its metrics are different\n\nVersion {PRESET_VERSIONS[name]}, `preset: {name}`."
+        f" {WHAT_DIFFERS[name]}\n{table}"
+    )
 
 
 def make_tables() -> str:
