@@ -37,6 +37,15 @@ def test_every_job_is_a_command_with_a_summary() -> None:
     ]
 
 
+def test_a_reader_that_leaves_gets_no_trace() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "recbench_spark", "--version"]
+    done = subprocess.run(words, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_help_of_all_and_of_one_and_wrong_names() -> None:
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout == dispatch.describe_commands() + "\n"

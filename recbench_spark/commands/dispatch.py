@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from recbench_spark import __version__
-from recbench_spark.errors import OK, USAGE, cut_middle, nearest
+from recbench_spark.errors import FAILED, OK, USAGE, cut_middle, nearest
 from recbench_spark.extras import CORE, EXTRAS, install_command
 
 PROGRAM = "recbench"
@@ -23,7 +23,13 @@ PARSER = re.compile(r"^def parser\(", re.MULTILINE)
 
 def main() -> NoReturn:
     """Run `recbench` with the words of the command line, and exit with its code."""
-    sys.exit(_answer(sys.argv[1:]))
+    try:
+        code = _answer(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    sys.exit(code)
 
 
 def _answer(words: Sequence[str]) -> int:
