@@ -189,6 +189,7 @@ def test_a_process_ends_with_its_code_while_arrow_still_reads(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (3, "left in order\n", "")
 
 
+@pytest.mark.full
 def test_a_full_device_under_the_output_is_reported():
     command = [sys.executable, "jobs/nightly.py", "--config", "demo", "--warehouse", "w", "--dry-run"]
     with Path("/dev/full").open("w") as full:

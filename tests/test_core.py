@@ -102,6 +102,7 @@ print(reports.write_report(report, page))
 """
 
 
+@pytest.mark.full
 def test_a_warehouse_is_filled_queried_and_shown(tmp_path: Path) -> None:
     (tmp_path / "truth.csv").write_text("user_id,item_id\n1,10\n2,12\n3,13\n")
     (tmp_path / "lists.csv").write_text("user_id,item_id,rank\n1,10,1\n1,12,2\n2,11,1\n2,12,2\n3,11,1\n")
@@ -122,6 +123,7 @@ def test_a_warehouse_is_filled_queried_and_shown(tmp_path: Path) -> None:
     assert "<html" in page and "mine" in page
 
 
+@pytest.mark.full
 def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
     done = run_command("replay", "--config", "demo", "--warehouse", tmp_path / "w")
     assert done.returncode == 0, done.stderr
@@ -131,6 +133,7 @@ def test_a_replay_has_a_page_without_drawings(tmp_path: Path) -> None:
     assert "click_yield" in page and "Ad clicks a page view" not in page
 
 
+@pytest.mark.full
 def test_a_log_is_looked_at_and_a_published_board_judged(tmp_path: Path) -> None:
     rows = [f"{user},{item},3,{1_262_304_000 + item}" for user in range(5) for item in range(4)]
     (tmp_path / "log.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *rows]) + "\n")

@@ -50,6 +50,7 @@ def run_pytest(folder: Path, text: str, *flags: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_a_mark_of_spark_without_a_fixture_is_refused(tmp_path: Path) -> None:
     code, output = run_pytest(tmp_path, "@pytest.mark.spark\ndef test_it(): pass\n")
     assert code == pytest.ExitCode.USAGE_ERROR
@@ -63,6 +64,7 @@ def test_it():
 """
 
 
+@pytest.mark.full
 def test_a_test_without_the_fixture_starts_no_jvm(tmp_path: Path) -> None:
     code, output = run_pytest(tmp_path, START)
     assert code == pytest.ExitCode.TESTS_FAILED and "/nonexistent/java" in output
@@ -85,6 +87,7 @@ PARTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("expression", PARTS)
 def test_fixtures_decide_where_a_test_runs(expression: str, tmp_path: Path) -> None:
     code, output = run_pytest(tmp_path, MANY, "--collect-only", "-m", expression)

@@ -45,6 +45,7 @@ def world() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return rating, np.full_like(rating, 3.4), model, chance
 
 
+@pytest.mark.full
 def test_intervals_over_maskings_hold_as_often_as_they_say() -> None:
     """The bootstrap intervals of 200 maskings with known propensities hold the truth in about 95 %."""
     rng = np.random.default_rng(7)

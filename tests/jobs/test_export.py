@@ -93,6 +93,7 @@ def test_the_file_holds_every_table_view_and_comment(
     assert columns == [(c.name, c.comment) for c in METRICS.columns]
 
 
+@pytest.mark.full
 def test_every_view_has_the_rows_that_a_query_of_the_warehouse_has(warehouse: str, tmp_path: Path) -> None:
     """DuckDB's own order of NULL differs from that of our queries, and changes no row."""
     target = tmp_path / "results.duckdb"

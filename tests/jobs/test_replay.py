@@ -47,6 +47,7 @@ def run(config: str, warehouse: Path, *flags: str) -> int:
     return main(parser().parse_args(["--config", config, "--warehouse", str(warehouse), *flags]))
 
 
+@pytest.mark.full
 @pytest.mark.contract("replay")
 def test_a_log_from_files(tmp_path, capsys) -> None:
     assert run(write_file(tmp_path), tmp_path / "wh", "--logical-date", "2026-01-02") == 0

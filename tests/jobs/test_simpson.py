@@ -291,6 +291,7 @@ def test_the_best_setting_is_that_of_all_sizes(coat: Path) -> None:
 # ------------------------------------------------------------------------------- the whole
 
 
+@pytest.mark.full
 def test_twenty_models_through_the_whole_study(
     coat: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_equal_trials_give_equal_chances_and_a_known_slope_is_seen() -> None:
     assert inside.chance < 0.2
 
 
+@pytest.mark.full
 def test_the_planted_world_in_small() -> None:
     """The study in small: of 15 of each kind one method may be missed and one be accused."""
     for dims in (2, 4):

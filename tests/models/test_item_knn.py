@@ -103,6 +103,7 @@ def test_fractions_of_numbers_beyond_float64() -> None:
     assert set(_divide_exactly(above, below).tolist()) == {3 / 7}
 
 
+@pytest.mark.full
 def test_more_users_than_float32_can_count() -> None:
     """Two items of 2^24 + 1 users each, all the same."""
     n = 2**24 + 1

@@ -55,6 +55,7 @@ def draw_users() -> CurveUsers:
     return CurveUsers(np.arange(USERS), offsets, items, draw.integers(1, 6, len(items)).astype(float))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", FOLD_INS)
 def test_vectors_equal_refits_before_they_are_rounded(kind: str) -> None:
     model, users, fold_in = draw_model(), draw_users(), FOLD_INS[kind]

@@ -61,6 +61,7 @@ def test_fits_without_factors_or_folds_are_a_group_too() -> None:
     assert table.of_all_folds.tolist() == table["mean"].tolist() == pytest.approx([0.99])
 
 
+@pytest.mark.full
 def test_pictures_are_the_same_text_for_the_same_fits() -> None:
     first, second = (dict(pictures.draw_figures(rows())) for _ in range(2))
     assert first == second and set(first) == {"dimensions", "steps", "cost"}

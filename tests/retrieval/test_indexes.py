@@ -319,6 +319,7 @@ print((measure() - before) / vectors.nbytes)
 """
 
 
+@pytest.mark.full
 @FAISS
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from Linux")
 @pytest.mark.parametrize("kind", ["flat", "ivf"])

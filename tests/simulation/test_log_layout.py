@@ -144,6 +144,7 @@ def count(layout: LogLayout, until: int | None, folder: Path) -> FileParts:
     return FileParts(PartReader(CountedLog(layout, until, folder, facts, numbers), {LOGGED: folder}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most", [10_000, 500, 150])
 @pytest.mark.parametrize("until", [None, 1_767_225_800_000_000])
 @pytest.mark.parametrize("resample", ["query", "user"])

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ WHOLE = st.one_of(
 REAL = st.one_of(st.none(), st.floats(width=64), st.floats(width=32), st.sampled_from([0.1, 1e300, -0.0]))
 
 
+@pytest.mark.full
 @settings(max_examples=200)
 @given(st.lists(st.tuples(WHOLE, REAL, st.text(max_size=3), st.integers(0, 3)), min_size=1, max_size=12))
 def test_rows_come_back_as_they_were(rows: list[tuple[int | None, float | None, str, int]]) -> None:

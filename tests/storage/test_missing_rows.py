@@ -58,6 +58,7 @@ def trial(number: int, status: str = "succeeded") -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_two_processes_that_append_equal_rows_leave_each_once(tmp_path: Path) -> None:
     store = ArrowStore(str(tmp_path / "w"))
     store.create(TRIALS)

@@ -95,6 +95,7 @@ def search(scorer: RetrievedScorer) -> list[list[int]]:
     return scorer.retrieve(UserBlock(np.arange(20), vectors), ItemLists.empty(20)).items_uk.tolist()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["warehouse", "host"])
 @pytest.mark.parametrize("moment", ["files", "write_seal"])
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ def test_a_process_that_ends_is_told_leaves_nobody_behind_and_the_fit_goes_on(
     assert [e.loss for e in result.epochs] == pytest.approx([e.loss for e in expected.epochs], rel=1e-5)
 
 
+@pytest.mark.full
 @WAYS
 def test_an_error_of_one_process_comes_out_as_it_is(tmp_path, capfd, local) -> None:
     make = partial(Ending, str(tmp_path), "refused")

@@ -155,6 +155,7 @@ def test_signs_are_fair_independent_and_additive() -> None:
         significance.random_signs(keys.astype(float), 2, 0)
 
 
+@pytest.mark.full
 def test_under_the_null_every_test_refuses_as_often_as_it_says() -> None:
     """100 pairs of models alike over 200 users: about 5 % below .05."""
     rng = np.random.default_rng(5)
@@ -248,6 +249,7 @@ def test_wilcoxon_of_many_users_equals_scipy(differences: list[int], zeros: Any)
     assert result.positive == pytest.approx(above.statistic)
 
 
+@pytest.mark.full
 def test_wilcoxon_with_ties_is_exact_up_to_fifty_users() -> None:
     """Against the same enumeration of 2^14 patterns by scipy, which it does when asked: by itself to 13."""
     d = np.random.default_rng(4).integers(-3, 5, 14)
@@ -286,6 +288,7 @@ def test_adjusted_p_values_equal_their_definitions(p: list[float]) -> None:
         assert bh[place] == pytest.approx(min(1, *(n * order[j] / (j + 1) for j in range(last, n)), 1))
 
 
+@pytest.mark.full
 def test_adjusted_p_values_equal_statsmodels() -> None:
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     p = np.round(np.random.default_rng(0).random(400) ** 3, 3)
@@ -357,6 +360,7 @@ def fixed_interval(mean: float, deviation: float, n: int) -> tuple[float, float]
     return mean - reach, mean + reach
 
 
+@pytest.mark.full
 def test_the_sequence_holds_at_all_looks_where_the_fixed_interval_does_not() -> None:
     """60 nights of 50 users without any difference, looked at every night."""
     rng = np.random.default_rng(1)

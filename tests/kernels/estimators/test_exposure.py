@@ -120,6 +120,7 @@ def slow_parts(estimator: str, metric: str, user: Any, k: int | None, d: Definit
     return (total / most, 1.0) if most else (0.0, 1.0)
 
 
+@pytest.mark.full
 @settings(max_examples=150)
 @given(USERS, DEFINITIONS)
 def test_weighted_estimators_equal_loops_over_orders(users: Any, d: Definition) -> None:
@@ -365,6 +366,7 @@ def test_both_sides_of_the_pooled_quotient_are_unbiased() -> None:
         assert sum(likely * sums[place] for likely, sums, _ in outcomes()) == truth
 
 
+@pytest.mark.full
 def test_pooled_ndcg_converges_to_its_estimand_and_weighted_ndcg_does_not() -> None:
     """The exact mean over all exposures of 1, 2, 4 ... copies of the world."""
     discount = 1 / math.log2(3)

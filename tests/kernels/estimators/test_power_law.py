@@ -122,6 +122,7 @@ def test_both_methods_recover_a_known_exponent_within_their_errors() -> None:
         )
 
 
+@pytest.mark.full
 def test_goodness_accepts_a_power_law_and_refuses_a_poisson() -> None:
     rng = np.random.default_rng(3)
     counts, items = power_law.draw(2.5, 5, 800, rng)
@@ -197,6 +198,7 @@ def test_laws_beside_others() -> None:
     assert {one.name: one for one in thin.against}["geometric"].z < 0
 
 
+@pytest.mark.full
 def test_likelihoods_of_alternatives_by_scipy() -> None:
     """The geometric law from its distribution, the lognormal one at the best of a grid of parameters."""
     counts = np.random.default_rng(3).geometric(0.1, 400) + 9

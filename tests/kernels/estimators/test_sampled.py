@@ -332,6 +332,7 @@ def draw_ranks(ranks: Any, draw: NegativeDraw, seed: int) -> Any:
     return 1 + rng.hypergeometric(ranks - 1, draw.n - ranks, draw.m)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("replacement", [True, False])
 def test_simulated_draws_agree_with_the_expected_values(replacement: bool) -> None:
     draw, ranks = NegativeDraw(2_000, 50, replacement), draw_skewed_ranks(2_000, 40_000, 0)

@@ -115,6 +115,7 @@ def test_on_five_thousand_nodes_from_a_hub() -> None:
     assert p_value(ends, 0, law(csr, 0, 1, 0.5, 1)) > 1e-3
 
 
+@pytest.mark.full
 def test_heavy_nodes_are_recalled() -> None:
     csr, what = a_graph(2000, 8000), Walks(1000, 5, 0.5, top=50)
     recalls, matrix = [], hop_matrix(csr, 1)

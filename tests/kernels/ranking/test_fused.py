@@ -89,6 +89,7 @@ def check(fused, device):
     return compare
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["dot", "cosine"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("grid", [None, 2])
@@ -188,6 +189,7 @@ def near_ties(kind="dot"):
     return vectors, items, np.zeros(120), np.ones(120, bool), kind, truth, every
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["dot", "cosine"])
 def test_near_ties_in_the_last_bit(check, kind):
     check(near_ties(kind), (1, 20, 1000))
@@ -204,6 +206,7 @@ def test_duplicated_items_are_ties_in_order(check, device):
     check(world)
 
 
+@pytest.mark.full
 def test_masks_of_everything_users_without_positives_and_many_of_them(check):
     vectors, items, bias, scored, kind, _, _ = random_world(4, users=6, items=80)
     truth = [[], [3], list(range(80)), [5, 6], [], [7] * 3]
@@ -320,6 +323,7 @@ def test_bounds_hold_and_leave_little_undecided(fused, device):
     assert 0 < np.count_nonzero(~above_rt & ~below_rt) < 0.15 * exact_rt.size
 
 
+@pytest.mark.full
 def test_kernels_that_fail_or_err_are_not_used(fused, check, device, monkeypatch):
     """An error of the compiler, or wrong counts, cost speed and nothing else."""
     count_tile, world = fused._count_tile, random_world(3)
@@ -497,6 +501,7 @@ def in_a_process(code, **variables):
     return done.stdout
 
 
+@pytest.mark.full
 def test_a_run_on_the_cpu_loads_neither_triton_nor_spark():
     assert in_a_process(CPU_ONLY).strip() == "[]"
 

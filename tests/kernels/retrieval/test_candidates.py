@@ -20,6 +20,7 @@ def make_sets(rows: list[list[int]]) -> ItemSets:
     return ItemSets(offsets, np.array([i for row in rows for i in sorted(row)], np.int32))
 
 
+@pytest.mark.full
 @given(st.integers(0, 2**31), st.sampled_from(["dot", "cosine"]), st.booleans(), st.integers(1, 12))
 def test_lists_are_those_of_a_plain_sort(seed, kind, with_bias, top_k) -> None:
     """Small whole numbers tie often; large common parts leave float32 without a difference."""

@@ -55,6 +55,7 @@ def worlds(draw):
     )
 
 
+@pytest.mark.full
 @given(worlds())
 def test_both_ways_find_the_set_of_a_plain_loop(world) -> None:
     items, users, weights, theta, always = world

@@ -113,6 +113,7 @@ def test_the_loss_is_that_of_a_plain_loop(layers, sparse, negatives) -> None:
     assert torch.allclose(ours, plain)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layers", [0, 2])
 @pytest.mark.parametrize(("negatives", "groups"), [(1, 1), (7, 1), (7, 3), (60, 2)])
 def test_shared_negatives_leave_out_what_a_user_has(layers, negatives, groups) -> None:

@@ -67,6 +67,7 @@ def embed_nodes(net: GraphNetwork, graph: Adjacency, nodes: np.ndarray, x: np.nd
     return result[np.searchsorted(batch.outputs, nodes)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FORMS)
 def test_minibatches_are_layer_wise_inference(name) -> None:
     graph = adjacency(oracle.multigraph(), blocks=3, weighted=True)

@@ -246,6 +246,7 @@ def test_geweke(features: str) -> None:
     assert np.abs(scores).max() < 4, scores.round(1)
 
 
+@pytest.mark.full
 def test_geweke_finds_a_noise_that_is_drawn_wrongly() -> None:
     def twice(sampler: Sampler) -> None:
         sampler.alpha *= 1.1

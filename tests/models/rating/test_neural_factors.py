@@ -125,6 +125,7 @@ def forward(model: NetworkModel, u: int, i: int) -> float:
     return total
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_every_bit_of_a_score_follows_from_its_pair_alone(settings: Any) -> None:
     """Blocks of one user, of all users and of other items, and watched pairs: the same bits each time."""

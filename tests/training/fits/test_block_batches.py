@@ -81,6 +81,7 @@ def rank(source: BlockSource, rows: list[dict[str, Any]], size: int) -> list[dic
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", KINDS)
 def test_ranks_follow_from_the_stored_model_and_no_batch_changes_them(tmp_path: Path, name: str) -> None:
     source, rows = open_source(tmp_path, KINDS[name]), make_users()

@@ -67,6 +67,7 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", sorted(registry.FAMILIES))
 def test_files_and_their_order_change_no_bit(tmp_path, kind) -> None:
     small = {"bayesian_mf": {"features": "u,i,t,iu,ii", "dims": 2, "samples": 4}, "rbm": {"epochs": 3}}
