@@ -41,14 +41,16 @@ def check_warehouse(root: str) -> list[str]:
     return [f"storage     {root}: an object was written, read, refused a second time, and removed"]
 
 
-def check_models(root: str, models: Sequence[ModelConfig]) -> None:
+def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = False) -> None:
     """Refuse a warehouse that cannot hold the files of a model.
+
+    Where a schema of Spark's own catalog lies, only a session knows: it is refused when it has been opened.
 
     Raises:
         ConfigError: files of a model are mapped, and the warehouse is no folder; or tasks write them, and
             it is a catalog or on a storage that is read and written by Java alone.
     """
-    if is_local_folder(root) or may_have_folder(root):
+    if is_local_folder(root) or (may_have_folder(root) and not opened):
         return
     from recbench_spark.training.model_adapter import make_adapter  # noqa: PLC0415
 

@@ -7,6 +7,10 @@ the catalog shows the new version. Another catalog may commit itself: there Spar
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote
+
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
@@ -16,7 +20,7 @@ from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.table_folders import may_have_folder
 from recbench_spark.storage.table_sql import quote_text
-from recbench_spark.storage.uris import is_object_storage, is_remote
+from recbench_spark.storage.uris import arrow_uri, is_object_storage
 
 HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder of such a name"
 
@@ -29,30 +33,54 @@ def find_schema_place(spark: SparkSession, schema: str) -> str | None:
         schema: `catalog.schema`.
 
     Raises:
-        StoreError: there is no such catalog or schema.
+        StoreError: there is no such catalog or schema, or its table `runs` cannot be read.
     """
     try:
         if not spark.catalog.databaseExists(schema):
             raise StoreError(f"no schema {schema}", f"CREATE SCHEMA {schema}; {HINT_ROOT}")
         if not may_have_folder(schema):
             return None
-        place = decode_uri(spark.catalog.getDatabase(schema).locationUri).rstrip("/")
+        place = resolve_location(spark.catalog.getDatabase(schema).locationUri)
     except PySparkException as error:
         raise StoreError(f"cannot open warehouse {schema}: {first_line(error)}", HINT_ROOT) from None
-    if is_remote(place) and not is_object_storage(place):
+    if place is None:
         return None
-    return place if _find_table(spark, f"{schema}.{RUNS.name}") in {None, f"{place}/{RUNS.name}"} else None
+    runs = _find_table(spark, f"{schema}.{RUNS.name}")
+    return place if runs in {None, f"{place}/{RUNS.name}"} else None
+
+
+def resolve_location(location: str | None) -> str | None:
+    """Return the one name of a place that Spark names by an encoded URI, so that places can be compared.
+
+    Links of a folder are followed, and `s3a://` is `s3://`. None: the place is neither a folder of this
+    machine nor in an object storage.
+    """
+    if location is None:
+        return None
+    if is_object_storage(location):
+        return arrow_uri(unquote(location)).rstrip("/")
+    path = decode_uri(location)
+    return str(Path(path).resolve()) if path.startswith("/") else None
 
 
 def register_table(spark: SparkSession, schema: str, name: str, place: str) -> None:
     """Enter a table that exists at a place into the catalog, unless its name is there.
 
+    Another job may enter it at the same moment.
+
     Raises:
-        StoreError: as `is_registered`.
+        StoreError: as `is_registered`, or the catalog refuses.
     """
-    if not is_registered(spark, schema, name, place):
-        table = f"{schema}.{name}"
+    if is_registered(spark, schema, name, place):
+        return
+    table = f"{schema}.{name}"
+    try:
         spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING delta LOCATION {quote_text(place)}")
+    except PySparkException as error:
+        with suppress(PySparkException):
+            if is_registered(spark, schema, name, place):
+                return
+        raise StoreError(f"cannot enter {table} at {place}: {first_line(error)}", "run again") from None
 
 
 def is_registered(spark: SparkSession, schema: str, name: str, place: str) -> bool:
@@ -63,18 +91,27 @@ def is_registered(spark: SparkSession, schema: str, name: str, place: str) -> bo
     """
     table = f"{schema}.{name}"
     registered = _find_table(spark, table)
-    if registered not in {None, place}:
+    if registered not in {None, resolve_location(place)}:
         raise StoreError(
-            f"{table} lies at {registered}, and the schema at {place.rpartition('/')[0]}",
+            f"{table} lies at {registered or 'no place'}, and the schema at {place.rpartition('/')[0]}",
             f"ALTER TABLE {table} RENAME TO another name, or give another schema",
         )
     return registered is not None
 
 
 def _find_table(spark: SparkSession, table: str) -> str | None:
-    """Return the folder or URI of a table of the catalog; None: there is no such table."""
+    """Return the place of a table of the catalog, empty if it has none of ours; None: no such table.
+
+    Raises:
+        StoreError: the table exists, and Delta cannot describe it.
+    """
+    if not spark.catalog.tableExists(table):
+        return None
     try:
         row = spark.sql(f"DESCRIBE DETAIL {table}").select("location").first()
-    except AnalysisException:
-        return None
-    return None if row is None else decode_uri(row["location"]).rstrip("/")
+    except AnalysisException as error:
+        raise StoreError(
+            f"{table} is in the catalog, and cannot be read: {first_line(error)}",
+            f"restore its files, or DROP TABLE {table}",
+        ) from None
+    return "" if row is None else resolve_location(row["location"]) or ""

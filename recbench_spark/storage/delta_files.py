@@ -25,9 +25,9 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.delta_tables import list_table_files, open_for_write, open_table, read_dataset
-from recbench_spark.storage.object_errors import is_cut_answer
+from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
-from recbench_spark.storage.uris import join_uri
+from recbench_spark.storage.uris import is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -41,7 +41,9 @@ WRITER_VERSION = 2
 
 
 class ConflictError(Exception):
-    """Another writer committed first; the same commit may succeed when it is tried again."""
+    """Another writer committed first, or an answer was cut: the same commit may succeed when it is tried
+    again.
+    """
 
 
 class File(NamedTuple):
@@ -139,7 +141,8 @@ def commit(
         names.append("/".join(["chosen files", *partition.values()]))
         if not files:
             return False
-    with explain_delta_errors(f"write {folder}", "the disk must support hard links and renames"):
+    hint = "the disk must support hard links and renames"
+    with explain_delta_errors("write", folder, named=True, hint=hint):
         append(table, files, partition, *names)
     return True
 
@@ -259,7 +262,7 @@ def _write_rows(
     write = partial(
         write_deltalake, table, rows, commit_properties=properties, post_commithook_properties=hooks
     )
-    with explain_delta_errors(f"write {folder}"):
+    with explain_delta_errors("write", folder, named=predicate is None):
         if predicate is None:
             write(mode="append")
         else:
@@ -267,12 +270,21 @@ def _write_rows(
 
 
 @contextmanager
-def explain_delta_errors(what: str, hint: str = "") -> Iterator[None]:
+def explain_delta_errors(
+    action: str, place: str, *, named: bool = False, hint: str = "run again"
+) -> Iterator[None]:
     """Turn errors of `deltalake` into StoreError, and those after which a write may be tried again.
 
+    Args:
+        action: a verb, for the message.
+        place: folder or URI of the table.
+        named: the write has a name, or a second one changes nothing: after an answer that was cut it may be
+            tried again, since the log tells whether it has happened.
+        hint: what to do after other errors.
+
     Raises:
-        ConflictError: another writer was faster, or the storage's answer was cut. The write may have
-            happened; its name tells.
+        ConflictError: another writer was faster, or the answer to a write with a name was cut.
+        StoreError: all other errors of `deltalake` and of an object storage.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
 
@@ -281,11 +293,13 @@ def explain_delta_errors(what: str, hint: str = "") -> Iterator[None]:
     except CommitFailedError as error:
         raise ConflictError(str(error)) from None
     except (DeltaError, OSError) as error:
-        if is_cut_answer(error):
+        if named and is_cut_answer(error):
             raise ConflictError(str(error)) from None
-        if not isinstance(error, DeltaError):
+        if isinstance(error, DeltaError):
+            raise StoreError(f"cannot {action} {place}: {str(error).splitlines()[0]}", hint) from None
+        if not is_object_storage(place):
             raise
-        raise StoreError(f"cannot {what}: {str(error).splitlines()[0]}", hint) from None
+        raise storage_error(place, str(error)) from None
 
 
 def _quote_value(value: str) -> str:
@@ -375,7 +389,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
 
     predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
-    with _hold_version(folder) as table, explain_delta_errors(f"delete from {folder}"):
+    with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
         properties = _next_commit(table, f"delete {column}")
         table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
 

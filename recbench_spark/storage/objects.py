@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -26,7 +27,7 @@ from recbench_spark.storage.object_access import (
     open_filesystem,
     open_path,
 )
-from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
+from recbench_spark.storage.object_errors import CUT_ATTEMPTS, is_cut_answer, repeat_if_cut, storage_error
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
 from recbench_spark.storage.uris import (
     arrow_uri,
@@ -134,12 +135,33 @@ def list_objects(place: str) -> Iterator[str]:
 def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
     """Yield the objects below a key, without marks of folders.
 
+    After an answer that was cut the listing goes on behind the last object.
+    """
+    last: str | None = None
+    cuts = 0
+    while True:
+        try:
+            for entry in _list_after(store, key, last):
+                last, cuts = entry["path"], 0
+                yield entry
+        except Exception as error:
+            cuts += 1
+            if cuts == CUT_ATTEMPTS or not is_cut_answer(error):
+                raise
+            time.sleep(0.1 * 2**cuts)
+        else:
+            return
+
+
+def _list_after(store: ObjectStore, key: str, last: str | None) -> Iterator[ObjectMeta]:
+    """Yield the objects below a key whose names come after one, without marks of folders.
+
     A console of S3 and Hadoop mark a folder by an object without bytes whose name ends in a slash.
     obstore lists it without the slash, and finds no object of that name.
     """
     import obstore  # noqa: PLC0415
 
-    for chunk in _list_chunks(store, key):
+    for chunk in obstore.list(store, key or None, offset=last, chunk_size=LISTED_AT_ONCE):
         for entry in chunk:
             if not entry["size"]:
                 try:
@@ -147,25 +169,6 @@ def _list_entries(store: ObjectStore, key: str) -> Iterator[ObjectMeta]:
                 except FileNotFoundError:
                     continue
             yield entry
-
-
-def _list_chunks(store: ObjectStore, key: str) -> Iterator[Sequence[ObjectMeta]]:
-    """Yield the objects below a key by thousands. An answer that was cut is asked for again."""
-    last: str | None = None
-    while True:
-        chunk = repeat_if_cut(partial(_list_after, store, key, last))
-        if chunk:
-            yield chunk
-        if len(chunk) < LISTED_AT_ONCE:
-            return
-        last = chunk[-1]["path"]
-
-
-def _list_after(store: ObjectStore, key: str, last: str | None) -> Sequence[ObjectMeta]:
-    """Return the first thousand objects below a key whose names come after one."""
-    import obstore  # noqa: PLC0415
-
-    return next(iter(obstore.list(store, key or None, offset=last, chunk_size=LISTED_AT_ONCE)), [])
 
 
 def holds_files(place: str) -> bool:
@@ -259,13 +262,19 @@ def remove_object(place: str) -> None:
 
 def remove_objects(place: str) -> None:
     """Remove all objects below a place, a thousand by a request. Raises StoreError as `list_objects`."""
-    import obstore  # noqa: PLC0415
 
     bucket = split_bucket(place)
     with explain_storage(place):
         store = open_bucket(bucket.root)
-        for chunk in _list_chunks(store, bucket.key):
-            obstore.delete(store, [entry["path"] for entry in chunk])
+        repeat_if_cut(partial(_remove_listed, store, bucket.key))
+
+
+def _remove_listed(store: ObjectStore, key: str) -> None:
+    """Remove all objects below a key, a thousand by a request."""
+    import obstore  # noqa: PLC0415
+
+    for chunk in obstore.list(store, key or None, chunk_size=LISTED_AT_ONCE):
+        obstore.delete(store, [entry["path"] for entry in chunk])
 
 
 @contextmanager

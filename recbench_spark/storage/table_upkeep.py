@@ -41,7 +41,7 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
         StoreError: the storage does not answer, or refuses.
     """
     filters: Any = [(column, "not in", list(without))] if without else None
-    with explain_delta_errors(f"compact {place}"):
+    with explain_delta_errors("compact", place):
         table = open_table(place)
         table.optimize.compact(
             partition_filters=filters,
@@ -60,7 +60,7 @@ def vacuum_files(place: str, hours: float) -> None:
         StoreError: as `compact_files`.
     """
     ahead = max(0.0, time.time() - read_object_clock(place)) / 3600
-    with explain_delta_errors(f"vacuum {place}"):
+    with explain_delta_errors("vacuum", place):
         open_table(place).vacuum(
             math.ceil(hours + ahead),
             dry_run=False,

@@ -122,7 +122,7 @@ class WarehouseTables:
         self.spark = spark
         self.schema = root if is_catalog_schema(root) else ""
         root = (find_schema_place(spark, root) if self.schema else None) or root
-        self.in_catalog = root == self.schema
+        self.in_catalog = bool(self.schema) and root == self.schema
         self.root = root if self.in_catalog or "://" in root else str(Path(root).resolve())
         if is_object_storage(root):
             self.root = hadoop_uri(spark, root.rstrip("/"))

@@ -109,7 +109,7 @@ class HistoryFolder(RoundedFolder):
         def solve_used(bounds: Ints) -> Floats:
             vectors_rd = np.zeros((len(read_r), self.dims))
             with use_one_thread():
-                for first, end in pairwise(bounds.tolist()):
+                for first, end in (pair for pair in pairwise(bounds.tolist()) if pair[0] < pair[1]):
                     vectors_rd[first:end] = embed_prefixes(self.module, read_r[first:end], self.length)
             return vectors_rd
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recbench_spark.schemas import RUNS
 from tests.cluster.processes import PATIENCE, ROOT, SPARK_HOME, start_process
 from tests.nights import TINY
 from tools import compare_warehouses
@@ -57,4 +58,5 @@ def test_a_night_in_a_metastore_has_the_bits_of_a_folder(tmp_path: Path) -> None
     reader.write_text(READER)
     printed = submit(tmp_path, "reader", reader)
     assert "rows [Row(model='item_knn'), Row(model='popular')]" in printed
-    assert "comment" in printed and "run" in printed.partition("comment")[2]
+    (run_id,) = [column for column in RUNS.columns if column.name == "run_id"]
+    assert run_id.comment in printed.partition("comment")[2]

@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 
 from recbench_spark.schemas import TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, host_files
+from recbench_spark.storage import delta_files, host_files, objects
 from recbench_spark.storage.block_arrays import map_whole
 from recbench_spark.storage.delta_tables import open_table, read_dataset
-from recbench_spark.storage.objects import list_objects, put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.objects import (
+    list_folders,
+    list_objects,
+    put_if_absent,
+    read_bytes,
+    remove_objects,
+    write_bytes,
+)
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import create_object_table
@@ -72,6 +79,22 @@ def test_of_puts_at_once_no_two_win_and_the_content_says_whose_it_is(proxy: Prox
         assert sum(wins) <= 1
         assert winner is not None and (True not in wins or str(wins.index(True)).encode() == winner)
     assert proxy.done["lose"]
+
+
+def test_a_listing_that_is_cut_has_each_object_once(s3_server: S3Server, bucket: str, monkeypatch) -> None:
+    names = [f"x/{n}" for n in range(8)] + ["x-1", "y"]
+    for name in names:
+        write_bytes(f"{bucket}/{name}", b"1")
+    write_bytes(f"{bucket}/x/empty", b"")
+    monkeypatch.setattr(objects, "LISTED_AT_ONCE", 3)
+    with disturb(s3_server, Faults(cut=2)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.server.endpoint)
+        for _ in range(6):
+            assert sorted(list_objects(bucket)) == sorted([*names, "x/empty"])
+        assert proxy.done["cut"] >= 5
+        assert list_folders(bucket) == ["x"]
+        remove_objects(f"{bucket}/x")
+    assert sorted(list_objects(bucket)) == ["x-1", "y"]
 
 
 def test_bytes_and_blocks_are_read_whole(

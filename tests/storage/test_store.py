@@ -27,6 +27,7 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.storage import warehouse
+from recbench_spark.storage.catalogs import resolve_location
 from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.store import Store
@@ -46,7 +47,9 @@ SCHEMA = "spark_catalog.recbench_store_test"
 @pytest.fixture
 def schema(spark, tmp_path: Path) -> Iterator[str]:
     """A schema of Spark's own catalog in a folder."""
-    spark.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path / 'schema of mine'}'")
+    (tmp_path / "100 % mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "100 % mine")
+    spark.sql(f"CREATE SCHEMA {SCHEMA} LOCATION '{tmp_path / 'link' / 'schema'}'")
     yield SCHEMA
     spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
@@ -262,7 +265,7 @@ def test_an_unknown_catalog_or_schema_is_a_store_error(spark, root: str) -> None
 
 def test_a_schema_in_a_folder_is_written_by_tasks_and_read_by_name(spark, schema: str) -> None:
     store = Store(spark, schema)
-    assert store.is_file_storage and not store.in_catalog and store.root.endswith("/schema of mine")
+    assert store.is_file_storage and not store.in_catalog and store.root.endswith("/100 % mine/schema")
     assert list_names(spark, schema) == set(), "a store that only opens enters nothing"
     store.append_rows([trial(1)], TRIALS)
     store.append(facts(store, "a"), MANIFESTS)
@@ -275,8 +278,24 @@ def test_a_schema_in_a_folder_is_written_by_tasks_and_read_by_name(spark, schema
     assert len(Store(spark, store.root).rows(TRIALS)) == 2
 
 
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ("s3a://bucket/a%20b/", "s3://bucket/a b"),
+        ("s3://bucket/x", "s3://bucket/x"),
+        ("hdfs://host/x", None),
+        ("dbfs:/user/hive/warehouse", None),
+        (None, None),
+        ("file:/tmp/no%20such/../x/", "/tmp/x"),
+    ],
+)
+def test_places_of_schemas_have_one_name(location: str | None, place: str | None) -> None:
+    assert resolve_location(location) == place
+
+
 def list_names(spark, schema: str) -> set[str]:
-    return {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()}
+    rows = spark.sql(f"SHOW TABLES IN {schema}").collect()
+    return {row.tableName for row in rows if not row.isTemporary}  # views of this session are shown too
 
 
 def test_tables_of_a_schema_that_lie_elsewhere_are_kept(spark, schema: str, tmp_path: Path) -> None:
@@ -286,7 +305,7 @@ def test_tables_of_a_schema_that_lie_elsewhere_are_kept(spark, schema: str, tmp_
     spark.sql(f"CREATE TABLE {schema}.trials USING delta LOCATION '{elsewhere.location('trials')}'")
     with pytest.raises(StoreError, match=r"trials lies at .*elsewhere/trials, and the schema at "):
         Store(spark, schema).append_rows([trial(1)], TRIALS)
-    assert not (tmp_path / "schema of mine" / "trials").exists()
+    assert not (tmp_path / "link" / "schema" / "trials").exists()
     spark.sql(f"CREATE TABLE {schema}.runs USING delta LOCATION '{elsewhere.location('runs')}'")
     store = Store(spark, schema)
     assert store.in_catalog

@@ -20,8 +20,9 @@ from recbench_spark.training.sequence_models import CHECKPOINT
 
 ITEMS, MEMORY = 12, 4
 KINDS: dict[str, dict[str, Any]] = {"sasrec": {"blocks": 1}, "gru4rec": {}, "memn2n": {"hops": 2}}
-HISTORIES = ([3, 1, 4, 1, 5, 9, 2, 6], [11], [2, 7, 0])
-RATINGS = ([5, 2, 4, 4, 5, 3, 4, 5], [5], [1, 4, 5])
+HISTORIES = ([3, 1, 4, 1, 5, 9, 2, 6], [11], [2, 7, 0], [8, 3], [])
+RATINGS = ([5, 2, 4, 4, 5, 3, 4, 5], [5], [1, 4, 5], [1, 2], [])
+"""The fourth user likes nothing, and the last one has no rows."""
 
 
 @pytest.fixture(params=KINDS)
@@ -41,7 +42,9 @@ def fold(fold_in: HistoryFoldIn, histories: Any, ratings: Any) -> Any:
     none: Any = np.empty(0)
     folder = fold_in.make_folder(none, none, none)
     offsets = np.concatenate([[0], np.cumsum([len(own) for own in histories])])
-    return folder.fold(offsets, np.concatenate(histories), np.concatenate(ratings).astype(np.float64))
+    return folder.fold(
+        offsets, np.concatenate(histories).astype(np.int64), np.concatenate(ratings).astype(np.float64)
+    )
 
 
 def read_plainly(fold_in: HistoryFoldIn, items: list[int]) -> Any:

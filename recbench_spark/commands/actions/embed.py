@@ -26,7 +26,7 @@ from recbench_spark.graph.model_inputs import MODELS, PreparedGraphModel, descri
 from recbench_spark.graph.neighbourhoods import neighbourhood_source
 from recbench_spark.graph.nodes import embed_nodes
 from recbench_spark.graph.pipeline import embed, open_model_work
-from recbench_spark.graph.stored_graphs import FOLDER, split_source
+from recbench_spark.graph.stored_graphs import FOLDER, files_folder, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.kernels.graph.ids import MOST_NODES, hash_node_ids
 from recbench_spark.nightly.gates import gate_checks, gate_error
@@ -68,6 +68,8 @@ def run_embedding(args: argparse.Namespace) -> int:
     journal = Journal()
     journal.say("embed: starting Spark")
     store = Store(get_session("recbench-spark embed"), args.warehouse)
+    files_folder(store)
+    check_previous(store.root, args.previous)
     if settings is None:
         named = (
             split_source(store, args.split)
@@ -96,13 +98,21 @@ def check_names(args: argparse.Namespace) -> None:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
     if args.neighbourhoods:
         require_partition(args.warehouse, NEIGHBOURHOODS, args.neighbourhoods, "--neighbourhoods")
-    if args.previous and not is_catalog_schema(args.warehouse):
-        known = list_folders(join_uri(args.warehouse, FOLDER, MODELS))
-        if args.previous not in known:
-            message = f"--previous {args.previous}: no such model in {args.warehouse}"
-            raise ConfigError(message, nearest(args.previous, known))
+    if not is_catalog_schema(args.warehouse):
+        check_previous(args.warehouse, args.previous)
     if args.nodes:
         parse_ids(args.nodes)
+
+
+def check_previous(root: str, previous: str | None) -> None:
+    """Refuse the name of an earlier model that a warehouse does not have.
+
+    Raises:
+        ConfigError: there is no such model; the hint names the nearest one.
+    """
+    known = list_folders(join_uri(root, FOLDER, MODELS)) if previous else []
+    if previous and previous not in known:
+        raise ConfigError(f"--previous {previous}: no such model in {root}", nearest(previous, known))
 
 
 def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> None:

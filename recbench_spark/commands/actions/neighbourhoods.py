@@ -16,7 +16,7 @@ from recbench_spark.config import parse
 from recbench_spark.config.graph import NeighbourhoodSettings
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.graph.neighbourhoods import ensure_neighbourhoods, make_walks
-from recbench_spark.graph.stored_graphs import split_source
+from recbench_spark.graph.stored_graphs import files_folder, split_source
 from recbench_spark.inputs import pin_inputs
 from recbench_spark.query.command_lines import command_line, query_command
 from recbench_spark.runtime.journal import Journal
@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     journal = Journal()
     journal.say("neighbourhoods: starting Spark")
     store = Store(get_session("recbench-spark neighbourhoods"), args.warehouse)
+    files_folder(store)
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)
         settings = read_settings(args, source)

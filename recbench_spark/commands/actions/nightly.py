@@ -63,7 +63,9 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal,
     started = time.monotonic()
     spark = get_session(f"recbench-spark {benchmark.name}", small=is_small(benchmark))
     journal.say(f"Spark {spark.version} started ({time.monotonic() - started:.1f} s)")
-    return Store(spark, args.warehouse)
+    store = Store(spark, args.warehouse)
+    check_models(store.root, benchmark.models, opened=True)
+    return store
 
 
 def check_item_features(benchmark: Benchmark) -> None:

@@ -286,9 +286,8 @@ def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
 
     Args:
         module: a network in evaluation mode.
-        items: (l,) numbers of the items, the oldest first.
+        items: (l,) numbers of the items, the oldest first; at least one.
         length: newest items that a vector reads.
     """
     ends = range(1, len(items) + 1)
-    rows = [embed_history(module, items[max(0, end - length) : end] + 1) for end in ends]
-    return np.array(rows, np.float32).reshape(len(items), -1)
+    return np.stack([embed_history(module, items[max(0, end - length) : end] + 1) for end in ends])
