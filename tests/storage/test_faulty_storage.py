@@ -94,7 +94,7 @@ def test_a_listing_that_is_cut_has_each_object_once(s3_server: S3Server, bucket:
         assert proxy.done["cut"] >= 5
         assert list_folders(bucket) == ["x"]
         remove_objects(f"{bucket}/x")
-    assert sorted(list_objects(bucket)) == ["x-1", "y"]
+        assert sorted(list_objects(bucket)) == ["x-1", "y"]
 
 
 def test_bytes_and_blocks_are_read_whole(
