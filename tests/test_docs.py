@@ -158,7 +158,7 @@ NOT_RUN = {
     "evaluate_tables-1": "tests/test_readme.py runs it",
     "graph_embeddings-1": "a model file of jobs/embed.py, and no benchmark file",
     "bi-0": "it opens an exported file; tests/jobs/test_export.py runs the questions of the page",
-    "bi-6": "a dashboard of streamlit, which is no requirement; the page says what was tried",
+    "bi-6": "a dashboard of streamlit, which is no requirement",
     "duckdb_and_bi-0": "it reads the warehouse of the demo",
     "results-0": "a test below runs it on a file of its own",
 }

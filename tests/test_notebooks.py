@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 import nbformat
-import pandas as pd
 import pytest
 
 from tests.nights import Ran
-from tools.notebooks import NOTEBOOKS, find_differences, list_code, read_warehouse
+from tools.notebooks import NOTEBOOKS, find_differences, list_code, main, needs_warehouse
 
-OF_A_WAREHOUSE = [path for path in NOTEBOOKS if read_warehouse(path)]
-OF_THEIR_OWN = [path for path in NOTEBOOKS if not read_warehouse(path)]
+OF_A_WAREHOUSE = [path for path in NOTEBOOKS if needs_warehouse(path)]
+OF_THEIR_OWN = [path for path in NOTEBOOKS if not needs_warehouse(path)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -30,19 +27,9 @@ def test_outputs_are_stored(path: Path) -> None:
     assert places == [], "outputs name no place of a machine"
 
 
-@pytest.fixture
-def display(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Show frames as a notebook does, and draw to nowhere."""
-    before = mpl.get_backend()
-    mpl.use("agg")
-    with pd.option_context("display.max_columns", 20, "display.width", 80):
-        yield
-    mpl.use(before)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("path", OF_THEIR_OWN, ids=lambda path: path.stem)
-def test_cells_show_what_is_stored(path: Path, display: None) -> None:
+def test_cells_show_what_is_stored(path: Path) -> None:
     assert find_differences(path) == []
 
 
@@ -55,6 +42,18 @@ def test_another_output_is_seen(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"2\\n"', '"3\\n"'))
     (line,) = find_differences(path)
     assert line.startswith("sum, code cell 0: stored\n3")
+
+
+def test_a_check_says_what_it_did_not_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", "read_leaderboard"]) == 1, "nothing was compared"
+    printed = capsys.readouterr().out
+    assert printed.startswith("not compared") and printed.endswith(": read_leaderboard\n")
+
+
+def test_an_unknown_notebook_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--check", "read_leaderbord"])
+    assert stopped.value.code == 2 and "'read_leaderboard'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from nbformat import read as read_notebook
 from recbench_spark import cli
 from recbench_spark.commands import benchmark, board, compare, embed, evaluate, nightly, query, tune
 from recbench_spark.config import load_benchmark
-from tools.notebooks import NOTEBOOKS, read_warehouse
+from tools.notebooks import NOTEBOOKS, needs_warehouse
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -219,7 +219,7 @@ def test_two_models_of_the_demo_are_compared(
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in NOTEBOOKS if read_warehouse(path)], ids=lambda path: path.stem
+    "path", [path for path in NOTEBOOKS if needs_warehouse(path)], ids=lambda path: path.stem
 )
 def test_a_notebook_runs_on_the_demo(path: Path, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECBENCH_WAREHOUSE", str(demo))

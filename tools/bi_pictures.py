@@ -1,7 +1,7 @@
 """Draw the five questions of docs/how_to/bi.md: python -m tools.bi_pictures results.duckdb [FOLDER].
 
 The file is an export of the demo's warehouse after two nights (`make demo`, `make demo-night`). The
-questions are the blocks of SQL of the page, in their order.
+questions are the blocks of SQL of the page, in their order; one without rows gets no picture.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how_to" / "bi.md"
+NOTED = ("Creator", "Date", "Format", "Type")
+"""What matplotlib notes in a file of itself; left out."""
+
 BLUE, ORANGE = "#0b62d6", "#c2410c"
 
 Draw = Callable[[Any, pd.DataFrame], None]
@@ -39,10 +42,14 @@ def main(file: str, folder: str = str(ROOT / "docs" / "how_to" / "bi")) -> None:
     target.mkdir(exist_ok=True, parents=True)
     with duckdb.connect(file, read_only=True) as connection:
         for (name, draw), sql in zip(PICTURES.items(), questions, strict=True):
+            rows = connection.sql(sql).to_df()
+            if rows.empty:
+                print(f"{name}: no rows, no picture")
+                continue
             figure, axis = plt.subplots(figsize=(7, 3))
-            draw(axis, connection.sql(sql).to_df())
+            draw(axis, rows)
             figure.tight_layout()
-            figure.savefig(target / f"{name}.svg", metadata={"Date": None})
+            figure.savefig(target / f"{name}.svg", metadata=dict.fromkeys(NOTED))
             plt.close(figure)
             print(target / f"{name}.svg")
 

@@ -12,36 +12,59 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import nbformat
+import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def main() -> int:
-    """Store or check the outputs of the named notebooks, or of all."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Store or check the outputs of the named notebooks, or of all.
+
+    Returns:
+        0, or 1 if `--check` finds a difference or compares none.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks (default: all)")
+    known = [path.stem for path in NOTEBOOKS]
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", choices=known, default=known, help="notebooks (default: all)"
+    )
     parser.add_argument(
         "--check", action="store_true", help="compare texts with the stored ones, write nothing"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    chosen = [path for path in NOTEBOOKS if not args.names or path.stem in args.names]
-    if not args.check:
-        for path in chosen:
-            store_outputs(path)
-        return 0
-    differences = [line for path in chosen if not read_warehouse(path) for line in find_differences(path)]
-    print("\n".join(differences) or "same")
-    return 1 if differences else 0
+    chosen = [path for path in NOTEBOOKS if path.stem in args.names]
+    if args.check:
+        return check_outputs(chosen)
+    for path in chosen:
+        store_outputs(path)
+    return 0
 
 
-def read_warehouse(path: Path) -> bool:
+def check_outputs(paths: Sequence[Path]) -> int:
+    """Compare the outputs of notebooks that make their own data; print which differ or are left out.
+
+    Returns:
+        0, or 1 if some differ or none was compared.
+    """
+    compared = [path for path in paths if not needs_warehouse(path)]
+    left_out = [path.stem for path in paths if needs_warehouse(path)]
+    differences = [line for path in compared for line in find_differences(path)]
+    if compared:
+        print("\n".join(differences) or f"same: {', '.join(path.stem for path in compared)}")
+    if left_out:
+        print(f"not compared, since what they show depends on a warehouse: {', '.join(left_out)}")
+    return 1 if differences or not compared else 0
+
+
+def needs_warehouse(path: Path) -> bool:
     """Return whether a notebook reads a warehouse, so that its outputs depend on it."""
     return "RECBENCH_WAREHOUSE" in path.read_text()
 
@@ -70,11 +93,23 @@ def find_differences(path: Path) -> list[str]:
     """Return a line for each cell that prints or shows another text than the stored one."""
     notebook = nbformat.read(path, as_version=4)
     cells = list_code(notebook)
+    with show_as_notebook():
+        shown = list(run_cells([cell.source for cell in cells]))
     return [
         f"{path.stem}, code cell {n}: stored\n{stored}\nnow\n{now}"
-        for n, (cell, now) in enumerate(zip(cells, run_cells([c.source for c in cells]), strict=True))
+        for n, (cell, now) in enumerate(zip(cells, shown, strict=True))
         if (stored := join_texts(cell.outputs)) is not None and stored.split() != now.split()
     ]
+
+
+@contextmanager
+def show_as_notebook() -> Iterator[None]:
+    """Show frames as wide as Jupyter's kernel does, whatever the terminal, and draw to nowhere."""
+    before = mpl.get_backend()
+    mpl.use("agg")
+    with pd.option_context("display.max_columns", 20, "display.width", 80):
+        yield
+    mpl.use(before)
 
 
 def join_texts(outputs: Sequence[Any]) -> str | None:

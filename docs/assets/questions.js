@@ -9,10 +9,10 @@
 
   const readQuestion = (typed) => {
     if (/["+~^*:]/.test(typed)) return typed; // written for the search engine
-    const words = typed.toLowerCase().split(/[\s?!.,;()@_/]+/).filter(Boolean);
-    const asked = words.filter((word) => !EVERYWHERE.has(word));
+    const parts = typed.toLowerCase().split(/[\s?!.,;()@_/]+/);
+    const words = parts.filter((part) => part && !EVERYWHERE.has(part));
     const typing = /\w$/.test(typed);
-    return asked.map((word, n) => (typing && n === asked.length - 1 ? word : `${word}^1`)).join(" ");
+    return words.map((word, n) => (typing && n === words.length - 1 ? word : `${word}^1`)).join(" ");
   };
 
   const post = Worker.prototype.postMessage;

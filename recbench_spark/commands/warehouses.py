@@ -48,7 +48,7 @@ def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = Fal
 
     Raises:
         ConfigError: files of a model are mapped, and the warehouse is no folder; or tasks write them, and
-            it is a catalog or on a storage that is read and written by Java alone.
+            it is a catalog where Spark writes, or on a storage that is read and written by Java alone.
     """
     if is_local_folder(root) or (may_have_folder(root) and not opened):
         return

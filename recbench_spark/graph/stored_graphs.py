@@ -62,7 +62,8 @@ def files_folder(store: Store) -> str:
     """Return the folder of the files of graphs, a path or a URI.
 
     Raises:
-        StoreError: the warehouse is a catalog, or on a storage whose objects tasks do not write themselves.
+        StoreError: the warehouse is a catalog where Spark writes, or on a storage whose objects tasks do
+            not write themselves.
     """
     if not store.is_file_storage:
         raise StoreError(

@@ -110,8 +110,9 @@ def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[Sp
     """Yield the split with the lease of a model's fit; None if the model was fitted before.
 
     Two nights at once fit a model once: the second one waits. A killed fit leaves its checkpoints to the
-    next owner of the lease. A remote warehouse and a catalog have no leases: there both nights fit, and the
-    name of the append keeps one result. Models with checkpoints have leases on the driver's host instead.
+    next owner of the lease. A remote warehouse and a catalog where Spark writes have no leases: there both
+    nights fit, and the name of the append keeps one result. On object storage, models with checkpoints have
+    leases on the driver's host instead.
     """
     folder = find_lease_folder(adapter, data)
     if folder is None:

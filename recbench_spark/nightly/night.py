@@ -168,7 +168,7 @@ def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> Itera
     """Hold the lock of a night; another job with the same night waits until this one has ended.
 
     The second job then sees the results of the first one. A killed job is not waited for. A remote
-    warehouse and a catalog have no leases: there both jobs run, and each run is whole.
+    warehouse and a catalog where Spark writes have no leases: there both jobs run, and each run is whole.
 
     Args:
         night: the night.
@@ -291,7 +291,7 @@ def headline_filter(benchmark: Benchmark) -> Column:
 def yesterday_stamp(store: Store) -> str:
     """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
 
-    The clock is that of the warehouse's storage, and this host's for a catalog and HDFS.
+    The clock is that of the warehouse's storage, and this host's for HDFS and a catalog where Spark writes.
     """
     seconds = store.read_clock()
     return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)

@@ -39,7 +39,7 @@ from recbench_spark.storage.table_sql import view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """Write the report, except in a catalog; return its place and the leaderboard."""
+    """Write the report, except where Spark alone writes; return its place and the leaderboard."""
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
         path = None

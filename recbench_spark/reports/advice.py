@@ -43,7 +43,7 @@ BY_NATURE = {
 }
 """Checks that some kinds of models cannot pass: parts of their names, and these kinds."""
 
-FITTED_HERE = {"als", "als_wr", "implicit_als", "item_knn", "lightgcn", "mf_bpr", "sgd_mf"}
+LOCAL_KINDS = {"als", "als_wr", "implicit_als", "item_knn", "lightgcn", "mf_bpr", "sgd_mf"}
 """Kinds of models that this package fits to relevant rows. A generated world has users and items without
 such rows, and items that share no neighbour: what these models lack there is the world's nature. A model
 from outside has no excuse there."""
@@ -103,9 +103,9 @@ def choose_advice(row: CheckRow, kinds: dict[str, str], generated: Collection[st
 
 
 def _is_by_nature(row: CheckRow, kinds: dict[str, str], generated: Collection[str]) -> bool:
-    excuses = [some for name, some in BY_NATURE.items() if name in row.check]
-    return bool(row.models and excuses) and all(
-        kinds.get(model) in excuses[0] or (model in generated and kinds.get(model) in FITTED_HERE)
+    excused = set().union(*(some for name, some in BY_NATURE.items() if name in row.check))
+    return bool(row.models and excused) and all(
+        kinds.get(model) in excused or (model in generated and kinds.get(model) in LOCAL_KINDS)
         for model in row.models
     )
 

@@ -37,7 +37,7 @@ def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
 
     Args:
         path: any path or URI.
-        root: the folder of the warehouse, or its URI; None for a catalog.
+        root: the folder of the warehouse, or its URI; None for a catalog where Spark writes.
         subfolder: name of a folder directly below the root, such as `fit_files`.
     """
     if root is None or is_remote(path) != is_remote(root):

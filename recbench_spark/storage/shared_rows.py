@@ -40,7 +40,8 @@ def base_folder(spark: SparkSession, root: str | None = None) -> str:
 
     Args:
         spark: the session.
-        root: a folder of the warehouse; None: it has none (a catalog), or there is no warehouse.
+        root: a folder of the warehouse; None: it has none (a catalog where Spark writes), or there is no
+            warehouse.
 
     Raises:
         ConfigError: there is no root and no setting, and workers are on other hosts.

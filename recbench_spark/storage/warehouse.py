@@ -113,7 +113,7 @@ class WarehouseTables:
     Attributes:
         root: folder or URI of the tables, or a `catalog.schema` whose tables Spark alone writes.
         schema: `catalog.schema` in which the tables have names; empty: in none.
-        in_catalog: true if the root is a `catalog.schema`.
+        in_catalog: true if the root is a `catalog.schema`, where Spark writes.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class WarehouseTables:
 
     @property
     def folder(self) -> Path | None:
-        """The root as a local folder; None if it is remote or a catalog."""
+        """The root as a local folder; None if it is remote or a catalog where Spark writes."""
         return None if self.in_catalog or "://" in self.root else Path(self.root)
 
     @property
@@ -159,7 +159,7 @@ class WarehouseTables:
     def files_root(self) -> str:
         """Root of files that later jobs need: the warehouse's folder, where retention looks for them.
 
-        A catalog has no folder of its own; its files are in scratch.
+        A catalog where Spark writes has no folder of its own; its files are in scratch.
         """
         return self.scratch if self.in_catalog else self.root
 

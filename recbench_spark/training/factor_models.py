@@ -95,7 +95,8 @@ def fit_folder(data: SplitData, processes: int) -> Path:
         processes: number of processes; all of them must see the folder.
 
     Raises:
-        StoreError: the warehouse is a catalog, or a host of the fit's processes does not see the folder.
+        StoreError: the warehouse is on HDFS or a catalog where Spark writes, or a host of the fit's
+            processes does not see the folder.
     """
     if data.lease is None:
         raise StoreError(

@@ -16,6 +16,7 @@ from recbench_spark.reports import (
     Fall,
     Report,
     add_nights,
+    advice,
     leaderboard_text,
     list_causes,
     make_fall,
@@ -238,6 +239,14 @@ def test_a_model_of_all_users_has_no_excuse_for_users_without_output() -> None:
     row = CheckRow("test: users without output", "warning", False, 1.0, 0.0, "x", ("a",))
     titles = {kind: choose_advice(row, {"a": kind})[0] for kind in ("popular", "truth", "published")}
     assert titles == {"popular": "Look at a model's output", "truth": "Notes", "published": "Notes"}
+
+
+def test_a_check_with_two_excuses_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = CheckRow("test: tied truth items, users without output", "warning", False, 1.0, 0.0, "x", ("a",))
+    monkeypatch.setattr(
+        advice, "BY_NATURE", {"users without output": {"truth"}, "tied truth items": {"popular"}}
+    )
+    assert {choose_advice(row, {"a": kind})[0] for kind in ("truth", "popular")} == {"Notes"}
 
 
 def test_what_a_generated_world_leaves_out_is_a_note_for_models_that_are_fitted_here() -> None:

@@ -180,7 +180,7 @@ def require_folder(warehouse: str) -> None:
     A schema of Spark's own catalog is looked at when Spark has started.
 
     Raises:
-        ConfigError: it is a catalog, or on a storage that is read and written by Java alone.
+        ConfigError: it is another catalog, or on a storage that is read and written by Java alone.
         StoreError: the object storage does not answer, or refuses.
     """
     if may_have_folder(warehouse):

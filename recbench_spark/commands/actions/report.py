@@ -26,5 +26,6 @@ def run(args: argparse.Namespace) -> int:
     night = open_night(store, benchmark, args.logical_date)
     path, leaderboard = report_night(night, Journal())
     print(leaderboard)
-    print(f"report: {link_place(path)}" if path else "no report: a catalog has no place for it")
+    missing = "no report: Spark alone writes this warehouse, so there is no place for it"
+    print(f"report: {link_place(path)}" if path else missing)
     return OK
