@@ -113,6 +113,11 @@ were not run on as many that day:
 | implicit 0.7.3 | 1,000, half of them tied | 18,000 | 1.7e-16 |
 | scikit-learn 1.9.1 | 1,000, half of them tied | 9,000 | below 1e-9 |
 | warprec 2.2.8 (single precision) | 1,000, half of them tied | 90,500 | 9.5e-08 |
+| torchmetrics 1.8 (single precision) | 1,000, untied | 41,000 | 1.4e-07 |
+| ranx | 1,000, untied | 59,000 | 1.1e-16 |
+| trec_eval | 1,000, untied | 34,000 | 2.2e-16 |
+| cornac | 1,000, untied | 46,000 | 3.3e-16 |
+| lenskit 2026.4.0 | 750, half of them tied | 39,750 | 2.2e-16 |
 """
 
 LIMITS = """## What a preset does not follow
