@@ -19,8 +19,8 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how_to" / "bi.md"
-NOTED = ("Creator", "Date", "Format", "Type")
-"""What matplotlib notes in a file of itself; left out."""
+METADATA_KEYS = ("Creator", "Date", "Format", "Type")
+"""Keys of the metadata that matplotlib writes into an SVG file. The pictures have none of them."""
 
 BLUE, ORANGE = "#0b62d6", "#c2410c"
 
@@ -49,7 +49,7 @@ def main(file: str, folder: str = str(ROOT / "docs" / "how_to" / "bi")) -> None:
             figure, axis = plt.subplots(figsize=(7, 3))
             draw(axis, rows)
             figure.tight_layout()
-            figure.savefig(target / f"{name}.svg", metadata=dict.fromkeys(NOTED))
+            figure.savefig(target / f"{name}.svg", metadata=dict.fromkeys(METADATA_KEYS))
             plt.close(figure)
             print(target / f"{name}.svg")
 

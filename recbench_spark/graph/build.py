@@ -60,7 +60,7 @@ from recbench_spark.storage.block_arrays import (
 )
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output
-from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.retries import commit_files
 
 if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.config.graph import GraphSource
@@ -362,8 +362,7 @@ def write_node_table(context: SparkContext, graph: Graph, folder: str) -> None:
     write = partial(_write_node_rows, graph=graph, folder=folder, partition=partition)
     files = context.parallelize(graph.blocks, len(graph.blocks)).map(write).collect()
     delta_files.require_visible(folder, files)
-    commit = partial(delta_files.commit, folder, files, partition, name)
-    retry_while(is_delta_conflict, f"write {folder}", commit)
+    commit_files(folder, files, partition, name)
 
 
 def _write_node_rows(block: NodeBlock, graph: Graph, folder: str, partition: dict[str, str]) -> File:

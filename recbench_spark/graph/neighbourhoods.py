@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from typing import NamedTuple
 
 from recbench_spark.config.graph import GraphSource, NeighbourhoodSettings
@@ -16,7 +15,7 @@ from recbench_spark.kernels.graph.walks import Walks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import NEIGHBOURHOODS
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.retries import commit_files
 from recbench_spark.storage.store import Store
 
 MAPPED_SHARE = 0.5
@@ -81,8 +80,7 @@ def ensure_neighbourhoods(store: Store, settings: NeighbourhoodSettings, journal
         counts.update(_count_walks(written, walks))
         # The checks come first: if the run is killed in between, a second run writes both.
         write_graph_checks(store, name, _count_walks(written, walks))
-        commit = partial(delta_files.commit, folder, files, partition, name)
-        retry_while(is_delta_conflict, f"write {folder}", commit)
+        commit_files(folder, files, partition, name)
     _report_counts(journal, written, walks, time.monotonic() - started)
     return name
 

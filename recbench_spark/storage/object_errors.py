@@ -62,8 +62,10 @@ CUT = (
     "getting list response body",
     "message length reached",
 )
+"""Words of an error after an answer whose end is missing."""
 
 CUT_ATTEMPTS = 5
+"""Number of times that a request is made whose answers are cut."""
 
 
 def is_cut_answer(error: Exception) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.delta_files import ConflictError
+from recbench_spark.storage.delta_files import ConflictError, File, commit
 
 ATTEMPTS = 6
 T = TypeVar("T")
@@ -44,6 +45,15 @@ def retry_while(
             # Jitter without a random number: two processes differ in their ids.
             time.sleep(wait * 2**attempt * (1 + os.getpid() % 97 / 97))
     raise AssertionError("unreachable")
+
+
+def commit_files(folder: str, files: Sequence[File], partition: Mapping[str, str], once: str) -> None:
+    """Append files to a table in one version, once per name, as `delta_files.commit`.
+
+    Raises:
+        StoreError: as `delta_files.commit` and `retry_while`.
+    """
+    retry_while(is_delta_conflict, f"write {folder}", partial(commit, folder, files, partition, once))
 
 
 def first_line(error: Exception) -> str:

@@ -45,7 +45,7 @@ from recbench_spark.storage.leases import make_folder_once
 from recbench_spark.storage.made_folders import hold_private_folder
 from recbench_spark.storage.objects import open_output
 from recbench_spark.storage.publish import local_path
-from recbench_spark.storage.retries import is_delta_conflict, retry_while
+from recbench_spark.storage.retries import commit_files
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.uris import is_remote, join_uri
@@ -114,8 +114,7 @@ def ensure_nearest_nodes(
         counts.update(lists)
         # The checks come first: if the run is killed in between, a second run writes both.
         write_graph_checks(store, name, lists)
-        commit = partial(delta_files.commit, folder, files, partition, name)
-        retry_while(is_delta_conflict, f"write {folder}", commit)
+        commit_files(folder, files, partition, name)
     journal.say("{nodes:,} nodes, {neighbours:,} neighbours, {short_lists:,} short lists".format(**counts))
     return name
 

@@ -68,7 +68,7 @@ def drop_copies() -> None:
         path.unlink()
 
 
-def test_of_puts_at_once_no_two_win_and_the_content_says_whose_it_is(proxy: Proxy) -> None:
+def test_conditional_puts_at_once_have_at_most_one_winner_whose_content_stays(proxy: Proxy) -> None:
     """A lost answer may hide one's own success; a second success never appears."""
     place = f"s3://{proxy.server.make_bucket()}"
     for n in range(10):

@@ -69,7 +69,8 @@ def run_embedding(args: argparse.Namespace) -> int:
     journal.say("embed: starting Spark")
     store = Store(get_session("recbench-spark embed"), args.warehouse)
     files_folder(store)
-    check_previous(store.root, args.previous)
+    if is_catalog_schema(args.warehouse):
+        check_previous(store.root, args.previous)
     if settings is None:
         named = (
             split_source(store, args.split)
