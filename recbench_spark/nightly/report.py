@@ -82,7 +82,10 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))
     if benchmark.comparisons is None:
         return report
-    return replace(report, changes=reports.make_changes(read_changes(store, benchmark, selected)))
+    changes = read_changes(store, benchmark, selected)
+    return replace(
+        report, changes=reports.make_changes(changes), code_changes=reports.describe_code_changes(changes)
+    )
 
 
 def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFrame:

@@ -6,7 +6,7 @@ Nothing here needs Spark: the tables are pandas frames, from Spark or `deltalake
 
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_report
-from recbench_spark.reports.changes import make_changes
+from recbench_spark.reports.changes import describe_code_changes, make_changes
 from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements
 from recbench_spark.reports.facts import LearningCurveFacts, Report
 from recbench_spark.reports.graphs import make_graphs
@@ -47,6 +47,7 @@ __all__ = [
     "add_nights",
     "board_text",
     "choose_indexes",
+    "describe_code_changes",
     "leaderboard_text",
     "list_causes",
     "make_board",

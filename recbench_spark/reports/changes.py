@@ -15,6 +15,13 @@ GROUPS_PER_KEY = 8
 OTHERS = "others"
 VISIBLE = 0.00005
 """Smallest change that four decimals show."""
+OTHER_DIFFERENCES = {
+    True: "nothing else differs: log and settings are the same",
+    False: "log or settings differ as well; run that night again with this code to tell them apart",
+    None: "settings are the same; whether the log is, cannot be known: that code did not identify it by "
+    "content; run that night again with this code to tell",
+}
+"""Sentence on log and settings if the code changed, by `code_alone`."""
 
 
 def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
@@ -37,9 +44,23 @@ def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
     return tuple(facts)
 
 
+def describe_code_changes(changes: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence for each model whose code changed since its night before, moved or not."""
+    if "code_change" not in changes:
+        return ()
+    columns = ["model", "other_date", "code_change", "code_alone"]
+    rows = changes.loc[changes.code_change.notna(), columns].drop_duplicates()
+    rows = rows.sort_values(columns[:3], kind="stable")
+    return tuple(_describe_code_change(*row) for row in rows.itertuples(index=False, name=None))
+
+
+def _describe_code_change(model: str, other_date: object, code: str, alone: Any) -> str:
+    rest = OTHER_DIFFERENCES[None if pd.isna(alone) else bool(alone)]
+    return f"{model}: the code changed since {str(other_date)[:10]} ({code}); {rest}."
+
+
 def _make_change(part: str, model: str, key: str, rows: list[dict[Any, Any]]) -> ChangeFacts:
     first = rows[0]
-    code = first.get("code_change")
     groups = sorted((_make_group(row) for row in rows), key=lambda g: (-g.size, g.group))
     shown, rest = groups[:GROUPS_PER_KEY], groups[GROUPS_PER_KEY:]
     metric = str(first["metric"]) if pd.isna(first["k"]) else f"{first['metric']}@{int(first['k'])}"
@@ -52,8 +73,6 @@ def _make_change(part: str, model: str, key: str, rows: list[dict[Any, Any]]) ->
         after=float(first["value"]),
         key=key,
         groups=(*shown, _sum_groups(rest)) if rest else tuple(shown),
-        code=None if pd.isna(code) else str(code),
-        code_alone=None if pd.isna(first.get("code_alone")) else bool(first["code_alone"]),
     )
 
 

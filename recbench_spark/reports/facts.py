@@ -269,22 +269,9 @@ class GroupChange:
         return abs(self.mix) + abs(self.within)
 
 
-OTHER_DIFFERENCES = {
-    True: "nothing else differs: log and settings are the same",
-    False: "log or settings differ as well; run that night again with this code to tell them apart",
-    None: "settings are the same; whether the log is, cannot be known: that code did not identify it by "
-    "content; run that night again with this code to tell",
-}
-"""Sentence on log and settings if the code changed, by `code_alone`."""
-
-
 @dataclass(frozen=True)
 class ChangeFacts:
-    """Change of a model's mean since the previous night, over the groups of one key.
-
-    code: versions and revisions in which the code of the two nights differs, None if there are none;
-    code_alone: True if nothing else differs; None: unknown.
-    """
+    """Change of a model's mean since the previous night, over the groups of one key."""
 
     part: str
     model: str
@@ -294,16 +281,6 @@ class ChangeFacts:
     after: float
     key: str
     groups: tuple[GroupChange, ...]
-    code: str | None = None
-    code_alone: bool | None = False
-
-    @property
-    def code_sentence(self) -> str | None:
-        """Sentence on a change of the code, and on other differences; None if the code is the same."""
-        if self.code is None:
-            return None
-        rest = OTHER_DIFFERENCES[self.code_alone]
-        return f"{self.model}: the code changed since {self.other_date} ({self.code}); {rest}."
 
     @property
     def mix(self) -> float:
@@ -474,6 +451,7 @@ class Report:
     runs: tuple[RunFacts, ...]
     sql_lines: tuple[str, ...]
     changes: tuple[ChangeFacts, ...] = ()
+    code_changes: tuple[str, ...] = ()
     disagreements: Disagreements | None = None
     corrections: tuple[CorrectionFacts, ...] = ()
     regressions: tuple[str, ...] = ()

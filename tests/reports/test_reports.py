@@ -19,6 +19,7 @@ from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.kernels.comparison.significance import dependent_correlations
 from recbench_spark.reports import (
     Report,
+    describe_code_changes,
     leaderboard_text,
     make_changes,
     make_report,
@@ -26,7 +27,7 @@ from recbench_spark.reports import (
     write_page,
     write_report,
 )
-from recbench_spark.reports.facts import MetricEstimate, ReportedMeasure
+from recbench_spark.reports.facts import ChangeFacts, MetricEstimate, ReportedMeasure
 from recbench_spark.reports.phrases import ANY, AXES_IN_WORDS, definition_in_words, format_estimate
 from recbench_spark.reports.scales import Axis, axis_for, spread_labels
 from recbench_spark.reports.text import BAR_WIDTH, interval_bar
@@ -665,10 +666,22 @@ def test_a_number_that_the_code_moved_is_said_to_be(alone: bool | None, word: st
     rows = [change("left", -0.25, 0.125, **moved), change("1", 0.5, 0.25, group_key="n_relevant", **moved)]
     same = change("x", 0.0, 0.25, model="b", code_change=None, code_alone=None)
     facts = make_changes(pd.DataFrame([*rows, same]))
-    page = render_html(replace(report(number("a", 0.75)), changes=facts))
-    said = re.findall('<p class="warn">(.*the code changed.*)</p>', page)
+    said = find_code_changes([*rows, same], facts)
     assert len(said) == 1 and said[0].startswith("a: ") and word in said[0]
     assert "2026-01-04 (recbench-spark 1 -&gt; 2: splits 1 -&gt; 2)" in said[0]
+
+
+def test_changed_code_is_said_where_no_number_moved() -> None:
+    still = change("x", 0.0, 0.0, value=0.5, code_change="recbench-spark 1 -> 2: ", code_alone=True)
+    assert len(find_code_changes([still], ())) == 1
+    assert find_code_changes([change("x", 0.0, 0.0, value=0.5)], ()) == []
+
+
+def find_code_changes(rows: list[dict[str, Any]], facts: tuple[ChangeFacts, ...]) -> list[str]:
+    lines = describe_code_changes(pd.DataFrame(rows))
+    page = render_html(replace(report(number("a", 0.75)), changes=facts, code_changes=lines))
+    assert ('href="#changes"' in page) == bool(facts or lines)
+    return re.findall('<p class="warn">(.*the code changed.*)</p>', page)
 
 
 # ------------------------------------------------------------------------------- exposure
