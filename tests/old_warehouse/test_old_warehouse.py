@@ -116,7 +116,8 @@ def test_old_numbers_are_neither_skipped_nor_mixed_and_the_code_is_named(
     assert read_changes(store, 3) == {}
     moved = spark.table("current_changes").where("logical_date = DATE'2026-01-03' AND difference <> 0")
     assert moved.isEmpty()
-    assert {name for name, rows in before.items() if rows - read_rows(store)[name]} == set()
+    after = read_rows(store)
+    assert {name for name, rows in before.items() if rows - after[name]} == set()
 
 
 def read_changes(store: Store, day: int) -> dict[str, set[tuple[bool, str, str]]]:
