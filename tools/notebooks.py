@@ -1,7 +1,7 @@
 """Run notebooks and store their outputs, or check them: python -m tools.notebooks [--check] [NAME ...].
 
 Three of them read a warehouse: that of `make demo`, or the one that RECBENCH_WAREHOUSE names. The others
-make their own data.
+make their own data. One of these needs Java.
 """
 
 from __future__ import annotations

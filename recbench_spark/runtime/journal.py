@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -74,8 +74,11 @@ class Journal:
 
     def say(self, text: str) -> None:
         """Print a line for the person who watches, with the seconds since the start."""
-        with self.bar.hide() if self.bar else nullcontext():
-            print(f"[{time.monotonic() - self.started:6.1f} s] {text}", file=self.stream, flush=True)
+        line = f"[{time.monotonic() - self.started:6.1f} s] {text}"
+        if self.bar:
+            self.bar.say(line)
+        else:
+            print(line, file=self.stream, flush=True)
 
     def count(self, word: str, n: int, total: int) -> None:
         """Set the place of the present work in a longer one, such as night 2 of 30, for the bar."""

@@ -1,99 +1,76 @@
-"""A line at the foot of a terminal that is drawn anew while a stage lasts; logs never get it.
-
-It is plain text and two control sequences, so the core needs no library for it.
-"""
+"""A bar at the foot of a terminal that is drawn anew while a stage lasts, by rich; logs never get it."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-DRAW_SECONDS = 0.5
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+DRAWS_PER_SECOND = 2.0
 WIDTH = 24
-CLEAR = "\r\x1b[K"
-"""Go to the start of the line and empty it."""
+"""Width of the bar, in columns."""
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that can empty a line."""
+    """Return whether a stream is a terminal that can draw a line again."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class TerminalBar:
-    """Draws one line: the night of several, the stage, its share if it is known, and its seconds.
+    """Draws one line: the night of several, the share of the stage if it is known, its text and its time.
 
     Attributes:
         whole: a word, the place and the total of a longer work, such as ("night", 2, 30).
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+        from rich.console import Console
+
         self.whole: tuple[str, int, int] | None = None
-        self._text, self._began = "", 0.0
-        self._share: float | None = None
-        self._lock = threading.RLock()
-        self._ended = threading.Event()
+        self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False)
+        self._progress: Progress | None = None
 
     def begin(self, text: str) -> None:
-        """Draw a stage from now on, twice a second."""
-        with self._lock:
-            self.end()
-            self._text, self._began, self._share = text, time.monotonic(), None
-            self._ended = threading.Event()
-        threading.Thread(target=self._draw_until, args=(self._ended,), daemon=True).start()
+        """Draw a stage from now on."""
+        self.end()
+        whole = "{} {} of {} ·".format(*self.whole) if self.whole else ""
+        self._progress = self._make_progress()
+        self._progress.add_task(text, total=None, whole=whole)
+        self._progress.start()
 
     def move(self, done: int, total: int) -> None:
         """Set the share of the stage that is done."""
-        self._share = min(done / total, 1.0) if total else None
+        if self._progress is not None:
+            for task in self._progress.task_ids:
+                self._progress.update(task, completed=min(done, total), total=total or None)
 
     def end(self) -> None:
         """Empty the line, and draw no more."""
-        with self._lock:
-            if self._text:
-                self._ended.set()
-                self._text = ""
-                self._write(CLEAR)
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
-    @contextmanager
-    def hide(self) -> Iterator[None]:
-        """Empty the line while the body prints; it is drawn again at the next tick."""
-        with self._lock:
-            if self._text:
-                self._write(CLEAR)
-            yield
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, soft_wrap=True)
 
-    def describe(self, columns: int) -> str:
-        """Return the line, no longer than the terminal is wide."""
-        whole = ""
-        if self.whole:
-            word, n, total = self.whole
-            whole = f"{word} {n} of {total} {_draw_share((n - 1) / total, WIDTH // 2)}  "
-        share = "" if self._share is None else f"{_draw_share(self._share, WIDTH)} {self._share:4.0%}  "
-        seconds = f"{time.monotonic() - self._began:.0f} s"
-        room = max(columns - 1 - len(whole) - len(share) - len(seconds) - 2, 0)
-        text = self._text if len(self._text) <= room else f"{self._text[: max(room - 1, 0)]}…"
-        return f"{whole}{share}{text}  {seconds}"[: max(columns - 1, 0)]
+    def _make_progress(self) -> Progress:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
-    def _draw_until(self, ended: threading.Event) -> None:
-        while not ended.wait(DRAW_SECONDS):
-            with self._lock:
-                if not ended.is_set():
-                    # The cursor goes back, so that a line which others print covers this one.
-                    self._write(f"{CLEAR}{self.describe(shutil.get_terminal_size().columns)}\r")
-
-    def _write(self, text: str) -> None:
-        try:
-            self.stream.write(text)
-            self.stream.flush()
-        except (OSError, ValueError):  # the terminal is gone: the work goes on without a bar
-            self._ended.set()
-
-
-def _draw_share(share: float, width: int) -> str:
-    filled = round(share * width)
-    return "█" * filled + "░" * (width - filled)
+        text = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        return Progress(
+            TextColumn("{task.fields[whole]}", markup=False),
+            BarColumn(WIDTH),
+            TaskProgressColumn(),
+            TextColumn("{task.description}", markup=False, table_column=text),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            refresh_per_second=DRAWS_PER_SECOND,
+            expand=True,
+        )
