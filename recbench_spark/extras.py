@@ -10,7 +10,7 @@ from recbench_spark.errors import USAGE, RecbenchError
 
 CORE = (
     *("numpy", "pandas", "pyarrow", "numba", "scipy", "pydantic", "pyyaml", "deltalake", "duckdb"),
-    *("obstore", "xxhash", "jinja2", "threadpoolctl"),
+    *("obstore", "xxhash", "jinja2", "rich", "threadpoolctl"),
 )
 """The packages of the core: every installation has them."""
 

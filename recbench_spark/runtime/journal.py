@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import sys
 import time
 import uuid
@@ -11,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from recbench_spark.errors import StoreError
-from recbench_spark.runtime.terminal_bar import TerminalBar, is_terminal
 from recbench_spark.storage.objects import write_bytes, write_text
 from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
+
+if TYPE_CHECKING:
+    from recbench_spark.runtime.terminal_bar import TerminalBar
 
 
 class Journal:
@@ -29,7 +32,7 @@ class Journal:
         self.path: Path | None = None
         self.remote: _RemoteLines | None = None
         self.stream = stream or sys.stderr
-        self.bar = TerminalBar(self.stream) if is_terminal(self.stream) else None
+        self.bar = _make_bar(self.stream)
         self.started = time.monotonic()
 
     def write_to(self, path: str | Path) -> None:
@@ -128,6 +131,15 @@ class Journal:
                 self.bar.end()
         seconds = round(time.monotonic() - started, 3)
         self.record(stage, **facts, **counts, seconds=seconds)
+
+
+def _make_bar(stream: TextIO) -> TerminalBar | None:
+    """Return a bar where the stream is a terminal that can draw a line again."""
+    if not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from recbench_spark.runtime.terminal_bar import TerminalBar  # noqa: PLC0415 (rich; logs need none)
+
+    return TerminalBar(stream)
 
 
 REMOTE_SECONDS = 10.0

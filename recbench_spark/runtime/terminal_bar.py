@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 DRAWS_PER_SECOND = 2.0
 WIDTH = 24
 """Width of the bar, in columns."""
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that can draw a line again."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class TerminalBar:
@@ -26,8 +21,6 @@ class TerminalBar:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-
         self.whole: tuple[str, int, int] | None = None
         self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False)
         self._progress: Progress | None = None
@@ -57,9 +50,6 @@ class TerminalBar:
         self._console.print(text, soft_wrap=True)
 
     def _make_progress(self) -> Progress:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-        from rich.table import Column
-
         text = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         return Progress(
             TextColumn("{task.fields[whole]}", markup=False),
