@@ -65,12 +65,10 @@ def test_an_unknown_notebook_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert stopped.value.code == 2 and "'read_leaderboard'" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, marks=[pytest.mark.full] * (path.stem != "read_leaderboard"))
-        for path in OF_A_WAREHOUSE
-    ],
+    OF_A_WAREHOUSE,
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs_on_a_warehouse(

@@ -378,6 +378,7 @@ def test_a_baseline_over_other_users_stands_in_parentheses() -> None:
 # -------------------------------------------------------------------------------------------- night
 
 
+@pytest.mark.full
 def test_the_bits_are_those_of_a_night(small_night: Ran) -> None:
     settings = Comparisons(baseline="popular", replicates=60, minimum_difference=0.01)
     plan = make_plan(small_night.night, settings)

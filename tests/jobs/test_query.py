@@ -52,7 +52,7 @@ def test_a_statement_prints_rows(small_night: Ran, capsys: pytest.CaptureFixture
     assert {line.split(",")[0] for line in lines[1:] if line} == set(RANKED)
 
 
-@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.full)])
 def test_a_suite_without_comparisons_is_told_how_to_get_them(
     small_night: Ran, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +213,16 @@ def contents(root: str) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
 
+def test_a_part_of_the_attacks_is_refused(small_night: Ran) -> None:
+    known = (*TABLES, *view_files())
+    for attack in ATTACKS[::10]:
+        with pytest.raises(ConfigError):
+            check_query(
+                small_night.store.spark, attack.format(runs=f"{small_night.store.root}/runs"), known
+            )
+
+
+@pytest.mark.full
 def test_what_is_no_query_over_our_tables_is_refused_and_changes_nothing(
     small_night: Ran, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -481,6 +481,7 @@ def test_whatever_error_a_model_ends_by_is_its_own_in_words_and_with_its_trace(
         Path(trace).unlink()
 
 
+@pytest.mark.full
 def test_an_empty_part_is_refused_and_names_those_with_rows(small_night: Ran) -> None:
     world = {**SMALL["dataset"], "world": {**SMALL["dataset"]["world"], "open_loop": 0}}
     with pytest.raises(DataError, match="part 'open_loop'") as error:
@@ -660,7 +661,13 @@ def with_views(small_night: Ran) -> Ran:
     return small_night
 
 
-@pytest.mark.parametrize("name", query_files())
+QUICK = ("is_the_split_clean", "what_did_the_checks_find", "which_model_is_best")
+"""Questions of `make test`; the others are asked by `make test-rest`."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name not in QUICK)) for name in query_files()]
+)
 def test_every_question_has_an_answer(with_views: Ran, name: str) -> None:
     rows = with_views.store.spark.sql(query_files()[name]).toPandas()
     if name in ASKED_ELSEWHERE:

@@ -538,6 +538,7 @@ def test_findings_of_a_night(night: Corrected) -> None:
     assert checks.observed["exposure: items without a propensity"] == 0
 
 
+@pytest.mark.full
 def test_propensities_are_fitted_to_the_training_part_once(small_night: Ran) -> None:
     store, split_id = small_night.store, small_night.night.split_id
     wanted = parse(Exposure, {"propensities": {"method": "relative_frequency"}}, "test")

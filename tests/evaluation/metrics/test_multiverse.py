@@ -54,6 +54,7 @@ def test_every_world_of_hashed_ties_is_a_definition_that_can_be_set() -> None:
         assert {world.tie_seed for world in worlds if world.ties == "hashed"} == {7}
 
 
+@pytest.mark.full
 def test_values_equal_measuring_each_definition_alone(small_night: Ran) -> None:
     rankings = small_night.store.read_run("rankings", small_night.outcome.run_ids["als_4"]).where(
         "part = 'test'"
