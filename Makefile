@@ -34,8 +34,9 @@ test: $(STAMP) style ## style, types, tests without a JVM, one shared night and 
 test-short: $(STAMP)
 	$(TWO_WORKERS) -m "not slow and not full" $(ARGS)
 
+# Most of these wait for a JVM of their worker: a third worker fills two cores.
 test-rest: $(STAMP) ## what `make test` leaves out, but the slow ones
-	$(TWO_WORKERS) -m "full and not slow" $(ARGS)
+	$(PY) -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m "full and not slow" $(ARGS)
 
 test-all: $(STAMP) lint ## style, types and all tests but the slow ones: half an hour
 	$(TWO_WORKERS) -m "not slow" $(ARGS)

@@ -146,12 +146,29 @@ def no_role() -> None:
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
 
+CACHE = os.environ.get("XDG_CACHE_HOME")
+"""Of the user: `user_cache` names another one."""
+
+
+def start_sooner(settings: dict[str, str]) -> dict[str, str]:
+    """Name the jars and the archive of Java's classes that `make setup` left in the user's cache."""
+    from recbench_spark.runtime import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        if CACHE is None:
+            patch.delenv("XDG_CACHE_HOME", raising=False)
+        else:
+            patch.setenv("XDG_CACHE_HOME", CACHE)
+        flags = [settings[session.JAVA_FLAGS], *session.read_class_flags(settings)]
+        return {**settings, **session.jar_settings(settings), session.JAVA_FLAGS: " ".join(flags)}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """The shared session, from a properties file written before the JVM starts."""
     folder = tmp_path_factory.mktemp("spark")
     # Tables by name live in this run's folder, not in the repository.
-    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    settings = {**start_sooner(SETTINGS), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     properties = folder / "tests.conf"
     properties.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {properties} pyspark-shell"

@@ -11,7 +11,7 @@ import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.nightly.job_size import SMALL_BYTES, is_small
-from recbench_spark.runtime import java, session
+from recbench_spark.runtime import java, java_classes, session
 from tests.nights import small
 from tests.waiting import wait_until
 
@@ -66,6 +66,25 @@ def test_known_jars_take_the_place_of_packages(jar: Path, monkeypatch: pytest.Mo
     assert f"spark.driver.extraClassPath={jar}" in arguments and "spark.jars.packages=" in arguments
     remote = words(jar.parent, "spark.master spark://h:7077\nspark.jars.packages a:b:1\n")
     assert "spark.jars.packages=" not in remote
+
+
+def test_classes_are_taken_from_the_archive_of_these_jars(
+    jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "")
+    text = "spark.master local[2]\nspark.jars.packages a:b:1\n"
+    archive = java_classes.archive_file([str(jar)], java.cache_folder())
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert "SharedArchiveFile" not in str(words(jar.parent, text)), "the jars are not known"
+    java.write_known_jars(CONF, f"file://{jar}")
+    for is_quick in (False, True):
+        line = " ".join(words(jar.parent, text, small=is_quick))
+        assert f"-XX:SharedArchiveFile={archive} -Xshare:auto" in line
+        assert (session.SMALL_JOB_JAVA[0] in line) == is_quick
+    assert java_classes.read_flags([str(jar), "other.jar"], java.cache_folder()) == ()
+    archive.unlink()
+    assert "SharedArchiveFile" not in str(words(jar.parent, text))
 
 
 def test_small_nights_start_a_quick_java_unless_its_flags_are_set(

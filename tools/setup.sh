@@ -27,3 +27,5 @@ for name in torch sympy mpmath networkx numba llvmlite numpy pandas pyarrow pysp
 done
 echo "compiling kernels"
 "$venv/bin/python" -m recbench_spark.runtime.compile_kernels
+echo "archiving Java's classes"
+"$venv/bin/python" -m tools.java_classes >/dev/null 2>&1 || echo "no archive of Java's classes: jobs start without it"

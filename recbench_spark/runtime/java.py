@@ -117,5 +117,9 @@ def _cache_file(settings: Mapping[str, str]) -> Path:
     """Return the file with the jars of these packages, for one version of Spark."""
     parts = [settings[PACKAGES], settings.get(EXCLUDES, ""), spark_version]
     name = sha256(json.dumps(parts).encode()).hexdigest()[:16]
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "recbench-spark", f"jars-{name}.json")
+    return cache_folder() / f"jars-{name}.json"
+
+
+def cache_folder() -> Path:
+    """Return the folder of the user's cache that is this package's."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "recbench-spark")

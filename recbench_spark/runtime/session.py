@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
 from recbench_spark.errors import ConfigError
-from recbench_spark.runtime import java
+from recbench_spark.runtime import java, java_classes
 
 BYTES_PER_BATCH, UNLIMITED_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
 
@@ -94,14 +94,19 @@ def jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
     return {java.PACKAGES: "", "spark.driver.extraClassPath": os.pathsep.join(jars)} if jars else {}
 
 
+def read_class_flags(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the flags of Java for the archive of the classes of these packages, if there is one."""
+    return java_classes.read_flags(java.read_known_jars(settings), java.cache_folder())
+
+
 def submit_arguments(properties: Path, small: bool = False) -> str:
     """Return the arguments for Java of a bare `python jobs/x.py`; a local master uses this host only."""
     properties_set = read_properties(properties)
     values: dict[str, str] = {}
     if is_local(properties_set):
         values = {**LOOPBACK, **jar_settings(properties_set)}
-        if small:
-            values[JAVA_FLAGS] = " ".join(SMALL_JOB_JAVA)
+        if flags := (*(SMALL_JOB_JAVA if small else ()), *read_class_flags(properties_set)):
+            values[JAVA_FLAGS] = " ".join(flags)
         os.environ.setdefault(
             "SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"]
         )  # the address of its web page, if it has one
