@@ -33,12 +33,7 @@ def run(job: ModuleType, *flags: str) -> int | str | None:
 def place(small_night: Ran, tmp_path: Path) -> list[str]:
     """Flags of a benchmark of two quick models over the split of the small night."""
     file = tmp_path / "contract.yaml"
-    evaluation = {
-        "metrics": ["ndcg"],
-        "k": [5],
-        "definition": {"threshold": 4},
-        "bootstrap": {"replicates": 10},
-    }
+    evaluation = {**SMALL["evaluation"], "metrics": ["ndcg"], "k": [5], "bootstrap": {"replicates": 10}}
     settings = {**SMALL, "name": "contract", "models": models(*NAMES), "evaluation": evaluation}
     file.write_text(yaml.safe_dump(settings))
     return [f"--config={file}", f"--warehouse={small_night.store.root}"]
