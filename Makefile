@@ -9,8 +9,9 @@ CONFIG ?= demo
 Q ?= leaderboard
 BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
-# One worker runs all of the first group, which needs Spark; files without Spark fill the other.
-TWO_WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+# One worker runs all of the first group, which needs Spark; files without Spark fill the others. Where tests
+# wait for a JVM, a third worker fills two cores.
+WORKERS = $(PY) -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: docs notebooks faults bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
@@ -32,14 +33,13 @@ test: $(STAMP) style ## style, types, tests without a JVM, one shared night and 
 	@$(MAKE) --no-print-directory -j 2 types test-short
 
 test-short: $(STAMP)
-	$(TWO_WORKERS) -m "not slow and not full" $(ARGS)
+	$(WORKERS) -m "not slow and not full" $(ARGS)
 
-# Most of these wait for a JVM of their worker: a third worker fills two cores.
 test-rest: $(STAMP) ## what `make test` leaves out, but the slow ones
-	$(PY) -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder -m "full and not slow" $(ARGS)
+	$(WORKERS) -m "full and not slow" $(ARGS)
 
 test-all: $(STAMP) lint ## style, types and all tests but the slow ones: half an hour
-	$(TWO_WORKERS) -m "not slow" $(ARGS)
+	$(WORKERS) -m "not slow" $(ARGS)
 
 test-fast: $(STAMP) ## the tests that need no JVM
 	$(PY) -m pytest -q -m "not slow and not spark"

@@ -146,6 +146,12 @@ def parse_tests() -> tuple[tuple[str, ast.Module, int], ...]:
     return tuple(map(_parse_file, sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/**/*.py")])))
 
 
+@cache
+def list_nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Nodes of a tree; all checks share one walk, which takes longer than what each of them does."""
+    return tuple(ast.walk(tree))
+
+
 def _parse_file(file: Path) -> tuple[str, ast.Module, int]:
     text = file.read_text(encoding="utf-8")
     return file.relative_to(ROOT).as_posix(), ast.parse(text), text.count("\n")
@@ -262,7 +268,7 @@ LAZY_FILES = {
 
 def lazy_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that functions import."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    functions = (node for node in list_nodes(tree) if isinstance(node, ast.FunctionDef))
     return (place for function in functions for place in imports(function))
 
 
@@ -290,7 +296,7 @@ COMPILED = re.compile(r"compile|jit|intrinsic")
 def functions_with_many_parameters(tree: ast.AST) -> list[str]:
     """`line name: n` of functions with too many positional parameters; the others are keyword-only."""
     places = []
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.FunctionDef) and not any(map(_is_compiler, node.decorator_list)):
             names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
             count = len(names) - (names[:1] in (["self"], ["cls"]))
@@ -316,7 +322,7 @@ def test_functions_take_few_positional_parameters() -> None:
 def random_calls(tree: ast.AST) -> list[int]:
     """Lines that draw by chance: `F.rand()`, `frame.sample(...)`, `randomSplit`; not `rng.random`."""
     names = {"rand", "randn", "sample", "randomSplit", "sampleBy", "shuffle", "uuid"}
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in list_nodes(tree) if isinstance(node, ast.Call))
     called = ((call, call.func) for call in calls)
     return [call.lineno for call, f in called if isinstance(f, ast.Attribute) and f.attr in names]
 
@@ -333,7 +339,7 @@ LONGEST = 40
 def long_functions(tree: ast.AST) -> list[str]:
     """`line name: lines` of functions that are longer."""
     too_long = []
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node, clean=False) is not None
             docstring = node.body[0].end_lineno - node.body[0].lineno + 1 if documented else 0

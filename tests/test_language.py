@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_architecture import ROOT, collect, parse_files, parse_tests
+from tests.test_architecture import ROOT, collect, list_nodes, parse_files, parse_tests
 
 CLAUSE = {
     *("What", "How", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Of", "As", "See", "From"),
@@ -82,7 +82,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 def find_clauses(tree: ast.AST) -> list[int]:
     """Lines of definitions whose docstring begins with a clause."""
     documented = [
-        (node, ast.get_docstring(node)) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)
+        (node, ast.get_docstring(node, clean=False))
+        for node in list_nodes(tree)
+        if isinstance(node, DOCUMENTED)
     ]
     return [
         getattr(node, "lineno", 1)
@@ -93,7 +95,7 @@ def find_clauses(tree: ast.AST) -> list[int]:
 
 def find_poor_names(tree: ast.AST) -> list[str]:
     """Names of functions that begin with a participle, or have the word `of`."""
-    names = [node.name for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    names = [node.name for node in list_nodes(tree) if isinstance(node, FUNCTIONS)]
     words = {name: name.strip("_").split("_") for name in names}
     return [name for name in names if name not in KEPT and is_poor(words[name])]
 
@@ -107,7 +109,7 @@ def find_vague_variables(tree: ast.AST) -> list[str]:
     """`line name` of variables and fields that are named after nothing."""
     return [
         f"{node.lineno} {node.id}"
-        for node in ast.walk(tree)
+        for node in list_nodes(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE
     ]
 
@@ -115,7 +117,7 @@ def find_vague_variables(tree: ast.AST) -> list[str]:
 def find_module_strings(tree: ast.AST) -> list[str]:
     """Strings that name a module or class of this package: imports that no checker of layers sees."""
     texts = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        node for node in list_nodes(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     return [f"{node.lineno} {node.value}" for node in texts if MODULE.fullmatch(node.value)]
 
@@ -146,7 +148,10 @@ def test_docstrings_begin_with_a_verb_or_a_name() -> None:
 def test_functions_are_named_by_verbs_or_nouns() -> None:
     assert collect(find_poor_names) == []
     names = {
-        node.name for _, tree, _ in parse_files() for node in ast.walk(tree) if isinstance(node, FUNCTIONS)
+        node.name
+        for _, tree, _ in parse_files()
+        for node in list_nodes(tree)
+        if isinstance(node, FUNCTIONS)
     }
     assert KEPT - names == set(), "an exception that nothing needs any more"
 
@@ -166,7 +171,7 @@ def test_tests_and_tools_speak_plainly_too() -> None:
 def test_a_class_name_stands_once() -> None:
     places = defaultdict(list)
     for name, tree, _ in parse_files():
-        for node in ast.walk(tree):
+        for node in list_nodes(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{name}:{node.lineno}")
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
@@ -175,7 +180,7 @@ def test_a_class_name_stands_once() -> None:
 @cache
 def list_docstrings(tree: ast.AST) -> list[ast.Constant]:
     """Docstrings of definitions, and texts below an assignment."""
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    bodies = [node.body for node in list_nodes(tree) if isinstance(node, DOCUMENTED)]
     values = [line.value for body in bodies for line in body if isinstance(line, ast.Expr)]
     return [one for one in values if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
@@ -183,7 +188,7 @@ def list_docstrings(tree: ast.AST) -> list[ast.Constant]:
 def list_words(tree: ast.AST) -> set[str]:
     """Names and words of strings in a file, without its docstrings."""
     documents, words = {id(one) for one in list_docstrings(tree)}, set[str]()
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
             words.update(re.findall(r"\w+", node.value))
         for field in ("name", "asname", "id", "attr", "arg", "module"):
