@@ -76,7 +76,8 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     report = reports.add_nights(report, read_history(ask, benchmark.name, logical_date, report), pairs)
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))
-        report = replace(report, disagreements=shown)
+        flips = ask(f"SELECT * FROM flips WHERE run_id IN ({id_list}) AND other_run_id IN ({id_list})")
+        report = replace(report, disagreements=shown, flips=reports.make_flips(flips))
     report = add_curves_and_indexes(report, store, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))

@@ -7,7 +7,7 @@ Nothing here needs Spark: the tables are pandas frames, from Spark or `deltalake
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_report
 from recbench_spark.reports.changes import describe_code_changes, make_changes
-from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements
+from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements, make_flips
 from recbench_spark.reports.facts import LearningCurveFacts, Report
 from recbench_spark.reports.graphs import make_graphs
 from recbench_spark.reports.learning_curves import make_learning_curves
@@ -54,6 +54,7 @@ __all__ = [
     "make_changes",
     "make_disagreements",
     "make_fall",
+    "make_flips",
     "make_graphs",
     "make_learning_curves",
     "make_multiverse",

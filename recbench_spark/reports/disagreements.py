@@ -1,5 +1,7 @@
-"""Facts on pairs of models whose order differs between strata and whole, from rows of
-`current_paradoxes`."""
+"""Facts on pairs of models whose order differs between strata and whole, or turns without a few items.
+
+They come from rows of `current_paradoxes` and `flips`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from recbench_spark.reports.facts import DisagreementFacts, Disagreements, MetricEstimate, ReportedMeasure
+from recbench_spark.reports.facts import (
+    DisagreementFacts,
+    Disagreements,
+    FlipFacts,
+    MetricEstimate,
+    ReportedMeasure,
+)
 
 DISAGREEMENTS_SHOWN = 12
+FLIPS_SHOWN, LARGEST_SHOWN = 8, 5
 KINDS = ("full", "reversal", "partial")
 
 
@@ -31,6 +40,33 @@ def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreeme
             counts.append((kind, int(kind_rows["count"].sum()), int(certain["count"].sum())))
     facts = tuple(_make_disagreement(row) for row in rows.to_dict("records"))
     return Disagreements(facts, tuple(counts), int(compared["count"].sum()))
+
+
+def make_flips(rows: pd.DataFrame) -> tuple[FlipFacts, ...]:
+    """Return the verdicts that the fewest items, or users, turn, from rows of `flips`; the newest of each.
+
+    Verdicts that no set turns are left out.
+    """
+    verdict = ["run_id", "other_run_id", "part", "metric", "k", "definition", "removed_are"]
+    newest = rows.sort_values("found_at", kind="stable").drop_duplicates(verdict, keep="last")
+    turned = newest[newest.removed.notna()]
+    turned = turned.assign(share=turned.removed / turned.out_of)
+    turned = turned.sort_values(["share", "part", "metric", "k", "model", "other"]).head(FLIPS_SHOWN)
+    return tuple(_make_flip(row) for row in turned.to_dict("records"))
+
+
+def _make_flip(row: dict[Any, Any]) -> FlipFacts:
+    k = None if pd.isna(row["k"]) else int(row["k"])
+    return FlipFacts(
+        part=str(row["part"]),
+        measure=ReportedMeasure(str(row["metric"]), k, str(row["definition"]), "holdout"),
+        model=str(row["model"]),
+        other=str(row["other"]),
+        kind=str(row["removed_are"]),
+        removed=int(row["removed"]),
+        out_of=int(row["out_of"]),
+        largest=tuple(map(str, row["ids"][:LARGEST_SHOWN])),
+    )
 
 
 def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:

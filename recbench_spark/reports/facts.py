@@ -354,6 +354,20 @@ class Disagreements:
 
 
 @dataclass(frozen=True)
+class FlipFacts:
+    """Smallest set of items, or of users, without which the other model leads; `largest`: some of them."""
+
+    part: str
+    measure: ReportedMeasure
+    model: str
+    other: str
+    kind: str
+    removed: int
+    out_of: int
+    largest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CorrectionColumn:
     """The models by one estimator: estimates and places in their order, None without a value.
 
@@ -453,6 +467,7 @@ class Report:
     changes: tuple[ChangeFacts, ...] = ()
     code_changes: tuple[str, ...] = ()
     disagreements: Disagreements | None = None
+    flips: tuple[FlipFacts, ...] = ()
     corrections: tuple[CorrectionFacts, ...] = ()
     regressions: tuple[str, ...] = ()
     graphs: tuple[GraphFacts, ...] = ()

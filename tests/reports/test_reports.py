@@ -22,6 +22,7 @@ from recbench_spark.reports import (
     describe_code_changes,
     leaderboard_text,
     make_changes,
+    make_flips,
     make_report,
     render_html,
     write_page,
@@ -682,6 +683,34 @@ def find_code_changes(rows: list[dict[str, Any]], facts: tuple[ChangeFacts, ...]
     page = render_html(replace(report(number("a", 0.75)), changes=facts, code_changes=lines))
     assert ('href="#changes"' in page) == bool(facts or lines)
     return re.findall('<p class="warn">(.*the code changed.*)</p>', page)
+
+
+# ------------------------------------------------------------------------------- flips
+
+
+def flip(model: str, other: str, removed: int | None, **changes: object) -> dict[str, object]:
+    row = {"run_id": model, "other_run_id": other, "part": "test", "metric": "ndcg", "k": 10}
+    row |= {
+        "definition": "v1",
+        "removed_are": "items",
+        "found_at": pd.Timestamp("2026-01-05"),
+        "model": model,
+    }
+    ids = [] if removed is None else [f"i{n}" for n in range(removed)]
+    return row | {"other": other, "removed": removed, "out_of": 200, "ids": ids} | changes
+
+
+def test_the_verdicts_that_the_fewest_items_turn_come_first() -> None:
+    old = flip("a", "b", 1, found_at=pd.Timestamp("2026-01-04"))
+    facts = make_flips(pd.DataFrame([old, flip("a", "c", 7), flip("a", "d", None), flip("a", "b", 2)]))
+    assert [(one.other, one.removed, one.largest) for one in facts] == [
+        ("b", 2, ("i0", "i1")),
+        ("c", 7, ("i0", "i1", "i2", "i3", "i4")),
+    ]
+    page = render_html(replace(report(number("a", 0.75)), flips=facts))
+    assert "2 of 200 items" in page and "1 %" in page and "i3, i4, …" in page and 'href="#flips"' in page
+    assert make_flips(pd.DataFrame([], columns=list(old))) == ()
+    assert 'id="flips"' not in render_html(report(number("a", 0.75)))
 
 
 # ------------------------------------------------------------------------------- exposure

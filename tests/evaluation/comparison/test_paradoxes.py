@@ -262,6 +262,7 @@ def test_nothing_is_done_twice_and_the_report_tells(night: Ran, pairs: pd.DataFr
     assert len(turned) > 0 and (turned.removed <= turned.out_of).all()
     page = Path(night.outcome.report_path or "").read_text(encoding="utf-8")
     assert "Where parts and whole disagree" in page and "Of 60 comparisons" in page
+    assert "How few items decide" in page
     first = answers.iloc[0]
     assert f"{first.model} <span" in page and f"over {first.other}" in page
     assert f"{first.difference:+.4f}" in page and f"{first.stratified_difference:+.4f}" in page
