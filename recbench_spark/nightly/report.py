@@ -77,7 +77,9 @@ def make_report(store: Store, benchmark: Benchmark, logical_date: date, split_id
     if benchmark.paradoxes:
         shown = reports.make_disagreements(*read_disagreements(store, selected))
         flips = ask(f"SELECT * FROM flips WHERE run_id IN ({id_list}) AND other_run_id IN ({id_list})")
-        report = replace(report, disagreements=shown, flips=reports.make_flips(flips))
+        facts = reports.make_flips(flips)
+        summary = (*report.summary, *reports.describe_flips(facts))
+        report = replace(report, disagreements=shown, flips=facts, summary=summary)
     report = add_curves_and_indexes(report, store, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(store, split_id)))

@@ -7,7 +7,12 @@ Nothing here needs Spark: the tables are pandas frames, from Spark or `deltalake
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_report
 from recbench_spark.reports.changes import describe_code_changes, make_changes
-from recbench_spark.reports.disagreements import DISAGREEMENTS_SHOWN, make_disagreements, make_flips
+from recbench_spark.reports.disagreements import (
+    DISAGREEMENTS_SHOWN,
+    describe_flips,
+    make_disagreements,
+    make_flips,
+)
 from recbench_spark.reports.facts import LearningCurveFacts, Report
 from recbench_spark.reports.graphs import make_graphs
 from recbench_spark.reports.learning_curves import make_learning_curves
@@ -48,6 +53,7 @@ __all__ = [
     "board_text",
     "choose_indexes",
     "describe_code_changes",
+    "describe_flips",
     "leaderboard_text",
     "list_causes",
     "make_board",

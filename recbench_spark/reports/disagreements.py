@@ -6,6 +6,7 @@ They come from rows of `current_paradoxes` and `flips`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -53,6 +54,18 @@ def make_flips(rows: pd.DataFrame) -> tuple[FlipFacts, ...]:
     turned = turned.assign(share=turned.removed / turned.out_of)
     turned = turned.sort_values(["share", "part", "metric", "k", "model", "other"]).head(FLIPS_SHOWN)
     return tuple(_make_flip(row) for row in turned.to_dict("records"))
+
+
+def describe_flips(flips: Sequence[FlipFacts]) -> tuple[str, ...]:
+    """Return a sentence on the two verdicts that the fewest items, or users, turn, if there are any."""
+    if not flips:
+        return ()
+    parts = [
+        f"without {one.removed:,} of {one.out_of:,} {one.kind} {one.other} leads {one.model} on {one.part}"
+        f" ({one.measure.label})"
+        for one in flips[:2]
+    ]
+    return (f"Few items decide: {', and '.join(parts)}.",)
 
 
 def _make_flip(row: dict[Any, Any]) -> FlipFacts:

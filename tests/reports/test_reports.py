@@ -20,6 +20,7 @@ from recbench_spark.kernels.comparison.significance import dependent_correlation
 from recbench_spark.reports import (
     Report,
     describe_code_changes,
+    describe_flips,
     leaderboard_text,
     make_changes,
     make_flips,
@@ -709,7 +710,9 @@ def test_the_verdicts_that_the_fewest_items_turn_come_first() -> None:
     ]
     page = render_html(replace(report(number("a", 0.75)), flips=facts))
     assert "2 of 200 items" in page and "1 %" in page and "i3, i4, …" in page and 'href="#flips"' in page
-    assert make_flips(pd.DataFrame([], columns=list(old))) == ()
+    (line,) = describe_flips(facts)
+    assert "without 2 of 200 items b leads a on test (ndcg@10), and without 7 of" in line
+    assert make_flips(pd.DataFrame([], columns=list(old))) == () == describe_flips(())
     assert 'id="flips"' not in render_html(report(number("a", 0.75)))
 
 
