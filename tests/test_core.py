@@ -163,12 +163,26 @@ def test_what_an_extra_lacks_is_one_sentence_with_the_command(
     )
 
 
-def test_a_call_of_python_lacks_spark_with_the_same_sentence() -> None:
-    code = "from recbench_spark.adhoc.engines import load_engine\nload_engine('spark')"
+PLOT = """
+truth, lists, *_ = make_frames()
+recbench_spark.evaluate(truth, lists=lists, k=2).plot()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "package", "extra"),
+    [
+        ("from recbench_spark.adhoc.engines import load_engine\nload_engine('spark')", "pyspark", "spark"),
+        (FRAMES + PLOT, "matplotlib", "plots"),
+    ],
+)
+def test_a_call_of_python_lacks_a_package_with_the_same_sentence(
+    code: str, package: str, extra: str
+) -> None:
     done = run_python(WITHOUT + code)
     assert done.stderr.splitlines()[-2:] == [
-        "recbench_spark.extras.MissingPackageError: this needs pyspark, which is not installed",
-        "  hint: pip install 'recbench-spark[spark]'",
+        f"recbench_spark.extras.MissingPackageError: this needs {package}, which is not installed",
+        f"  hint: pip install 'recbench-spark[{extra}]'",
     ]
 
 

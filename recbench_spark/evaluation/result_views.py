@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from recbench_spark.checks import Check
+from recbench_spark.extras import explain_missing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,7 +110,8 @@ def to_html(numbers: pd.DataFrame, checks: Sequence[Check]) -> str:
 
 def plot(numbers: pd.DataFrame) -> Figure:
     """Draw one panel for each metric: values by cut-off, with intervals; a dashed line without one."""
-    from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
+    with explain_missing():
+        from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
 
     rows = add_figures(numbers)
     metrics = list(rows["metric"].unique())

@@ -26,6 +26,7 @@ from recbench_spark.evaluation.result_views import (
     wrap_latex,
     write_text,
 )
+from recbench_spark.extras import explain_missing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,7 +158,8 @@ class Comparison:
         Args:
             path: file that the picture is also written to; its ending decides the format.
         """
-        from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
+        with explain_missing():
+            from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
 
         frame = self._add_cells(4).assign(certain=self.is_certain())
         names = list(dict.fromkeys(frame.figure))
