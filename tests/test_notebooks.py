@@ -59,6 +59,15 @@ def test_a_check_says_what_it_did_not_compare(capsys: pytest.CaptureFixture[str]
     assert printed.startswith("not compared") and printed.endswith(": read_leaderboard\n")
 
 
+def test_without_names_all_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[Path] = []
+    monkeypatch.setattr("tools.notebooks.store_outputs", run.append)
+    assert main([]) == 0 and run == NOTEBOOKS
+    assert main(["read_leaderboard"]) == 0 and [path.stem for path in run[len(NOTEBOOKS) :]] == [
+        "read_leaderboard"
+    ]
+
+
 def test_an_unknown_notebook_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--check", "read_leaderbord"])

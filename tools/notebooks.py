@@ -33,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     known = [path.stem for path in NOTEBOOKS]
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", choices=known, default=known, help="notebooks (default: all)"
+        "names", nargs="*", metavar="NAME", choices=[*known, []], help="notebooks (default: all)"
     )
     parser.add_argument(
         "--check", action="store_true", help="compare texts with the stored ones, write nothing"
     )
     args = parser.parse_args(arguments)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    chosen = [path for path in NOTEBOOKS if path.stem in args.names]
+    chosen = [path for path in NOTEBOOKS if not args.names or path.stem in args.names]
     if args.check:
         return check_outputs(chosen)
     for path in chosen:
