@@ -105,8 +105,8 @@ def submit_arguments(properties: Path, small: bool = False) -> str:
     values: dict[str, str] = {}
     if is_local(properties_set):
         values = {**LOOPBACK, **jar_settings(properties_set)}
-        if flags := (*(SMALL_JOB_JAVA if small else ()), *read_class_flags(properties_set)):
-            values[JAVA_FLAGS] = " ".join(flags)
+        if options := (*(SMALL_JOB_JAVA if small else ()), *read_class_flags(properties_set)):
+            values[JAVA_FLAGS] = " ".join(options)
         os.environ.setdefault(
             "SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"]
         )  # the address of its web page, if it has one
