@@ -1029,11 +1029,15 @@ def _check_switch(switch: dict[str, Any], names: set[str], valid: bool, given: A
         raise Broken("benchmark.models", "no place to switch")
 
 
+OTHER_NAMES = {"p": "precision", "prec": "precision", "hr": "hit", "rr": "mrr", "ap": "map"}
+"""Names of other libraries that a piece of a metric's name may be: docs/reference/metrics.md."""
+
+
 def list_metrics(meant: dict[str, Any]) -> tuple[str, ...]:
     evaluation = meant.get("evaluation", {})
     rating = evaluation.get("task") == "rating"
     usual = VALUE_METRICS[:3] if rating else (*RANK_METRICS[:3], *RANK_METRICS[4:9], "coverage")
-    return tuple(evaluation.get("metrics", usual))
+    return tuple(OTHER_NAMES.get(name, name) for name in evaluation.get("metrics", usual))
 
 
 PRESET_GAINS = {

@@ -507,6 +507,8 @@ def find_difference(meant: Any, loaded: Any, place: str) -> str | None:
     if isinstance(meant, tuple) and isinstance(loaded, list | tuple):
         if place.endswith("evaluation.k"):  # cut-offs are put in order
             meant = tuple(sorted(set(meant)))
+        if place.endswith("evaluation.metrics"):
+            meant = tuple(config_rule.OTHER_NAMES.get(name, name) for name in meant)
         pairs = zip(meant, loaded, strict=False)
         problem = next(
             (w for n, (a, b) in enumerate(pairs) if (w := find_difference(a, b, f"{place}.{n}"))), None
