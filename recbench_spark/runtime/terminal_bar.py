@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.table import Column
 DRAWS_PER_SECOND = 2.0
 WIDTH = 24
 """Width of the bar, in columns."""
+
+GONE = (OSError, ValueError)
+"""Errors of a terminal that is gone: the work goes on without a bar."""
 
 
 class TerminalBar:
@@ -31,7 +35,8 @@ class TerminalBar:
         whole = "{} {} of {} ·".format(*self.whole) if self.whole else ""
         self._progress = self._make_progress()
         self._progress.add_task(text, total=None, whole=whole)
-        self._progress.start()
+        with suppress(*GONE):
+            self._progress.start()
 
     def move(self, done: int, total: int) -> None:
         """Set the share of the stage that is done."""
@@ -42,12 +47,14 @@ class TerminalBar:
     def end(self) -> None:
         """Empty the line, and draw no more."""
         if self._progress is not None:
-            self._progress.stop()
+            with suppress(*GONE):
+                self._progress.stop()
             self._progress = None
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, soft_wrap=True)
+        with suppress(*GONE):
+            self._console.print(text, soft_wrap=True)
 
     def _make_progress(self) -> Progress:
         text = Column(no_wrap=True, overflow="ellipsis", ratio=1)

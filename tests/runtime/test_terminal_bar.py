@@ -80,6 +80,15 @@ def test_an_error_takes_the_bar_away(terminal: Terminal) -> None:
     assert_is_gone(terminal)
 
 
+def test_work_goes_on_when_the_terminal_is_gone(terminal: Terminal) -> None:
+    journal = Journal(terminal.stream)
+    assert journal.bar is not None
+    terminal.stream.close()
+    with journal.stage("train", "train"):
+        journal.bar.move(1, 2)
+        journal.say("a line")
+
+
 def test_a_log_gets_lines_alone(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     journal = Journal(stream)
