@@ -9,9 +9,9 @@ CONFIG ?= demo
 Q ?= leaderboard
 BENCH ?= warehouse/bench_runs
 STAMP := $(VENV)/.installed
-# One worker runs all of the first group, which needs Spark; files without Spark fill the others. Where tests
-# wait for a JVM, a third worker fills two cores.
-WORKERS = $(PY) -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
+# One worker runs all of the first group, which needs Spark; files without Spark fill the other. A third worker
+# was no faster on two cores.
+WORKERS = $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: docs notebooks faults bench bench-quick bench-gpu package package-env libraries demo demo-night test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
