@@ -147,7 +147,7 @@ def no_role() -> None:
 
 
 CACHE = os.environ.get("XDG_CACHE_HOME")
-"""Of the user: `user_cache` names another one."""
+"""Cache folder of the user, if a variable names one; the fixture `user_cache` sets another one."""
 
 
 def start_sooner(settings: dict[str, str]) -> dict[str, str]:

@@ -69,10 +69,9 @@ def describe_flips(flips: Sequence[FlipFacts]) -> tuple[str, ...]:
 
 
 def _make_flip(row: dict[Any, Any]) -> FlipFacts:
-    k = None if pd.isna(row["k"]) else int(row["k"])
     return FlipFacts(
         part=str(row["part"]),
-        measure=ReportedMeasure(str(row["metric"]), k, str(row["definition"]), "holdout"),
+        measure=_make_measure(row),
         model=str(row["model"]),
         other=str(row["other"]),
         kind=str(row["removed_are"]),
@@ -83,7 +82,6 @@ def _make_flip(row: dict[Any, Any]) -> FlipFacts:
 
 
 def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:
-    k = None if pd.isna(row["k"]) else int(row["k"])
     total = sum(row["sizes"]) or 1
     arrays = (row[name] for name in ("labels", "sizes", "differences", "lows", "highs", "stratum_users"))
     strata = tuple(
@@ -93,7 +91,7 @@ def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:
     users = int(row["users"])
     return DisagreementFacts(
         part=str(row["part"]),
-        measure=ReportedMeasure(str(row["metric"]), k, str(row["definition"]), "holdout"),
+        measure=_make_measure(row),
         key=str(row["slice_key"]),
         model=str(row["model"]),
         other=str(row["other"]),
@@ -105,6 +103,11 @@ def _make_disagreement(row: dict[Any, Any]) -> DisagreementFacts:
         ),
         strata=strata,
     )
+
+
+def _make_measure(row: dict[Any, Any]) -> ReportedMeasure:
+    k = None if pd.isna(row["k"]) else int(row["k"])
+    return ReportedMeasure(str(row["metric"]), k, str(row["definition"]), "holdout")
 
 
 def _make_estimate(value: Any, low: Any, high: Any, n: int) -> MetricEstimate:
