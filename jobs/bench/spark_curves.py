@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -88,6 +90,7 @@ def run_spark(
     with TemporaryDirectory(dir=args.folder) as place:
         world = store_world(Path(place), vectors_id, users, request)
         print(f"Spark, {args.users:,} users, {args.points} points, {args.items:,} items, {args.dims} dims")
+        print(f"libraries of a worker alone: {measure_libraries() / MIB:.0f} MiB of its own memory")
         for number, name in enumerate(args.kinds.split(",")):
             turns = time_kind(world, FOLD_INS[name], args.rounds, warm_ups=not number)
             print(describe_turns(name, *turns), flush=True)
@@ -245,6 +248,19 @@ def largest_own_memory() -> int:
                 lines = (place / "status").read_text().splitlines()
                 sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")]
     return max(sizes)
+
+
+def measure_libraries() -> int:
+    """Return the bytes of own memory of a process that has loaded the libraries of a task, and no data.
+
+    A build of torch for GPUs alone takes some 270 MiB here: its tables of functions are written at load.
+    """
+    script = (
+        "import numba, pandas, pyarrow, torch, pyspark.sql, recbench_spark.evaluation.batched.curves\n"
+        "print(next(line for line in open('/proc/self/status') if line.startswith('RssAnon')).split()[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return int(done.stdout) * 1024
 
 
 def read_heap(spark: SparkSession) -> int:
