@@ -10,7 +10,9 @@ bytes. It reads the configuration below HADOOP_CONF_DIR, where names of name ser
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,34 +47,50 @@ class NameNode:
     client: Client
 
 
-def open_name_node(root: str) -> NameNode:
+def open_name_node(root: str, retry_seconds: float) -> NameNode:
     """Open the HDFS of a URI.
+
+    Args:
+        root: the URI.
+        retry_seconds: longest time of all attempts at a request.
 
     Raises:
         MissingPackageError: `hdfs-native` is not installed.
     """
-    return NameNode(root, _open_client(root, os.getpid()))
+    return NameNode(root, _open_client(root, retry_seconds, os.getpid()))
+
+
+def limit_attempts(retry_seconds: float) -> dict[str, str]:
+    """Return settings of the client, by which a name node that does not answer is an error soon.
+
+    It waits half a second after the first attempt, then twice as long each time: by default for minutes.
+    """
+    return {
+        "dfs.client.failover.max.attempts": str(int(math.log2(retry_seconds)) + 2),
+        "dfs.client.failover.sleep.max.millis": "8000",
+    }
 
 
 @lru_cache(maxsize=16)
-def _open_client(root: str, process: int) -> Client:
+def _open_client(root: str, retry_seconds: float, process: int) -> Client:
     """Open a client of this process: its threads do not survive a fork."""
     del process  # part of the key
     with explain_missing():
         from hdfs_native import Client  # noqa: PLC0415
 
     with explain_hdfs():
-        return Client(root)
+        return Client(root, limit_attempts(retry_seconds))
 
 
-def open_arrow(root: str) -> fs.FileSystem:
-    """Open the HDFS of a URI as a file system of Arrow."""
+def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
+    """Open the HDFS of a URI as a file system of Arrow; arguments and errors as `open_name_node`."""
     with explain_missing():
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
     from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415
 
     host, _, port = root.removeprefix("hdfs://").partition(":")
-    return PyFileSystem(FSSpecHandler(HdfsFileSystem(host, int(port) if port else None)))
+    system = HdfsFileSystem(host, int(port) if port else None, **limit_attempts(retry_seconds))
+    return PyFileSystem(FSSpecHandler(system))
 
 
 @contextmanager
@@ -80,10 +98,20 @@ def explain_hdfs() -> Iterator[None]:
     """Raise the client's errors as OSError, as Arrow has them; those of other libraries stay."""
     try:
         yield
-    except Exception as error:
-        if isinstance(error, OSError) or not type(error).__module__.startswith("hdfs_native"):
+    except RuntimeError as error:
+        if not CLIENT_ERROR.match(str(error)):
             raise
-        raise OSError(str(error)) from None
+        raise OSError(_shorten(str(error))) from None
+
+
+CLIENT_ERROR = re.compile(r"[A-Z]\w+\(|[a-z ]*error: ")
+"""Begin of what the client says, such as `RPCError("org.apache...", "Permission denied: ...")`."""
+
+
+def _shorten(text: str) -> str:
+    """Return what the name node says, without Java's stack; else the text."""
+    answer = re.match(r'\w*RPCError\("[\w.$]*?([\w$]+)", "(.*?)(\\n|"\))', text)
+    return f"{answer[1]}: {answer[2]}" if answer else text
 
 
 # ------------------------------------------------------------------------------------ one file

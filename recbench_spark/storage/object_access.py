@@ -191,8 +191,10 @@ def _read_section(file: Path, section: str) -> dict[str, str]:
 
 def delta_options(place: str | Path) -> dict[str, str] | None:
     """Return the settings by which `deltalake` opens a table; None for a folder of this machine."""
-    if not is_object_storage(place) or is_hdfs(place):
+    if not is_object_storage(place):
         return None
+    if is_hdfs(place):
+        return hdfs.limit_attempts(RETRY_SECONDS)
     limits = {
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{REQUEST_SECONDS}s",
@@ -209,7 +211,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
     """
     uri = arrow_uri(place)
     if is_hdfs(uri):
-        return hdfs.open_arrow(split_bucket(uri).root), open_path(uri)
+        return hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS), open_path(uri)
     if read_scheme(uri) != "s3":
         system, path = fs.FileSystem.from_uri(uri)
         return system, path
@@ -254,7 +256,7 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectSto
         retry_seconds: longest time of all attempts at one request.
     """
     if is_hdfs(root):
-        return cast(Any, hdfs.open_name_node(root))
+        return cast(Any, hdfs.open_name_node(root, retry_seconds))
     from obstore.store import from_url  # noqa: PLC0415
 
     limits: Any = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}
