@@ -107,7 +107,7 @@ def put_if_absent(place: str, content: bytes) -> bool:
     if not is_object_storage(place):
         raise StoreError(
             f"{place}: no write that fails where a name is in use is known for {read_scheme(place)}://",
-            "use a shared folder, or s3://, gs://, abfss://",
+            "use a shared folder, or s3://, gs://, abfss://, hdfs://",
         )
     from obstore.exceptions import AlreadyExistsError, PreconditionError  # noqa: PLC0415
 
