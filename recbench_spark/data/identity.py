@@ -2,9 +2,9 @@
 
 `delta_snapshots` computes it for Delta tables and `digests` for plain files; both engines give the same
 text. Files on a local disk, in object storage and on HDFS are digested by threads, or by tasks of Spark
-where they are large. Files of a storage that Hadoop alone knows are digested by Spark's tasks up to REMOTE_BYTES
-each. A larger one counts by name, size and time: a copy of it is another file, and a change of equal size
-and time is not seen. No digest of such a file is cached.
+where they are large. Files of a storage that Hadoop alone knows are digested by Spark's tasks up to
+REMOTE_BYTES each. A larger one counts by name, size and time: a copy of it is another file, and a change of
+equal size and time is not seen. No digest of such a file is cached.
 """
 
 from __future__ import annotations
