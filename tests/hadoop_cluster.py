@@ -23,7 +23,11 @@ from tests.waiting import wait_until
 VERSION = "3.5.0"
 """Version of the Hadoop in pyspark, whose two jars for clients the cluster uses too."""
 
-PACKAGES = f"org.apache.hadoop:hadoop-client-minicluster:{VERSION}"
+PACKAGES = (
+    f"org.apache.hadoop:hadoop-client-minicluster:{VERSION},org.junit.jupiter:junit-jupiter-api:5.10.2"
+)
+"""The cluster, and a library that its YARN lacks."""
+
 CLIENT_JARS = ("hadoop-client-api", "hadoop-client-runtime")
 JAVA_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -48,9 +52,9 @@ def fetch_jars() -> list[Path]:
     complete = folder / "complete"
     with (folder / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not complete.exists():
+        if not complete.exists() or complete.read_text() != PACKAGES:
             resolve(folder, Path(java).resolve().parents[1])
-            complete.touch()
+            complete.write_text(PACKAGES)
     patterns = [f"{name}-{VERSION}.jar" for name in CLIENT_JARS] + ["*slf4j*.jar", "log4j-*.jar"]
     own = [file for pattern in patterns for file in sorted((SPARK_HOME / "jars").glob(pattern))]
     return [*own, *sorted((folder / "jars").glob("*.jar"))]

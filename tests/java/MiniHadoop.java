@@ -13,7 +13,16 @@ import org.apache.hadoop.yarn.server.MiniYARNCluster;
  * of the folder, prints "ready" and the address of the name node, and ends when its standard input is closed.
  */
 public class MiniHadoop {
-    public static void main(String[] words) throws Exception {
+    public static void main(String[] words) {
+        try {
+            serve(words);
+        } catch (Throwable error) {
+            error.printStackTrace();
+        }
+        Runtime.getRuntime().halt(1);
+    }
+
+    private static void serve(String[] words) throws Exception {
         File folder = new File(words[0]);
         Configuration settings = new YarnConfiguration();
         settings.set("dfs.replication", "1");
