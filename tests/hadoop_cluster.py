@@ -23,10 +23,11 @@ from tests.waiting import wait_until
 VERSION = "3.5.0"
 """Version of the Hadoop in pyspark, whose two jars for clients the cluster uses too."""
 
-PACKAGES = (
-    f"org.apache.hadoop:hadoop-client-minicluster:{VERSION},org.junit.jupiter:junit-jupiter-api:5.10.2"
-)
-"""The cluster, and a library that its YARN lacks."""
+PACKAGES = ",".join((
+    f"org.apache.hadoop:hadoop-client-minicluster:{VERSION}", "org.junit.jupiter:junit-jupiter-api:5.10.2",
+    "org.bouncycastle:bcpkix-jdk18on:1.78.1",
+))  # fmt: skip
+"""The cluster, and two libraries that its YARN lacks."""
 
 CLIENT_JARS = ("hadoop-client-api", "hadoop-client-runtime")
 JAVA_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
