@@ -84,12 +84,26 @@ def _open_client(root: str, retry_seconds: float, process: int) -> Client:
 
 def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
     """Open the HDFS of a URI as a file system of Arrow; arguments and errors as `open_name_node`."""
+    return _open_arrow(root, retry_seconds, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
+    """Open a file system of this process."""
+    del process  # part of the key
     with explain_missing():
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
     from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415
 
+    class PathSystem(HdfsFileSystem):  # type: ignore[misc]
+        """PathSystem takes paths as they are: as URLs, those with `#` or `?` would be cut."""
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path
+
     host, _, port = root.removeprefix("hdfs://").partition(":")
-    system = HdfsFileSystem(host, int(port) if port else None, **limit_attempts(retry_seconds))
+    system = PathSystem(host, int(port) if port else None, **limit_attempts(retry_seconds))
     return PyFileSystem(FSSpecHandler(system))
 
 

@@ -35,12 +35,15 @@ def test_bytes_are_written_read_replaced_listed_copied_and_removed(hdfs_place: s
     objects.require_storage(hdfs_place)
     objects.require_conditional_writes(hdfs_place)
     assert read_bytes(f"{hdfs_place}/none") is None and not objects.holds_files(f"{hdfs_place}/none")
-    for content in (b"first", b"second", b""):
-        write_bytes(f"{hdfs_place}/a b/é.json", content)
-        assert read_bytes(f"{hdfs_place}/a b/é.json") == content
+    for name in ("é.json", "#1?.json"):
+        for content in (b"first", b"second", b""):
+            write_bytes(f"{hdfs_place}/a b/{name}", content)
+            assert read_bytes(f"{hdfs_place}/a b/{name}") == content
     for name in ("c/d.json", "c-d.json"):
         write_bytes(f"{hdfs_place}/a b/{name}", b"123")
-    assert list(objects.list_objects(f"{hdfs_place}/a b")) == ["c-d.json", "c/d.json", "é.json"]
+    assert list(objects.list_objects(f"{hdfs_place}/a b")) == [
+        *("#1?.json", "c-d.json", "c/d.json", "é.json"),
+    ]
     assert objects.list_folders(hdfs_place) == ["a b"]
     names = [f"{hdfs_place}/a b/c/d.json", f"{hdfs_place}/a b/none"]
     assert objects.measure_files(names) == [3, None]
