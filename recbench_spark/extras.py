@@ -20,6 +20,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "plots": ("matplotlib",),
     "zoo": ("cornac",),
     "retrieval": ("faiss-cpu",),
+    "hdfs": ("hdfs-native",),
 }
 """The packages that each extra of pyproject.toml brings; `models` and `all` are made of these."""
 
@@ -32,6 +33,7 @@ MODULES: dict[str, tuple[str, str]] = {
     "matplotlib": ("plots", "matplotlib"),
     "cornac": ("zoo", "cornac"),
     "faiss": ("retrieval", "faiss-cpu"),
+    "hdfs_native": ("hdfs", "hdfs-native"),
 }
 """Names that code imports: the extra, and the package that has the module."""
 

@@ -6,12 +6,14 @@ import fcntl
 import os
 import sys
 import tempfile
+import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests import hadoop_cluster
 from tests.object_storage import S3Server, serve
 
 # An example that takes long beside other work is no failure.
@@ -94,6 +96,9 @@ def mark_test(item: pytest.Item) -> None:
     if "s3_server" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.s3)
         item.add_marker(pytest.mark.full)  # `make test` needs no Go
+    if {"hdfs_server", "yarn_server"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.hdfs)
+        item.add_marker(pytest.mark.full)  # `make test` needs no jars of Hadoop's
     if not start_jvm(item):
         if item.get_closest_marker("spark"):
             raise pytest.UsageError(f"{item.nodeid} is marked spark and requests none of {JVM_FIXTURES}")
@@ -198,6 +203,20 @@ def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://{s3_server.make_bucket()}"
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hadoop_cluster.Hadoop]:
+    """A real HDFS on loopback; tests of it are skipped where Java, jars or the client are missing."""
+    pytest.importorskip("hdfs_native", reason="no hdfs-native: pip install 'recbench-spark[hdfs]'")
+    with hadoop_cluster.serve(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def hdfs_place(hdfs_server: hadoop_cluster.Hadoop) -> str:
+    """URI of a new folder of HDFS."""
+    return f"{hdfs_server.root}/tests/{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

@@ -237,6 +237,7 @@ ENGINES = {
         "deltalake",
         "duckdb",
         "obstore",
+        "hdfs_native",
         "torch",
         "safetensors",
         "triton",

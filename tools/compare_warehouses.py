@@ -136,7 +136,7 @@ def find_folder(folder: str) -> re.Pattern[str]:
     if not is_object_storage(folder):
         return re.compile(re.escape(str(Path(folder).resolve())))
     rest = folder.rstrip("/").partition("://")[2]
-    return re.compile(r"s3[an]?://" + re.escape(rest))
+    return re.compile(r"(s3[an]?|hdfs)://" + re.escape(rest))
 
 
 def is_timestamp(field: pa.Field) -> bool:

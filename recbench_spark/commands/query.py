@@ -9,8 +9,9 @@ A name means a view, a table, or one of the ready-made questions of recbench_spa
 changed: a statement that is not a query over these tables and views is refused (`query.sql_guard`).
 
 Names are answered in this process where the warehouse is a folder of this machine, or a URI of object
-storage (s3://, gs://, abfss://), and its tables are small enough, with the rows and the order of Spark; a
-SELECT of your own is in Spark's SQL, or in DuckDB's with --engine local and where pyspark is missing.
+storage (s3://, gs://, abfss://, hdfs://), and its tables are small enough, with the rows and the order of
+Spark. A SELECT of your own is in Spark's SQL, or in DuckDB's with --engine local and where pyspark is
+missing.
 
 --export copies all tables and views to one DuckDB file, for its shell and for BI tools, without Java. The
 file appears whole or not at all, and an existing one stays as it is without --replace.

@@ -1,10 +1,10 @@
 """Compute the identity of an input: the text that names the data from which a number was computed.
 
 `delta_snapshots` computes it for Delta tables and `digests` for plain files; both engines give the same
-text. Files on a local disk and in object storage are digested by threads, or by tasks of Spark where they
-are large. Files of HDFS are digested by Spark's tasks up to REMOTE_BYTES each. A larger one counts by name,
-size and time: a copy of it is another file, and a change of equal size and time is not seen. No digest of a
-file of HDFS is cached.
+text. Files on a local disk, in object storage and on HDFS are digested by threads, or by tasks of Spark
+where they are large. Files of a storage that Hadoop alone knows are digested by Spark's tasks up to
+REMOTE_BYTES each. A larger one counts by name, size and time: a copy of it is another file, and a change of
+equal size and time is not seen. No digest of such a file is cached.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each object is read in pieces by ranges (`digests.digest_piece`). Its digest is cached on this host by
 address, URI, ETag (and version, where a listing has it) and size, so that an object that nobody replaced is
-read once. The storage gives every content another ETag, whatever a clock says.
+read once. The storage gives every content another ETag, whatever a clock says. HDFS has the time of the
+write in milliseconds in its place.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def open_rows(
         if not is_object_storage(path) or plain or fmt not in (None, "delta"):
             raise DataError(
                 f"{what}: {path} is not on a disk",
-                "of an object storage (s3://, gs://, abfss://) Delta tables are read: mount it, or copy it",
+                "of s3://, gs://, abfss:// and hdfs:// Delta tables are read: mount it, or copy it",
             )
         fmt, files = "delta", _list_table_files(path, partitions or {}, what)
     else:

@@ -68,7 +68,7 @@ def files_folder(store: Store) -> str:
     if not store.is_file_storage:
         raise StoreError(
             f"{store.root} is neither a folder nor an object storage, where files of graphs can be",
-            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://",
+            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
     return join_uri(store.root, FOLDER)
 

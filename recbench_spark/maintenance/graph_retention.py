@@ -73,7 +73,7 @@ def find_old_graphs(
 
 
 def _find_old_graph_objects(store: Store, rule: RetentionRule) -> OldGraphs:
-    """Return the old folders of an object storage; HDFS and a catalog where Spark writes have none."""
+    """Return the old folders of an object storage; a catalog where Spark writes has none."""
     if not store.is_file_storage:
         return OldGraphs()
     root = join_uri(store.root, FOLDER)

@@ -129,7 +129,7 @@ def find_old_fits(
     and `trials` stay.
 
     Args:
-        store: the warehouse; of HDFS and a catalog where Spark writes no files are found.
+        store: the warehouse; of a catalog where Spark writes no files are found.
         before: the first night that is kept.
         keep: earlier nights that are kept.
         splits: splits that will be removed.

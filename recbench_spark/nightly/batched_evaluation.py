@@ -1,7 +1,7 @@
 """Evaluate a group of models on the held-out parts in one pass, with one commit for each table.
 
 The numbers equal those of `nightly.model_evaluation` bit for bit. That module is used where tasks cannot
-write the files of the warehouse themselves (HDFS, a catalog where Spark writes).
+write the files of the warehouse themselves (a catalog where Spark writes).
 """
 
 from __future__ import annotations

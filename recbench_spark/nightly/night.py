@@ -291,7 +291,7 @@ def headline_filter(benchmark: Benchmark) -> Column:
 def yesterday_stamp(store: Store) -> str:
     """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
 
-    The clock is that of the warehouse's storage, and this host's for HDFS and a catalog where Spark writes.
+    The clock is that of the warehouse's storage, and this host's for a catalog where Spark writes.
     """
     seconds = store.read_clock()
     return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)

@@ -47,7 +47,9 @@ class Journal:
             self.remote.write()
             return
         if is_remote(path):
-            raise StoreError(f"cannot write the log {path}", "name a file of this machine, or s3://...")
+            raise StoreError(
+                f"cannot write the log {path}", "name a file of this machine, s3://... or hdfs://..."
+            )
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,8 @@ Spark's own writer takes each value out of Arrow into a row and from there into 
 first commit in a process compiles for seconds. Here a task writes the Arrow table that it holds, and
 `deltalake` appends the files to the log, all or none of them. Rows that the driver holds are written and
 read by `deltalake` too: no Spark job, some ten milliseconds. This works for folders that the driver and all
-workers see under one path, and for object storage; elsewhere (HDFS, catalogs that commit themselves) Spark
-reads and writes.
+workers see under one path, for object storage and for HDFS; elsewhere (catalogs that commit themselves)
+Spark reads and writes.
 """
 
 from __future__ import annotations

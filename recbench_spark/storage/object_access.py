@@ -15,13 +15,14 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from pyarrow import fs
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.uris import arrow_uri, is_object_storage, read_scheme
+from recbench_spark.storage import hdfs
+from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, read_scheme, split_bucket
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -192,6 +193,8 @@ def delta_options(place: str | Path) -> dict[str, str] | None:
     """Return the settings by which `deltalake` opens a table; None for a folder of this machine."""
     if not is_object_storage(place):
         return None
+    if is_hdfs(place):
+        return hdfs.limit_attempts(RETRY_SECONDS)
     limits = {
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "timeout": f"{REQUEST_SECONDS}s",
@@ -207,6 +210,8 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
         The file system, and the path in it.
     """
     uri = arrow_uri(place)
+    if is_hdfs(uri):
+        return hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS), open_path(uri)
     if read_scheme(uri) != "s3":
         system, path = fs.FileSystem.from_uri(uri)
         return system, path
@@ -229,16 +234,29 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
 def open_path(place: str) -> str:
     """Return the name of a file within its file system as Arrow takes it."""
     uri = arrow_uri(place)
+    if is_hdfs(uri):
+        return f"/{split_bucket(uri).key}"
     return uri.removeprefix("s3://") if read_scheme(uri) == "s3" else str(fs.FileSystem.from_uri(uri)[1])
 
 
+def choose_library(store: ObjectStore) -> Any:
+    """Return the module that puts, lists and removes objects of an open storage: obstore, or `hdfs`."""
+    if isinstance(store, hdfs.NameNode):
+        return hdfs
+    import obstore  # noqa: PLC0415
+
+    return obstore
+
+
 def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectStore:
-    """Open a bucket by obstore.
+    """Open a bucket by obstore, or an HDFS by its own client.
 
     Args:
         root: URI of the bucket (`uris.split_bucket`).
         retry_seconds: longest time of all attempts at one request.
     """
+    if is_hdfs(root):
+        return cast(Any, hdfs.open_name_node(root, retry_seconds))
     from obstore.store import from_url  # noqa: PLC0415
 
     limits: Any = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import read_access
-from recbench_spark.storage.uris import split_bucket
+from recbench_spark.storage.uris import is_hdfs, split_bucket
 
 T = TypeVar("T")
 
@@ -18,6 +18,10 @@ HINT_ACCESS = "AWS_ENDPOINT_URL names the address, AWS_ACCESS_KEY_ID or AWS_PROF
 
 def storage_error(place: str, text: str) -> StoreError:
     """Return the error for a place of an object storage, by the text of a library's error."""
+    return _hdfs_error(place, text) if is_hdfs(place) else _bucket_error(place, text)
+
+
+def _bucket_error(place: str, text: str) -> StoreError:
     access, bucket = read_access(place), split_bucket(place).root
     where = f"bucket {bucket} at {access.address}"
     said = _squeeze(text.partition("Debug source")[0])
@@ -38,6 +42,22 @@ def storage_error(place: str, text: str) -> StoreError:
         return StoreError(f"{where} does not answer: {_shorten(text)}", HINT_ACCESS)
     return StoreError(f"{where}: {_shorten(text)}", HINT_ACCESS)
 
+
+def _hdfs_error(place: str, text: str) -> StoreError:
+    root, said = split_bucket(place).root, _squeeze(text)
+    if _has_word(said, HDFS_REFUSED):
+        hint = "HADOOP_USER_NAME names the user; where there is Kerberos, kinit gets a ticket"
+        return StoreError(f"{root} refuses this user: {_shorten(text)}", hint)
+    problem = "does not answer" if _has_word(said, HDFS_SILENT) else "has an error"
+    return StoreError(f"{root} {problem}: {_shorten(text)}", HINT_HDFS)
+
+
+HINT_HDFS = (
+    "write hdfs://HOST:PORT/FOLDER with host and port of the name node, or the name of a service that "
+    "hdfs-site.xml below HADOOP_CONF_DIR has"
+)
+HDFS_REFUSED = ("AccessControlException", "permission denied", "SASL", "GSSAPI", "not allowed")
+HDFS_SILENT = ("connect", "timed out", "timeout", "resolve", "dns", "lookup", "io error", "no route")
 
 NO_CREDENTIALS = (
     *("missing accesskeyid", "missing secretaccesskey", "credential"),

@@ -1,7 +1,8 @@
 """Bytes on any storage: read, written, listed, removed, and put only where nothing has the name.
 
 Arrow reads and writes. It has no write that fails where a name is in use, so on object storage that write
-goes through obstore (the library with which `deltalake` commits), and on folders it is a hard link.
+goes through obstore (the library with which `deltalake` commits), on folders it is a hard link, and on HDFS
+a rename.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.hdfs import NameNode, delete_folder, explain_hdfs
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.object_access import (
+    choose_library,
     may_have_credentials,
     open_bucket,
     open_filesystem,
@@ -104,15 +107,15 @@ def put_if_absent(place: str, content: bytes) -> bool:
     if not is_object_storage(place):
         raise StoreError(
             f"{place}: no write that fails where a name is in use is known for {read_scheme(place)}://",
-            "use a shared folder, or s3://, gs://, abfss://",
+            "use a shared folder, or s3://, gs://, abfss://, hdfs://",
         )
-    import obstore  # noqa: PLC0415
     from obstore.exceptions import AlreadyExistsError, PreconditionError  # noqa: PLC0415
 
     bucket = split_bucket(place)
     with explain_storage(place):
         try:
-            obstore.put(open_bucket(bucket.root), bucket.key, content, mode="create", use_multipart=False)
+            store = open_bucket(bucket.root)
+            choose_library(store).put(store, bucket.key, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
@@ -159,13 +162,12 @@ def _list_after(store: ObjectStore, key: str, last: str | None) -> Iterator[Obje
     A console of S3 and Hadoop mark a folder by an object without bytes whose name ends in a slash.
     obstore lists it without the slash, and finds no object of that name.
     """
-    import obstore  # noqa: PLC0415
-
-    for chunk in obstore.list(store, key or None, offset=last, chunk_size=LISTED_AT_ONCE):
+    library = choose_library(store)
+    for chunk in library.list(store, key or None, offset=last, chunk_size=LISTED_AT_ONCE):
         for entry in chunk:
             if not entry["size"]:
                 try:
-                    obstore.head(store, entry["path"])
+                    library.head(store, entry["path"])
                 except FileNotFoundError:
                     continue
             yield entry
@@ -202,14 +204,12 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    import obstore  # noqa: PLC0415
-
     bucket = split_bucket(place)
     with explain_storage(place):
         store = open_bucket(bucket.root)
         if bucket.key:
             with suppress(FileNotFoundError):
-                yield _describe_object("", obstore.head(store, bucket.key))
+                yield _describe_object("", choose_library(store).head(store, bucket.key))
                 return
         for entry in _list_entries(store, bucket.key):
             yield _describe_object(entry["path"].removeprefix(f"{bucket.key}/"), entry)
@@ -229,12 +229,11 @@ def list_folders(place: str) -> list[str]:
     if not is_remote(place):
         folder = local_path(place)
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    import obstore  # noqa: PLC0415
-
     bucket = split_bucket(place)
     with explain_storage(place):
         store = open_bucket(bucket.root)
-        listed = repeat_if_cut(lambda: obstore.list_with_delimiter(store, bucket.key or None))
+        library = choose_library(store)
+        listed = repeat_if_cut(lambda: library.list_with_delimiter(store, bucket.key or None))
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
 
 
@@ -244,20 +243,18 @@ def copy_object(place: str, target: str) -> None:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    import obstore  # noqa: PLC0415
-
     source = split_bucket(place)
     with explain_storage(place):
-        obstore.copy(open_bucket(source.root), source.key, split_bucket(target).key)
+        store = open_bucket(source.root)
+        choose_library(store).copy(store, source.key, split_bucket(target).key)
 
 
 def remove_object(place: str) -> None:
     """Remove an object of an object storage; it need not exist. Raises StoreError as `list_objects`."""
-    import obstore  # noqa: PLC0415
-
     bucket = split_bucket(place)
     with explain_storage(place):
-        obstore.delete(open_bucket(bucket.root), bucket.key)
+        store = open_bucket(bucket.root)
+        choose_library(store).delete(store, bucket.key)
 
 
 def remove_objects(place: str) -> None:
@@ -270,7 +267,10 @@ def remove_objects(place: str) -> None:
 
 
 def _remove_listed(store: ObjectStore, key: str) -> None:
-    """Remove all objects below a key, a thousand by a request."""
+    """Remove all objects below a key, a thousand by a request; of HDFS the folder, by one."""
+    if isinstance(store, NameNode):
+        delete_folder(store, key)
+        return
     import obstore  # noqa: PLC0415
 
     for chunk in obstore.list(store, key or None, chunk_size=LISTED_AT_ONCE):
@@ -319,13 +319,13 @@ class _ObjectOutput:
     closed = False
 
     def __init__(self, place: str) -> None:
-        import obstore  # noqa: PLC0415
-
         bucket = split_bucket(place)
         self.place = place
-        self.writer = obstore.open_writer(
-            open_bucket(bucket.root), bucket.key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
-        )
+        with explain_storage(place):
+            store = open_bucket(bucket.root)
+            self.writer = choose_library(store).open_writer(
+                store, bucket.key, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
 
     def __enter__(self) -> _ObjectOutput:
         return self
@@ -400,13 +400,12 @@ def read_object_clock(place: str) -> float:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    import obstore  # noqa: PLC0415
-
     probe = join_uri(arrow_uri(place), private_name("clock"))
     bucket = split_bucket(probe)
     put_if_absent(probe, b"")
     with explain_storage(place):
-        last_modified: datetime = obstore.head(open_bucket(bucket.root), bucket.key)["last_modified"]
+        store = open_bucket(bucket.root)
+        last_modified: datetime = choose_library(store).head(store, bucket.key)["last_modified"]
     remove_object(probe)
     return last_modified.timestamp()
 
@@ -423,14 +422,12 @@ def require_storage(place: str) -> None:
     """
     if not is_object_storage(place):
         return
-    import obstore  # noqa: PLC0415
-
     bucket = split_bucket(place)
     if not may_have_credentials(place):
         raise storage_error(place, "no credentials")
     with explain_storage(place):
         store = open_bucket(bucket.root, retry_seconds=PROBE_SECONDS)
-        next(iter(obstore.list(store, bucket.key or None, chunk_size=1)), None)
+        next(iter(choose_library(store).list(store, bucket.key or None, chunk_size=1)), None)
 
 
 @lru_cache(maxsize=64)
@@ -464,7 +461,8 @@ def explain_storage(place: str) -> Iterator[None]:
     from obstore.exceptions import BaseError  # noqa: PLC0415
 
     try:
-        yield
+        with explain_hdfs():
+            yield
     except (BaseError, OSError) as error:
         raise storage_error(place, str(error)) from None
 
@@ -473,7 +471,8 @@ def explain_storage(place: str) -> Iterator[None]:
 def _explain_arrow(place: str) -> Iterator[None]:
     """Turn Arrow's errors on object storage into a StoreError, but for a file that does not exist."""
     try:
-        yield
+        with explain_hdfs():
+            yield
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -6,9 +6,12 @@ ones that ask which kind of storage a name means.
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.publish import local_path
@@ -21,8 +24,12 @@ HADOOP_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 LOG = "_delta_log"
 """Folder of a Delta table's log."""
 
-OBJECT_SCHEMES = ("s3", "gs", "abfs", "abfss")
-"""Storage of objects that has a conditional write: S3, Google Cloud Storage, Azure."""
+HDFS = "hdfs"
+
+OBJECT_SCHEMES = ("s3", "gs", "abfs", "abfss", HDFS)
+"""Storage that has a write which fails where a name is in use: S3, Google Cloud Storage, Azure; and HDFS,
+whose files are treated like objects (`hdfs`).
+"""
 
 
 class Bucket(NamedTuple):
@@ -55,8 +62,13 @@ def read_scheme(place: str | Path) -> str:
 
 
 def is_object_storage(place: str | Path) -> bool:
-    """Return whether a name is a URI of an object storage, which is read and written without Hadoop."""
+    """Return whether a name is a URI of an object storage or of HDFS, which both need no Java here."""
     return read_scheme(place) in OBJECT_SCHEMES
+
+
+def is_hdfs(place: str | Path) -> bool:
+    """Return whether a name is a URI of HDFS."""
+    return read_scheme(place) == HDFS
 
 
 def arrow_uri(file: str) -> str:
@@ -67,7 +79,39 @@ def arrow_uri(file: str) -> str:
         path = "/" + file.removeprefix("dbfs:").lstrip("/")
         return path if path.startswith("/Volumes/") else f"/dbfs{path}"
     match = SCHEME.match(file)
-    return file if match is None else f"{read_scheme(file)}://{file[match.end() :]}"
+    if match is None:
+        return file
+    scheme, rest = read_scheme(file), file[match.end() :]
+    if scheme == HDFS and rest.startswith("/"):
+        return read_name_node(file) + rest
+    return f"{scheme}://{rest}"
+
+
+def read_name_node(place: str) -> str:
+    """Return the HDFS of a URI without a host, `hdfs:///folder`: the one that Hadoop's configuration names.
+
+    Raises:
+        StoreError: no configuration is there, or it names another file system.
+    """
+    folder = os.environ.get("HADOOP_CONF_DIR", "")
+    root = _read_default_root(Path(folder, "core-site.xml")) if folder else ""
+    if not root.startswith(f"{HDFS}://"):
+        raise StoreError(
+            f"{place} names no host, and fs.defaultFS of HADOOP_CONF_DIR={folder} is no HDFS",
+            "write hdfs://HOST:PORT/FOLDER, or set HADOOP_CONF_DIR to the folder of core-site.xml",
+        )
+    return root.rstrip("/")
+
+
+@lru_cache(maxsize=4)
+def _read_default_root(file: Path) -> str:
+    """Return `fs.defaultFS` of a file of Hadoop's settings; empty where it has none."""
+    if not file.is_file():
+        return ""
+    for one in ElementTree.parse(file).iter("property"):
+        if (one.findtext("name") or "").strip() in {"fs.defaultFS", "fs.default.name"}:
+            return (one.findtext("value") or "").strip()
+    return ""
 
 
 def absolute_place(place: str | Path) -> str:
@@ -93,7 +137,8 @@ def split_bucket(place: str) -> Bucket:
     scheme, _, rest = uri.partition("://")
     bucket, _, key = rest.partition("/")
     if not is_object_storage(place) or not bucket:
-        raise StoreError(f"{place} names no bucket of an object storage", "write s3://BUCKET/FOLDER")
+        hint = "write hdfs://HOST:PORT/FOLDER" if scheme == HDFS else "write s3://BUCKET/FOLDER"
+        raise StoreError(f"{place} names no bucket of an object storage", hint)
     return Bucket(f"{scheme}://{bucket}", key.strip("/"))
 
 

@@ -41,7 +41,7 @@ from recbench_spark.storage.table_folders import (
 )
 from recbench_spark.storage.table_sql import check_version, quote_folder, view_files
 from recbench_spark.storage.table_statements import create_statement, filter_condition
-from recbench_spark.storage.uris import LOG, is_object_storage, read_scheme
+from recbench_spark.storage.uris import HDFS, LOG, is_object_storage, read_scheme
 
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
@@ -50,10 +50,13 @@ MAX_DRIVER_BYTES = 1 << 28
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
     """Return a URI as this session's Hadoop names it: its `s3a` is the `s3` of all others.
 
-    Where Hadoop has a file system of its own for `s3`, as on EMR, the URI stays.
+    Where Hadoop has a file system of its own for `s3`, as on EMR, the URI stays. One of HDFS gets the host
+    that it may lack, since workers may have no configuration of Hadoop.
     """
     scheme, _, rest = uri.partition("://")
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    if scheme == HDFS and rest.startswith("/"):
+        return f"{hadoop.get('fs.defaultFS').rstrip('/')}{rest}"
     return f"s3a://{rest}" if scheme == "s3" and not hadoop.get("fs.s3.impl") else uri
 
 

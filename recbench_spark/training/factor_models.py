@@ -95,13 +95,13 @@ def fit_folder(data: SplitData, processes: int) -> Path:
         processes: number of processes; all of them must see the folder.
 
     Raises:
-        StoreError: the warehouse is on HDFS or a catalog where Spark writes, or a host of the fit's
+        StoreError: the warehouse is a catalog where Spark writes, or a host of the fit's
             processes does not see the folder.
     """
     if data.lease is None:
         raise StoreError(
             f"{data.store.root} is neither a folder nor an object storage, and a fit needs one",
-            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://",
+            "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
     require_common_folder(data.lease.work, processes)
     return data.lease.work

@@ -86,7 +86,7 @@ def test_a_dry_run_looks_at_features_and_weights(tmp_path, capsys) -> None:
     assert "dimensions 6 -> 5 -> 4; 4 weights, random" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("place", ["hdfs://host/w", "main.graphs"])
+@pytest.mark.parametrize("place", ["viewfs://host/w", "main.graphs"])
 def test_a_warehouse_where_tasks_write_no_files_is_told_before_spark_starts(place, capsys) -> None:
     assert run("--edges", "x", "--warehouse", place) == 2
     assert "and tasks write the files of a graph themselves" in capsys.readouterr().err

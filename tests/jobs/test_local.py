@@ -193,7 +193,7 @@ def run_measured(script: str, *words: str) -> tuple[int, str, int]:
         return done.returncode, done.stderr, int(Path(note.name).read_text())
 
 
-@pytest.mark.parametrize("warehouse", ["hdfs://host/w", "catalog.schema"])
+@pytest.mark.parametrize("warehouse", ["viewfs://host/w", "catalog.schema"])
 def test_a_warehouse_out_of_reach_is_sparks(files: Path, warehouse: str) -> None:
     chosen = engines.choose_engine("auto", [str(files / "lists.parquet")], (), (warehouse, (RUNS,)))
     assert chosen.engine == "spark" and warehouse in chosen.why

@@ -283,7 +283,8 @@ def test_a_schema_in_a_folder_is_written_by_tasks_and_read_by_name(spark, schema
     [
         ("s3a://bucket/a%20b/", "s3://bucket/a b"),
         ("s3://bucket/x", "s3://bucket/x"),
-        ("hdfs://host/x", None),
+        ("hdfs://host/x", "hdfs://host/x"),
+        ("viewfs://host/x", None),
         ("dbfs:/user/hive/warehouse", None),
         (None, None),
         ("file:/tmp/no%20such/../x/", "/tmp/x"),

@@ -190,7 +190,7 @@ def require_folder(warehouse: str) -> None:
         kind = "a catalog's schema" if is_catalog_schema(warehouse) else "on a storage of Hadoop alone"
         raise ConfigError(
             f"--warehouse {warehouse} is {kind}, and tasks write the files of a graph themselves",
-            "give a folder that the driver and all workers see, or s3://, gs://, abfss://",
+            "give a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
     require_storage(warehouse)
 

@@ -1,0 +1,304 @@
+"""Files of HDFS in the words of obstore, so that `objects` treats a name node like a bucket.
+
+HDFS has folders and a rename that fails where a name is in use. A file is written under a private name
+beside its own and then renamed: it appears whole or not at all, and of several writers of a new name one
+succeeds. Folders are made where a file needs them, and a folder without files may stay.
+
+The functions have the names and the arguments of obstore's. `hdfs-native`, a client without Java, moves the
+bytes. It reads the configuration below HADOOP_CONF_DIR, where names of name services stand.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from recbench_spark.extras import explain_missing
+from recbench_spark.storage.makers import private_name
+
+if TYPE_CHECKING:
+    from hdfs_native import Client, FileStatus, FileWriter
+    from pyarrow import fs
+
+Entry = dict[str, Any]
+"""A file as obstore describes an object: path without a slash in front, size, times; HDFS has no ETag."""
+
+COPY_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class NameNode:
+    """NameNode is the root of an HDFS, as a bucket is that of names in an object storage.
+
+    Attributes:
+        root: its URI, such as `hdfs://host:8020`.
+        client: reads and writes its files.
+    """
+
+    root: str
+    client: Client
+
+
+def open_name_node(root: str, retry_seconds: float) -> NameNode:
+    """Open the HDFS of a URI.
+
+    Args:
+        root: the URI.
+        retry_seconds: longest time of all attempts at a request.
+
+    Raises:
+        MissingPackageError: `hdfs-native` is not installed.
+    """
+    return NameNode(root, _open_client(root, retry_seconds, os.getpid()))
+
+
+def limit_attempts(retry_seconds: float) -> dict[str, str]:
+    """Return settings of the client, by which a name node that does not answer is an error soon.
+
+    It waits half a second after the first attempt, then twice as long each time: by default for minutes.
+    """
+    return {
+        "dfs.client.failover.max.attempts": str(int(math.log2(retry_seconds)) + 2),
+        "dfs.client.failover.sleep.max.millis": "8000",
+    }
+
+
+@lru_cache(maxsize=16)
+def _open_client(root: str, retry_seconds: float, process: int) -> Client:
+    """Open a client of this process: its threads do not survive a fork."""
+    del process  # part of the key
+    with explain_missing():
+        from hdfs_native import Client  # noqa: PLC0415
+
+    with explain_hdfs():
+        return Client(root, limit_attempts(retry_seconds))
+
+
+def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
+    """Open the HDFS of a URI as a file system of Arrow; arguments and errors as `open_name_node`."""
+    return _open_arrow(root, retry_seconds, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
+    """Open a file system of this process."""
+    del process  # part of the key
+    with explain_missing():
+        from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
+    from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415
+
+    class PathSystem(HdfsFileSystem):  # type: ignore[misc]
+        """PathSystem takes paths as they are: as URLs, those with `#` or `?` would be cut."""
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path
+
+    host, _, port = root.removeprefix("hdfs://").partition(":")
+    system = PathSystem(host, int(port) if port else None, **limit_attempts(retry_seconds))
+    return PyFileSystem(FSSpecHandler(system))
+
+
+@contextmanager
+def explain_hdfs() -> Iterator[None]:
+    """Raise the client's errors as OSError, as Arrow has them; those of other libraries stay."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not CLIENT_ERROR.match(str(error)):
+            raise
+        raise OSError(_shorten(str(error))) from None
+
+
+CLIENT_ERROR = re.compile(r"[A-Z]\w+\(|[a-z ]*error: ")
+"""Begin of what the client says, such as `RPCError("org.apache...", "Permission denied: ...")`."""
+
+
+def _shorten(text: str) -> str:
+    """Return what the name node says, without Java's stack; else the text."""
+    answer = re.match(r'\w*RPCError\("[\w.$]*?([\w$]+)", "(.*?)(\\n|"\))', text)
+    return f"{answer[1]}: {answer[2]}" if answer else text
+
+
+# ------------------------------------------------------------------------------------ one file
+
+
+def put(
+    store: NameNode, key: str, content: bytes, *, mode: str = "overwrite", use_multipart: bool = False
+) -> None:
+    """Write a file whole; mode `create` fails where the name is in use.
+
+    Raises:
+        AlreadyExistsError: obstore's error for a name in use.
+    """
+    from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415
+
+    del use_multipart  # HDFS cuts files into blocks itself
+    writer = open_writer(store, key, overwrite=mode != "create")
+    try:
+        with writer:
+            writer.write(content)
+    except FileExistsError:
+        raise AlreadyExistsError(f"{store.root}/{key} is in use") from None
+
+
+def open_writer(
+    store: NameNode, key: str, *, overwrite: bool = True, buffer_size: int = 0, max_concurrency: int = 0
+) -> _HdfsWriter:
+    """Open a new file, which gets its name when it is closed."""
+    del buffer_size, max_concurrency  # the client has its own
+    return _HdfsWriter(store, key, overwrite)
+
+
+class _HdfsWriter:
+    """_HdfsWriter writes a file under a private name, and renames it at the end."""
+
+    def __init__(self, store: NameNode, key: str, overwrite: bool) -> None:
+        self.client, self.target, self.overwrite = store.client, f"/{key}", overwrite
+        parent, _, name = self.target.rpartition("/")
+        self.path = f"{parent}/{private_name(name)}"
+        with explain_hdfs():
+            self.stream: FileWriter = self.client.create(self.path)
+
+    def __enter__(self) -> _HdfsWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._drop()
+
+    def write(self, content: Any) -> int:
+        """Write bytes, and return their number."""
+        with explain_hdfs():
+            return self.stream.write(content)
+
+    def close(self) -> None:
+        """Complete the file and give it its name.
+
+        Raises:
+            FileExistsError: the name is in use, and the file was not to replace another one.
+        """
+        try:
+            with explain_hdfs():
+                self.stream.close()
+                self.client.rename(self.path, self.target, overwrite=self.overwrite)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _drop(self) -> None:
+        with suppress(Exception):  # what is left is hidden, and costs only space
+            self.stream.close()
+        with suppress(Exception):
+            self.client.delete(self.path, False)
+
+
+def head(store: NameNode, key: str) -> Entry:
+    """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
+    with explain_hdfs():
+        status = store.client.get_file_info(f"/{key}")
+    if status.isdir:
+        raise FileNotFoundError(key)
+    return _describe(key, status)
+
+
+def _describe(key: str, status: FileStatus) -> Entry:
+    written = datetime.fromtimestamp(status.modification_time / 1000, UTC)
+    return {"path": key, "size": status.length, "last_modified": written, "e_tag": None, "version": None}
+
+
+def copy(store: NameNode, key: str, target: str) -> None:
+    """Copy a file through this process; a file of the target's name is replaced."""
+    with explain_hdfs(), open_writer(store, target) as writer:
+        source = store.client.read(f"/{key}")
+        while chunk := source.read(COPY_BYTES):
+            writer.write(chunk)
+
+
+# ------------------------------------------------------------------------------------ many files
+
+
+def delete(store: NameNode, keys: str | Sequence[str]) -> None:
+    """Delete files, which need not exist. Their folder stays."""
+    with explain_hdfs():
+        for key in [keys] if isinstance(keys, str) else keys:
+            with suppress(FileNotFoundError):
+                store.client.delete(f"/{key}", False)
+
+
+def delete_folder(store: NameNode, key: str) -> None:
+    """Delete a file, or a folder with all that it holds; it need not exist."""
+    with explain_hdfs(), suppress(FileNotFoundError):
+        store.client.delete(f"/{key}", True)
+
+
+def list_with_delimiter(store: NameNode, prefix: str | None = None) -> dict[str, Any]:
+    """List what is directly below a folder: names of folders as `common_prefixes`, files as `objects`."""
+    entries = _list_folder(store, prefix or "")
+    return {
+        "common_prefixes": [name for name, status in entries if status.isdir],
+        "objects": [_describe(name, status) for name, status in entries if not status.isdir],
+    }
+
+
+def list(
+    store: NameNode, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
+) -> Iterator[Sequence[Entry]]:
+    """Yield the files below a folder in the order of their names, in lists; hidden drafts are left out.
+
+    Args:
+        store: the HDFS.
+        prefix: the folder; None: all.
+        offset: only names behind this one.
+        chunk_size: longest list.
+    """
+    entries = (entry for entry in _walk(store, prefix or "") if offset is None or entry["path"] > offset)
+    while chunk := tuple(islice(entries, chunk_size)):
+        yield chunk
+
+
+def _walk(store: NameNode, folder: str) -> Iterator[Entry]:
+    """Yield the files below a folder as an object storage orders them. One folder a level is held."""
+    for name, status in _list_folder(store, folder):
+        if status.isdir:
+            yield from _walk(store, name)
+        else:
+            yield _describe(name, status)
+
+
+def _list_folder(store: NameNode, folder: str) -> Sequence[tuple[str, FileStatus]]:
+    """Return the names and the states of what is directly in a folder; of none or of a file, nothing.
+
+    A slash counts as a part of a folder's name, as in an object storage.
+    """
+    with explain_hdfs():
+        try:
+            entries = [*store.client.list_status(f"/{folder}", False)]
+        except FileNotFoundError:
+            return ()
+    keys = [(_key(status.path), status) for status in entries]
+    below = [
+        (key, status) for key, status in keys if key != folder and (status.isdir or not _is_draft(key))
+    ]
+    return sorted(below, key=lambda pair: pair[0] + "/" * pair[1].isdir)
+
+
+def _key(path: str) -> str:
+    """Return a path of a listing as a name without a slash in front."""
+    return path.partition("://")[2].partition("/")[2] if "://" in path else path.lstrip("/")
+
+
+def _is_draft(key: str) -> bool:
+    """Return whether a file is being written by `_HdfsWriter`, or was left by one that was killed."""
+    name = key.rsplit("/", 1)[-1]
+    return name.startswith(".") and name.endswith(".partial")

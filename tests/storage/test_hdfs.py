@@ -1,0 +1,163 @@
+"""Bytes and tables on a real HDFS: one writer of a name, files that appear whole, two drivers at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from recbench_spark.data.object_digests import read_object_stamps
+from recbench_spark.errors import StoreError
+from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
+from recbench_spark.storage import delta_files, objects, table_upkeep
+from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset
+from recbench_spark.storage.objects import put_if_absent, read_bytes, write_bytes
+from recbench_spark.storage.table_folders import create_object_table, has_commit
+from tests.hadoop_cluster import Hadoop
+from tests.storage.test_missing_rows import trial
+from tests.storage.test_objects import APPENDER, check_one_winner
+
+
+def test_of_32_writers_of_one_name_on_hdfs_one_wins(hdfs_place: str) -> None:
+    check_one_winner(hdfs_place)
+
+
+def test_bytes_are_written_read_replaced_listed_copied_and_removed(hdfs_place: str) -> None:
+    objects.require_storage(hdfs_place)
+    objects.require_conditional_writes(hdfs_place)
+    assert read_bytes(f"{hdfs_place}/none") is None and not objects.holds_files(f"{hdfs_place}/none")
+    for name in ("é.json", "#1?.json"):
+        for content in (b"first", b"second", b""):
+            write_bytes(f"{hdfs_place}/a b/{name}", content)
+            assert read_bytes(f"{hdfs_place}/a b/{name}") == content
+    for name in ("c/d.json", "c-d.json"):
+        write_bytes(f"{hdfs_place}/a b/{name}", b"123")
+    assert list(objects.list_objects(f"{hdfs_place}/a b")) == [
+        *("#1?.json", "c-d.json", "c/d.json", "é.json"),
+    ]
+    assert objects.list_folders(hdfs_place) == ["a b"]
+    names = [f"{hdfs_place}/a b/c/d.json", f"{hdfs_place}/a b/none"]
+    assert objects.measure_files(names) == [3, None]
+    objects.copy_object(names[0], names[1])
+    assert read_bytes(names[1]) == b"123"
+    objects.remove_object(names[0])
+    assert objects.measure_files(names) == [None, 3]
+    objects.remove_objects(f"{hdfs_place}/a b")
+    assert objects.list_folders(hdfs_place) == []
+    assert abs(objects.read_object_clock(hdfs_place) - time.time()) < 60
+
+
+def test_a_file_that_is_replaced_has_another_identity(hdfs_place: str) -> None:
+    stamps = []
+    for content in (b"one", b"two"):
+        write_bytes(f"{hdfs_place}/log/part.csv", content)
+        stamps.append(read_object_stamps(f"{hdfs_place}/log"))
+        time.sleep(0.002)
+    assert [list(listed) for listed in stamps] == [[f"{hdfs_place}/log/part.csv"]] * 2
+    assert stamps[0] != stamps[1]
+
+
+def test_after_an_error_nothing_appears_and_large_files_are_whole(hdfs_place: str) -> None:
+    with pytest.raises(KeyError), objects.open_output(f"{hdfs_place}/rows") as stream:
+        stream.write(bytes(10))
+        raise KeyError
+    assert list(objects.list_objects(hdfs_place)) == []
+    content = np.random.default_rng(0).integers(0, 256, 5 << 20, dtype=np.uint8)
+    with objects.open_output(f"{hdfs_place}/large") as stream:
+        stream.write(content[:7])
+        assert list(objects.list_objects(hdfs_place)) == [], "a draft is listed"
+        stream.write(content[7:])
+        assert stream.tell() == len(content)
+    assert read_bytes(f"{hdfs_place}/large") == content.tobytes()
+
+
+def test_a_table_is_created_once_and_has_rows_of_tasks_and_of_the_driver(hdfs_place: str) -> None:
+    place = f"{hdfs_place}/warehouse/trials"
+    assert not has_commit(place)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: create_object_table(place, TRIALS), range(4)))
+    assert has_commit(place)
+    assert open_table(place).protocol().min_writer_version == delta_files.CHECKED_VERSION
+    rows = arrow_rows([trial(1), trial(2)], TRIALS)
+    assert delta_files.append_rows(place, rows, "one")
+    assert not delta_files.append_rows(place, rows, "one"), "an append of this name exists"
+    with pytest.raises(StoreError, match=r"cannot write .*trials"):
+        delta_files.append_rows(place, arrow_rows([trial(3, "unknown")], TRIALS), "bad")
+    delta_files.replace_rows(place, arrow_rows([trial(1, "failed")], TRIALS), "trial_id", "t1")
+    delta_files.delete_rows(place, "trial_id", ["t2"])
+    table_upkeep.compact_files(place)
+    table_upkeep.vacuum_files(place, 0)
+    assert read_dataset(place).to_table(columns=["trial_id", "status"]).to_pylist() == [
+        {"trial_id": "t1", "status": "failed"}
+    ]
+    assert sum(name.endswith(".parquet") for name in objects.list_objects(place)) == 1
+
+
+def test_files_of_tasks_are_committed_once_under_their_name(hdfs_place: str) -> None:
+    place = f"{hdfs_place}/warehouse/files"
+    create_object_table(place, REJECTS)
+    rows = pa.table({"file": ["a", "b"], "line": [None, "2"], "reason": ["short", "long"]})
+    file = delta_files.write_file(rows, place, {"split_id": "a b%c"}, rows.column_names)
+    delta_files.require_visible(place, [file])
+    assert delta_files.commit(place, [file], {}, "once")
+    assert not delta_files.commit(place, [file], {}, "once")
+    assert list_files(place, {"split_id": "a b%c"}) == [f"{place}/{file.path}"]
+    assert read_dataset(place).to_table(columns=["file"])["file"].to_pylist() == ["a", "b"]
+
+
+def test_two_drivers_append_at_once_and_nothing_is_lost_or_doubled(hdfs_place: str) -> None:
+    create_object_table(f"{hdfs_place}/trials", TRIALS)
+    drivers = [
+        subprocess.Popen(
+            [sys.executable, "-c", APPENDER, hdfs_place, str(n)], stderr=subprocess.PIPE, text=True
+        )
+        for n in (1, 2)
+    ]
+    errors = [driver.communicate()[1] for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], errors
+    counts = Counter(read_dataset(f"{hdfs_place}/trials").to_table()["trial_id"].to_pylist())
+    own = [f"t{1000 * driver + n}" for driver in (1, 2) for n in range(12)]
+    assert counts == dict.fromkeys([*own, *(f"t{-n - 1}" for n in range(12))], 1)
+
+
+def test_a_uri_without_a_host_is_that_of_hadoops_settings(
+    hdfs_place: str, hdfs_server: Hadoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_bytes(f"{hdfs_place}/x", b"1")
+    short = "hdfs://" + hdfs_place.removeprefix(hdfs_server.root)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(StoreError, match=r"names no host, and fs.defaultFS of HADOOP_CONF_DIR="):
+        read_bytes(f"{short}/x")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs_server.settings))
+    assert read_bytes(f"{short}/x") == b"1"
+    assert not put_if_absent(f"{short}/x", b"2")
+
+
+def test_a_name_node_that_does_not_answer_is_said(
+    hdfs_server: Hadoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "PROBE_SECONDS", 1)
+    with pytest.raises(StoreError, match=r"hdfs://127.0.0.1:9 does not answer: Connection refused"):
+        objects.require_storage("hdfs://127.0.0.1:9/w")
+
+
+def test_a_user_without_rights_is_said(hdfs_place: str) -> None:
+    """The client reads its user when it is opened, so another process asks."""
+    write = (
+        "from recbench_spark.storage.objects import write_bytes; import sys; write_bytes(sys.argv[1], b'')"
+    )
+    environment = {**os.environ, "HADOOP_USER_NAME": "nobody_known"}
+    command = [sys.executable, "-c", write, f"{hdfs_place}/x"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert re.search(
+        r"StoreError: hdfs://127.0.0.1:\d+ refuses this user: AccessControlException: Perm", done.stderr
+    ), done.stderr
