@@ -96,7 +96,7 @@ def mark_test(item: pytest.Item) -> None:
     if "s3_server" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.s3)
         item.add_marker(pytest.mark.full)  # `make test` needs no Go
-    if {"hdfs_server", "yarn_server"} & set(getattr(item, "fixturenames", ())):
+    if "hdfs_server" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.hdfs)
         item.add_marker(pytest.mark.full)  # `make test` needs no jars of Hadoop's
     if not start_jvm(item):

@@ -95,15 +95,12 @@ def _open_arrow(root: str, retry_seconds: float, process: int) -> fs.FileSystem:
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
     from pyarrow.fs import FSSpecHandler, PyFileSystem  # noqa: PLC0415
 
-    class PathSystem(HdfsFileSystem):  # type: ignore[misc]
-        """PathSystem takes paths as they are: as URLs, those with `#` or `?` would be cut."""
-
-        @classmethod
-        def _strip_protocol(cls, path: str) -> str:
-            return path
-
+    # Paths are taken as they are: as URLs, those with `#` or `?` would be cut.
+    members = {"_strip_protocol": staticmethod(lambda path: path)}
+    base: Any = HdfsFileSystem
+    path_system = type(base)("PathSystem", (base,), members)
     host, _, port = root.removeprefix("hdfs://").partition(":")
-    system = PathSystem(host, int(port) if port else None, **limit_attempts(retry_seconds))
+    system = path_system(host, int(port) if port else None, **limit_attempts(retry_seconds))
     return PyFileSystem(FSSpecHandler(system))
 
 
@@ -180,7 +177,8 @@ class _HdfsWriter:
     def write(self, content: Any) -> int:
         """Write bytes, and return their number."""
         with explain_hdfs():
-            return self.stream.write(content)
+            count: int = self.stream.write(content)
+        return count
 
     def close(self) -> None:
         """Complete the file and give it its name.

@@ -256,7 +256,8 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> ObjectSto
         retry_seconds: longest time of all attempts at one request.
     """
     if is_hdfs(root):
-        return cast(Any, hdfs.open_name_node(root, retry_seconds))
+        name_node: ObjectStore = cast(Any, hdfs.open_name_node(root, retry_seconds))
+        return name_node
     from obstore.store import from_url  # noqa: PLC0415
 
     limits: Any = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}

@@ -340,7 +340,8 @@ class _ObjectOutput:
     def write(self, content: Any) -> int:
         """Write bytes, and return their number."""
         with explain_storage(self.place):
-            return self.writer.write(memoryview(content).cast("B"))
+            count: int = self.writer.write(memoryview(content).cast("B"))
+        return count
 
 
 @contextmanager
