@@ -1,0 +1,225 @@
+"""Graphs and a night on hosts that share no folder, over a real S3 server: the bits of a folder.
+
+Driver and workers are in file systems of their own (`tests.cluster.hosts`). Edges and features are Delta
+tables on the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from recbench_spark.storage.delta_tables import read_dataset
+from recbench_spark.storage.object_access import delta_options
+from tests.cluster.hosts import Host, make_hosts
+from tests.cluster.processes import PATIENCE, ROOT, SPARK_HOME, Cluster, Process, cluster, start_process
+from tests.cluster.test_standalone import ON_THIS_MACHINE
+from tools import compare_warehouses
+
+pytestmark = [pytest.mark.usefixtures("own_jvm"), pytest.mark.slow]
+
+NODES, EDGES, DIMS, BLOCKS = 3000, 12_000, 24, 4
+PLANS = ("R", "G", "S")
+
+LAYER = {"form": "convolve", "aggregator": "importance"}
+SUITE: dict[str, Any] = {
+    "name": "apart",
+    "dataset": {
+        "name": "world",
+        "reader": "world",
+        "world": {"users": 200, "items": 60, "interactions": 4000, "open_loop": 500, "seed": 3},
+    },
+    "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
+    "models": [
+        {"name": "popular", "kind": "popular"},
+        {
+            "name": "pins", "kind": "graph", "plan": "R", "blocks": 2, "wire": "float16",
+            "features": {"kind": "hashed", "dims": 8}, "layers": [{"aggregator": "mean", "width": 6}] * 2,
+        },
+        {
+            "name": "both_sides", "kind": "graph", "plan": "G", "blocks": 2, "mode": "projected",
+            "features": {"kind": "hashed", "dims": 8}, "layers": [{**LAYER, "width": 6, "hidden": 5}] * 2,
+        },
+        {
+            "name": "lightgcn", "kind": "lightgcn", "dims": 4, "layers": 2,
+            "epochs": 2, "batch": 64, "rate": 0.02, "validation": 0.2,
+        },
+    ],
+    "evaluation": {"metrics": ["ndcg"], "k": [5], "parts": ["test", "open_loop"]},
+}  # fmt: skip
+"""Models of conf/benchmarks/graph.yaml over a smaller world, and LightGCN. Plans are not left to the costs,
+which differ between one host and two."""
+
+JOB = """
+import json, os, sys, time
+from importlib import import_module
+from pathlib import Path
+
+from pyspark import TaskContext
+
+from recbench_spark.graph import build, runner
+
+WATCHED = ((build, "_write_block"), (runner, "project_messages"), (runner, "aggregate_replicated"),
+           (runner, "send_messages"), (runner, "aggregate_messages"))
+
+
+def lingering(name, run):
+    # A task leaves a mark on its host. First attempts of aggregates then wait: an executor is killed.
+    def task(*args, **settings):
+        context, marks = TaskContext.get(), Path("/tmp/marks")
+        done = run(*args, **settings)
+        done = done if done is None or isinstance(done, (int, tuple)) else iter(list(done))
+        marks.mkdir(exist_ok=True)
+        (marks / f"{name}-{context.stageId()}-{context.partitionId()}-{context.attemptNumber()}").touch()
+        if name.startswith("aggregate") and context.attemptNumber() == 0:
+            time.sleep(1)
+        return done
+    return task
+
+
+if os.environ.get("LINGER"):
+    for module, name in WATCHED:
+        setattr(module, name, lingering(name, getattr(module, name)))
+for name, *flags in json.loads(sys.argv[1]):
+    module = import_module(f"recbench_spark.commands.{name}")
+    assert module.main(module.parser().parse_args(flags)) == 0
+"""
+
+Command = list[str]
+
+
+def write_inputs(bucket: str) -> Command:
+    """Write edges with a hub, and features, to tables on the server; return the flags of a model."""
+    draw = np.random.default_rng(3)
+    ends = np.concatenate([draw.integers(0, NODES, (EDGES, 2)), [[n, 7] for n in range(0, NODES, 3)]])
+    h = draw.standard_normal((NODES, DIMS)).astype(np.float32)
+    tables = {
+        "edges": pa.table({"src": ends[:, 0], "dst": ends[:, 1]}),
+        "h": pa.table({"id": np.arange(NODES), "vector": list(h)}),
+    }
+    for name, table in tables.items():
+        place = f"{bucket}/{name}"
+        deltalake.write_deltalake(place, table, storage_options=delta_options(place))
+    flags = ["--edges", f"{bucket}/edges", "--node-table", f"{bucket}/h", "--features", f"{bucket}/h"]
+    form = ["--form", "convolve", "--aggregator", "importance", "--widths", "20,12", "--hidden", "16"]
+    return [*flags, *form, "--wire", "float16", "--blocks", str(BLOCKS)]
+
+
+def read_vectors(root: str) -> dict[str, bytes]:
+    """Bits of the vector of each node."""
+    rows = read_dataset(f"{root}/embeddings").to_table(columns=["id", "vector"]).to_pylist()
+    vectors = {row["id"]: np.array(row["vector"], np.float32).tobytes() for row in rows}
+    assert len(vectors) == len(rows) == NODES
+    return vectors
+
+
+@contextmanager
+def start_jobs(
+    folder: Path, name: str, master: str, commands: list[Command], host: Host | None = None, **env: str
+) -> Iterator[Process]:
+    """Start commands in one session by spark-submit, on a host or without one."""
+    own = host.folder if host else folder
+    (own / "job.py").write_text(JOB)
+    (own / "suite.yaml").write_text(yaml.safe_dump(SUITE))
+    settings = {**ON_THIS_MACHINE, "spark.master": master, "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    command = [str(SPARK_HOME / "bin" / "spark-submit")]
+    command += ["--properties-file", str(ROOT / "conf" / "spark" / "s3.conf")]
+    command += [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    command += [str(Path("/tmp" if host else own) / "job.py"), json.dumps(commands)]
+    variables = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **env}
+    prefix = host.prefix if host else []
+    with start_process([*prefix, *command], folder / f"{name}.log", folder, **variables) as process:
+        yield process
+
+
+def list_jobs(flags: Command, root: str, config: str) -> list[Command]:
+    """Return the commands of the suite: embeddings under each plan and their costs, and a night."""
+    models = [["embed", *flags, "--warehouse", f"{root}/{plan}", "--plan", plan] for plan in PLANS]
+    explain = [["embed", *flags, "--warehouse", f"{root}/auto", "--explain"]]
+    night = ["nightly", "--config", config, "--warehouse", f"{root}/night", "--logical-date", "2026-01-01"]
+    return [*models, *explain, night]
+
+
+def list_view(pid: int) -> set[str]:
+    """Return the names in /tmp as a process sees it."""
+    return {path.name for path in Path(f"/proc/{pid}/root/tmp").iterdir()}
+
+
+def require_apart(place: Cluster, hosts: dict[str, Host], tmp_path: Path) -> None:
+    """Check that executors on different hosts see different folders, and none of this test's."""
+    views = [list_view(pid) for pid in place.executors()]
+    assert len(views) == 2 and all("work" in view for view in views)
+    for pid in place.executors():
+        assert not Path(f"/proc/{pid}/root{tmp_path}").exists()
+    for name, other in (("one", "two"), ("two", "one")):
+        (hosts[name].folder / f"only-{name}").touch()
+        seen = [list_view(pid) for pid in place.executors()]
+        assert sum(f"only-{name}" in view for view in seen) == 1
+        assert not (hosts[other].folder / f"only-{name}").exists()
+
+
+def test_hosts_apart_give_the_bits_of_a_folder(
+    bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
+    flags, root = write_inputs(bucket), f"{bucket}/w"
+    here = list_jobs(flags, str(tmp_path / "w"), str(tmp_path / "suite.yaml"))
+    disk = str(tmp_path / "disk")
+    with start_jobs(tmp_path, "folder", "local[2]", here, SPARK_LOCAL_DIRS=disk) as job:
+        assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+    with cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place:
+        commands = list_jobs(flags, root, "/tmp/suite.yaml")
+        with start_jobs(tmp_path, "hosts", place.url, commands, hosts["driver"]) as job:
+            job.wait_for("layer 1 layer")
+            require_apart(place, hosts, tmp_path)
+            assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+    for plan in PLANS:
+        assert read_vectors(f"{root}/{plan}") == read_vectors(str(tmp_path / "w" / plan)), plan
+    assert compare_warehouses.main([str(tmp_path / "w" / "night"), f"{root}/night"]) == 0
+
+
+@pytest.mark.parametrize("plan", ["R", "G"])
+def test_a_lost_executor_costs_its_blocks_and_moves_no_bit(
+    plan: str, bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
+    flags = [*write_inputs(bucket), "--plan", plan]
+    aggregate = "aggregate_replicated" if plan == "R" else "aggregate_messages"
+    with cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place:
+        lost = [["embed", *flags, "--warehouse", f"{bucket}/lost"]]
+        with start_jobs(tmp_path, "lost", place.url, lost, hosts["driver"], LINGER="1") as job:
+            job.wait_for(lambda: any((hosts["one"].folder / "marks").glob(f"{aggregate}-*")))
+            (first,) = place.workers[0].children("CoarseGrainedExecutorBackend")
+            os.kill(first, signal.SIGKILL)
+            assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+        whole = [["embed", *flags, "--warehouse", f"{bucket}/whole"]]
+        with start_jobs(tmp_path, "whole", place.url, whole, hosts["driver"]) as job:
+            assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+    assert read_vectors(f"{bucket}/lost") == read_vectors(f"{bucket}/whole")
+    check_marks(plan, *(hosts[name].folder / "marks" for name in ("one", "two")))
+
+
+def check_marks(plan: str, lost: Path, kept: Path) -> None:
+    """Check that no block that the surviving host had made was made again.
+
+    Under plan G the lost host's part of a shuffle is sent again, and so is it for the surviving one's.
+    """
+    done = {folder: [path.name.rsplit("-", 1)[0] for path in folder.iterdir()] for folder in (lost, kept)}
+    assert all(done.values()), "one host did all the work"
+    again = Counter(done[kept])
+    assert max(again.values()) == 1, again
+    repeated = {name for name in done[lost] if name in again}
+    assert not [name for name in repeated if name.startswith(("project", "_write"))], repeated
