@@ -75,10 +75,14 @@ def describe_network(context: SparkContext, features: str, measured: bool) -> Ne
 
 def count_hosts(context: SparkContext) -> int:
     """Return the number of executors that have started; 1 for a local master."""
-    if context.master.startswith("local"):
+    if _is_local(context):
         return 1
     session: Any = context._jsc  # Spark has no other way for Python
     return max(1, int(session.sc().getExecutorMemoryStatus().size()) - 1)  # the driver is one of them
+
+
+def _is_local(context: SparkContext) -> bool:
+    return (context.master or "").startswith("local")
 
 
 def _parse_speed(text: str) -> int:
@@ -90,7 +94,7 @@ def _parse_speed(text: str) -> int:
 def _read_limit(context: SparkContext) -> int | None:
     """Return the limit of copies where it is set: for executors, or for this host if it runs the tasks."""
     text = context.getConf().get(f"spark.executorEnv.{LIMIT_VARIABLE}")
-    if text is None and context.master.startswith("local"):
+    if text is None and _is_local(context):
         text = os.environ.get(LIMIT_VARIABLE)
     return int(text) if text and text.isdigit() else None
 

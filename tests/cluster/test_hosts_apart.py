@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from recbench_spark.storage.block_arrays import PAGE
 from recbench_spark.storage.delta_tables import read_dataset
 from recbench_spark.storage.object_access import delta_options
 from tests.cluster.hosts import Host, make_hosts
@@ -101,8 +105,8 @@ for name, *flags in json.loads(sys.argv[1]):
 Command = list[str]
 
 
-def write_inputs(bucket: str) -> Command:
-    """Write edges with a hub, and features, to tables on the server; return the flags of a model."""
+def write_inputs(root: str) -> Command:
+    """Write edges with a hub, and features, to tables of Delta; return the flags of a model over them."""
     draw = np.random.default_rng(3)
     ends = np.concatenate([draw.integers(0, NODES, (EDGES, 2)), [[n, 7] for n in range(0, NODES, 3)]])
     h = draw.standard_normal((NODES, DIMS)).astype(np.float32)
@@ -111,9 +115,9 @@ def write_inputs(bucket: str) -> Command:
         "h": pa.table({"id": np.arange(NODES), "vector": list(h)}),
     }
     for name, table in tables.items():
-        place = f"{bucket}/{name}"
+        place = f"{root}/{name}"
         deltalake.write_deltalake(place, table, storage_options=delta_options(place))
-    flags = ["--edges", f"{bucket}/edges", "--node-table", f"{bucket}/h", "--features", f"{bucket}/h"]
+    flags = ["--edges", f"{root}/edges", "--node-table", f"{root}/h", "--features", f"{root}/h"]
     form = ["--form", "convolve", "--aggregator", "importance", "--widths", "20,12", "--hidden", "16"]
     return [*flags, *form, "--wire", "float16", "--blocks", str(BLOCKS)]
 
@@ -128,16 +132,28 @@ def read_vectors(root: str) -> dict[str, bytes]:
 
 @contextmanager
 def start_jobs(
-    folder: Path, name: str, master: str, commands: list[Command], host: Host | None = None, **env: str
+    folder: Path,
+    name: str,
+    master: str,
+    commands: list[Command],
+    host: Host | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    **env: str,
 ) -> Iterator[Process]:
-    """Start commands in one session by spark-submit, on a host or without one."""
+    """Start commands in one session by spark-submit, on a host or without one.
+
+    `settings`: variables of the executors.
+    """
     own = host.folder if host else folder
     (own / "job.py").write_text(JOB)
     (own / "suite.yaml").write_text(yaml.safe_dump(SUITE))
-    settings = {**ON_THIS_MACHINE, "spark.master": master, "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    of_executors = {"PYTHONPATH": str(ROOT), **(settings or {})}
+    values = {**ON_THIS_MACHINE, "spark.master": master}
+    values |= {f"spark.executorEnv.{name}": value for name, value in of_executors.items()}
     command = [str(SPARK_HOME / "bin" / "spark-submit")]
     command += ["--properties-file", str(ROOT / "conf" / "spark" / "s3.conf")]
-    command += [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    command += [part for key, value in values.items() for part in ("--conf", f"{key}={value}")]
     command += [str(Path("/tmp" if host else own) / "job.py"), json.dumps(commands)]
     variables = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **env}
     prefix = host.prefix if host else []
@@ -176,7 +192,8 @@ def test_hosts_apart_give_the_bits_of_a_folder(
 ) -> None:
     hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
     flags, root = write_inputs(bucket), f"{bucket}/w"
-    here = list_jobs(flags, str(tmp_path / "w"), str(tmp_path / "suite.yaml"))
+    own = write_inputs(str(tmp_path / "inputs"))
+    here = list_jobs(own, str(tmp_path / "w"), str(tmp_path / "suite.yaml"))
     disk = str(tmp_path / "disk")
     with start_jobs(tmp_path, "folder", "local[2]", here, SPARK_LOCAL_DIRS=disk) as job:
         assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
@@ -189,6 +206,73 @@ def test_hosts_apart_give_the_bits_of_a_folder(
     for plan in PLANS:
         assert read_vectors(f"{root}/{plan}") == read_vectors(str(tmp_path / "w" / plan)), plan
     assert compare_warehouses.main([str(tmp_path / "w" / "night"), f"{root}/night"]) == 0
+
+
+@dataclass
+class Disk:
+    """The most bytes of copies that were in a folder at once, and the files that they were then."""
+
+    size: int = 0
+    files: int = 0
+    largest: int = 0
+
+
+def watch_disk(job: Process, hosts: Iterable[Host]) -> dict[Path, Disk]:
+    """Wait for a job to end; return what its executors had on disk. A new executor has a new folder."""
+    disks: dict[Path, Disk] = {}
+    began = time.monotonic()
+    while job.popen.poll() is None:
+        assert time.monotonic() - began < PATIENCE, job.remarks[-4000:]
+        sizes: dict[Path, list[int]] = {}
+        for path in (path for host in hosts for path in host.list_copies()):
+            with suppress(FileNotFoundError):  # Spark removes the folder of an executor that has ended
+                sizes.setdefault(path.parent, []).append(path.stat().st_size)
+        for folder, present in sizes.items():
+            disk = disks.setdefault(folder, Disk())
+            if sum(present) > disk.size:
+                disks[folder] = Disk(sum(present), len(present), max(present))
+        time.sleep(0.02)
+    assert job.popen.returncode == 0, job.remarks[-4000:]
+    return disks
+
+
+SAID = r"each of 2 hosts fetches (\S+ \S+) at .*needs (\S+ \S+) at once and (\S+ \S+) if no copy"
+"""What `--explain` says of a host."""
+
+
+def read_bytes_of(text: str) -> float:
+    """Return a number of bytes as `estimates.format_bytes` writes it."""
+    number, unit = text.split()
+    return float(number) * 1000 ** ("B", "kB", "MB", "GB").index(unit)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
+    plan: str, bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The graph is built by a job before, so executors begin without copies."""
+    hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
+    apart = [hosts["one"], hosts["two"]]
+    embed = ["embed", *write_inputs(bucket), "--plan", plan, "--warehouse", f"{bucket}/w"]
+    with cluster(tmp_path, 2, {}, apart=True, hosts=apart) as place:
+        with start_jobs(tmp_path, "explain", place.url, [[*embed, "--explain"]], hosts["driver"]) as job:
+            assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+        said = re.search(SAID, job.remarks)
+        assert said, job.remarks[-4000:]
+        _, least, most = map(read_bytes_of, said.groups())
+        with start_jobs(tmp_path, "free", place.url, [embed], hosts["driver"]) as job:
+            free = watch_disk(job, apart)
+        few, again = int(least / 2), [*embed[:-1], f"{bucket}/again"]
+        limit = {"RECBENCH_SPARK_CACHE_BYTES": str(few)}
+        with start_jobs(tmp_path, "few", place.url, [again], hosts["driver"], settings=limit) as job:
+            limited = watch_disk(job, apart)
+    assert len(free) == len(limited) == 2
+    for disk in free.values():
+        rows = disk.size - disk.files * PAGE  # headers of the files are no part of the estimate
+        assert 0.3 * least < rows and disk.size <= most + disk.files * PAGE, (least, most, disk)
+    for disk in limited.values():
+        assert disk.size <= few + 2 * disk.largest, (few, disk)
+    assert read_vectors(f"{bucket}/again") == read_vectors(f"{bucket}/w")
 
 
 @pytest.mark.parametrize("plan", ["R", "G"])

@@ -119,7 +119,8 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     free = max(1, len(runs) - int(np.count_nonzero(rates)))
     spread = math.sqrt(float((ratios**2).sum()) / free)
     factor = math.exp(max(2 * spread, math.log1p(LEAST_SPREAD)))
-    return Rates(Amounts(*map(float, rates), DEFAULT_FETCH_SECONDS), factor, len(runs))
+    fitted = Amounts(*map(float, rates))._replace(fetched=DEFAULT_FETCH_SECONDS)
+    return Rates(fitted, factor, len(runs))
 
 
 def expected_copies(blocks: int, degree: float) -> float:

@@ -366,10 +366,9 @@ def test_folders_cost_what_they_did_before_the_network_was_counted() -> None:
 
 
 def test_a_slow_network_and_many_hosts_turn_the_choice() -> None:
-    """Messages of all nodes are much; the few that a block needs are little."""
-    large = replace(
-        SMALL_PASS, nodes=10**6, edges=10**6, sources=10**7, needed=10**6, parts=10**6, hosts=20
-    )
+    """The messages of all nodes are fetched by every host, those that a block needs are sent once."""
+    sizes = {"nodes": 10**6, "edges": 10**6, "sources": 10**6, "needed": 2 * 10**6, "d": 64, "m": 64}
+    large = replace(SMALL_PASS, **sizes, hosts=20)
 
     def choose(size: costs.PassSize, disk: float = math.inf) -> str:
         more: dict[str, Any] = {"mapped_bytes": 10**12, "disk_bytes": disk}
