@@ -161,12 +161,14 @@ def start_jobs(
         yield process
 
 
-def list_jobs(flags: Command, root: str, config: str) -> list[Command]:
-    """Return the commands of the suite: embeddings under each plan and their costs, and a night."""
-    models = [["embed", *flags, "--warehouse", f"{root}/{plan}", "--plan", plan] for plan in PLANS]
-    explain = [["embed", *flags, "--warehouse", f"{root}/auto", "--explain"]]
-    night = ["nightly", "--config", config, "--warehouse", f"{root}/night", "--logical-date", "2026-01-01"]
-    return [*models, *explain, night]
+def list_models(flags: Command, root: str) -> list[Command]:
+    """Return the commands of embeddings under each plan."""
+    return [["embed", *flags, "--warehouse", f"{root}/{plan}", "--plan", plan] for plan in PLANS]
+
+
+def list_night(config: str, root: str) -> list[Command]:
+    """Return the command of the night."""
+    return [["nightly", "--config", config, "--warehouse", root, "--logical-date", "2026-01-01"]]
 
 
 def list_view(pid: int) -> set[str]:
@@ -187,25 +189,53 @@ def require_apart(place: Cluster, hosts: dict[str, Host], tmp_path: Path) -> Non
         assert not (hosts[other].folder / f"only-{name}").exists()
 
 
-def test_hosts_apart_give_the_bits_of_a_folder(
-    bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
-    flags, root = write_inputs(bucket), f"{bucket}/w"
-    own = write_inputs(str(tmp_path / "inputs"))
-    here = list_jobs(own, str(tmp_path / "w"), str(tmp_path / "suite.yaml"))
-    disk = str(tmp_path / "disk")
-    with start_jobs(tmp_path, "folder", "local[2]", here, SPARK_LOCAL_DIRS=disk) as job:
+@contextmanager
+def run_apart(
+    tmp_path: Path, hosts: dict[str, Host], name: str, commands: list[Command]
+) -> Iterator[Process]:
+    """Run commands with driver and two workers apart; the block looks on while they run."""
+    with (
+        cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place,
+        start_jobs(tmp_path, name, place.url, commands, hosts["driver"]) as job,
+    ):
+        job.wait_for(lambda: len(place.executors()) == 2)
+        require_apart(place, hosts, tmp_path)
+        yield job
         assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
-    with cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place:
-        commands = list_jobs(flags, root, "/tmp/suite.yaml")
-        with start_jobs(tmp_path, "hosts", place.url, commands, hosts["driver"]) as job:
-            job.wait_for("layer 1 layer")
-            require_apart(place, hosts, tmp_path)
-            assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+
+
+def run_here(tmp_path: Path, commands: list[Command]) -> None:
+    """Run commands on this machine alone, with a folder."""
+    disk = str(tmp_path / "disk")
+    with start_jobs(tmp_path, "folder", "local[2]", commands, SPARK_LOCAL_DIRS=disk) as job:
+        assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Host]:
+    """Hosts of a driver and of two workers."""
+    return make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
+
+
+def test_embeddings_of_hosts_apart_have_the_bits_of_a_folder(
+    bucket: str, tmp_path: Path, hosts: dict[str, Host]
+) -> None:
+    here = str(tmp_path / "w")
+    run_here(tmp_path, list_models(write_inputs(str(tmp_path / "inputs")), here))
+    with run_apart(tmp_path, hosts, "apart", list_models(write_inputs(bucket), bucket)):
+        pass
     for plan in PLANS:
-        assert read_vectors(f"{root}/{plan}") == read_vectors(str(tmp_path / "w" / plan)), plan
-    assert compare_warehouses.main([str(tmp_path / "w" / "night"), f"{root}/night"]) == 0
+        assert read_vectors(f"{bucket}/{plan}") == read_vectors(f"{here}/{plan}"), plan
+
+
+def test_a_night_of_hosts_apart_has_the_bits_of_a_folder(
+    bucket: str, tmp_path: Path, hosts: dict[str, Host]
+) -> None:
+    here = str(tmp_path / "w")
+    run_here(tmp_path, list_night(str(tmp_path / "suite.yaml"), here))
+    with run_apart(tmp_path, hosts, "apart", list_night("/tmp/suite.yaml", f"{bucket}/w")):
+        pass
+    assert compare_warehouses.main([here, f"{bucket}/w"]) == 0
 
 
 @dataclass
@@ -248,10 +278,9 @@ def read_bytes_of(text: str) -> float:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
-    plan: str, bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    plan: str, bucket: str, tmp_path: Path, hosts: dict[str, Host]
 ) -> None:
     """The graph is built by a job before, so executors begin without copies."""
-    hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
     apart = [hosts["one"], hosts["two"]]
     embed = ["embed", *write_inputs(bucket), "--plan", plan, "--warehouse", f"{bucket}/w"]
     with cluster(tmp_path, 2, {}, apart=True, hosts=apart) as place:
@@ -277,9 +306,8 @@ def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
 
 @pytest.mark.parametrize("plan", ["R", "G"])
 def test_a_lost_executor_costs_its_blocks_and_moves_no_bit(
-    plan: str, bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    plan: str, bucket: str, tmp_path: Path, hosts: dict[str, Host]
 ) -> None:
-    hosts = make_hosts(tmp_path / "hosts", tmp_path_factory.getbasetemp(), ("driver", "one", "two"))
     flags = [*write_inputs(bucket), "--plan", plan]
     aggregate = "aggregate_replicated" if plan == "R" else "aggregate_messages"
     with cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place:

@@ -36,7 +36,7 @@ def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, 
     place, here, there = f"{bucket}/fit", tmp_path / "here" / "c", tmp_path / "there" / "c"
     with hold_object_lease(place, lambda: False) as lease:
         assert lease is not None
-        (here / "..").mkdir(parents=True)
+        here.mkdir(parents=True)
         assert not fetch_checkpoints(place, here) and not copy_checkpoints(lease, here)
         write_weights(here, "one")
         assert copy_checkpoints(lease, here) and not fetch_checkpoints(place, here)
