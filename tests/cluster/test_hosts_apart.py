@@ -102,6 +102,9 @@ for name, *flags in json.loads(sys.argv[1]):
     assert module.main(module.parser().parse_args(flags)) == 0
 """
 
+ONE_COPY = {"spark.speculation": "false"}
+"""Tasks are not run twice at once, so that what is made again was lost."""
+
 Command = list[str]
 
 
@@ -141,16 +144,12 @@ def start_jobs(
     settings: Mapping[str, str] | None = None,
     **env: str,
 ) -> Iterator[Process]:
-    """Start commands in one session by spark-submit, on a host or without one.
-
-    `settings`: variables of the executors.
-    """
+    """Start commands in one session by spark-submit, on a host or without one; more settings of Spark."""
     own = host.folder if host else folder
     (own / "job.py").write_text(JOB)
     (own / "suite.yaml").write_text(yaml.safe_dump(SUITE))
-    of_executors = {"PYTHONPATH": str(ROOT), **(settings or {})}
-    values = {**ON_THIS_MACHINE, "spark.master": master}
-    values |= {f"spark.executorEnv.{name}": value for name, value in of_executors.items()}
+    values = {**ON_THIS_MACHINE, "spark.master": master, "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    values |= settings or {}
     command = [str(SPARK_HOME / "bin" / "spark-submit")]
     command += ["--properties-file", str(ROOT / "conf" / "spark" / "s3.conf")]
     command += [part for key, value in values.items() for part in ("--conf", f"{key}={value}")]
@@ -289,10 +288,10 @@ def test_local_disk_is_what_was_said_before_and_no_more_than_the_limit(
         said = re.search(SAID, job.remarks)
         assert said, job.remarks[-4000:]
         _, least, most = map(read_bytes_of, said.groups())
-        with start_jobs(tmp_path, "free", place.url, [embed], hosts["driver"]) as job:
+        with start_jobs(tmp_path, "free", place.url, [embed], hosts["driver"], settings=ONE_COPY) as job:
             free = watch_disk(job, apart)
         few, again = int(least / 2), [*embed[:-1], f"{bucket}/again"]
-        limit = {"RECBENCH_SPARK_CACHE_BYTES": str(few)}
+        limit = {**ONE_COPY, "spark.executorEnv.RECBENCH_SPARK_CACHE_BYTES": str(few)}
         with start_jobs(tmp_path, "few", place.url, [again], hosts["driver"], settings=limit) as job:
             limited = watch_disk(job, apart)
     assert len(free) == len(limited) == 2
@@ -312,7 +311,8 @@ def test_a_lost_executor_costs_its_blocks_and_moves_no_bit(
     aggregate = "aggregate_replicated" if plan == "R" else "aggregate_messages"
     with cluster(tmp_path, 2, {}, apart=True, hosts=[hosts["one"], hosts["two"]]) as place:
         lost = [["embed", *flags, "--warehouse", f"{bucket}/lost"]]
-        with start_jobs(tmp_path, "lost", place.url, lost, hosts["driver"], LINGER="1") as job:
+        more: dict[str, Any] = {"settings": ONE_COPY, "LINGER": "1"}
+        with start_jobs(tmp_path, "lost", place.url, lost, hosts["driver"], **more) as job:
             job.wait_for(lambda: any((hosts["one"].folder / "marks").glob(f"{aggregate}-*")))
             (first,) = place.workers[0].children("CoarseGrainedExecutorBackend")
             os.kill(first, signal.SIGKILL)
@@ -325,13 +325,16 @@ def test_a_lost_executor_costs_its_blocks_and_moves_no_bit(
 
 
 def check_marks(plan: str, lost: Path, kept: Path) -> None:
-    """Check that no block that the surviving host had made was made again.
+    """Check that no block that was complete was made again. Under plan G what the lost host had sent is
+    sent again.
 
-    Under plan G the lost host's part of a shuffle is sent again, and so is it for the surviving one's.
+    An executor has one core, so the task that it ran at its end left the only mark of work that was lost.
     """
     done = {folder: [path.name.rsplit("-", 1)[0] for path in folder.iterdir()] for folder in (lost, kept)}
     assert all(done.values()), "one host did all the work"
     again = Counter(done[kept])
     assert max(again.values()) == 1, again
     repeated = {name for name in done[lost] if name in again}
-    assert not [name for name in repeated if name.startswith(("project", "_write"))], repeated
+    whole = [name for name in repeated if name.startswith(("project", "_write"))]
+    assert not whole and len([name for name in repeated if name.startswith("aggregate")]) <= 1, repeated
+    assert plan == "G" or not [name for name in repeated if name.startswith("send")], repeated
