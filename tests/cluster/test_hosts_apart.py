@@ -102,6 +102,12 @@ for name, *flags in json.loads(sys.argv[1]):
     assert module.main(module.parser().parse_args(flags)) == 0
 """
 
+BOTH_FIRST = {
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "240s",
+}
+"""No task begins before both executors are there: on a busy machine the first one would do all."""
+
 ONE_COPY = {"spark.speculation": "false"}
 """Tasks are not run twice at once, so that what is made again was lost."""
 
@@ -148,7 +154,8 @@ def start_jobs(
     own = host.folder if host else folder
     (own / "job.py").write_text(JOB)
     (own / "suite.yaml").write_text(yaml.safe_dump(SUITE))
-    values = {**ON_THIS_MACHINE, "spark.master": master, "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    values = {**ON_THIS_MACHINE, **BOTH_FIRST, "spark.master": master}
+    values["spark.executorEnv.PYTHONPATH"] = str(ROOT)
     values |= settings or {}
     command = [str(SPARK_HOME / "bin" / "spark-submit")]
     command += ["--properties-file", str(ROOT / "conf" / "spark" / "s3.conf")]
@@ -313,15 +320,19 @@ def test_a_lost_executor_costs_its_blocks_and_moves_no_bit(
         lost = [["embed", *flags, "--warehouse", f"{bucket}/lost"]]
         more: dict[str, Any] = {"settings": ONE_COPY, "LINGER": "1"}
         with start_jobs(tmp_path, "lost", place.url, lost, hosts["driver"], **more) as job:
-            job.wait_for(lambda: any((hosts["one"].folder / "marks").glob(f"{aggregate}-*")))
-            (first,) = place.workers[0].children("CoarseGrainedExecutorBackend")
+            marks = {name: hosts[name].folder / "marks" for name in ("one", "two")}
+            job.wait_for(lambda: any(any(folder.glob(f"{aggregate}-*")) for folder in marks.values()))
+            lost_name = next(name for name, folder in marks.items() if any(folder.glob(f"{aggregate}-*")))
+            worker = place.workers[list(marks).index(lost_name)]
+            (first,) = worker.children("CoarseGrainedExecutorBackend")
             os.kill(first, signal.SIGKILL)
             assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
         whole = [["embed", *flags, "--warehouse", f"{bucket}/whole"]]
         with start_jobs(tmp_path, "whole", place.url, whole, hosts["driver"]) as job:
             assert job.popen.wait(PATIENCE) == 0, job.remarks[-4000:]
     assert read_vectors(f"{bucket}/lost") == read_vectors(f"{bucket}/whole")
-    check_marks(plan, *(hosts[name].folder / "marks" for name in ("one", "two")))
+    (kept_name,) = marks.keys() - {lost_name}
+    check_marks(plan, marks[lost_name], marks[kept_name])
 
 
 def check_marks(plan: str, lost: Path, kept: Path) -> None:
