@@ -12,7 +12,7 @@ import numpy as np
 
 from recbench_spark.graph.message_passing import Pass, PassPlan
 from recbench_spark.graph.model_inputs import PreparedGraphModel
-from recbench_spark.graph.network import Network
+from recbench_spark.graph.network import NetworkCosts
 from recbench_spark.graph.read_throughput import free_memory
 from recbench_spark.graph.runner import plan_passes
 from recbench_spark.kernels.graph import costs
@@ -194,7 +194,7 @@ def explain_costs(
     return "\n".join(lines)
 
 
-def _describe_network(estimates: list[PassEstimate], network: Network) -> str:
+def _describe_network(estimates: list[PassEstimate], network: NetworkCosts) -> str:
     """Describe what each host fetches from object storage, and the local disk that it needs."""
     fetched, all_copies = (sum(getattr(one, what) for one in estimates) for what in ("fetched", "disk"))
     least = max((one.disk for one in estimates), default=0)

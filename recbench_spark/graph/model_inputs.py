@@ -18,7 +18,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
 from recbench_spark.graph.folders import Graph
-from recbench_spark.graph.network import Network, describe_network
+from recbench_spark.graph.network import NetworkCosts, describe_network
 from recbench_spark.graph.read_throughput import measure_read_throughput
 from recbench_spark.graph.runner import Model
 from recbench_spark.graph.stored_graphs import (
@@ -70,7 +70,7 @@ class PreparedGraphModel:
     model: Model
     checks: dict[str, int]
     pace: float = costs.DEFAULT_READ_SECONDS
-    network: Network | None = None
+    network: NetworkCosts | None = None
 
 
 def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:

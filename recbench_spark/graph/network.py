@@ -36,8 +36,8 @@ FEWEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Network:
-    """Network says how executors reach the objects of a warehouse.
+class NetworkCosts:
+    """NetworkCosts says how executors reach the objects of a warehouse.
 
     Attributes:
         hosts: executors, each with copies of its own; 1 for a local master.
@@ -52,7 +52,7 @@ class Network:
     disk_bytes: int | None
 
 
-def describe_network(context: SparkContext, features: str, measured: bool) -> Network:
+def describe_network(context: SparkContext, features: str, measured: bool) -> NetworkCosts:
     """Return what executors pay for objects.
 
     Args:
@@ -66,11 +66,11 @@ def describe_network(context: SparkContext, features: str, measured: bool) -> Ne
     hosts, limit = count_hosts(context), _read_limit(context)
     text = context.getConf().get(SETTING)
     if text is not None:
-        return Network(hosts, 1 / _parse_speed(text), "set", limit)
+        return NetworkCosts(hosts, 1 / _parse_speed(text), "set", limit)
     seconds = measure_network(context, features) if measured else None
     if seconds is None:
-        return Network(hosts, costs.DEFAULT_FETCH_SECONDS, "assumed", limit)
-    return Network(hosts, seconds, "measured", limit)
+        return NetworkCosts(hosts, costs.DEFAULT_FETCH_SECONDS, "assumed", limit)
+    return NetworkCosts(hosts, seconds, "measured", limit)
 
 
 def count_hosts(context: SparkContext) -> int:

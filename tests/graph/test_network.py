@@ -1,4 +1,4 @@
-"""What an executor pays for an object: set, measured on a real S3 server, or assumed."""
+"""Speed of an executor's network: set, measured on a real S3 server, or assumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.graph import network
-from recbench_spark.graph.network import Network, combine_probes, describe_network, measure_network
+from recbench_spark.graph.network import NetworkCosts, combine_probes, describe_network, measure_network
 from recbench_spark.kernels.graph import costs
 from recbench_spark.storage.block_arrays import publish_parts, write_part
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
@@ -35,14 +35,14 @@ class SetContext(Context):
         return self.settings
 
 
-def describe(measured: bool = False, features: str = "", **settings: str) -> Network:
+def describe(measured: bool = False, features: str = "", **settings: str) -> NetworkCosts:
     context: Any = SetContext(**settings)
     return describe_network(context, features, measured)
 
 
 def test_a_speed_is_set_or_assumed_and_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert describe() == Network(1, costs.DEFAULT_FETCH_SECONDS, "assumed", None)
-    assert describe(spark_recbench_network="4000") == Network(1, 1 / 4000, "set", None)
+    assert describe() == NetworkCosts(1, costs.DEFAULT_FETCH_SECONDS, "assumed", None)
+    assert describe(spark_recbench_network="4000") == NetworkCosts(1, 1 / 4000, "set", None)
     for wrong in ("0", "1.5", "fast", ""):
         with pytest.raises(ConfigError, match="no number of bytes a second"):
             describe(spark_recbench_network=wrong)

@@ -56,7 +56,7 @@ def test_the_newest_copy_counts_and_the_host_that_made_it_keeps_it(bucket: str, 
 
 @dataclass(frozen=True)
 class Split:
-    """What a fit's lease needs of a split."""
+    """The part of a split that a lease reads."""
 
     store: Any
     journal: None = None
