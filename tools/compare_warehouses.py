@@ -43,6 +43,7 @@ MEASURED_COLUMNS = {
     "cpu_seconds",
     "peak_bytes",
     "predicted_seconds",
+    "amounts_json",  # scaled by measured speeds
 }
 RUN_ID_COLUMNS = {"comparison_id", "change_id", "paradox_id"}
 CODE_COLUMNS = {"code_version", "run_key"}

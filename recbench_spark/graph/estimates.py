@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from recbench_spark.graph.folders import Graph
 from recbench_spark.graph.message_passing import Pass, PassPlan
 from recbench_spark.graph.model_inputs import PreparedGraphModel
+from recbench_spark.graph.network import NetworkCosts
 from recbench_spark.graph.read_throughput import free_memory
 from recbench_spark.graph.runner import plan_passes
 from recbench_spark.kernels.graph import costs
 from recbench_spark.kernels.graph.forms import SCATTERABLE
 from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.block_arrays import read_parts
+from recbench_spark.storage.host_files import LIMIT_VARIABLE
 from recbench_spark.storage.store import Store
 
 MAPPED_SHARE = 0.4
@@ -47,6 +49,8 @@ class PassEstimate:
         tasks: number of tasks.
         moved: bytes of vectors or sums that are shuffled.
         memory: bytes of a worker without its mapped files.
+        fetched: bytes that each host fetches from object storage; 0 on a folder.
+        disk: bytes of local disk that each host needs at once for copies; 0 on a folder.
     """
 
     step: Pass
@@ -58,17 +62,19 @@ class PassEstimate:
     tasks: int
     moved: int
     memory: int
+    fetched: int = 0
+    disk: int = 0
 
 
-def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) -> costs.PassSize:
+def pass_size(prepared: PreparedGraphModel, step: Pass, widths: tuple[int, int]) -> costs.PassSize:
     """Return the size of a pass for its estimate of costs.
 
     Args:
-        graph: the graph.
+        prepared: the model over its graph.
         step: the pass.
         widths: width of the vectors that are read, and of the new ones.
-        pace: seconds of a core to read a byte of messages, as measured.
     """
+    graph, network = prepared.graph, prepared.network
     into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
     d, o = widths
     m = step.module.message_width(d) if step.module.project is not None else d
@@ -87,7 +93,11 @@ def pass_size(graph: Graph, step: Pass, widths: tuple[int, int], pace: float) ->
         step.projects,
         step.module.aggregator == "gcn",
         step.kind == "layer",
-        pace,
+        prepared.pace,
+        graph.weighted,
+        step.module.aggregator == "lstm",
+        network.hosts if network else 0,
+        network.seconds if network else costs.DEFAULT_FETCH_SECONDS,
     )
 
 
@@ -100,7 +110,7 @@ def estimate_passes(
     for step in plan_passes(prepared.model, prepared.graph):
         pooled = d if step.module.project is None else step.module.message_width(d)
         o = step.width if step.kind == "layer" else pooled
-        size = pass_size(prepared.graph, step, (d, o), prepared.pace)
+        size = pass_size(prepared, step, (d, o))
         estimates.append(_estimate_pass(step, size, rates, cores, plan, prepared=prepared))
         d = o if step.kind == "layer" else d
     return estimates
@@ -120,15 +130,22 @@ def _estimate_pass(
     copies = (step.out is not None) + (step.target is not None)
     costs.check_plan(plan, step.module.aggregator, scattered)
     if plan == "auto":
+        limit = prepared.network.disk_bytes if prepared.network else None
         plan = costs.choose_plan(
-            size, rates, cores, item * copies, scattered, mapped_bytes=_mappable_bytes()
+            size,
+            rates,
+            cores,
+            item * copies,
+            scattered,
+            mapped_bytes=_mappable_bytes(),
+            disk_bytes=math.inf if limit is None else limit,
         )
     amounts = size.amounts(plan, item * copies)
     seconds = rates.predict(amounts, cores)
     low, high = rates.interval(seconds)
     memory = size.worker_bytes(plan, prepared.model.batch)
-    moved, tasks = size.bytes_moved(plan), int(amounts.tasks)
-    return PassEstimate(step, cast(PassPlan, plan), size, seconds, low, high, tasks, moved, memory)
+    counted = size.bytes_moved(plan), memory, size.bytes_fetched(plan), size.bytes_held(plan)
+    return PassEstimate(step, cast(PassPlan, plan), size, seconds, low, high, int(amounts.tasks), *counted)
 
 
 def _mappable_bytes() -> int:
@@ -151,17 +168,19 @@ def explain_costs(
 ) -> str:
     """Format plan, tasks, bytes, memory, seconds and core-hours of the passes, one line for each."""
     graph = prepared.graph
+    more = f"{'fetched':>12}{'disk':>12}" if prepared.network else ""
     lines = [
         f"model {prepared.model.model_id} over graph {graph.graph_id}: {graph.nodes:,} nodes, "
         f"{graph.edges:,} edges, {len(graph.blocks)} blocks, wire {prepared.model.dtype}",
-        f"{'pass':<22}{'plan':<6}{'tasks':>6}{'moved':>12}{'a worker':>12}"
+        f"{'pass':<22}{'plan':<6}{'tasks':>6}{'moved':>12}{'a worker':>12}{more}"
         f"{'seconds':>10}{'from':>9}{'to':>9}",
     ]
     for one in estimates:
         name = f"{one.step.layer} {one.step.kind} {one.step.module.aggregator}"
+        more = f"{format_bytes(one.fetched):>12}{format_bytes(one.disk):>12}" if prepared.network else ""
         lines.append(
             f"{name:<22}{one.plan:<6}{one.tasks:>6}{format_bytes(one.moved):>12}{format_bytes(one.memory):>12}"
-            f"{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
+            f"{more}{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
         )
     seconds, low, high = (
         sum(getattr(one, what) for one in estimates) for what in ("seconds", "low", "high")
@@ -170,7 +189,24 @@ def explain_costs(
     lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
     basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"
     lines.append(f"rates: {basis}; intervals hold 19 times in 20{_describe_throughput(prepared)}")
+    if prepared.network:
+        lines.append(_describe_network(estimates, prepared.network))
     return "\n".join(lines)
+
+
+def _describe_network(estimates: list[PassEstimate], network: NetworkCosts) -> str:
+    """Describe what each host fetches from object storage, and the local disk that it needs."""
+    fetched, all_copies = (sum(getattr(one, what) for one in estimates) for what in ("fetched", "disk"))
+    least = max((one.disk for one in estimates), default=0)
+    limit = network.disk_bytes
+    set_limit = f", of {format_bytes(limit)} that {LIMIT_VARIABLE} allows" if limit is not None else ""
+    warning = "" if limit is None or least <= limit else "; it is too little, and objects are fetched again"
+    return (
+        f"object storage: each of {network.hosts} hosts fetches {format_bytes(fetched)} at "
+        f"{format_bytes(round(1 / network.seconds))}/s ({network.source}); its local disk needs "
+        f"{format_bytes(least)} at once and {format_bytes(all_copies)} if no copy is removed"
+        f"{set_limit}{warning}"
+    )
 
 
 def _describe_throughput(prepared: PreparedGraphModel) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.graph import features as first
 from recbench_spark.graph.edges import RowSource
 from recbench_spark.graph.folders import Graph
+from recbench_spark.graph.network import NetworkCosts, describe_network
 from recbench_spark.graph.read_throughput import measure_read_throughput
 from recbench_spark.graph.runner import Model
 from recbench_spark.graph.stored_graphs import (
@@ -61,6 +62,7 @@ class PreparedGraphModel:
         model: the model with its weights and its file of features.
         checks: counts of the features, by name.
         pace: seconds that a core needs to read a byte of features. It is measured where the graph is large.
+        network: what executors pay for objects; None: the files are on a folder.
     """
 
     settings: GraphModel
@@ -68,6 +70,7 @@ class PreparedGraphModel:
     model: Model
     checks: dict[str, int]
     pace: float = costs.DEFAULT_READ_SECONDS
+    network: NetworkCosts | None = None
 
 
 def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
@@ -105,7 +108,7 @@ def prepare_model(store: Store, settings: GraphModel, journal: Journal) -> Prepa
         settings.batch,
         settings.groups,
     )
-    return PreparedGraphModel(settings, graph, model, checks, _measure_throughput(store, graph, model))
+    return _measure_costs(store, PreparedGraphModel(settings, graph, model, checks))
 
 
 def model_folder(store: Store, model_id: str) -> str:
@@ -120,11 +123,13 @@ def read_note(target: str) -> dict[str, Any] | None:
     return None if text is None else json.loads(text)
 
 
-def _measure_throughput(store: Store, graph: Graph, model: Model) -> float:
-    """Measure how fast features are read, unless the graph is small or the model exists already."""
-    if graph.edges < PROBE_MIN_EDGES or read_note(model.folder):
-        return costs.DEFAULT_READ_SECONDS
-    return measure_read_throughput(store.spark.sparkContext, graph, model.features)
+def _measure_costs(store: Store, prepared: PreparedGraphModel) -> PreparedGraphModel:
+    """Measure how fast features are fetched and read, unless the graph is small or the model exists."""
+    graph, features, context = prepared.graph, prepared.model.features, store.spark.sparkContext
+    measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
+    network = describe_network(context, features, measured) if is_remote(features) else None
+    pace = measure_read_throughput(context, graph, features) if measured else prepared.pace
+    return replace(prepared, pace=pace, network=network)
 
 
 def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:

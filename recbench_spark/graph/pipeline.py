@@ -180,6 +180,9 @@ def _run_row(
     item = 4 if one.step.target is not None and one.step.target.kind == "embeddings" else one.size.item
     copies = (one.step.out is not None) + (one.step.target is not None)
     amounts = one.size.amounts(run.plan, item * copies)
+    counted = [*(amount * share for amount in amounts[:-2]), amounts.passes]
+    if one.size.hosts:
+        counted.append(amounts.fetched * share)
     return {
         "model_id": prepared.model.model_id,
         "graph_id": prepared.graph.graph_id,
@@ -195,7 +198,7 @@ def _run_row(
         "predicted_bytes": int(one.moved * share),
         "seconds": run.seconds,
         "predicted_seconds": one.seconds * share,
-        "amounts_json": json.dumps([amount * share for amount in amounts[:-1]] + [amounts.passes]),
+        "amounts_json": json.dumps(counted),
         "cores": cores,
         "started_at": datetime.fromtimestamp(run.started, UTC),
     }

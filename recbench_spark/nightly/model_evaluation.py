@@ -29,8 +29,11 @@ from recbench_spark.nightly.night import BenchmarkNight, check_model_gates, chec
 from recbench_spark.nightly.results import write_checks, write_metrics
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RANKINGS
-from recbench_spark.storage.leases import hold_lease
+from recbench_spark.storage.leases import Lease, Report, hold_lease
+from recbench_spark.storage.object_leases import hold_object_lease
 from recbench_spark.storage.shared_arrays import host_folder
+from recbench_spark.storage.uris import join_uri
+from recbench_spark.training.checkpoint_copies import CHECKPOINTS, keep_copies
 from recbench_spark.training.fits.tasks import FIT_FILES
 from recbench_spark.training.model_adapter import ModelAdapter, SplitData, make_adapter
 from recbench_spark.training.rating_models import RatingAdapter, fit_side_by_side
@@ -112,16 +115,43 @@ def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[Sp
     Two nights at once fit a model once: the second one waits. A killed fit leaves its checkpoints to the
     next owner of the lease. A remote warehouse and a catalog where Spark writes have no leases: there both
     nights fit, and the name of the append keeps one result. On object storage, models with checkpoints have
-    leases on the driver's host instead.
+    a lease there and one on the driver's host, and copies of their checkpoints.
     """
     folder = find_lease_folder(adapter, data)
     if folder is None:
         yield None if adapter.is_saved(data) else data
         return
     target, journal = folder / FIT_FILES / adapter.key(data), data.journal or Journal()
-    used = () if data.store.folder else (folder,)  # others remove what nobody has touched for a day
-    with hold_lease(target, partial(adapter.is_saved, data), journal.say, used) as lease:
+    if data.store.folder is not None:
+        with hold_lease(target, partial(adapter.is_saved, data), journal.say) as lease:
+            yield None if lease is None else replace(data, lease=lease)
+        return
+    with _hold_shared_fit(adapter, data, target, journal.say) as lease:
         yield None if lease is None else replace(data, lease=lease)
+
+
+@contextmanager
+def _hold_shared_fit(
+    adapter: ModelAdapter[ModelConfig], data: SplitData, target: Path, report: Report
+) -> Iterator[Lease | None]:
+    """Yield the lease on this host of a fit whose lease and checkpoints are on object storage, too."""
+    is_saved = partial(adapter.is_saved, data)
+    place = join_uri(data.store.files_root, FIT_FILES, adapter.key(data), SHARED_WORK)
+    used = (target.parents[1],)  # others remove what nobody has touched for a day
+    with hold_object_lease(place, is_saved, report) as shared:
+        if shared is None:
+            yield None
+            return
+        with hold_lease(target, is_saved, report, used) as lease:
+            if lease is None:
+                yield None
+                return
+            with keep_copies(shared, lease.work / CHECKPOINTS, report):
+                yield lease
+
+
+SHARED_WORK = "work"
+"""Folder of a fit's lease and of the copies of its checkpoints, in the folder of the fit."""
 
 
 def find_lease_folder(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Path | None:

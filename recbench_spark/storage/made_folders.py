@@ -1,9 +1,10 @@
 """Folders that are made once and published whole, on a shared folder and on object storage.
 
 On a folder of this machine one run holds the lease of the folder's name, and its work folder is renamed
-(`leases`). Object storage has no rename and no leases: each run writes below a private name inside the
-folder, and one write of `current.txt` that fails where the name is in use says which of them counts. Two
-runs that make one folder at the same time make the same content, and the second one removes its own.
+(`leases`). Object storage has no rename, and these folders no lease: each run writes below a private name
+inside the folder, and one write of `current.txt` that fails where the name is in use says which of them
+counts. Two runs that make one folder at the same time make the same content, and the second one removes its
+own.
 """
 
 from __future__ import annotations

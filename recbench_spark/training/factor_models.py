@@ -4,7 +4,7 @@ The fit runs in the driver's process, or in `processes` on its host or under tas
 holds 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs
 as Parquet; vectors return as Parquet, block by block. A fit that was killed goes on from its checkpoint,
 with the same bits as one that was not. With a warehouse on object storage checkpoints lie on the disk of
-the driver's host: a fit that is started again on another host begins anew.
+the driver's host, and copies of them in the warehouse (`checkpoint_copies`).
 """
 
 from __future__ import annotations

@@ -202,9 +202,9 @@ class ModelAdapter(Generic[Settings]):
     items that are not near the top. `leased`: one run at a time fits the model; an adapter that guards
     its own files sets False. `needs_folder`: the fit maps files of the model, so the warehouse must be a
     folder. `needs_files`: tasks write and map files of the model, so the warehouse must be a folder or an
-    object storage. `keeps_checkpoints`: a killed fit goes on, so on object storage the fit gets a lease and
-    a folder on the driver's host. `folds_prefixes`: users can be ranked after each of their rows, for
-    learning curves.
+    object storage. `keeps_checkpoints`: a killed fit goes on, so on object storage the fit gets a lease, a
+    folder on the driver's host and copies of its checkpoints. `folds_prefixes`: users can be ranked after
+    each of their rows, for learning curves.
 
     The engine calls `is_saved`, `describe` and `prepare_ranking`. Each calls a member with an older name
     (`saved`, `told`, `ranked`), which models of other packages may define instead.

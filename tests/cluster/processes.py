@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyspark
+
+from tests.cluster.hosts import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -107,8 +109,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = False) -> Iterator[Cluster]:
-    """One master, some workers of one core each; apart: on addresses of their own, like so many hosts."""
+def cluster(
+    folder: Path, workers: int, settings: dict[str, str], apart: bool = False, hosts: Sequence[Host] = ()
+) -> Iterator[Cluster]:
+    """One master, some workers of one core each; apart: on addresses of their own, like so many hosts.
+
+    `hosts`: one for each worker, which sees no folder of the others.
+    """
     properties = folder / "cluster.properties"
     # The master would otherwise open a port on which anybody can start a driver.
     settings = {"spark.master.rest.enabled": "false", **settings}
@@ -133,11 +140,12 @@ def cluster(folder: Path, workers: int, settings: dict[str, str], apart: bool = 
             name = "org.apache.spark.deploy.worker.Worker"
             host = f"127.0.0.{n + 1}" if apart else "127.0.0.1"
             own = ["--host", host, "--cores", "1", "--memory", "1g"]
-            own += ["--work-dir", str(folder / f"work{n}"), url]
             log = folder / f"worker{n}.log"
-            processes.append(
-                stack.enter_context(start_process([*command, name, *shared, *own], log, folder, **quiet))
-            )
+            enter, more, work = [], shared, str(folder / f"work{n}")
+            if hosts:  # it sees no file of settings
+                enter, more, work = hosts[n].prefix, ["--webui-port", "0"], "/tmp/work"
+            own = [*enter, *command, name, *more, *own, "--work-dir", work, url]
+            processes.append(stack.enter_context(start_process(own, log, folder, **quiet)))
         for worker in processes:
             worker.wait_for("Successfully registered with master")
         yield Cluster(master, url, processes, folder)

@@ -18,6 +18,7 @@ from recbench_spark.data.auction_worlds import make_auctions
 from recbench_spark.errors import ConfigError
 from recbench_spark.schemas import REJECTS, REPLAYS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.objects import read_bytes
 
 POINT = {"main_slots": 2, "side_slots": 2}
 SETTINGS = {"points": [POINT], "bootstrap": {"replicates": 20}}
@@ -67,6 +68,28 @@ def test_a_log_from_files(tmp_path, capsys) -> None:
     page = (tmp_path / "wh" / "reports" / "replay-own.html").read_text()
     assert "<svg" in page and "share of ads shown" in page and f"{value:.4f}" in page
     assert f"click_yield: {value:.6f}" in out and {row["same_log"] for row in rows} == {0}
+
+
+def read_numbers(root: str) -> list[list[Any]]:
+    """Rows of the table of replays without their runs' names, every number to the bit."""
+    rows = ArrowStore(root, read_only=True).rows(REPLAYS)
+    names = sorted({name for row in rows for name in row} - {"run_id"})
+    exact = [[v.hex() if isinstance(v, float) else v for v in map(row.get, names)] for row in rows]
+    return sorted(exact, key=repr)
+
+
+def test_a_warehouse_on_object_storage_has_the_numbers_of_a_folder(bucket, tmp_path, capsys) -> None:
+    config, day = write_file(tmp_path), ("--logical-date", "2026-01-02")
+    for root in (f"{bucket}/w", str(tmp_path / "wh")):
+        assert main(parser().parse_args(["--config", config, "--warehouse", root, *day])) == 0
+        assert f"{root}/reports/replay-own.html" in capsys.readouterr().out
+    assert read_numbers(f"{bucket}/w") == read_numbers(str(tmp_path / "wh")) != []
+    assert b"<svg" in (read_bytes(f"{bucket}/w/reports/replay-own.html") or b"")
+    assert main(parser().parse_args(["--config", config, "--warehouse", f"{bucket}/w", *day])) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="maps the parts of its log from a folder"):
+        flags = ["--config", config, "--warehouse", f"{bucket}/w", "--engine", "spark"]
+        main(parser().parse_args(flags))
 
 
 def test_a_query_seen_once_a_new_ad_and_nobody_above_the_floor_end_in_numbers(tmp_path, capsys) -> None:

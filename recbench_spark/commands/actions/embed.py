@@ -281,6 +281,8 @@ def parse_features(text: str | None) -> dict[str, Any]:
     """Parse --features to keys of the section `features`."""
     if text is None:
         return {}
+    if is_remote(text):
+        return {"kind": "table", "path": text}
     kind, _, dims = text.partition(":")
     if kind in GENERATED_FEATURES and not Path(text).exists():
         if dims and not dims.isdigit():

@@ -26,8 +26,10 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import REPLAYS, arrow_rows
 from recbench_spark.simulation.log_layout import MOST_ROWS_OF_A_PART
 from recbench_spark.simulation.replay import LOGGED
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.local_files import COMPRESSED
+from recbench_spark.storage.publish import local_path
+from recbench_spark.storage.uris import is_remote, join_uri
 
 MOST_ROWS = 100_000_000
 """Most rows of a log that one process holds, about 10 GB."""
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     until = file.end_training(args.same_log)
     lines = describe_replay(file, until)
     choice = choose_engine(args.engine, file)
+    require_engine(choice.engine, args.warehouse)
     if args.dry_run:
         check_warehouse(args.warehouse)
         print("\n".join([*lines, choice.describe()]))
@@ -98,7 +101,7 @@ def publish_outcome(
     print_replays(marked, outcome)
     notes = [f"{'' if check.passed else 'warning: '}{check.summary_line()}" for check in outcome.checks]
     print("\n".join(notes))
-    print(f"report: {write_replay_page(store, file.name, marked, notes).as_uri()}")
+    print(f"report: {write_replay_page(store, file.name, marked, notes)}")
     print(f"runs {', '.join(run_ids)} in {store.root}")
 
 
@@ -106,15 +109,29 @@ def check_flags(args: argparse.Namespace) -> None:
     """Check the flags.
 
     Raises:
-        ConfigError: a warehouse that is no folder of this machine, or a number of parts below 1.
+        ConfigError: a warehouse that is neither a folder nor an object storage, or a number of parts below
+            1.
     """
-    if not is_local_folder(args.warehouse):
+    if not needs_no_java(args.warehouse):
         raise ConfigError(
-            f"--warehouse {args.warehouse}: no folder of this machine",
-            "a replay writes to a folder, on a cluster to one that all hosts share",
+            f"--warehouse {args.warehouse}: neither a folder of this machine nor an object storage",
+            "give a folder, or s3://, gs://, abfss://",
         )
     if args.parts is not None and not 1 <= args.parts <= 100_000:
         raise ConfigError(f"--parts {args.parts}: must lie in 1 .. 100,000")
+
+
+def require_engine(engine: str, warehouse: str) -> None:
+    """Refuse Spark for a warehouse on object storage.
+
+    Raises:
+        ConfigError: tasks of Spark map the parts of the log's layout from a folder.
+    """
+    if engine == "spark" and not is_local_folder(warehouse):
+        raise ConfigError(
+            f"--warehouse {warehouse}: a replay with Spark maps the parts of its log from a folder",
+            f"--warehouse FOLDER that all hosts see, or --engine local (up to {MOST_ROWS:,} rows)",
+        )
 
 
 def choose_engine(requested: str, file: ReplayFile) -> EngineChoice:
@@ -199,15 +216,16 @@ def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any
     }
 
 
-def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], notes: list[str]) -> Path:
-    """Write the page of a replay into the reports of the warehouse and return its path."""
+def write_replay_page(store: ArrowStore, name: str, rows: list[dict[str, Any]], notes: list[str]) -> str:
+    """Write the page of a replay into the reports of the warehouse and return its URI."""
     # Here: drawing needs pandas and matplotlib, which the replay itself does not.
     from recbench_spark.reports.page import render_replay, write_page  # noqa: PLC0415
     from recbench_spark.reports.replays import make_replay_facts  # noqa: PLC0415
 
     table = arrow_rows([{**row, "run_id": ""} for row in rows], REPLAYS).to_pandas()
     facts = make_replay_facts(name, table, notes)
-    return write_page(render_replay(facts), Path(store.root) / "reports" / f"replay-{name}.html")
+    place = write_page(render_replay(facts), join_uri(store.root, "reports", f"replay-{name}.html"))
+    return place if is_remote(place) else local_path(place).as_uri()
 
 
 def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) -> None:

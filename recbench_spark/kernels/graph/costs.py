@@ -4,6 +4,9 @@ Seconds are a sum of amounts times rates, all rates at least 0 (non-negative lea
 Hanson 1974). Each run is weighted by 1 / its seconds, so that the relative error is minimised. One amount
 is not only a count: a random read of a vector takes longer if the caches hold less of its file. So the
 bytes that are read are scaled by the measured time to read a byte (`graph/read_throughput.py`).
+
+On object storage a host also fetches what its tasks read, at the speed of its network. That speed is known
+before the runs (`graph/network.py`), so its seconds are not fitted.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ class Amounts(NamedTuple):
         moved: bytes that go through a shuffle.
         tasks: number of tasks.
         passes: 1.
+        fetched: bytes that a host fetches from object storage, scaled to DEFAULT_FETCH_SECONDS for each; 0
+            on a folder.
     """
 
     read: float
@@ -39,13 +44,17 @@ class Amounts(NamedTuple):
     moved: float
     tasks: float
     passes: float
+    fetched: float = 0.0
 
 
-DEFAULT_SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4)
+DEFAULT_SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4, 1 / 0.2e9)
 """Seconds of each amount on one core of a 2.5 GHz machine, used where no runs exist.
 
-The cores share all but `passes`.
+The cores share all but `passes` and `fetched`.
 """
+
+DEFAULT_FETCH_SECONDS = DEFAULT_SECONDS.fetched
+"""Seconds of a host to fetch a byte from object storage, assumed where nothing was measured."""
 
 DEFAULT_READ_SECONDS = DEFAULT_SECONDS.read
 """Seconds of a core to read a byte of vectors, used where nothing was measured."""
@@ -53,7 +62,11 @@ DEFAULT_READ_SECONDS = DEFAULT_SECONDS.read
 UNKNOWN_FACTOR = 2.0
 """Factor of the interval on either side of a prediction without runs."""
 
-FEWEST_RUNS = len(DEFAULT_SECONDS)
+FEWEST_RUNS = len(DEFAULT_SECONDS) - 1
+"""Runs from which on rates are fitted: one for each rate that is fitted."""
+
+LEAST_SHARE = 0.1
+"""Least share of a run's seconds that is left for its work, however long its bytes should have taken."""
 
 LEAST_SPREAD = 0.1
 """Smallest relative half width of the interval."""
@@ -69,9 +82,9 @@ class Rates:
 
     def predict(self, amounts: Amounts, cores: int) -> float:
         """Return the predicted seconds of wall time."""
-        *shared, passes = amounts
-        work = sum(a * s for a, s in zip(shared, self.seconds[:-1], strict=True))
-        return float(work / cores + passes * self.seconds.passes)
+        *shared, passes, fetched = amounts
+        work = sum(a * s for a, s in zip(shared, self.seconds[:-2], strict=True))
+        return float(work / cores + passes * self.seconds.passes + fetched * self.seconds.fetched)
 
     def interval(self, seconds: float) -> tuple[float, float]:
         """Return the interval that holds the true seconds 19 times in 20, judging by the fitted runs."""
@@ -85,12 +98,17 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     """Fit rates to runs: amounts, seconds, cores. With too few runs return DEFAULT_RATES.
 
     The factor is exp(2 s), with s the spread of the residuals in logarithms. Each rate takes a degree of
-    freedom.
+    freedom. The seconds of the network are taken off before.
     """
     if len(runs) < FEWEST_RUNS:
         return DEFAULT_RATES
-    rows = np.array([[*(a / cores for a in amounts[:-1]), amounts.passes] for amounts, _, cores in runs])
-    took = np.array([seconds for _, seconds, _ in runs])
+    rows = np.array([[*(a / cores for a in amounts[:-2]), amounts.passes] for amounts, _, cores in runs])
+    took = np.array(
+        [
+            max(seconds - amounts.fetched * DEFAULT_FETCH_SECONDS, seconds * LEAST_SHARE)
+            for amounts, seconds, _ in runs
+        ]
+    )
     scaled = rows / took[:, None]
     sizes = np.where(scaled.max(axis=0) > 0, scaled.max(axis=0), 1)
     from scipy.optimize import nnls  # noqa: PLC0415 (takes half a second, and few runs need it)
@@ -100,9 +118,9 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     ratios = np.log(np.maximum(rows @ rates, 1e-9) / took)
     free = max(1, len(runs) - int(np.count_nonzero(rates)))
     spread = math.sqrt(float((ratios**2).sum()) / free)
-    return Rates(
-        Amounts(*map(float, rates)), math.exp(max(2 * spread, math.log1p(LEAST_SPREAD))), len(runs)
-    )
+    factor = math.exp(max(2 * spread, math.log1p(LEAST_SPREAD)))
+    fitted = Amounts(*map(float, rates))._replace(fetched=DEFAULT_FETCH_SECONDS)
+    return Rates(fitted, factor, len(runs))
 
 
 def expected_copies(blocks: int, degree: float) -> float:
@@ -133,6 +151,10 @@ class PassSize:
         own: true if a node's own message is needed (GCN).
         combines: true if there are dense products at the destination.
         pace: seconds of a core to read a byte of messages, as measured.
+        weighted: true if edges have weights.
+        ordered: true if the hashes of all sources are read (LSTM).
+        hosts: hosts that fetch what their tasks read from object storage; 0: files are on a folder.
+        network: seconds of a host to fetch a byte, as measured or set.
     """
 
     nodes: int
@@ -150,6 +172,10 @@ class PassSize:
     own: bool
     combines: bool
     pace: float = DEFAULT_READ_SECONDS
+    weighted: bool = False
+    ordered: bool = False
+    hosts: int = 0
+    network: float = DEFAULT_FETCH_SECONDS
 
     def bytes_moved(self, plan: str) -> int:
         """Return the bytes of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
@@ -163,6 +189,49 @@ class PassSize:
         projected = 2.0 * self.sources * self.d * self.m if self.projects else 0.0
         return projected + (2.0 * self.nodes * (self.d + self.m) * self.o if self.combines else 0.0)
 
+    def bytes_fetched(self, plan: str) -> int:
+        """Return the bytes that each host fetches from object storage; 0 on a folder.
+
+        Under R this is the whole of the messages, without the share that the host made itself where they
+        are projected. Adjacency, features and vectors of the layer before count whole: they may be older
+        than the hosts.
+        """
+        if not self.hosts:
+            return 0
+        messages = self._message_bytes() if plan == "R" else 0
+        own = messages // self.hosts if self.projects else 0
+        return messages - own + self._block_bytes(plan)
+
+    def bytes_held(self, plan: str) -> int:
+        """Return the bytes of local disk that each host needs at once; 0 on a folder.
+
+        They are the copies that its tasks map, and the new vectors, which stay as copies too.
+        """
+        if not self.hosts:
+            return 0
+        messages = self._message_bytes() if plan == "R" else 0
+        return messages + self._block_bytes(plan) + self.nodes * self.o * self.item // self.hosts
+
+    def _message_bytes(self) -> int:
+        """Return the bytes of the messages of all sources."""
+        return self.sources * self.m * self.item
+
+    def _block_bytes(self, plan: str) -> int:
+        """Return the bytes that tasks of a host read of blocks, apart from messages under R.
+
+        Vectors are those of a host's own blocks. Tasks that send read of all destinations the sources
+        that these need (G), or the edges (S).
+        """
+        graph = self.edges * (4 + 4 * self.weighted) + 8 * self.nodes
+        hashes = 8 * (self.sources * self.hosts * self.ordered + self.nodes)
+        sent = self.sources * self.d * self.item if self.projects else self._message_bytes()
+        before = 0 if plan == "R" and not self.projects else sent
+        own = self.nodes * self.d * self.item if self.combines else 0
+        halo = 4 * self.edges if plan == "G" else 0
+        whole = {"G": 4 * self.needed, "S": graph}.get(plan, 0)
+        shared = (0 if plan == "S" else graph) + hashes + before + own + halo
+        return whole + -(-shared // self.hosts)
+
     def amounts(self, plan: str, item_out: int) -> Amounts:
         """Return the work of the pass under a plan."""
         messages = self.sources * self.m * self.item if self.projects and plan == "R" else 0
@@ -175,6 +244,7 @@ class PassSize:
             float(self.bytes_moved(plan) + framed),
             float(tasks),
             1.0 + (plan != "R" or self.projects),
+            self.bytes_fetched(plan) * self.network / DEFAULT_FETCH_SECONDS,
         )
 
     def worker_bytes(self, plan: str, batch: int) -> int:
@@ -188,7 +258,14 @@ class PassSize:
 
 
 def choose_plan(
-    size: PassSize, rates: Rates, cores: int, item_out: int, scattered: bool, *, mapped_bytes: int
+    size: PassSize,
+    rates: Rates,
+    cores: int,
+    item_out: int,
+    scattered: bool,
+    *,
+    mapped_bytes: int,
+    disk_bytes: float = math.inf,
 ) -> str:
     """Return the plan with the least predicted seconds.
 
@@ -199,8 +276,10 @@ def choose_plan(
         item_out: bytes of a new number.
         scattered: true if partial aggregates can be combined.
         mapped_bytes: bytes that a host can map at once; under R the messages must fit.
+        disk_bytes: bytes of copies that a host can hold; under R all that it maps must fit.
     """
-    plans = ["R"] if size.sources * size.m * size.item <= mapped_bytes else []
+    fits = size.sources * size.m * size.item <= mapped_bytes and size.bytes_held("R") <= disk_bytes
+    plans = ["R"] if fits else []
     plans += ["G", "S"] if scattered else ["G"]
     return min(plans, key=lambda plan: rates.predict(size.amounts(plan, item_out), cores))
 

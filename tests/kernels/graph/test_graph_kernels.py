@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -332,6 +333,62 @@ def test_bytes_on_the_wire_by_hand() -> None:
     assert costs.choose_plan(size, costs.DEFAULT_RATES, 2, 4, True, mapped_bytes=10**9) == "R"
     with pytest.raises(ConfigError, match="plan S does not support lstm"):
         costs.check_plan("S", "lstm", False)
+
+
+SMALL_PASS = costs.PassSize(100, 1000, 80, 300, 400, 4, 4, 16, 8, 8, 2, True, False, True)
+"""100 destinations of 1,000 edges, 80 sources; vectors of 16 to messages of 8 numbers of 2 bytes."""
+
+
+def test_bytes_from_object_storage_by_hand() -> None:
+    two = replace(SMALL_PASS, hosts=2)
+    graph, own, sent, hashes = 1000 * 4 + 100 * 8, 100 * 16 * 2, 80 * 16 * 2, 100 * 8
+    messages, out = 80 * 8 * 2, 100 * 8 * 2
+    assert two.bytes_fetched("R") == messages // 2 + (graph + own + sent + hashes) // 2
+    assert two.bytes_fetched("G") == 300 * 4 + (graph + own + sent + hashes + 1000 * 4) // 2
+    assert two.bytes_fetched("S") == graph + (own + sent + hashes) // 2
+    for plan, more in (("R", messages - messages // 2), ("G", 0), ("S", 0)):
+        assert two.bytes_held(plan) == two.bytes_fetched(plan) + more + out // 2
+    plain = replace(two, projects=False)
+    assert plain.bytes_fetched("R") == messages + (graph + own + hashes) // 2, "nobody made them now"
+    assert replace(two, weighted=True).bytes_fetched("R") - two.bytes_fetched("R") == 1000 * 4 // 2
+    assert replace(two, ordered=True).bytes_fetched("R") - two.bytes_fetched("R") == 80 * 8
+    assert replace(two, hosts=1).bytes_fetched("R") == graph + own + sent + hashes, "its own messages"
+
+
+def test_folders_cost_what_they_did_before_the_network_was_counted() -> None:
+    plans = ("R", "G", "S")
+    assert [SMALL_PASS.bytes_fetched(plan) + SMALL_PASS.bytes_held(plan) for plan in plans] == [0, 0, 0]
+    for plan in plans:
+        *work, passes, fetched = SMALL_PASS.amounts(plan, 4)
+        seconds = sum(a * s for a, s in zip(work, costs.DEFAULT_SECONDS[:5], strict=True)) / 2
+        wanted = seconds + passes * costs.DEFAULT_SECONDS.passes
+        assert fetched == 0 and costs.DEFAULT_RATES.predict(SMALL_PASS.amounts(plan, 4), 2) == wanted
+
+
+def test_a_slow_network_and_many_hosts_turn_the_choice() -> None:
+    """The messages of all nodes are fetched by every host, those that a block needs are sent once."""
+    sizes = {"nodes": 10**6, "edges": 10**6, "sources": 10**6, "needed": 2 * 10**6, "d": 64, "m": 64}
+    large = replace(SMALL_PASS, **sizes, hosts=20)
+
+    def choose(size: costs.PassSize, disk: float = math.inf) -> str:
+        more: dict[str, Any] = {"mapped_bytes": 10**12, "disk_bytes": disk}
+        return costs.choose_plan(size, costs.DEFAULT_RATES, 40, 4, False, **more)
+
+    assert choose(replace(large, hosts=0)) == "R"
+    assert choose(replace(large, network=1 / 5e6)) == "G"
+    assert choose(replace(large, network=1 / 5e12)) == "R"
+    assert choose(replace(large, network=1 / 5e12), large.bytes_held("R") - 1) == "G"
+
+
+def test_rates_of_runs_leave_the_time_of_the_network_out() -> None:
+    rng, true, runs, far = np.random.default_rng(1), costs.DEFAULT_SECONDS, [], []
+    for _ in range(40):
+        work = costs.Amounts(*(10 ** rng.uniform(6, 11) for _ in range(4)), rng.integers(2, 60), 1.0)
+        fetched = work._replace(fetched=10 ** rng.uniform(6, 8))
+        runs.append((work, costs.Rates(true, 1, 1).predict(work, 2), 2))
+        far.append((fetched, costs.Rates(true, 1, 1).predict(fetched, 2), 2))
+    near, remote = costs.fit_rates(runs), costs.fit_rates(far)
+    assert remote.seconds == pytest.approx(near.seconds, rel=1e-4)
 
 
 @pytest.mark.parametrize("most", [1, 3, 9])

@@ -1,0 +1,130 @@
+"""Copies of a fit's checkpoints in object storage, from which a driver on another host goes on.
+
+A copy is a folder of a private name, with a seal, and the object `current.txt` names the newest whole one.
+The weights that were best are written before the last ones of an epoch. So a copy takes the last ones
+first: the best ones beside them are as new, or newer, and a fit that goes on computes the same bits again.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from recbench_spark.errors import StoreError
+from recbench_spark.storage.made_folders import CURRENT, fetch_files, store_files
+from recbench_spark.storage.object_leases import ObjectLease
+from recbench_spark.storage.objects import read_bytes, remove_objects, write_text
+from recbench_spark.storage.publish import remove_tree, replace_text
+from recbench_spark.storage.seals import write_seal
+from recbench_spark.storage.uris import join_uri
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints in the work folder of a fit."""
+
+FILES = ("last.safetensors", "best.safetensors")
+"""Files of a fit's checkpoints, in the order in which they are copied."""
+
+LOOK_SECONDS, COPY_SECONDS = 2.0, 60.0
+"""Seconds between two looks for the first checkpoints, and between two copies."""
+
+
+def fetch_checkpoints(place: str, folder: Path) -> bool:
+    """Fetch the newest copy of checkpoints, unless this host has made it, or later checkpoints, itself.
+
+    Args:
+        place: URI of the folder of copies.
+        folder: folder of the checkpoints on this host.
+
+    Returns:
+        True if a copy was fetched.
+
+    Raises:
+        StoreError: a file is missing or damaged, or the storage does not answer.
+    """
+    name = read_bytes(join_uri(place, CURRENT))
+    if name is None or name == _read_own(folder):
+        return False
+    remove_tree(folder)
+    folder.mkdir(parents=True)
+    fetch_files(join_uri(place, name.decode()), folder)
+    replace_text(folder / CURRENT, name.decode())
+    return True
+
+
+def _read_own(folder: Path) -> bytes | None:
+    """Return the name of the copy that was made from a folder, or fetched to it."""
+    try:
+        return (folder / CURRENT).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def copy_checkpoints(lease: ObjectLease, folder: Path) -> bool:
+    """Copy checkpoints to the folder of a lease; return False if there are none.
+
+    Raises:
+        StoreError: another run holds the lease now, or the storage does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix=".copy-", dir=folder.parent) as scratch:
+        for name in FILES:
+            with suppress(FileNotFoundError):
+                os.link(folder / name, Path(scratch, name))
+        if not all(Path(scratch, name).exists() for name in FILES):
+            return False
+        write_seal(Path(scratch))
+        before, name = read_bytes(join_uri(lease.place, CURRENT)), uuid.uuid4().hex
+        store_files(Path(scratch), join_uri(lease.place, name))
+    lease.require()
+    write_text(join_uri(lease.place, CURRENT), name)
+    replace_text(folder / CURRENT, name)
+    if before:
+        remove_objects(join_uri(lease.place, before.decode()))
+    return True
+
+
+@contextmanager
+def keep_copies(lease: ObjectLease, folder: Path, report: Callable[[str], object]) -> Iterator[None]:
+    """Fetch the newest checkpoints, and copy those that are written as long as the block lasts.
+
+    Args:
+        lease: the lease of the fit.
+        folder: folder of the checkpoints on this host.
+        report: gets a line if checkpoints were fetched.
+    """
+    if fetch_checkpoints(lease.place, folder):
+        report("checkpoints of another host were fetched")
+    stop = threading.Event()
+    thread = threading.Thread(target=_copy_until, args=(lease, folder, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _copy_until(lease: ObjectLease, folder: Path, stop: threading.Event) -> None:
+    copied: tuple[int, int] | None = None
+    seconds = LOOK_SECONDS
+    while not stop.wait(seconds):
+        state = _read_state(folder)
+        if state in (None, copied):
+            continue
+        # Without a copy another host begins anew; the fit itself reads only this host's files.
+        with suppress(StoreError, OSError):
+            if copy_checkpoints(lease, folder):
+                copied, seconds = state, COPY_SECONDS
+
+
+def _read_state(folder: Path) -> tuple[int, int] | None:
+    """Return what changes when checkpoints are written; None if there are none."""
+    try:
+        status = (folder / FILES[0]).stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size
