@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow.dataset import Dataset
@@ -21,7 +21,7 @@ from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table, arrow_rows
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.delta_files import CHECKED_VERSION
-from recbench_spark.storage.delta_tables import open_table, read_dataset
+from recbench_spark.storage.delta_tables import hold_table, read_dataset
 from recbench_spark.storage.marks import end_runs, note_run
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
 from recbench_spark.storage.retries import is_delta_conflict, retry_while
@@ -34,9 +34,6 @@ from recbench_spark.storage.table_folders import (
 )
 from recbench_spark.storage.table_sql import check_version
 from recbench_spark.storage.uris import arrow_uri, is_object_storage
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 Filters = Sequence[tuple[str, str, Any]]
 """Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
@@ -78,7 +75,8 @@ class ArrowStore:
         if not read_only:
             check_writable(self.folder) if self.folder else require_conditional_writes(self.root)
         if self.exists("runs"):
-            check_version(self.root, self._table("runs").metadata().configuration)
+            with hold_table(self.location("runs"), latest=False) as table:
+                check_version(self.root, table.metadata().configuration)
 
     def location(self, name: str) -> str:
         """Return the folder or the URI of a table."""
@@ -92,9 +90,6 @@ class ArrowStore:
             if self.folder is None:  # a list is a request; a folder may be restored meanwhile
                 self._existing.add(name)
         return True
-
-    def _table(self, name: str) -> DeltaTable:
-        return open_table(self.location(name))
 
     # ------------------------------------------------------------------------------- reading
 
@@ -150,7 +145,8 @@ class ArrowStore:
         """
         for table in tables:
             if self.exists(table.name):
-                protocol = self._table(table.name).protocol()
+                with hold_table(self.location(table.name), latest=False) as opened:
+                    protocol = opened.protocol()
                 if protocol.min_writer_version > CHECKED_VERSION:
                     features = ", ".join(protocol.writer_features or [])
                     requirement = features or protocol.min_writer_version

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
-from recbench_spark.storage.delta_tables import list_table_files, open_for_write, open_table, read_dataset
+from recbench_spark.storage.delta_tables import hold_table, list_table_files, open_for_write, read_dataset
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
 from recbench_spark.storage.uris import is_object_storage, join_uri
@@ -60,14 +60,16 @@ def can_commit(folder: str) -> bool:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return bool(open_table(folder).protocol().min_writer_version <= WRITER_VERSION)
+        with hold_table(folder, latest=False) as table:
+            return bool(table.protocol().min_writer_version <= WRITER_VERSION)
     except DeltaError:  # a feature that this library does not know
         return False
 
 
 def is_committed(folder: str, once: str) -> bool:
     """Return whether an append of this name has been committed."""
-    return open_table(folder).transaction_version(once) is not None
+    with hold_table(folder) as table:
+        return table.transaction_version(once) is not None
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
@@ -132,18 +134,18 @@ def commit(
         ConflictError: another writer was faster; try again.
         StoreError: the folder cannot hold a log.
     """
-    table = open_table(folder)
-    if table.transaction_version(once) is not None:
-        return False
-    names = [once]
-    if select is not None:
-        files = select(files, list_table_files(table, folder, partition))
-        names.append("/".join(["chosen files", *partition.values()]))
-        if not files:
-            return False
     hint = "the disk must support hard links and renames"
-    with explain_delta_errors("write", folder, named=True, hint=hint):
-        append(table, files, partition, *names)
+    with hold_table(folder) as table:
+        if table.transaction_version(once) is not None:
+            return False
+        names = [once]
+        if select is not None:
+            files = select(files, list_table_files(table, folder, partition))
+            names.append("/".join(["chosen files", *partition.values()]))
+            if not files:
+                return False
+        with explain_delta_errors("write", folder, named=True, hint=hint):
+            append(table, files, partition, *names)
     return True
 
 
@@ -215,7 +217,8 @@ def can_append(folder: str) -> bool:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        return bool(open_table(folder).protocol().min_writer_version <= CHECKED_VERSION)
+        with hold_table(folder, latest=False) as table:
+            return bool(table.protocol().min_writer_version <= CHECKED_VERSION)
     except DeltaError:
         return False
 
@@ -424,7 +427,8 @@ def read_rows(
 
 def partition_values(folder: str, column: str) -> list[str]:
     """Return the values of a partition column that have files, from the log alone."""
-    return sorted({partition[column] for partition in open_table(folder).partitions()})
+    with hold_table(folder) as table:
+        return sorted({partition[column] for partition in table.partitions()})
 
 
 def read_column_values(folder: str, column: str) -> set[str]:

@@ -18,7 +18,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
 from recbench_spark.storage.catalogs import find_schema_place, is_registered, register_table
-from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, open_table
+from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
     adopt_hadoop,
@@ -329,14 +329,16 @@ class WarehouseTables:
         if not self.exists("runs"):
             return
         if self._uses_deltalake(schemas.RUNS):  # in milliseconds; Spark needs a job
-            check_version(self.root, open_table(self.location("runs")).metadata().configuration)
+            with hold_table(self.location("runs"), latest=False) as table:
+                check_version(self.root, table.metadata().configuration)
         else:
             check_version(self.root, self.properties("runs"))
 
     def properties(self, name: str) -> dict[str, str]:
         """Return Delta's properties of a table."""
         if is_object_storage(self.root):
-            known = open_table(self.location(name)).metadata().configuration
+            with hold_table(self.location(name)) as table:
+                known = table.metadata().configuration
             return {key: value for key, value in known.items() if value is not None}
         detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier(name)}").select("properties").first()
         return dict(detail.properties) if detail else {}
