@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
@@ -36,8 +37,7 @@ def compare_storages(args: argparse.Namespace) -> int:
         with open_storages(args.storage.split(","), folder) as storages:
             # Java reads its keys once, from the environment at its start.
             os.environ.update(storages[-1].environment)
-            os.environ.setdefault(PROPERTIES, str(CONF / "spark" / "s3.conf"))
-            os.environ.setdefault("MASTER", f"local[{len(os.sched_getaffinity(0))}]")
+            os.environ.setdefault(PROPERTIES, str(write_properties(folder / "spark.conf")))
             nights = StorageNights(args, folder)
             turns = take_turns({one.name: partial(nights.run, one) for one in storages}, args.rounds + 1)
     print(f"{args.models} models x {args.users:,} users x {args.items:,} items: the same metrics on all")
@@ -49,6 +49,14 @@ def compare_storages(args: argparse.Namespace) -> int:
         for number, lines in enumerate(nights.requests[name]):
             print(f"requests of night {number} on {name}:", *lines, sep="\n")
     return OK
+
+
+def write_properties(file: Path) -> Path:
+    """Write the settings of Spark: those of a local session, with the jars and settings for S3."""
+    local, s3 = ((CONF / "spark" / name).read_text() for name in ("local.conf", "s3.conf"))
+    added = [line for line in s3.splitlines() if line.startswith(("spark.jars.", "spark.hadoop."))]
+    file.write_text("\n".join([local, *added, ""]))
+    return file
 
 
 class StorageNights:
@@ -82,6 +90,7 @@ class StorageNights:
             raise DataError(f"metrics on {storage.name} differ from those of other storages", "report this")
         stages = list_stages(store, FIRST_NIGHT + timedelta(days=day))
         lines = list(format_requests(stages, turn.requests, self.kinds))
+        print(f"night {day} on {storage.name}: {turn.job.wall:.1f} s", file=sys.stderr, flush=True)
         self.requests[storage.name].append(lines)
         return turn
 

@@ -158,6 +158,10 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
     if _has_odd_name(place):
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
     with hold_table(place, version) as table:
+        if is_object_storage(place):
+            from recbench_spark.storage.small_files import open_small_files  # noqa: PLC0415
+
+            system = open_small_files(table, str(place))
         return table.to_pyarrow_dataset(filesystem=system)
 
 

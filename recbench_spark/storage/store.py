@@ -12,7 +12,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -128,6 +128,15 @@ class Store(WarehouseTables):
         delta_files.require_visible(place, files)
         commit = partial(delta_files.commit, place, files, {}, f"{table.name}/{once}")
         retry_conflicts(f"write {table.name}", commit)
+
+    def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
+        """Run actions on different tables: side by side in object storage, where each waits for answers."""
+        if not is_object_storage(self.root):
+            for action in actions:
+                action()
+            return
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            list(pool.map(lambda action: action(), actions))
 
     def can_add_files(self, *tables: Table) -> bool:
         """Create the tables, and return whether tasks may write their files."""

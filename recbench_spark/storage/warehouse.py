@@ -46,6 +46,12 @@ from recbench_spark.storage.uris import LOG, is_object_storage, read_scheme
 MAX_DRIVER_BYTES = 1 << 28
 """Bytes of files that the driver reads itself; tasks read larger ones."""
 
+SMALL_PARTITION_BYTES = 1 << 23
+"""Bytes of files of a partition of object storage that the driver hands to Spark."""
+
+SMALL_PARTITIONS = 8
+"""Partitions of which the driver keeps the rows."""
+
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
     """Return a URI as this session's Hadoop names it: its `s3a` is the `s3` of all others.
@@ -130,6 +136,7 @@ class WarehouseTables:
             _check_storage(spark, self.root, read_only)
         self._existing: set[str] = set()
         self._registered: set[str] = set()
+        self._small_partitions: dict[tuple[str, ...], DataFrame] = {}
         if self.folder is not None and not read_only:
             check_writable(self.folder)
         if not any_version:
@@ -202,9 +209,10 @@ class WarehouseTables:
     def create(self, *tables: Table) -> None:
         """Create those tables that do not exist yet, with comments, layout and constraints."""
         self._renew_access()
-        missing = [table for table in tables if not self.exists(table.name)]
-        self._check_names(missing)
         with ThreadPoolExecutor(max_workers=4) as pool:
+            known = list(pool.map(self.exists, [table.name for table in tables]))
+            missing = [table for table, exists in zip(tables, known, strict=True) if not exists]
+            self._check_names(missing)
             list(pool.map(self._create, missing))
         self._register(tables)
 
@@ -243,6 +251,35 @@ class WarehouseTables:
         require_jars(self.spark, self.root)
         return self.spark.read.format("delta").load(self.location(table.name))
 
+    def read_partition(self, table: Table, column: str, value: str) -> DataFrame:
+        """Return the rows that have a value in a partition column.
+
+        Of object storage the driver reads them where they are few: a reader of Delta in Java would ask for
+        the log, and for each file, several times.
+        """
+        rows = self._read_small_partition(table, column, value)
+        return self.read(table).where(F.col(column) == value) if rows is None else rows
+
+    def _read_small_partition(self, table: Table, column: str, value: str) -> DataFrame | None:
+        """Return a partition whose files the driver reads; None where it is none, or too large.
+
+        Files never change, so a partition with the same files is read once.
+        """
+        if not is_object_storage(self.root) or column not in table.partition_by:
+            return None
+        require_jars(self.spark, self.root)
+        files = self.list_partition_files(table, {column: value}, max_bytes=SMALL_PARTITION_BYTES)
+        if not files:
+            return None
+        key = (table.name, value, *files)
+        if key not in self._small_partitions:
+            rows = delta_files.read_rows(self.location(table.name), [(column, "=", value)])
+            if self._small_partitions and len(self._small_partitions) >= SMALL_PARTITIONS:
+                self._small_partitions.pop(next(iter(self._small_partitions)))
+            schema = spark_schema(table)
+            self._small_partitions[key] = self.spark.createDataFrame(rows.select(table.names), schema)
+        return self._small_partitions[key]
+
     def visible(self, table: Table) -> DataFrame:
         """Return the rows of a result table whose run has succeeded."""
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
@@ -250,7 +287,7 @@ class WarehouseTables:
 
     def read_run(self, name: str, run_id: str) -> DataFrame:
         """Return the rows of one run in a result table."""
-        return self.read(TABLES[name]).where(F.col("run_id") == run_id)
+        return self.read_partition(TABLES[name], "run_id", run_id)
 
     def rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None

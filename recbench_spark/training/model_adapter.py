@@ -83,7 +83,7 @@ class SplitData:
 
     def table(self, table: Table) -> DataFrame:
         """Return the rows of a table that belong to the split."""
-        return self.store.read(table).where(F.col("split_id") == self.split_id)
+        return self.store.read_partition(table, "split_id", self.split_id)
 
     @property
     def items(self) -> DataFrame:
@@ -266,12 +266,12 @@ class ModelAdapter(Generic[Settings]):
     def load(self, data: SplitData) -> Trained:
         """Read the model from the tables of trained models, or from external inputs."""
         key = self.key(data)
-        rows = data.store.read(EMBEDDINGS).where(F.col("model_id") == key)
+        rows = data.store.read_partition(EMBEDDINGS, "model_id", key)
         users, items = (
             rows.where(F.col("side") == side).select(F.col("id").alias(f"{side}_id"), "vector", "bias")
             for side in ("user", "item")
         )
-        similarities = data.store.read(SIMILARITIES).where(F.col("model_id") == key)
+        similarities = data.store.read_partition(SIMILARITIES, "model_id", key)
         return Trained(users, items, similarities)
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """kill -9 at random moments of a night on a real S3 server: the next run completes the tables of a folder.
 
-RECBENCH_KILLS says how often (default 1; a kill costs two nights), RECBENCH_KILLS_SEED when. Every fifth
+RECBENCH_KILLS says how often (default 3; a kill costs two nights), RECBENCH_KILLS_SEED when. Every fifth
 kill strikes a night over a bad network.
 """
 
