@@ -1,7 +1,7 @@
 """Run jobs one after another in this process, with one session of Spark: `python -m tests.jobs.job_runner`.
 
-Standard input is JSON, a list of `[name, flags]`. Each job adds a line of JSON to standard output: name, exit
-code, standard output and standard error. The environment names the settings of Spark.
+Standard input is JSON, a list of `[name, flags]`. Each job adds a line of JSON to standard output: name,
+exit code, standard output and standard error. The environment names the settings of Spark.
 """
 
 from __future__ import annotations

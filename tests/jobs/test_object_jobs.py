@@ -90,7 +90,7 @@ def list_input_jobs(inputs: str) -> Jobs:
     matrix = [f"--matrix={inputs}/matrix.csv", f"--propensities={inputs}/chances.csv", "--dataset=own"]
     return [
         ("evaluate", ["--model=handed", *lists, f"--logical-date={DAY}"]),
-        ("propensity", [f"--log={inputs}/log.csv", "--reader=csv", "--method=popularity"]),
+        ("propensity", [f"--log={inputs}/log.csv", "--reader=csv", "--method=relative_frequency"]),
         ("estimate", ["--model=handed", *matrix, "--bootstrap=20", f"--logical-date={DAY}"]),
     ]
 
