@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,17 @@ class ArrowStore:
             return read_dataset(self.location(table.name))
         except (DeltaError, ValueError) as error:
             raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
+
+    def open_datasets(self, names: Iterable[str]) -> dict[str, Dataset | None]:
+        """Open tables by name, as `dataset`, side by side; None for one that does not exist."""
+        listed = list(names)
+        if self.folder is not None:
+            return {name: self._open_existing(name) for name in listed}
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            return dict(zip(listed, pool.map(self._open_existing, listed), strict=True))
+
+    def _open_existing(self, name: str) -> Dataset | None:
+        return self.dataset(TABLES[name]) if self.exists(name) else None
 
     def rows(
         self, table: Table, filters: Filters = (), columns: Iterable[str] | None = None
