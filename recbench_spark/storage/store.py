@@ -133,7 +133,7 @@ class Store(WarehouseTables):
         retry_conflicts(f"write {table.name}", commit)
 
     def map_together(self, function: Callable[[T], R], values: Iterable[T]) -> list[R]:
-        """Return the results of a function: side by side in object storage, where calls wait for answers."""
+        """Return the results of a function: side by side in object storage, where calls wait."""
         if not is_object_storage(self.root):
             return [function(value) for value in values]
         with ThreadPoolExecutor(max_workers=8) as pool:
