@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class Faults:
 
 
 class Request(NamedTuple):
-    """A request that a proxy handed on: seconds since 1970 at its start and at the end of its answer."""
+    """A request that a proxy handed on: seconds since 1970 at its start and when the server answered."""
 
     method: str
     path: str
@@ -116,11 +116,6 @@ class _Forwarder(BaseHTTPRequestHandler):
 
     def handle_request(self) -> None:
         started = time.time()
-        self.forward_request()
-        with self.proxy.lock:
-            self.proxy.requests.append(Request(self.command, self.path, started, time.time()))
-
-    def forward_request(self) -> None:
         body = self.read_body()
         time.sleep(self.proxy.faults.delay)
         self.proxy.count(self.command)
@@ -128,6 +123,8 @@ class _Forwarder(BaseHTTPRequestHandler):
             self.answer(503, [("Content-Type", "application/xml")], REFUSAL)
             return
         status, headers, content = self.ask_server(body)
+        with self.proxy.lock:  # before the answer, so that who has it finds the request here
+            self.proxy.requests.append(Request(self.command, self.path, started, time.time()))
         if self.command in {"PUT", "POST"} and self.proxy.strike("lose", "writes"):
             self.close_connection = True
             return
@@ -174,7 +171,8 @@ class _Forwarder(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content[:sent])
+            with suppress(ConnectionError):  # the client has read enough
+                self.wfile.write(content[:sent])
         self.close_connection |= sent is not None and sent < len(content)
 
     def log_message(self, *_: object) -> None:

@@ -14,7 +14,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage.append_names import find_append
 from recbench_spark.storage.delta_tables import hold_table, list_table_files, open_for_write, read_dataset
 from recbench_spark.storage.object_errors import is_cut_answer, storage_error
 from recbench_spark.storage.objects import measure_files, open_output
@@ -69,7 +70,7 @@ def can_commit(folder: str) -> bool:
 def is_committed(folder: str, once: str) -> bool:
     """Return whether an append of this name has been committed."""
     with hold_table(folder) as table:
-        return table.transaction_version(once) is not None
+        return find_append(table, folder, once) is not None
 
 
 def write_files(blocks: Blocks, folder: str, partition: Mapping[str, str]) -> list[File]:
@@ -95,8 +96,10 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
     Raises:
         StoreError: a file is missing: a worker's host wrote it to a disk of its own.
     """
-    places = [join_uri(folder, file.path) for file in files]
-    for place, file, size in zip(places, files, measure_files(places), strict=True):
+    # A write to object storage has succeeded for all; one file shows that workers reach the same storage.
+    looked_at = files[:1] if is_object_storage(folder) else files
+    places = [join_uri(folder, file.path) for file in looked_at]
+    for place, file, size in zip(places, looked_at, measure_files(places), strict=True):
         if size != file.size:
             raise StoreError(
                 f"{place} was written by a worker, and the driver does not see it",
@@ -136,7 +139,7 @@ def commit(
     """
     hint = "the disk must support hard links and renames"
     with hold_table(folder) as table:
-        if table.transaction_version(once) is not None:
+        if find_append(table, folder, once) is not None:
             return False
         names = [once]
         if select is not None:
@@ -146,6 +149,7 @@ def commit(
                 return False
         with explain_delta_errors("write", folder, named=True, hint=hint):
             append(table, files, partition, *names)
+        _sum_up_log(table, folder)
     return True
 
 
@@ -173,6 +177,18 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
         # Spark removes old logs, as the table's properties say.
         post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
     )
+
+
+COMMITS_A_CHECKPOINT = 20
+"""Commits to a table of object storage after which its log is summed up in a file. To open a table is two
+requests for each commit since then."""
+
+
+def _sum_up_log(table: DeltaTable, folder: str) -> None:
+    """Write a checkpoint where it is time for one. A failure is none: the log is whole without it."""
+    if is_object_storage(folder) and table.version() % COMMITS_A_CHECKPOINT == 0:
+        with suppress(Exception):
+            table.create_checkpoint()
 
 
 def write_file(
@@ -234,9 +250,10 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
     with _hold_version(folder) as table:
-        if table.transaction_version(once) is not None:
+        if find_append(table, folder, once) is not None:
             return False
         _write_rows(table, folder, rows, CommitProperties(app_transactions=[Transaction(once, 1)]))
+        _sum_up_log(table, folder)
     return True
 
 
@@ -341,7 +358,8 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
         existing = set(_row_keys(read_rows(folder, filters, key, table.version()), key))
         fresh = [n for n, row_key in enumerate(_row_keys(rows, key)) if row_key not in existing]
         if fresh:
-            _write_rows(table, folder, rows.take(fresh), _next_commit(table, "missing rows"))
+            _write_rows(table, folder, rows.take(fresh), _next_commit(table, folder, "missing rows"))
+            _sum_up_log(table, folder)
     return len(fresh)
 
 
@@ -359,12 +377,12 @@ def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
     ]
 
 
-def _next_commit(table: DeltaTable, token: str) -> CommitProperties:
+def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties:
     """Return properties of a commit that fails if another one of the same token comes first."""
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
-    version = (table.transaction_version(token) or 0) + 1
+    version = (find_append(table, folder, token) or 0) + 1
     return CommitProperties(app_transactions=[Transaction(token, version)])
 
 
@@ -375,7 +393,7 @@ def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
         ConflictError, StoreError: as `append_missing`.
     """
     with _hold_version(folder) as table:
-        properties = _next_commit(table, f"{column}={value}")
+        properties = _next_commit(table, folder, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
 
 
@@ -393,7 +411,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
     predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
     hooks = PostCommitHookProperties(cleanup_expired_logs=False)
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
-        properties = _next_commit(table, f"delete {column}")
+        properties = _next_commit(table, folder, f"delete {column}")
         table.delete(predicate, commit_properties=properties, post_commithook_properties=hooks)
 
 

@@ -29,6 +29,7 @@ from pyarrow import fs
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
+from recbench_spark.storage.objects import list_behind
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
@@ -70,13 +71,16 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
 
 
 KEEP_SECONDS = 60.0
-"""A table of object storage that nobody has looked at for this time is opened anew."""
+"""Time after a look at a table of object storage in which its protocol counts as known."""
+
+COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
 
 
 class _KeptTable:
     """A table of object storage that this process keeps open, so that a later look reads new commits alone.
 
-    One thread uses it at a time, since a look and a commit change it.
+    One thread uses it at a time, since a look and a commit change it. `tag`: version and ETag of the last
+    commit that a look has seen, by which a table is known that somebody removed and made again.
     """
 
     def __init__(self) -> None:
@@ -84,6 +88,7 @@ class _KeptTable:
         self.table: DeltaTable | None = None
         self.looked_at = 0.0
         self.depth = 0
+        self.tag: tuple[int, str] | None = None
 
     @contextmanager
     def hold(self, place: str, version: int | None, *, latest: bool) -> Iterator[DeltaTable]:
@@ -100,28 +105,33 @@ class _KeptTable:
                 self.depth -= 1
 
     def _open(self, place: str, version: int | None, latest: bool) -> DeltaTable:
-        is_old = time.monotonic() - self.looked_at > KEEP_SECONDS
-        table = None if is_old and not self.depth else self.table
+        table = self.table
         if version is not None:
-            is_same = table is not None and table.version() == version
-            return table if table is not None and is_same else open_table(place, version)
+            return table if table is not None and table.version() == version else open_table(place, version)
         if self.depth:  # the outer block has looked, and its version must stay
             return open_table(place)
-        if table is not None and latest:
-            table = _look_again(table)
-        self.table = table or open_table(place)
-        if latest or table is None:
-            self.looked_at = time.monotonic()
-        return self.table
+        if table is not None and not latest and time.monotonic() - self.looked_at < KEEP_SECONDS:
+            return table
+        if table is None or not self._look(table, place):
+            self.table = table = open_table(place)
+        self.looked_at = time.monotonic()
+        return table
 
-
-def _look_again(table: DeltaTable) -> DeltaTable | None:
-    """Read the commits since the last look; None where the table must be opened anew."""
-    try:
-        table.update_incremental()
-    except Exception:  # the log is gone, or an answer was cut: opening tells
-        return None
-    return table
+    def _look(self, table: DeltaTable, place: str) -> bool:
+        """Read the commits since the last look; False where the table must be opened anew."""
+        version = table.version()
+        listed = list_behind(join_uri(place, LOG), f"{version - 1:020}.json")
+        tags = {entry.name: entry.tag for entry in listed if COMMIT_NAME.fullmatch(entry.name)}
+        tag = tags.pop(f"{version:020}.json", "")
+        if not tag or (self.tag is not None and self.tag[0] == version and self.tag[1] != tag):
+            return False
+        self.tag = (version, tag)
+        if tags:
+            try:
+                table.update_incremental()
+            except Exception:  # an answer was cut, or a commit is gone: opening tells
+                return False
+        return True
 
 
 _kept: dict[tuple[object, ...], _KeptTable] = {}
@@ -188,7 +198,14 @@ def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str
     Args, errors: as `list_files`.
     """
     with hold_table(place) as table:
-        actions = _list_actions(table, place, partition)
+        return measure_table_files(table, place, partition)
+
+
+def measure_table_files(
+    table: DeltaTable, place: str | Path, partition: Mapping[str, str]
+) -> dict[str, int]:
+    """Return the bytes of each data file of a partition of an open table, as `list_file_sizes`."""
+    actions = _list_actions(table, place, partition)
     return dict(zip(_real_files(place, actions), actions["size_bytes"].to_pylist(), strict=True))
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage import delta_files, shared_rows
 from recbench_spark.storage.catalogs import find_schema_place, is_registered, register_table
-from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes
+from recbench_spark.storage.delta_tables import count_rows, hold_table, list_file_sizes, measure_table_files
 from recbench_spark.storage.object_access import (
     HADOOP_ADDRESS,
     adopt_hadoop,
@@ -268,16 +269,24 @@ class WarehouseTables:
         if not is_object_storage(self.root) or column not in table.partition_by:
             return None
         require_jars(self.spark, self.root)
-        files = self.list_partition_files(table, {column: value}, max_bytes=SMALL_PARTITION_BYTES)
-        if not files:
+        if not self.exists(table.name) or not self._uses_deltalake(table):
             return None
-        key = (table.name, value, *files)
-        if key not in self._small_partitions:
-            rows = delta_files.read_rows(self.location(table.name), [(column, "=", value)])
-            if self._small_partitions and len(self._small_partitions) >= SMALL_PARTITIONS:
-                self._small_partitions.pop(next(iter(self._small_partitions)))
-            schema = spark_schema(table)
-            self._small_partitions[key] = self.spark.createDataFrame(rows.select(table.names), schema)
+        place = self.location(table.name)
+        with hold_table(place) as opened:
+            files = measure_table_files(opened, place, {column: value})
+            if not files or sum(files.values()) > SMALL_PARTITION_BYTES:
+                return None
+            key = (table.name, value, *files)
+            if key in self._small_partitions:
+                return self._small_partitions[key]
+            rows = delta_files.read_rows(place, [(column, "=", value)], version=opened.version())
+        return self._hand_to_spark(key, rows.select(table.names), table)
+
+    def _hand_to_spark(self, key: tuple[str, ...], rows: pa.Table, table: Table) -> DataFrame:
+        """Return the rows of a partition as a frame, and keep it in place of the oldest one."""
+        while len(self._small_partitions) >= SMALL_PARTITIONS:
+            self._small_partitions.pop(next(iter(self._small_partitions)))
+        self._small_partitions[key] = self.spark.createDataFrame(rows, spark_schema(table))
         return self._small_partitions[key]
 
     def visible(self, table: Table) -> DataFrame:

@@ -9,9 +9,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark.schemas import TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, small_files
+from recbench_spark.storage import append_names, delta_files, small_files
 from recbench_spark.storage.delta_tables import hold_table
 from recbench_spark.storage.object_access import delta_options
+from recbench_spark.storage.objects import list_objects
 from recbench_spark.storage.table_folders import create_object_table, has_commit
 from tests.faulty_storage import Faults, Proxy, disturb
 from tests.object_storage import S3Server
@@ -76,7 +77,6 @@ def test_requests_of_an_append_do_not_grow_with_the_commits(proxy: Proxy, place:
         append_trial(place, number)
     late = count_requests(proxy, lambda: append_trial(place, 15))
     assert late.total() <= early.total()
-    print(early, late)
 
 
 def test_a_name_is_refused_that_another_process_has_used(proxy: Proxy, place: str) -> None:
@@ -103,3 +103,17 @@ def test_files_that_were_used_longest_ago_go_first(monkeypatch: pytest.MonkeyPat
     for name in "abc":
         small_files._keep_content(("table", name), b"four")
     assert list(small_files._kept) == [("table", "b"), ("table", "c")]
+
+
+def test_a_name_before_the_last_checkpoint_is_known(
+    proxy: Proxy, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_files, "COMMITS_A_CHECKPOINT", 3)
+    for number in range(5):
+        append_trial(place, number)
+    assert sum("checkpoint" in name for name in list_objects(place)) == 2
+    append_names._known.clear()
+    requests = count_requests(proxy, lambda: append_trial(place, 0))
+    assert requests["PUT"] == 0 and requests["GET"] < 10
+    append_trial(place, 5)
+    assert read_ids(place) == [f"t{number}" for number in range(6)]
