@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from recbench_spark.storage.object_access import delta_options
 
-FILE_BYTES = 1 << 20
+FILE_BYTES = 1 << 21
 """Size of a file up to which it is kept; larger ones are read in parts, by column."""
 
 KEPT_BYTES = 1 << 26
