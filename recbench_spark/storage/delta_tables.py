@@ -32,6 +32,7 @@ from recbench_spark.storage.object_errors import repeat_if_cut, storage_error
 from recbench_spark.storage.objects import list_behind
 from recbench_spark.storage.paths import decode_uri
 from recbench_spark.storage.publish import local_path, publish_file
+from recbench_spark.storage.small_files import open_small_files
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, is_remote, join_uri
 
 if TYPE_CHECKING:
@@ -169,8 +170,6 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
     with hold_table(place, version) as table:
         if is_object_storage(place):
-            from recbench_spark.storage.small_files import open_small_files  # noqa: PLC0415
-
             system = open_small_files(table, str(place))
         return table.to_pyarrow_dataset(filesystem=system)
 
