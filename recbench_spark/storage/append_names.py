@@ -31,8 +31,8 @@ def find_append(table: DeltaTable, place: str, name: str) -> int | None:
     key = (os.getpid(), arrow_uri(place), str(table.metadata().id))
     with _lock:
         known = _known.setdefault(key, _KnownNames(place))
-    found = known.read(table.version())
-    return table.transaction_version(name) if found is None else found.get(name)
+    numbers = known.read(table.version())
+    return table.transaction_version(name) if numbers is None else numbers.get(name)
 
 
 class _KnownNames:
